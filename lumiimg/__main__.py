@@ -1,0 +1,6 @@
+"""`python -m lumiimg`."""
+
+from lumiimg.cli.main import run
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,72 @@
+"""What can go wrong, for a person: one class = one exit code = one message with a next step.
+
+Exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input · 3 cannot decide · 4 something that the command
+needs is missing here. 1 and 3 as *verdicts* of a check are return values; the classes below are for what stops a
+command. Rooms subclass these where a caller tells cases apart (`ElfError(BadInputError)`), never to change the code.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process says to its caller."""
+
+    GOOD = 0
+    NO = 1
+    BAD_INPUT = 2
+    UNDECIDED = 3
+    MISSING_HERE = 4
+
+
+class LumiimgError(Exception):
+    """A failure that a person can act on.
+
+    `what` is one clause without a full stop; `where` is a file, a line, a key; `hint` is what to do next.
+    """
+
+    exit_code: ExitCode
+
+    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:
+        self.what = what
+        self.where = where
+        self.hint = hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        text = f"{one_line(self.where)}: {one_line(self.what)}" if self.where else one_line(self.what)
+        return f"{text}; {one_line(self.hint)}" if self.hint else text
+
+
+class BadInputError(LumiimgError):
+    """Wrong usage, or a file that is not what it should be."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class FailedError(LumiimgError):
+    """The command did its work and the answer is no: a build step failed, a download was refused."""
+
+    exit_code = ExitCode.NO
+
+
+class UndecidedError(LumiimgError):
+    """The question cannot be answered from here; the hint says what would decide it."""
+
+    exit_code = ExitCode.UNDECIDED
+
+
+class MissingHereError(LumiimgError):
+    """Something that the command needs is not on this machine."""
+
+    exit_code = ExitCode.MISSING_HERE
+
+
+def one_line(text: str) -> str:
+    r"""Return `text` with control characters spelled out (`\n`, `\x1b`), so that a message stays one line.
+
+    Names and log lines come from hostile files: a newline in a file name must not forge a second message, and an
+    escape sequence must not reach the terminal.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
