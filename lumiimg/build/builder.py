@@ -1,0 +1,185 @@
+"""Definition files to an image, with the engine's own `build`: one step a layer, each kept in a store by its key."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from lumiimg.build.sources import fetch
+from lumiimg.build.workspace import scratch_folder, written_by_rename
+from lumiimg.engine import engine as engines
+from lumiimg.engine.failures import explain, telling_line
+from lumiimg.errors import BadInputError, FailedError
+from lumiimg.image import open_image
+from lumiimg.resolve.lock import LockedSource, file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from lumiimg.definition.writer import Definition
+    from lumiimg.engine.engine import Engine
+
+_KEY_FORMAT = "lumiimg-layer-1"
+
+
+class Progress(Protocol):
+    """Told what happens while it happens."""
+
+    def step_started(self, number: int, total: int, name: str) -> None:
+        """Hear that step `number` of `total` begins."""
+
+    def line(self, text: str) -> None:
+        """Hear a line that the engine, or a script in it, printed."""
+
+    def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
+        """Hear that the image of the step is in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A finished image."""
+
+    image: Path
+    key: str
+    size_bytes: int
+    seconds: float
+    reused_steps: int
+    steps: int
+
+
+def write_definitions(definitions: Sequence[Definition], folder: Path, store: Path) -> None:
+    """Write definition files and what they need beside them into `folder`.
+
+    Raises FailedError if a source cannot be had.
+    """
+    for definition in definitions:
+        (folder / f"{definition.name}.def").write_text(definition.text, encoding="utf-8")
+        for file in definition.files:
+            target = folder / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            origin = fetch(file.origin, store) if isinstance(file.origin, LockedSource) else file.origin
+            shutil.copyfile(origin, target)
+            target.chmod(0o644)
+
+
+def build_image(
+    chain: Sequence[Definition],
+    output: Path,
+    *,
+    engine: Engine,
+    environment: Mapping[str, str],
+    cache: Path,
+    log_path: Path,
+    progress: Progress,
+) -> Built:
+    """Build the chain and put the last image at `output`, by rename.
+
+    Steps whose key is in the store are not built again. The engine's output goes to `log_path`.
+
+    Raises FailedError if a step fails: with the layer, the line that tells, and the log; nothing is left at `output`.
+    """
+    start = time.monotonic()
+    images = cache / "images"
+    try:
+        images.mkdir(parents=True, exist_ok=True)
+        log = log_path.open("wb")
+    except OSError as error:
+        raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
+    with log, scratch_folder(cache / "work") as scratch:
+        parent: Path | None = None
+        parent_key = ""
+        reused = 0
+        for number, definition in enumerate(chain, start=1):
+            progress.step_started(number, len(chain), definition.name)
+            step_start = time.monotonic()
+            parent_key = layer_key(definition, parent_key, engine)
+            kept = images / f"{parent_key}.sif"
+            hit = kept.is_file()
+            if hit:
+                reused += 1
+                log.write(f"== {definition.name}: kept from before, {kept}\n".encode())
+            else:
+                folder = scratch / definition.name
+                folder.mkdir()
+                step = _Step(engine, environment, definition, folder, log, progress)
+                built = step.run(parent, cache / "sources")
+                built.replace(kept)
+                shutil.rmtree(folder, ignore_errors=True)
+            seconds = time.monotonic() - step_start
+            progress.step_done(definition.name, seconds, kept.stat().st_size, reused=hit)
+            parent = kept
+        assert parent is not None  # noqa: S101 - a chain has a base
+        with written_by_rename(output) as partial:
+            shutil.copyfile(parent, partial)
+            partial.chmod(0o755 & ~_umask())
+    return Built(output, parent_key, output.stat().st_size, time.monotonic() - start, reused, len(chain))
+
+
+def layer_key(definition: Definition, parent_key: str, engine: Engine) -> str:
+    """Return the name under which a step's image is kept: everything that its bytes depend on, hashed.
+
+    That is the image below it, the definition's text, every file beside it, and the engine's family and compressor. It
+    is not the day: a base from a moving archive stays as it was until its image is removed from the store.
+    """
+    digest = hashlib.sha256()
+    parts = [_KEY_FORMAT, parent_key, engine.kind, str("--mksquashfs-args" in engine.build_flags), definition.text]
+    for file in definition.files:
+        origin = file.origin
+        content = origin.sha256 if isinstance(origin, LockedSource) else file_sha256(origin)
+        parts += [file.path, content]
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    engine: Engine
+    environment: Mapping[str, str]
+    definition: Definition
+    folder: Path
+    log: BinaryIO
+    progress: Progress
+
+    def run(self, parent: Path | None, sources: Path) -> Path:
+        name = self.definition.name
+        write_definitions([self.definition], self.folder, sources)
+        if self.definition.parent is not None and parent is not None:
+            (self.folder / f"{self.definition.parent}.sif").symlink_to(parent)
+        scratch = self.folder / "scratch"
+        scratch.mkdir()
+        self.log.write(f"== {name}\n".encode())
+        target = self.folder / f"{name}.built.sif"
+        completed = engines.build(
+            self.engine,
+            self.folder / f"{name}.def",
+            target,
+            environment=self.environment,
+            scratch=scratch,
+            plain_http=self.definition.plain_http,
+            log=self.log,
+            on_line=self.progress.line,
+        )
+        layers = ", ".join(self.definition.layers)
+        if not completed.ok:
+            known = explain(completed.output)
+            what = known.meaning if known else f"the build stopped at: {telling_line(completed.output)[:300]}"
+            raise FailedError(
+                f"layer {layers}: {what}",
+                hint=f"{known.remedy}; the whole log: {self.log.name}" if known else f"the whole log: {self.log.name}",
+            )
+        # The engine's word is not taken for it: what it wrote is opened, by our own reader.
+        with open_image(target):
+            return target
+
+
+def _umask() -> int:
+    current = os.umask(0o022)
+    os.umask(current)
+    return current

@@ -1,0 +1,101 @@
+"""Places where a build writes before its result is good: named for their owner, removed by it or by the next build."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.engine.process import run
+from lumiimg.errors import FailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MARK = "lumiimg-partial"
+_OWNER = re.compile(rf"\.(?P<pid>\d+)@(?P<host>[^/]*)\.{_MARK}$")
+_REMOVE_TIMEOUT_S = 600.0
+
+
+def _owner() -> str:
+    return f".{os.getpid()}@{socket.gethostname()}.{_MARK}"
+
+
+@contextmanager
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    """Yield a new folder under `parent`, and remove it afterwards, whatever happened.
+
+    Folders that builds on this machine left behind when they were killed are removed first.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    remove_stale(parent)
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix="work-", suffix=_owner()))
+    try:
+        yield folder
+    finally:
+        remove_tree(folder)
+
+
+@contextmanager
+def written_by_rename(target: Path) -> Iterator[Path]:
+    """Yield a name beside `target` to write to; on success it becomes `target`, else it is gone.
+
+    Raises FailedError if the folder cannot be written.
+    """
+    partial = target.parent / f".{target.name[:100]}{_owner()}"
+    try:
+        remove_stale(target.parent)
+        yield partial
+        partial.replace(target)
+    except OSError as error:
+        raise FailedError(
+            f"cannot be written: {error.strerror or error}", where=str(target), hint="nothing was left there"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove what processes of this machine that no longer live have left in `folder`."""
+    for entry in folder.glob(f".*{_MARK}"):
+        _remove_if_stale(entry)
+    for entry in folder.glob(f"work-*{_MARK}"):
+        _remove_if_stale(entry)
+
+
+def _remove_if_stale(entry: Path) -> None:
+    match = _OWNER.search(entry.name)
+    # On a shared file system the owner may live on another node: only its own node can tell.
+    if match is None or match["host"] != socket.gethostname() or _alive(int(match["pid"])):
+        return
+    if entry.is_dir() and not entry.is_symlink():
+        remove_tree(entry)
+    else:
+        entry.unlink(missing_ok=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder, also one that holds files of mapped user ids, as a fakeroot build leaves when it is killed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists() and (unshare := shutil.which("unshare")):
+        # In a user namespace with all of the user's ids mapped, the files are one's own.
+        run(
+            [unshare, "--map-root-user", "--map-auto", "rm", "-rf", "--one-file-system", "--", folder],
+            env=dict(os.environ),
+            timeout_s=_REMOVE_TIMEOUT_S,
+        )

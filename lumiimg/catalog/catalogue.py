@@ -1,0 +1,121 @@
+"""Where bases, layers and recipes are found: the user's own folders first, then those that come with lumiimg."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.layers import NAME, Layer, read_layer
+from lumiimg.catalog.recipes import Recipe, read_recipe
+from lumiimg.catalog.table import CatalogError
+from lumiimg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+class UnknownNameError(BadInputError):
+    """A name that no folder of the catalogue has; says which come near."""
+
+    def __init__(self, kind: str, name: str, known: Collection[str]) -> None:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
+        super().__init__(f"no {kind} is called {name!r}", hint=f"{hint} (`lumiimg list` shows all)")
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Folders to search, nearest first."""
+
+    layer_folders: tuple[Path, ...]
+    recipe_folders: tuple[Path, ...]
+
+    def layer_names(self) -> list[str]:
+        """Return the names of all folders that hold a layer.toml, without reading them."""
+        return sorted({file.parent.name for folder in self.layer_folders for file in folder.glob("*/layer.toml")})
+
+    def recipe_names(self) -> list[str]:
+        """Return the names of all recipes, without reading them."""
+        return sorted({file.stem for folder in self.recipe_folders for file in folder.glob("*.toml")})
+
+    def entry(self, name: str) -> Layer:
+        """Read a base or a layer by its name.
+
+        Raises UnknownNameError, or CatalogError if it is there and wrong.
+        """
+        if NAME.fullmatch(name):
+            for folder in self.layer_folders:
+                if (folder / name / "layer.toml").is_file():
+                    return read_layer(folder / name)
+        raise UnknownNameError("base or layer", name, self.layer_names())
+
+    def base(self, name: str) -> Layer:
+        """Read a base by its name. Raises as `entry` does, and BadInputError if the name is a layer's."""
+        return self._of_kind(name, is_base=True)
+
+    def layer(self, name: str) -> Layer:
+        """Read a layer by its name. Raises as `entry` does, and BadInputError if the name is a base's."""
+        return self._of_kind(name, is_base=False)
+
+    def _of_kind(self, name: str, *, is_base: bool) -> Layer:
+        kind = "base" if is_base else "layer"
+        if name not in self.layer_names():
+            raise UnknownNameError(kind, name, self._names_of_kind(is_base=is_base))
+        entry = self.entry(name)
+        if entry.is_base != is_base:
+            right = f"--base {name}" if entry.is_base else f"--add {name}"
+            raise BadInputError(f"{name!r} is not a {kind}", hint=f"write {right}")
+        return entry
+
+    def _names_of_kind(self, *, is_base: bool) -> list[str]:
+        names = []
+        for name in self.layer_names():
+            try:
+                if self.entry(name).is_base == is_base:
+                    names.append(name)
+            except CatalogError:
+                continue  # a broken folder of the user's must not hide the answer to another question
+        return names
+
+    def recipe(self, name: str) -> Recipe:
+        """Read a recipe by its name, or by the path of its file.
+
+        Raises UnknownNameError, or CatalogError if it is there and wrong.
+        """
+        if name.endswith(".toml"):
+            return read_recipe(Path(name))
+        for folder in self.recipe_folders:
+            if NAME.fullmatch(name) and (folder / f"{name}.toml").is_file():
+                return read_recipe(folder / f"{name}.toml")
+        raise UnknownNameError("recipe", name, self.recipe_names())
+
+
+def open_catalogue(environment: Mapping[str, str], extra_layers: Sequence[Path] = ()) -> Catalogue:
+    """Return the catalogue: `extra_layers`, then the user's folders, then those that come with lumiimg.
+
+    Raises BadInputError if a folder of `extra_layers` is not there.
+    """
+    for folder in extra_layers:
+        if not folder.is_dir():
+            raise BadInputError("is not a folder", where=str(folder), hint="--layers takes a folder of layer folders")
+    user = user_folder(environment)
+    return Catalogue(
+        layer_folders=(*extra_layers, user / "layers", _shipped("layers")),
+        recipe_folders=(user / "recipes", _shipped("recipes")),
+    )
+
+
+def user_folder(environment: Mapping[str, str]) -> Path:
+    """Return where a user keeps layers, recipes and settings (XDG Base Directory Specification)."""
+    base = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config"
+    return Path(base) / "lumiimg"
+
+
+def _shipped(name: str) -> Path:
+    # In the wheel the data lie inside the package; in a checkout, beside it.
+    inside = _PACKAGE / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name

@@ -1,0 +1,218 @@
+"""Bases and layers: the folder `layers/<name>/` as a validated value (docs/layers.md)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.table import CatalogError, Table, read_toml
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping
+    from pathlib import Path
+
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
+VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+SCRIPT_LIMIT_BYTES = 256 * 1024
+AGENTS = ("debootstrap", "docker")
+# What bash, the engine and this writer use themselves.
+RESERVED = frozenset({"PATH", "HOME", "IFS", "MAKEFLAGS", "LAYER_FILES", "LD_LIBRARY_PATH", "LD_PRELOAD", "BASH_ENV"})
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A value that the user can set, and that post.sh gets as a variable."""
+
+    name: str
+    default: str
+    help: str
+    pattern: re.Pattern[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An archive that a layer is built from. `{NAME}` in url, file and key stands for an argument."""
+
+    name: str
+    url: str
+    file: str
+    key: str
+    sha256: Mapping[str, str]
+    """Digest by key, in hexadecimal."""
+
+    @property
+    def variable(self) -> str:
+        """How post.sh gets the path."""
+        return "SOURCE_" + re.sub(r"[.-]", "_", self.name).upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """One way to get a base: the header of its definition file."""
+
+    agent: str
+    """`debootstrap` or `docker`."""
+    origin: str
+    """The suite, or the image reference."""
+    mirror: str | None = None
+    """Name of the mirror that debootstrap needs (`debian`)."""
+    include: tuple[str, ...] = ()
+    """Packages that debootstrap brings along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A base (it has bootstraps) or a layer (it has none)."""
+
+    name: str
+    folder: Path
+    summary: str
+    status: str
+    source: str
+    date: dt.date
+    requires: tuple[str, ...] = ()
+    provides: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
+    sources: tuple[Source, ...] = ()
+    set_environment: Mapping[str, str] = field(default_factory=dict)
+    prepend_environment: Mapping[str, str] = field(default_factory=dict)
+    bootstraps: tuple[Bootstrap, ...] = ()
+    post: str = ""
+    test: str | None = None
+
+    @property
+    def is_base(self) -> bool:
+        """Whether an image can start from it."""
+        return bool(self.bootstraps)
+
+
+def read_layer(folder: Path) -> Layer:
+    """Read and validate `folder/layer.toml` and the scripts beside it.
+
+    Raises CatalogError, which names the file, every wrong key, and what is allowed there.
+    """
+    path = folder / "layer.toml"
+    table = Table(read_toml(path), path)
+    if not NAME.fullmatch(folder.name):
+        table.faults.append(f"its folder's name {folder.name!r} should be lower-case letters, digits, dots, dashes")
+    kind = table.choice("kind", ("base", "layer"))
+    arguments = {name: _argument(name, entry, table) for name, entry in table.named_tables("arguments")}
+    environment = table.table("environment")
+    files = table.strings("files")
+    for file in files:
+        if not _FILE.fullmatch(file):
+            table.fault("files", f"holds {file!r}: a plain file name of letters, digits, dots, dashes is needed")
+        elif not (folder / file).is_file():
+            table.fault("files", f"names {file!r}, which is not in {folder}")
+    layer = Layer(
+        name=folder.name,
+        folder=folder,
+        summary=table.string("summary"),
+        status=table.choice("status", ("proved", "unproved")),
+        source=table.string("source"),
+        date=table.date("date"),
+        requires=table.strings("requires"),
+        provides=table.strings("provides"),
+        conflicts=table.strings("conflicts"),
+        files=files,
+        arguments=arguments,
+        sources=tuple(_source(name, entry, arguments) for name, entry in table.named_tables("sources")),
+        set_environment=_environment(environment.table("set"), arguments),
+        prepend_environment=_environment(environment.table("prepend"), arguments),
+        bootstraps=tuple(_bootstrap(entry) for entry in table.tables("bootstrap")) if kind == "base" else (),
+        post=_script(folder / "post.sh", table, required=True) or "",
+        test=_script(folder / "test.sh", table, required=False),
+    )
+    if kind == "base" and not layer.bootstraps:
+        table.faults.append("a base needs at least one [[bootstrap]]")
+    table.finish()
+    return layer
+
+
+def expand(template: str, arguments: Mapping[str, str]) -> str:
+    """Replace `{NAME}` by the argument's value."""
+    return _PLACEHOLDER.sub(lambda match: arguments[match[1]], template)
+
+
+def _argument(name: str, table: Table, parent: Table) -> Argument:
+    if not VARIABLE.fullmatch(name) or name in RESERVED or name.startswith("SOURCE_"):
+        parent.fault(f"arguments.{name}", "should be a variable name like VERSION, and not one that the build uses")
+    return Argument(
+        name=name,
+        default=table.string("default", may_be_empty=True),
+        help=table.string("help"),
+        pattern=table.pattern("pattern"),
+    )
+
+
+def _source(name: str, table: Table, arguments: Mapping[str, Argument]) -> Source:
+    if not NAME.fullmatch(name):
+        table.fault("", "should be named with lower-case letters, digits, dots, dashes")
+    table.string("source")
+    digests = table.table("sha256")
+    source = Source(
+        name=name,
+        url=table.string("url"),
+        file=table.string("file"),
+        key=table.string("key"),
+        sha256=digests.string_values(),
+    )
+    for key, digest in source.sha256.items():
+        if not _SHA256.fullmatch(digest):
+            digests.fault(key, "should be 64 hexadecimal digits")
+    for key in ("url", "file", "key"):
+        _check_placeholders(table, key, getattr(source, key), arguments)
+    if not source.url.startswith(("https://", "http://")):
+        table.fault("url", "should begin with https://")
+    return source
+
+
+def _environment(table: Table, arguments: Mapping[str, Argument]) -> dict[str, str]:
+    values = table.string_values()
+    for name, value in values.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            table.fault(name, "is no name of a variable")
+        _check_placeholders(table, name, value, arguments)
+    return values
+
+
+def _check_placeholders(table: Table, key: str, template: str, arguments: Mapping[str, Argument]) -> None:
+    for name in _PLACEHOLDER.findall(template):
+        if name not in arguments:
+            known = ", ".join(f"{{{argument}}}" for argument in arguments) or "none, it has no arguments"
+            table.fault(key, f"holds {{{name}}}, which is no argument of this layer; known: {known}")
+
+
+def _bootstrap(table: Table) -> Bootstrap:
+    return Bootstrap(
+        agent=table.choice("agent", AGENTS),
+        origin=table.string("from"),
+        mirror=table.optional_string("mirror"),
+        include=table.strings("include"),
+    )
+
+
+def _script(path: Path, table: Table, *, required: bool) -> str | None:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        if required:
+            table.faults.append(f"{path.name} is missing beside it")
+        return None
+    except OSError as error:
+        raise CatalogError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    if len(data) > SCRIPT_LIMIT_BYTES:
+        table.faults.append(f"{path.name} is larger than {SCRIPT_LIMIT_BYTES} bytes")
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        table.faults.append(f"{path.name} is not UTF-8")
+        return None

@@ -1,0 +1,45 @@
+"""Recipes: a named stack, `recipes/<name>.toml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.table import Table, read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A base with layers, and the arguments that differ from the layers' own."""
+
+    name: str
+    summary: str
+    base: str
+    add: tuple[str, ...]
+    arguments: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Value by (layer, argument)."""
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read and validate a recipe.
+
+    Raises CatalogError, which names the file and every wrong key.
+    """
+    table = Table(read_toml(path), path)
+    recipe = Recipe(
+        name=path.stem,
+        summary=table.string("summary"),
+        base=table.string("base"),
+        add=table.strings("add"),
+        arguments={
+            (layer, name): value
+            for layer, values in table.named_tables("arguments")
+            for name, value in values.string_values().items()
+        },
+    )
+    table.finish()
+    return recipe

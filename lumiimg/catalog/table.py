@@ -1,0 +1,171 @@
+"""Typed reading of a TOML file that collects every fault before it complains.
+
+A person who wrote a layer should hear of all three typing errors at once, each with its key and what is allowed there.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.errors import BadInputError, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+FILE_LIMIT_BYTES = 1024 * 1024
+
+
+class CatalogError(BadInputError):
+    """A file of the catalogue is not what it should be."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the parsed file.
+
+    Raises CatalogError if it cannot be read, is not UTF-8, or is not TOML.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(FILE_LIMIT_BYTES + 1)
+        if len(data) > FILE_LIMIT_BYTES:
+            raise CatalogError(f"larger than {FILE_LIMIT_BYTES} bytes", where=str(path))
+        return tomllib.loads(data.decode("utf-8"))
+    except OSError as error:
+        raise CatalogError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise CatalogError("is not UTF-8", where=str(path)) from error
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogError(f"is not TOML: {error}", where=str(path)) from error
+    except RecursionError as error:
+        raise CatalogError("is nested too deeply", where=str(path)) from error
+
+
+class Table:
+    """A table of a TOML file; asks for keys by type, and remembers what was wrong and what nobody asked for."""
+
+    def __init__(self, data: dict[str, Any], path: Path, key: str = "", faults: list[str] | None = None) -> None:
+        self._data = data
+        self._path = path
+        self._key = key
+        self._asked: list[str] = []
+        self._children: list[Table] = []
+        self.faults: list[str] = [] if faults is None else faults
+
+    def _full(self, key: str) -> str:
+        return f"{self._key}.{key}" if self._key else key
+
+    def fault(self, key: str, what: str) -> None:
+        """Remember that `key` is wrong."""
+        self.faults.append(f"key {self._full(key)!r} {what}")
+
+    def _take(self, key: str, kind: type, article: str, *, required: bool) -> Any:  # noqa: ANN401
+        self._asked.append(key)
+        if key not in self._data:
+            if required:
+                self.fault(key, f"is missing ({article})")
+            return None
+        value = self._data[key]
+        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+            self.fault(key, f"should be {article}, is {value!r}"[:200])
+            return None
+        return value
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys that are there."""
+        return tuple(self._data)
+
+    def string(self, key: str, *, may_be_empty: bool = False) -> str:
+        """Return a string that must be there, and say something unless it may be empty."""
+        value = self._take(key, str, "a string", required=True)
+        if value is not None and not value.strip() and not may_be_empty:
+            self.fault(key, "is empty")
+        return value or ""
+
+    def optional_string(self, key: str) -> str | None:
+        """Return a string, or None."""
+        value = self._take(key, str, "a string", required=False)
+        return value if isinstance(value, str) else None
+
+    def strings(self, key: str) -> tuple[str, ...]:
+        """Return an array of strings; an absent one is empty."""
+        value = self._take(key, list, "an array of strings", required=False) or []
+        if not all(isinstance(item, str) for item in value):
+            self.fault(key, "should be an array of strings")
+            return ()
+        return tuple(value)
+
+    def choice(self, key: str, allowed: Collection[str]) -> str:
+        """Return one of the allowed words."""
+        value = self.string(key)
+        if value and value not in allowed:
+            self.fault(key, f"is {value!r}; allowed: {', '.join(allowed)}")
+        return value
+
+    def date(self, key: str) -> dt.date:
+        """Return a date that must be there."""
+        value = self._take(key, dt.date, "a date like 2026-11-21, without quotes", required=True)
+        return value if isinstance(value, dt.date) else dt.date.min
+
+    def pattern(self, key: str) -> re.Pattern[str] | None:
+        """Return a compiled regular expression, or None."""
+        value = self.optional_string(key)
+        if value is None:
+            return None
+        try:
+            return re.compile(value)
+        except re.error as error:
+            self.fault(key, f"is no regular expression: {error}")
+            return None
+
+    def table(self, key: str) -> Table:
+        """Return a table; an absent one is empty."""
+        value = self._take(key, dict, "a table", required=False)
+        return self._child(value or {}, key)
+
+    def tables(self, key: str) -> Iterator[Table]:
+        """Yield the tables of an array of tables, `[[key]]`."""
+        value = self._take(key, list, "an array of tables", required=False) or []
+        for index, item in enumerate(value):
+            if isinstance(item, dict):
+                yield self._child(item, f"{key}[{index}]")
+            else:
+                self.fault(key, "should be an array of tables")
+
+    def named_tables(self, key: str) -> Iterator[tuple[str, Table]]:
+        """Yield name and table of each `[key.name]`."""
+        group = self.table(key)
+        for name in group._data:  # noqa: SLF001 - its own class
+            yield name, group.table(name)
+
+    def string_values(self) -> dict[str, str]:
+        """Return the whole table as strings by key."""
+        return {key: self.string(key) for key in self._data}
+
+    def _child(self, data: dict[str, Any], key: str) -> Table:
+        child = Table(data, self._path, self._full(key), self.faults)
+        self._children.append(child)
+        return child
+
+    def finish(self) -> None:
+        """Complain about everything at once.
+
+        Raises CatalogError if a key was wrong, missing, or not known.
+        """
+        self._unknown()
+        if self.faults:
+            raise CatalogError("; ".join(one_line(fault) for fault in self.faults), where=str(self._path))
+
+    def _unknown(self) -> None:
+        allowed = dict.fromkeys(self._asked)
+        for key in self._data:
+            if key not in allowed:
+                near = difflib.get_close_matches(key, allowed, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                self.fault(key, f"is not known; {hint}allowed: {', '.join(allowed)}")
+        for child in self._children:
+            child._unknown()  # noqa: SLF001 - its own class

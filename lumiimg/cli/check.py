@@ -1,0 +1,5 @@
+"""`lumiimg check`."""
+
+
+def configure_parser(commands):
+    pass

@@ -1,0 +1,34 @@
+"""`lumiimg list`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from lumiimg.cli.options import add_json, add_layers
+from lumiimg.errors import ExitCode
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "list",
+        help="list bases, layers and recipes",
+        description="List bases, layers and recipes: yours first, then those that come with lumiimg.",
+        allow_abbrev=False,
+    )
+    add_layers(parser)
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print the catalogue; a broken entry is shown as broken."""
+    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
+    from lumiimg.report.catalogue import print_list  # noqa: PLC0415
+
+    print_list(open_catalogue(os.environ, arguments.layers), as_json=arguments.json)
+    return ExitCode.GOOD

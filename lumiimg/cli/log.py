@@ -1,0 +1,5 @@
+"""`lumiimg log`."""
+
+
+def configure_parser(commands):
+    pass

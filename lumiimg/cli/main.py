@@ -1,0 +1,85 @@
+"""The program: one sub-command a module; here only the parser, the errors and the exit code.
+
+Nothing is imported here that `--help` does not need; each command imports its rooms when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from lumiimg import __version__
+from lumiimg.cli import build, check, listing, log, show
+from lumiimg.errors import ExitCode, LumiimgError, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+COMMANDS = (build, check, log, listing, show)
+_EPILOG = """\
+exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input ·
+3 cannot decide (says what would) · 4 something needed is missing here
+
+start with:  lumiimg check IMAGE   or   lumiimg build --recipe demo -o demo.sif
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but an error is one line: what is wrong and where the help is."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and leave with 2."""
+        print(f"{self.prog}: {one_line(message)} (see `{self.prog} --help`)", file=sys.stderr)
+        raise SystemExit(ExitCode.BAD_INPUT)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = Parser(
+        prog="lumiimg",
+        description="Build ROCm AI images for HPE Slingshot machines, and prove which network they use.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"lumiimg {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+    for command in COMMANDS:
+        command.configure_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if not hasattr(arguments, "execute"):
+        parser.print_help()
+        return ExitCode.GOOD
+    try:
+        return int(arguments.execute(arguments))
+    except LumiimgError as error:
+        print(f"lumiimg: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("lumiimg: interrupted; nothing half-written was left", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # The reader (`| head`) has what it wanted; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def run() -> NoReturn:
+    """Entry point of the program."""
+    # A job's time limit sends SIGTERM: leave through the `finally` blocks, which remove what is half-written.
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(main())
+
+
+def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

@@ -1,0 +1,35 @@
+"""`lumiimg show`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from lumiimg.cli.options import add_json, add_layers
+from lumiimg.errors import ExitCode
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "show",
+        help="show a base or a layer: arguments, sources, what it sets",
+        description="Show a base or a layer: its arguments, sources, what it requires, provides and sets.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("name", metavar="NAME", help="a base or a layer (`lumiimg list`)")
+    add_layers(parser)
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print one entry of the catalogue."""
+    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
+    from lumiimg.report.catalogue import print_entry  # noqa: PLC0415
+
+    print_entry(open_catalogue(os.environ, arguments.layers).entry(arguments.name), as_json=arguments.json)
+    return ExitCode.GOOD

@@ -1,0 +1,100 @@
+"""What may stand in a definition file, and how values are quoted there.
+
+A definition file is read line by line before any shell sees it (apptainer pkg/build/types/parser), with traps that no
+quoting of the shell helps against. Measured on Apptainer 1.4.5, 2026-11-21, each in a heredoc inside `%post`:
+
+- a line whose first non-blank character is `%` is a section header, indented or not: `%labels` ends the script silently
+  and the build still succeeds; any other word is a fatal error without a line number;
+- `{{ word }}` is a build argument: fatal if it is not defined (`{{ .Id }}`, `{{ a b }}` and `{a}` stay as they are);
+- a line of 64 KiB or more is fatal (`bufio.Scanner: token too long`);
+- a carriage return at the end of a line is dropped;
+- what `%files` puts under /tmp or /var/tmp is lost: the host's folders are mounted over them while `%post` runs.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lumiimg.errors import BadInputError
+
+LINE_LIMIT_BYTES = 60_000
+_LOST_FOLDERS = ("/tmp", "/var/tmp", "/proc", "/sys", "/dev")  # noqa: S108 - folders of the image
+_PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
+
+
+class DefinitionError(BadInputError):
+    """Something that a definition file cannot carry as it is."""
+
+
+def checked_body(body: str, where: str) -> str:
+    """Return a script's text as it may stand in a section, ending in a newline.
+
+    Raises DefinitionError, with file and line, for what the engine would read as its own.
+    """
+    for number, line in enumerate(body.split("\n"), start=1):
+        problem, hint = _trap(line)
+        if problem:
+            raise DefinitionError(problem, where=f"{where}:{number}", hint=hint)
+    return body if body.endswith("\n") else body + "\n"
+
+
+def _trap(line: str) -> tuple[str, str]:
+    if line.lstrip().startswith("%"):
+        return (
+            f"the line begins with {line.split(maxsplit=1)[0][:40]!r}, which a definition file reads as a section",
+            r"print it with printf '\045name\n', or ship the text as a file of the layer",
+        )
+    if "{{" in line:
+        return "the line holds '{{', which a definition file reads as a build argument", "write '{''{'"
+    if "\r" in line:
+        return "the line holds a carriage return, which the engine drops", "save the file with Unix line ends"
+    if "\0" in line:
+        return "the line holds a NUL byte", "remove it"
+    if len(line.encode()) > LINE_LIMIT_BYTES:
+        return f"the line is longer than {LINE_LIMIT_BYTES} bytes, which the engine cannot read", "break it"
+    return "", ""
+
+
+def checked_target(target: str, where: str) -> str:
+    """Return a path in the image that `%files` may write to.
+
+    Raises DefinitionError if what is put there would be lost.
+    """
+    if not target.startswith("/") or any(part == ".." for part in target.split("/")):
+        raise DefinitionError(f"{target!r} is no absolute path in the image", where=where)
+    if any(target == folder or target.startswith(folder + "/") for folder in _LOST_FOLDERS):
+        raise DefinitionError(
+            f"{target} would be lost: the engine mounts over it during the build", where=where, hint="put it in /opt"
+        )
+    if not _PLAIN.fullmatch(target):
+        raise DefinitionError(f"{target!r} needs quoting, which engines read differently", where=where)
+    return target
+
+
+def quote_bash(value: str) -> str:
+    r"""Quote a value for bash: no byte of it can start a line, open a `{{`, or end the quotes.
+
+    `$'…'` (bash(1), QUOTING) spells out everything but plain characters, so a newline in a value is `\n` in the file.
+    """
+    if _PLAIN.fullmatch(value):
+        return value
+    escaped = "".join(c if (c.isalnum() and c.isascii()) or c in " _@+=:,./-" else _escape(c) for c in value)
+    return f"$'{escaped}'"
+
+
+def _escape(character: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+def quote_sh(value: str, where: str) -> str:
+    """Quote a value for a POSIX shell, as `%environment` is read by one.
+
+    Raises DefinitionError for a value that no POSIX quoting can keep on one line.
+    """
+    if any(not c.isprintable() for c in value):
+        raise DefinitionError(f"the value {value!r} holds a control character", where=where, hint="remove it")
+    # '{''{' is the same word to the shell, and no build argument to the engine
+    quoted = "'" + value.replace("'", "'\"'\"'") + "'"
+    while "{{" in quoted:
+        quoted = quoted.replace("{{", "{''{")
+    return quoted

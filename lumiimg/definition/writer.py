@@ -1,0 +1,169 @@
+"""Lock to definition files: the layered chain, and one flat file for engines and services that take one.
+
+A definition holds no path of this machine: it is run in its own folder, next to `files/` and to the image below it. So
+what is written with `--definitions` is what `lumiimg build` runs, it works elsewhere, and its bytes can be a cache key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg import __version__
+from lumiimg.definition.text import DefinitionError, checked_body, checked_target, quote_bash, quote_sh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
+
+BUILD_FOLDER = "/opt/lumiimg/build"
+"""In the image while it is built; gone afterwards."""
+FLAT = "flat"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file that must lie beside the definition when it is run."""
+
+    path: str
+    """Relative to the definition's folder."""
+    origin: Path | LockedSource
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One definition file and what it needs beside it."""
+
+    name: str
+    """Without extension: `02-netprobe`, or `flat`."""
+    layers: tuple[str, ...]
+    """What it adds, for people."""
+    parent: str | None
+    """Name of the definition whose image it starts from; None if it bootstraps."""
+    text: str
+    files: tuple[StagedFile, ...]
+    plain_http: bool = False
+
+
+def write_chain(lock: Lock) -> tuple[Definition, ...]:
+    """Return one definition a layer; each but the first starts from the image of the one before.
+
+    Raises DefinitionError for a script or a value that a definition file cannot carry.
+    """
+    chain: list[Definition] = []
+    for index, layer in enumerate(lock.stack):
+        parent = chain[-1].name if chain else None
+        header = _bootstrap_header(lock) if parent is None else f"Bootstrap: localimage\nFrom: {parent}.sif\n"
+        chain.append(
+            Definition(
+                name=f"{index + 1:02}-{layer.layer.name}",
+                layers=(layer.layer.name,),
+                parent=parent,
+                text=_text(lock, header, [layer], below=lock.stack[:index]),
+                files=tuple(_staged(layer)),
+                plain_http=parent is None and lock.bootstrap.plain_http,
+            )
+        )
+    return tuple(chain)
+
+
+def write_flat(lock: Lock) -> Definition:
+    """Return the whole stack as one definition.
+
+    Raises DefinitionError for a script or a value that a definition file cannot carry.
+    """
+    return Definition(
+        name=FLAT,
+        layers=tuple(layer.layer.name for layer in lock.stack),
+        parent=None,
+        text=_text(lock, _bootstrap_header(lock), lock.stack, below=()),
+        files=tuple(file for layer in lock.stack for file in _staged(layer)),
+        plain_http=lock.bootstrap.plain_http,
+    )
+
+
+def _text(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> str:
+    stack = [*below, *layers]
+    sections = [
+        f"# Written by lumiimg {__version__}. Run it in its own folder: what it copies lies beside it.\n{header}"
+    ]
+    copies = [line for layer in layers for line in _copies(layer)]
+    if copies:
+        sections.append("%files\n" + "".join(f"    {line}\n" for line in copies))
+    environment = [line for layer in layers for line in _environment(layer)]
+    if environment:
+        sections.append("%environment\n" + "".join(f"    {line}\n" for line in environment))
+    post = "".join(_run(layer, layer.layer.post, lock, script="post.sh", work=True) for layer in layers)
+    sections.append(
+        "%post -c /bin/bash\nset -euo pipefail\numask 022\n"
+        'MAKEFLAGS="-j$(getconf _NPROCESSORS_ONLN)"\nexport MAKEFLAGS\n'
+        f"{post}rm -rf {BUILD_FOLDER}\n"
+    )
+    # A child's %test replaces its parent's, so each definition carries all tests up to its layer.
+    tests = "".join(
+        _run(layer, layer.layer.test, lock, script="test.sh", work=False) for layer in stack if layer.layer.test
+    )
+    if tests:
+        exports = "".join(f"{line}\n" for layer in stack for line in _environment(layer))
+        sections.append(f"%test\n#!/bin/bash\nset -euo pipefail\n{exports}{tests}")
+    names = " ".join(layer.layer.name for layer in stack)
+    sections.append(f"%labels\n    lumiimg.version {__version__}\n    lumiimg.layers {names}\n")
+    return "\n".join(sections)
+
+
+def _bootstrap_header(lock: Lock) -> str:
+    bootstrap = lock.bootstrap
+    if bootstrap.agent == "debootstrap":
+        include = f"Include: {' '.join(bootstrap.include)}\n" if bootstrap.include else ""
+        header = f"Bootstrap: debootstrap\nOSVersion: {bootstrap.origin}\nMirrorURL: {bootstrap.mirror_url}\n{include}"
+    else:
+        header = f"Bootstrap: {bootstrap.agent}\nFrom: {bootstrap.origin}\n"
+    for line in header.splitlines():
+        if "{{" in line or not line.isprintable():
+            raise DefinitionError(f"{line!r} cannot stand in a definition's header", where=lock.base.layer.name)
+    return header
+
+
+def _copies(layer: LockedLayer) -> Iterable[str]:
+    for file in _staged(layer):
+        target = f"{BUILD_FOLDER}/{file.path.removeprefix('files/')}"
+        yield f"{file.path} {checked_target(target, layer.layer.name)}"
+
+
+def _staged(layer: LockedLayer) -> Iterable[StagedFile]:
+    folder = f"files/{layer.layer.name}"
+    for file in layer.layer.files:
+        yield StagedFile(f"{folder}/files/{file}", layer.layer.folder / file)
+    for source in layer.sources:
+        yield StagedFile(f"{folder}/source/{source.file}", source)
+
+
+def _environment(layer: LockedLayer) -> Iterable[str]:
+    where = f"{layer.layer.name}/layer.toml [environment]"
+    for name, value in layer.set_environment.items():
+        yield f"export {name}={quote_sh(value, where)}"
+    for name, value in layer.prepend_environment.items():
+        yield f'export {name}={quote_sh(value, where)}"${{{name}:+:${name}}}"'
+
+
+def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work: bool) -> str:
+    """Run one script in a subshell: an `exit 0`, a `cd` or a variable in it stays its own."""
+    name = layer.layer.name
+    variables = dict(layer.arguments)
+    if work:
+        variables |= {source.variable: f"{BUILD_FOLDER}/{name}/source/{source.file}" for source in layer.sources}
+        variables["LAYER_FILES"] = f"{BUILD_FOLDER}/{name}/files"
+        if layer is lock.base:
+            variables["INCLUDE"] = " ".join(lock.bootstrap.include)
+            variables["MIRROR"] = lock.bootstrap.mirror_url or ""
+    lines = [f"# lumiimg: layer {name}, {script}", "("]
+    lines += [f"export {key}={quote_bash(value)}" for key, value in variables.items()]
+    if work:
+        lines += [f"mkdir -p {BUILD_FOLDER}/{name}/work", f"cd {BUILD_FOLDER}/{name}/work"]
+    text = "\n".join(lines) + "\n" + checked_body(body or "", f"{layer.layer.folder}/{script}") + ")\n"
+    if work:
+        # What the layers above find in the container's environment, they also find when all are built at once.
+        text += "".join(f"{line}\n" for line in _environment(layer))
+    return text

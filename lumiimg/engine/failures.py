@@ -1,0 +1,47 @@
+"""From what an engine printed to what it means: the engine's own status says nothing, it is 255 for everything."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+# What the engine and bash's trace say around a failure, not the failure itself.
+_AROUND = re.compile(r"^(INFO|WARNING|FATAL|DEBUG|VERBOSE)\b|^\++ |^time=\"")
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_TAIL_CHARS = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A known failure, with the parts of the output filled in."""
+
+    id: str
+    meaning: str
+    remedy: str
+
+
+@cache
+def _known() -> tuple[tuple[str, re.Pattern[str], str, str], ...]:
+    data = tomllib.loads(resources.files(__package__).joinpath("failures.toml").read_text("utf-8"))
+    return tuple(
+        (entry["id"], re.compile(entry["pattern"]), entry["meaning"], entry["remedy"]) for entry in data["failure"]
+    )
+
+
+def explain(output: str) -> Failure | None:
+    """Return the known failure that the end of an engine's output shows, or None."""
+    tail = _ANSI.sub("", output[-_TAIL_CHARS:])
+    for identity, pattern, meaning, remedy in _known():
+        if match := pattern.search(tail):
+            found = {name: value or "?" for name, value in match.groupdict().items()}
+            return Failure(identity, meaning.format(**found), remedy)
+    return None
+
+
+def telling_line(output: str) -> str:
+    """Return the last line of an output that is not the engine's frame around it, without colours."""
+    lines = [line.strip() for line in _ANSI.sub("", output[-_TAIL_CHARS:]).splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if not _AROUND.match(line)), lines[-1] if lines else "")

@@ -1,0 +1,222 @@
+"""The one gate through which every child process runs.
+
+Argument lists only, no shell; an environment that the caller chose, never the inherited one by accident; one reader
+loop that cannot deadlock, because standard error goes into the same pipe as standard output; a process group of its
+own, so that a time limit or Ctrl-C ends the grandchildren too; and the kernel's promise that the child is told when
+lumiimg itself dies without a word (`prctl(2)`, PR_SET_PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from lumiimg.errors import MissingHereError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+    from types import FrameType
+
+OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
+"""Output kept in memory of one child; what goes beyond is written to the log, if there is one, and not kept."""
+LINE_LIMIT_BYTES = 64 * 1024
+GRACE_S = 10.0
+"""Between the polite signal and SIGKILL."""
+_READ_BYTES = 64 * 1024
+_POLL_S = 0.1
+_REAP_S = 0.005
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """How a child ended."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    """As the shell counts: 128 + N for signal N."""
+    output: str
+    """Standard output and standard error in the order in which they came (see `OUTPUT_LIMIT_BYTES`)."""
+    seconds: float
+    timed_out: bool = False
+    truncated: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the child ended by itself with status 0."""
+        return self.exit_code == 0 and not self.timed_out
+
+    @property
+    def last_line(self) -> str:
+        """The last line that says something; what a person wants to see first of a failure."""
+        return next((line for line in reversed(self.output.splitlines()) if line.strip()), "")
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    timeout_s: float | None = None,
+    log: BinaryIO | None = None,
+    on_line: Callable[[str], None] | None = None,
+) -> Completed:
+    """Run `argv` to its end and return how it ended; a status other than 0 is a result, not an exception.
+
+    `env` is the whole environment. Every byte of output goes to `log`, every line to `on_line`. SIGINT and SIGTERM that
+    reach lumiimg meanwhile are passed on to the child's process group, and act on lumiimg when the child has ended.
+
+    Raises MissingHereError if the program cannot be started.
+    """
+    words = tuple(os.fspath(word) for word in argv)
+    start = time.monotonic()
+    try:
+        child = subprocess.Popen(
+            words,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent(),  # noqa: PLW1509 - one prctl call; no thread of ours holds a lock it needs
+        )
+    except (OSError, ValueError) as error:
+        raise MissingHereError(f"cannot start {words[0]}: {error}", hint="is it installed, and executable?") from error
+
+    collector = _Collector(log, on_line)
+    deadline = None if timeout_s is None else start + timeout_s
+    timed_out = False
+    pipe = child.stdout
+    assert pipe is not None  # noqa: S101 - Popen was asked for it
+    with pipe, _forward_signals(child), selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        kill_at: float | None = None
+        while True:
+            now = time.monotonic()
+            if deadline is not None and now >= deadline and not timed_out:
+                timed_out = True
+                _signal_group(child, signal.SIGTERM)
+                kill_at = now + GRACE_S
+            if kill_at is not None and now >= kill_at:
+                _signal_group(child, signal.SIGKILL)
+                kill_at = None
+            if not selector.get_map():
+                time.sleep(_REAP_S)
+            elif selector.select(timeout=_POLL_S):
+                chunk = os.read(pipe.fileno(), _READ_BYTES)
+                collector.feed(chunk)
+                if not chunk:
+                    selector.unregister(pipe)
+                continue
+            # Silent, or closed. Not waiting for the end of the stream: a daemon that a step left behind may hold it.
+            if _has_ended(child):
+                break
+        collector.close()
+    # What outlived its leader would hold mounts and files of a step that is over. The child is not reaped yet, so that
+    # its number still names its group.
+    _signal_group(child, signal.SIGKILL)
+    code = child.wait()
+    return Completed(
+        argv=words,
+        exit_code=code if code >= 0 else 128 - code,
+        output=collector.text(),
+        seconds=time.monotonic() - start,
+        timed_out=timed_out,
+        truncated=collector.truncated,
+    )
+
+
+class _Collector:
+    """Splits the byte stream into lines, keeps what fits, and hands everything on."""
+
+    def __init__(self, log: BinaryIO | None, on_line: Callable[[str], None] | None) -> None:
+        self._log = log
+        self._on_line = on_line
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._line = b""
+        self.truncated = False
+
+    def feed(self, chunk: bytes) -> None:
+        if self._log is not None:
+            self._log.write(chunk)
+        if self._kept_bytes < OUTPUT_LIMIT_BYTES:
+            self._kept.append(chunk)
+            self._kept_bytes += len(chunk)
+        else:
+            self.truncated = True
+        if self._on_line is not None:
+            *lines, self._line = (self._line + chunk).split(b"\n")
+            for line in lines:
+                self._emit(line)
+            if len(self._line) > LINE_LIMIT_BYTES:
+                self._emit(self._line)
+                self._line = b""
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.flush()
+        if self._line:
+            self._emit(self._line)
+
+    def _emit(self, line: bytes) -> None:
+        if self._on_line is not None:
+            self._on_line(line.decode("utf-8", "replace").rstrip("\r"))
+
+    def text(self) -> str:
+        return b"".join(self._kept).decode("utf-8", "replace")
+
+
+def _die_with_parent() -> Callable[[], None]:
+    # Loaded here: between fork and exec nothing should be imported.
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def ask() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    return ask
+
+
+@contextmanager
+def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """While the child runs, SIGINT and SIGTERM go to its group first; afterwards they take their usual effect."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        caught.append(number)
+        # A second Ctrl-C means it.
+        _signal_group(child, signal.SIGKILL if len(caught) > 2 else signal.Signals(number))
+
+    previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        if caught:
+            signal.raise_signal(caught[0])
+
+
+def _has_ended(child: subprocess.Popen[bytes]) -> bool:
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _signal_group(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    try:
+        os.killpg(child.pid, number)
+    except (ProcessLookupError, PermissionError):
+        # Gone already; or a set-user-id member that is not ours to signal.
+        return

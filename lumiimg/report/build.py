@@ -1,0 +1,123 @@
+"""What a build says: the plan, the start, the result."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+from lumiimg import __version__
+from lumiimg.errors import one_line
+from lumiimg.report.console import duration, print_json, size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from lumiimg.build.builder import Built
+    from lumiimg.definition.writer import Definition
+    from lumiimg.engine.engine import Engine
+    from lumiimg.resolve.lock import Lock
+
+SCHEMA = 1
+
+
+def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool) -> None:
+    """Print what would be built, without building it."""
+    if as_json:
+        print_json({"schema": SCHEMA, "plan": plan_data(lock), "definitions": _definitions_data(chain)})
+        return
+    print(f"would build {_stack(lock)}")
+    bootstrap = lock.bootstrap
+    print(f"  1. {lock.base.layer.name}: {bootstrap.agent} {bootstrap.origin} ({one_line(bootstrap.because)})")
+    for number, layer in enumerate(lock.layers, start=2):
+        mark = "" if layer.layer.status == "proved" else " (unproved: never built end to end by the project)"
+        print(f"  {number}. {layer.layer.name}: {layer.layer.summary}{mark}")
+        for name, value in layer.arguments.items():
+            print(f"       {name}={one_line(shlex.quote(value))}")
+        for source in layer.sources:
+            print(f"       {one_line(source.location)}")
+            print(f"       sha256 {source.sha256}{f' ({source.note})' if source.note else ''}")
+    print("nothing was built; --definitions DIR writes the definition files")
+
+
+def print_definitions(definitions: Sequence[Definition], folder: Path, *, as_json: bool) -> None:
+    """Print which files were written, and how to build from them."""
+    if as_json:
+        print_json({"schema": SCHEMA, "folder": str(folder), "definitions": _definitions_data(definitions)})
+        return
+    for definition in definitions:
+        print(folder / f"{definition.name}.def")
+    chain = [definition.name for definition in definitions if definition.name != "flat"]
+    print(f"\nbuild them in that folder:  cd {one_line(shlex.quote(str(folder)))}")
+    for name in chain:
+        print(f"  apptainer build --fakeroot {name}.sif {name}.def")
+    print("or all at once:\n  apptainer build --fakeroot image.sif flat.def")
+
+
+def print_start(lock: Lock, engine: Engine, output: Path) -> None:
+    """Say what is about to be built, and with what."""
+    print(f"building {_stack(lock)} → {one_line(str(output))}  ({engine.name})", file=sys.stderr)
+    print(f"  {lock.base.layer.name} by {lock.bootstrap.agent}: {one_line(lock.bootstrap.because)}", file=sys.stderr)
+    for layer in lock.stack:
+        for source in layer.sources:
+            if source.note:
+                print(f"  {one_line(source.location)}: {source.note} (sha256 {source.sha256})", file=sys.stderr)
+
+
+def print_built(built: Built, lock: Lock, engine: Engine, *, as_json: bool, quiet: bool) -> None:
+    """Say what was built, and what to do next."""
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "image": str(built.image),
+                "key": built.key,
+                "size_bytes": built.size_bytes,
+                "seconds": round(built.seconds, 3),
+                "steps": built.steps,
+                "reused_steps": built.reused_steps,
+                "engine": {"kind": engine.kind, "version": engine.version, "path": str(engine.path)},
+                "plan": plan_data(lock),
+            }
+        )
+    elif not quiet:
+        name = one_line(str(built.image))
+        print(f"{name}: {size(built.size_bytes)} in {duration(built.seconds)} (log: {name}.log)")
+        print(f"next: lumiimg check {one_line(shlex.quote(str(built.image)))}")
+
+
+def plan_data(lock: Lock) -> dict[str, Any]:
+    """Return a lock as JSON data."""
+    return {
+        "lumiimg": __version__,
+        "bootstrap": {
+            "agent": lock.bootstrap.agent,
+            "from": lock.bootstrap.origin,
+            "mirror": lock.bootstrap.mirror_url,
+            "because": lock.bootstrap.because,
+        },
+        "layers": [
+            {
+                "name": layer.layer.name,
+                "status": layer.layer.status,
+                "arguments": dict(layer.arguments),
+                "sources": [
+                    {"file": source.file, "sha256": source.sha256, "location": source.location}
+                    for source in layer.sources
+                ],
+            }
+            for layer in lock.stack
+        ],
+    }
+
+
+def _definitions_data(definitions: Sequence[Definition]) -> list[dict[str, Any]]:
+    return [
+        {"name": definition.name, "layers": list(definition.layers), "text": definition.text}
+        for definition in definitions
+    ]
+
+
+def _stack(lock: Lock) -> str:
+    return " + ".join(layer.layer.name for layer in lock.stack)

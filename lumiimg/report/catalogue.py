@@ -1,0 +1,95 @@
+"""What `list` and `show` print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.catalog.table import CatalogError
+from lumiimg.errors import one_line
+from lumiimg.report.console import console, print_json
+
+if TYPE_CHECKING:
+    from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.layers import Layer
+
+SCHEMA = 1
+
+
+def print_list(catalogue: Catalogue, *, as_json: bool) -> None:
+    """Print every base, layer and recipe; what cannot be read is listed with its fault."""
+    entries: list[tuple[str, str, str, str]] = []
+    for name in catalogue.layer_names():
+        try:
+            layer = catalogue.entry(name)
+            entries.append(("base" if layer.is_base else "layer", name, layer.status, layer.summary))
+        except CatalogError as error:
+            entries.append(("broken", name, "broken", str(error)))
+    for name in catalogue.recipe_names():
+        try:
+            recipe = catalogue.recipe(name)
+            entries.append(("recipe", name, "", f"{recipe.summary} ({' + '.join((recipe.base, *recipe.add))})"))
+        except CatalogError as error:
+            entries.append(("broken", name, "broken", str(error)))
+    if as_json:
+        keys = ("kind", "name", "status", "summary")
+        print_json({"schema": SCHEMA, "entries": [dict(zip(keys, entry, strict=True)) for entry in entries]})
+        return
+    from rich.table import Table  # noqa: PLC0415
+
+    for kind, title in (("base", "bases"), ("layer", "layers"), ("recipe", "recipes"), ("broken", "broken")):
+        rows = [entry for entry in entries if entry[0] == kind]
+        if not rows:
+            continue
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        for _, name, status, summary in rows:
+            table.add_row(f"  {name}", "" if status in {"proved", ""} else status, one_line(summary))
+        out = console()
+        out.print(title, style="bold")
+        out.print(table)
+
+
+def print_entry(layer: Layer, *, as_json: bool) -> None:
+    """Print one base or layer."""
+    if as_json:
+        print_json({"schema": SCHEMA, **_entry_data(layer)})
+        return
+    kind = "base" if layer.is_base else "layer"
+    print(f"{layer.name} ({kind}, {layer.status}): {one_line(layer.summary)}")
+    print(f"  from      {one_line(str(layer.folder))}")
+    print(f"  source    {one_line(layer.source)} ({layer.date})")
+    for title, values in (
+        ("requires", layer.requires),
+        ("provides", layer.provides),
+        ("conflicts", layer.conflicts),
+        ("bootstrap", [f"{entry.agent} {entry.origin}" for entry in layer.bootstraps]),
+    ):
+        if values:
+            print(f"  {title:<9} {one_line(', '.join(values))}")
+    for argument in layer.arguments.values():
+        print(f"  argument  {argument.name} = {argument.default!r}: {one_line(argument.help)}")
+    for source in layer.sources:
+        print(f"  archive   {source.name}: {one_line(source.url)}")
+        for key, digest in source.sha256.items():
+            print(f"            {one_line(key)}  sha256 {digest}")
+    for name, value in layer.set_environment.items():
+        print(f"  sets      {name}={one_line(value)}")
+    for name, value in layer.prepend_environment.items():
+        print(f"  prepends  {name}={one_line(value)}:…")
+
+
+def _entry_data(layer: Layer) -> dict[str, Any]:
+    return {
+        "name": layer.name,
+        "kind": "base" if layer.is_base else "layer",
+        "status": layer.status,
+        "summary": layer.summary,
+        "source": layer.source,
+        "date": layer.date.isoformat(),
+        "folder": str(layer.folder),
+        "requires": list(layer.requires),
+        "provides": list(layer.provides),
+        "conflicts": list(layer.conflicts),
+        "arguments": {a.name: {"default": a.default, "help": a.help} for a in layer.arguments.values()},
+        "sources": {s.name: {"url": s.url, "sha256": dict(s.sha256)} for s in layer.sources},
+        "environment": {"set": dict(layer.set_environment), "prepend": dict(layer.prepend_environment)},
+    }

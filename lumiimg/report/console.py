@@ -1,0 +1,58 @@
+"""The terminal, in one style: text for people, unless standard output carries JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH = 80
+"""Wider than this only where the terminal has the room."""
+MARKS = {"ok": "✓", "info": "·", "unknown": "?", "problem": "✗"}
+STYLES = {"ok": "green", "info": "dim", "unknown": "yellow", "problem": "bold red"}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console of rich: colours only on a terminal, none with NO_COLOR or TERM=dumb.
+
+    Text is never read as markup or searched for emoji codes: it holds lines of foreign logs.
+    """
+    from rich.console import Console  # noqa: PLC0415 - 26 ms that --help should not cost
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 100
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False, width=width)
+
+
+def can_encode(stream: TextIO, text: str) -> bool:
+    """Return whether the stream's encoding has these characters (LANG=C on a compute node has none)."""
+    try:
+        text.encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def size(size_bytes: int) -> str:
+    """Return a size for people."""
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def print_json(data: dict[str, Any]) -> None:
+    """Print a result for machines."""
+    print(json.dumps(data, indent=2, ensure_ascii=False))

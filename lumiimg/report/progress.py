@@ -1,0 +1,107 @@
+"""What a build shows while it runs: a moving line on a terminal, one line a step elsewhere (Slurm's output file)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import one_line
+from lumiimg.report.console import console, duration, size
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+_ALIVE_EVERY_S = 60.0
+
+
+class LineProgress:
+    """One line when a step begins and one when it is done; a sign of life each minute."""
+
+    def __init__(self) -> None:
+        self._spoken_at = 0.0
+        self._step_started_at = 0.0
+        self._name = ""
+
+    def step_started(self, number: int, total: int, name: str) -> None:
+        """Step `number` of `total` begins."""
+        self._name = name
+        self._step_started_at = time.monotonic()
+        self._say(f"[{number}/{total}] {name}")
+
+    def line(self, text: str) -> None:
+        """Note that the step is alive, and say so once a minute with what it printed last."""
+        if time.monotonic() - self._spoken_at > _ALIVE_EVERY_S:
+            elapsed = duration(time.monotonic() - self._step_started_at)
+            self._say(f"      {self._name}: {elapsed} so far; last line: {one_line(text.strip())[:100]}")
+
+    def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
+        """Say how long the step took, or that it was not needed."""
+        self._say(f"      {name}: {_outcome(seconds, size_bytes, reused=reused)}")
+
+    def _say(self, text: str) -> None:
+        self._spoken_at = time.monotonic()
+        print(text, file=sys.stderr, flush=True)
+
+
+class TerminalProgress:
+    """A spinner with the step and the last line that the engine printed."""
+
+    def __init__(self) -> None:
+        self._console = console(stderr=True)
+        self._status: Status | None = None
+        self._title = ""
+        self._started_at = 0.0
+
+    def step_started(self, number: int, total: int, name: str) -> None:
+        """Start the spinner of a step."""
+        self._title = f"[{number}/{total}] {name}"
+        self._started_at = time.monotonic()
+        self._status = self._console.status(self._title, spinner="dots", speed=0.5)
+        self._status.start()
+
+    def line(self, text: str) -> None:
+        """Show the line behind the spinner, cut to the terminal's width."""
+        if self._status is not None:
+            elapsed = duration(time.monotonic() - self._started_at)
+            shown = f"{self._title}  {elapsed}  {one_line(text.strip())}"
+            self._status.update(shown[: max(20, self._console.width - 4)])
+
+    def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
+        """Replace the spinner by the step's outcome."""
+        self.stop()
+        self._console.print(f"✓ {self._title}: {_outcome(seconds, size_bytes, reused=reused)}", style="green")
+        self._title = name
+
+    def stop(self) -> None:
+        """Take the spinner away; the terminal is as before."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+class VerboseProgress(LineProgress):
+    """Every line as the engine prints it."""
+
+    def line(self, text: str) -> None:
+        """Print the line."""
+        print(one_line(text), file=sys.stderr)
+
+
+class QuietProgress:
+    """Nothing but errors."""
+
+    def step_started(self, number: int, total: int, name: str) -> None:
+        """Say nothing."""
+
+    def line(self, text: str) -> None:
+        """Say nothing."""
+
+    def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
+        """Say nothing."""
+
+
+def _outcome(seconds: float, size_bytes: int, *, reused: bool) -> str:
+    if reused:
+        return f"kept from an earlier build, {size(size_bytes)}"
+    return f"{duration(seconds)}, {size(size_bytes)}"

@@ -1,0 +1,234 @@
+"""Request to lock: every name, argument, URL and digest settled, before anything is downloaded or built."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.layers import Layer, Source, expand
+from lumiimg.errors import BadInputError, FailedError
+from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.resolve.mirrors import Mirrors
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_CHUNK_BYTES = 1024 * 1024
+
+
+class RefusedError(FailedError):
+    """A combination of layers that cannot work; says which rule, and what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asked for."""
+
+    base: str
+    add: tuple[str, ...] = ()
+    arguments: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Value by (layer, argument)."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """FILE or URL, with or without `#sha256=...`, by the source's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockedSource:
+    """An archive that a layer is built from: where from, and what it must be."""
+
+    variable: str
+    file: str
+    """Its name in the build, safe in a definition file."""
+    sha256: str
+    location: str
+    """An http(s) URL or an absolute path."""
+    note: str = ""
+    """What a person should know of where the digest is from."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file of this machine."""
+        return not self.location.startswith(("http://", "https://"))
+
+
+@dataclass(frozen=True, slots=True)
+class LockedLayer:
+    """A layer with its arguments and sources settled."""
+
+    layer: Layer
+    arguments: Mapping[str, str]
+    sources: tuple[LockedSource, ...]
+
+    @property
+    def set_environment(self) -> dict[str, str]:
+        """Variables that the layer sets, with arguments filled in."""
+        return {name: expand(value, self.arguments) for name, value in self.layer.set_environment.items()}
+
+    @property
+    def prepend_environment(self) -> dict[str, str]:
+        """Paths that the layer puts first, with arguments filled in."""
+        return {name: expand(value, self.arguments) for name, value in self.layer.prepend_environment.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A base and its layers, in the order in which they are built."""
+
+    bootstrap: LockedBootstrap
+    base: LockedLayer
+    layers: tuple[LockedLayer, ...]
+
+    @property
+    def stack(self) -> tuple[LockedLayer, ...]:
+        """Base first."""
+        return (self.base, *self.layers)
+
+
+def resolve(request: Request, catalogue: Catalogue, mirrors: Mirrors, path: str | None) -> Lock:
+    """Settle a request. `path` is the PATH in which bootstrap programs are looked for.
+
+    Raises BadInputError for a wrong name, argument or source, RefusedError for layers that do not go together,
+    MissingHereError if the base cannot be had on this machine.
+    """
+    base = catalogue.base(request.base)
+    layers = [catalogue.layer(name) for name in request.add]
+    _check_combination(base, layers)
+    stack = [base, *layers]
+    _check_used(request, stack)
+    locked = [
+        LockedLayer(layer, arguments, tuple(_lock_source(s, arguments, request, mirrors) for s in layer.sources))
+        for layer in stack
+        for arguments in [_arguments(layer, request)]
+    ]
+    return Lock(choose_bootstrap(base, mirrors, path), locked[0], tuple(locked[1:]))
+
+
+def _check_combination(base: Layer, layers: Sequence[Layer]) -> None:
+    names = [layer.name for layer in layers]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInputError(f"layer {name!r} is asked for twice")
+    provided = dict.fromkeys((base.name, *base.provides), base.name)
+    for index, layer in enumerate(layers):
+        for other in layers:
+            if other.name in layer.conflicts:
+                raise RefusedError(
+                    f"{layer.name} and {other.name} cannot be in one image (rule: conflicts, {layer.folder.name})",
+                    hint=f"leave one of them out: --add {layer.name}",
+                )
+        for need in layer.requires:
+            if need in provided:
+                continue
+            later = [other.name for other in layers[index + 1 :] if need in (other.name, *other.provides)]
+            where = f"put {later[0]} before {layer.name}" if later else f"{base.name} provides: {', '.join(provided)}"
+            raise RefusedError(f"{layer.name} requires {need!r}, which nothing below it provides", hint=where)
+        provided.update(dict.fromkeys((layer.name, *layer.provides), layer.name))
+
+
+def _check_used(request: Request, stack: Sequence[Layer]) -> None:
+    """Refuse an argument or a source that nothing takes: it is a typing error, not a wish."""
+    known_arguments = [f"{layer.name}.{name}" for layer in stack for name in layer.arguments]
+    for layer_name, name in request.arguments:
+        if f"{layer_name}.{name}" not in known_arguments:
+            raise BadInputError(
+                f"no layer of this image takes the argument {layer_name}.{name}",
+                hint=f"known: {', '.join(known_arguments) or 'none'}",
+            )
+    known_sources = [source.name for layer in stack for source in layer.sources]
+    for name in request.sources:
+        if name not in known_sources:
+            raise BadInputError(
+                f"no layer of this image takes a source called {name!r}",
+                hint=f"known: {', '.join(known_sources) or 'none'}",
+            )
+
+
+def _arguments(layer: Layer, request: Request) -> dict[str, str]:
+    values = {}
+    for argument in layer.arguments.values():
+        value = request.arguments.get((layer.name, argument.name), argument.default)
+        if argument.pattern is not None and not argument.pattern.fullmatch(value):
+            raise BadInputError(
+                f"{layer.name}.{argument.name}={value!r} does not match {argument.pattern.pattern}",
+                hint=f"{argument.name}: {argument.help}; default {argument.default!r}",
+            )
+        if "\0" in value:
+            raise BadInputError(f"{layer.name}.{argument.name} holds a NUL byte")
+        values[argument.name] = value
+    return values
+
+
+def _lock_source(source: Source, arguments: Mapping[str, str], request: Request, mirrors: Mirrors) -> LockedSource:
+    """Settle one archive: pinned digest for a known release; a file that the user names is taken at its own digest.
+
+    A file whose *name* is that of a known release must be that release: a download that broke, or was tampered with, is
+    the likely reason why it is not.
+    """
+    key = expand(source.key, arguments)
+    file = expand(source.file, arguments)
+    pinned = source.sha256.get(key)
+    given = request.sources.get(source.name)
+    if given is None:
+        if pinned is None:
+            raise BadInputError(
+                f"no digest is known for {source.name} {key}",
+                hint=f"known: {', '.join(source.sha256) or 'none'}; or --source {source.name}=FILE",
+            )
+        return LockedSource(source.variable, _safe(file), pinned, mirrors.rewrite(expand(source.url, arguments)))
+    location, digest = _split_digest(source.name, given)
+    if location.startswith(("http://", "https://")):
+        expected = digest or pinned
+        if expected is None:
+            raise BadInputError(
+                f"--source {source.name}={location} names no digest", hint="add #sha256=<64 hexadecimal digits>"
+            )
+        return LockedSource(source.variable, _safe(file), expected, mirrors.rewrite(location))
+    path = Path(location)
+    actual = file_sha256(path)
+    expected = digest or (pinned if path.name in {file, Path(expand(source.url, arguments)).name} else None)
+    if expected is not None and actual != expected:
+        raise BadInputError(
+            f"has another digest: sha256 is {actual}, not {expected}" + ("" if digest else f" ({source.name} {key})"),
+            where=location,
+            hint=f"fetch it again, or say that you mean it: --source '{source.name}={location}#sha256={actual}'",
+        )
+    note = "" if actual == pinned else "your own archive, none of the releases that lumiimg has a digest of"
+    return LockedSource(source.variable, _safe(path.name), actual, str(path.absolute()), note)
+
+
+def _split_digest(name: str, given: str) -> tuple[str, str | None]:
+    location, mark, digest = given.rpartition("#sha256=")
+    if not mark:
+        return given, None
+    if not _SHA256.fullmatch(digest.lower()):
+        raise BadInputError(f"--source {name}: the digest should be 64 hexadecimal digits, is {digest!r}")
+    return location, digest.lower()
+
+
+def _safe(name: str) -> str:
+    """Return a file name that needs no quoting anywhere; the extension stays, tools go by it."""
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[-100:]
+    return cleaned.lstrip(".-") or "source"
+
+
+def file_sha256(path: Path) -> str:
+    """Return the digest of a file.
+
+    Raises BadInputError if it is not a file that can be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        if not path.is_file():
+            raise BadInputError("is not a file", where=str(path))
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"cannot be read: {error}", where=str(path)) from error
+    return digest.hexdigest()

@@ -1,0 +1,92 @@
+"""Where downloads really come from: `--mirror FROM=TO`, the settings, and this machine's own apt sources."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from lumiimg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+APT_FOLDER = Path("/etc/apt")
+_APT_FILE_LIMIT_BYTES = 256 * 1024
+_ONE_LINE = re.compile(r"^\s*deb\s+(?:\[[^\]]*\]\s+)?(\S+)\s", re.MULTILINE)
+_DEB822 = re.compile(r"^URIs:\s*(\S+)", re.MULTILINE | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrors:
+    """Replacements by prefix. A FROM without `://` is a name (`debian`) or a registry (`docker.io`)."""
+
+    table: Mapping[str, str]
+
+    def rewrite(self, url: str) -> str:
+        """Return `url` with the longest FROM that begins it replaced."""
+        for prefix in sorted(self.table, key=len, reverse=True):
+            if "://" in prefix and url.startswith(prefix):
+                return self.table[prefix] + url[len(prefix) :]
+        return url
+
+    def named(self, name: str) -> str | None:
+        """Return the address given for a name, checked: it will be written into the image.
+
+        Raises BadInputError if it is no plain http(s) address, or carries a password.
+        """
+        url = self.table.get(name)
+        return None if url is None else _checked(url, f"mirror {name!r}")
+
+
+def parse_mirrors(settings: Mapping[str, str], words: list[str]) -> Mirrors:
+    """Return the mirrors of the settings with those of the command line on top.
+
+    Raises BadInputError if a word is not FROM=TO.
+    """
+    table = dict(settings)
+    for word in words:
+        source, equals, target = word.partition("=")
+        if not (source and equals and target):
+            raise BadInputError(f"--mirror {word!r} is not FROM=TO", hint="for example debian=https://host/debian")
+        table[source] = target
+    return Mirrors(table)
+
+
+def apt_mirror(archive: str, folder: Path = APT_FOLDER) -> str | None:
+    """Return the first mirror in this machine's apt sources whose path ends in `archive` (`debian`), or None.
+
+    Source: sources.list(5), both the one-line and the deb822 format.
+    """
+    for text in _apt_sources(folder):
+        for url in (*_DEB822.findall(text), *_ONE_LINE.findall(text)):
+            parts = urlsplit(url)
+            if parts.scheme in {"http", "https"} and parts.path.rstrip("/").endswith(f"/{archive}"):
+                return _checked(url, f"the apt sources in {folder}")
+    return None
+
+
+def _apt_sources(folder: Path) -> Iterator[str]:
+    parts = folder / "sources.list.d"
+    for path in (*sorted(parts.glob("*.sources")), folder / "sources.list", *sorted(parts.glob("*.list"))):
+        try:
+            with path.open("rb") as stream:
+                text = stream.read(_APT_FILE_LIMIT_BYTES).decode("utf-8", "replace")
+        except OSError:
+            continue
+        yield "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+
+
+def _checked(url: str, where: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not re.fullmatch(r"[!-~]+", url):
+        raise BadInputError(f"{url!r} is no http(s) address", where=where)
+    if parts.username or parts.password:
+        raise BadInputError(
+            "its address carries a password, which would be written into the image",
+            where=where,
+            hint="give a mirror without one: --mirror debian=URL",
+        )
+    return url

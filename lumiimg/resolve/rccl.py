@@ -1,0 +1,56 @@
+"""What each generation of RCCL does with a net plugin (rule 3: accepted API, file name)."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A range of RCCL versions that treat plugins alike."""
+
+    since: tuple[int, ...]
+    rocm: str
+    accepts: tuple[int, ...]
+    """Versions of the net API, in the order in which they are tried."""
+    files: tuple[str, ...]
+    """File names that are looked for when NCCL_NET_PLUGIN is not set."""
+    unique_id_loads_plugin: bool
+    """Whether ncclGetUniqueId opens the plugin on a machine without a GPU."""
+    basis: str
+
+
+@cache
+def generations() -> tuple[Generation, ...]:
+    """Return the table, oldest first."""
+    data = tomllib.loads(resources.files(__package__).joinpath("rccl.toml").read_text("utf-8"))
+    return tuple(
+        Generation(
+            since=parse_version(entry["since"]),
+            rocm=entry["rocm"],
+            accepts=tuple(entry["accepts"]),
+            files=tuple(entry["files"]),
+            unique_id_loads_plugin=entry["unique_id"] == "loads",
+            basis=entry["basis"],
+        )
+        for entry in data["generation"]
+    )
+
+
+def generation_of(version: str) -> Generation | None:
+    """Return the generation of an RCCL version ("2.13.4"), or None for one older than the table."""
+    wanted = parse_version(version)
+    return next((entry for entry in reversed(generations()) if entry.since <= wanted), None)
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return the numbers of a dotted version."""
+    return tuple(int(part) for part in text.split(".")[:4])
+
+
+def version_of_code(code: int) -> str:
+    """Return the dotted form of what ncclGetVersion gives: 21304 is 2.13.4 (10000 a major from 2.9 on, nccl.h)."""
+    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
