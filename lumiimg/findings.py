@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypedDict, Unpack
 
 
 class Severity(StrEnum):
@@ -51,3 +52,26 @@ class Finding:
     """What to do: sentences, or commands to copy."""
     source: str | None = None
     """Where the rule comes from."""
+
+
+class Details(TypedDict, total=False):
+    """What a finding may have beside its id, severity and summary."""
+
+    where: str | None
+    evidence: tuple[str, ...]
+    chain: tuple[str, ...]
+    cause: str | None
+    remedy: tuple[str, ...]
+    source: str | None
+
+
+@dataclass(slots=True)
+class Findings:
+    """Findings of one level while they are collected."""
+
+    level: Level
+    found: list[Finding] = field(default_factory=list)
+
+    def add(self, identity: str, severity: Severity, summary: str, **details: Unpack[Details]) -> None:
+        """Append a finding of this level."""
+        self.found.append(Finding(identity, severity, self.level, summary, **details))

@@ -104,7 +104,7 @@ def open_catalogue(environment: Mapping[str, str], extra_layers: Sequence[Path] 
             raise BadInputError("is not a folder", where=str(folder), hint="--layers takes a folder of layer folders")
     user = user_folder(environment)
     return Catalogue(
-        layer_folders=(*extra_layers, user / "layers", _shipped("layers")),
+        layer_folders=(*extra_layers, user / "layers", shipped_layers()),
         recipe_folders=(user / "recipes", _shipped("recipes")),
     )
 
@@ -113,6 +113,11 @@ def user_folder(environment: Mapping[str, str]) -> Path:
     """Return where a user keeps layers, recipes and settings (XDG Base Directory Specification)."""
     base = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config"
     return Path(base) / "lumiimg"
+
+
+def shipped_layers() -> Path:
+    """Return the folder of the layers that come with lumiimg; the sources of the probes lie there."""
+    return _shipped("layers")
 
 
 def _shipped(name: str) -> Path:

@@ -1,5 +1,50 @@
 """`lumiimg check`."""
 
+from __future__ import annotations
 
-def configure_parser(commands):
-    pass
+import argparse
+import os
+from pathlib import Path
+
+from lumiimg.cli.options import add_json
+
+_EPILOG = """\
+levels: static = from the files, nothing run; probe = programs run in the container, without a GPU;
+        run = a collective on GPUs (not built yet). Without --level: the highest that can be taken here.
+
+exit codes: 0 no obstacle found at this level · 1 no, it would not use the fast network ·
+            2 not an image · 3 cannot be decided from here · 4 no engine for the level asked for
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "check",
+        help="will this image use the fast network? if not: what is missing, and what to do",
+        description="Check whether RCCL in an image would use Slingshot: what its loader would load, and what its own "
+        "plugin and RCCL do in the container.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF, a squashfs file or a sandbox folder")
+    parser.add_argument("--level", choices=("static", "probe"), help="check no further than this")
+    parser.add_argument("--verbose", action="store_true", help="show also what was fine")
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Check, report, and answer by the exit code."""
+    from lumiimg.check.checker import check_image  # noqa: PLC0415
+    from lumiimg.findings import Level  # noqa: PLC0415
+    from lumiimg.report.check import print_check, to_json  # noqa: PLC0415
+    from lumiimg.report.console import print_json  # noqa: PLC0415
+
+    level = Level(arguments.level) if arguments.level else None
+    report = check_image(arguments.image, os.environ, level)
+    if arguments.json:
+        print_json(to_json(report))
+    print_check(report, verbose=arguments.verbose, stderr=arguments.json)
+    return report.answer.exit_code

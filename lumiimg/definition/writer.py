@@ -13,7 +13,7 @@ from lumiimg import __version__
 from lumiimg.definition.text import DefinitionError, checked_body, checked_target, quote_bash, quote_sh
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 BUILD_FOLDER = "/opt/lumiimg/build"
 """In the image while it is built; gone afterwards."""
 FLAT = "flat"
+_LABEL = "lumiimg.layer."
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,11 @@ def write_flat(lock: Lock) -> Definition:
     )
 
 
+def layers_of(labels: Mapping[str, str]) -> list[str]:
+    """Return the names of base and layers that an image of lumiimg was built from, by its labels; else nothing."""
+    return [labels[key] for key in sorted(labels) if key.startswith(_LABEL)]
+
+
 def _text(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> str:
     stack = [*below, *layers]
     sections = [
@@ -108,8 +114,10 @@ def _text(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequenc
     if tests:
         exports = "".join(f"{line}\n" for layer in stack for line in _environment(layer))
         sections.append(f"%test\n#!/bin/bash\nset -euo pipefail\n{exports}{tests}")
-    names = " ".join(layer.layer.name for layer in stack)
-    sections.append(f"%labels\n    lumiimg.version {__version__}\n    lumiimg.layers {names}\n")
+    # One label a layer: an engine does not let a child replace a label of its parent.
+    labels = "".join(f"    {_LABEL}{len(below) + n:02} {layer.layer.name}\n" for n, layer in enumerate(layers, start=1))
+    version = "" if below else f"    lumiimg.version {__version__}\n"
+    sections.append(f"%labels\n{version}{labels}")
     return "\n".join(sections)
 
 

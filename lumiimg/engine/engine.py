@@ -139,23 +139,20 @@ def execute(
     argv: Sequence[str],
     *,
     environment: Mapping[str, str],
-    inside: Mapping[str, str] | None = None,
     binds: Sequence[tuple[Path, str]] = (),
+    writable_binds: bool = False,
     timeout_s: float,
 ) -> Completed:
     """Run a program in the image, with the environment and the binds that a user's own run would have.
 
-    `environment` goes to the engine as it is: a bindings module's SINGULARITY_BIND is part of what is tested. `inside`
-    is set in the container on top.
+    `environment` goes to the engine as it is: a bindings module's SINGULARITY_BIND is part of what is tested.
     """
     words: list[str | Path] = [engine.path, "exec"]
     for source, target in binds:
         # --mount takes CSV, so that a comma, a colon or a quote in a path stays part of it.
-        words += ["--mount", _csv("type=bind", f"source={source}", f"destination={target}", "ro")]
-    # Variables by `env` in the container: --env splits at commas, and the engine's own variables cannot carry newlines.
-    setting = [f"{name}={value}" for name, value in (inside or {}).items()]
-    words += [image, *(["/usr/bin/env", *setting] if setting else []), *argv]
-    return run(words, env=environment, timeout_s=timeout_s)
+        fields = ["type=bind", f"source={source}", f"destination={target}"]
+        words += ["--mount", _csv(*fields, *([] if writable_binds else ["ro"]))]
+    return run([*words, image, *argv], env=environment, timeout_s=timeout_s)
 
 
 def _csv(*fields: str) -> str:

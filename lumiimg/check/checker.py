@@ -1,0 +1,96 @@
+"""`lumiimg check`: take the highest level that can be taken here, and say what the others would add."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.check.answer import CheckReport, decide, sentence, settle
+from lumiimg.check.probes import Container, run_details
+from lumiimg.check.probing import ProbeResult, probe
+from lumiimg.check.static import check_static
+from lumiimg.check.tools import provide_tools
+from lumiimg.definition.writer import layers_of
+from lumiimg.engine.engine import find_engine
+from lumiimg.errors import MissingHereError
+from lumiimg.findings import Finding, Level, Severity
+from lumiimg.image import open_image
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumiimg.check.static import StaticResult
+    from lumiimg.image import Image
+
+_DEVICES = Path("/dev")
+_PLUGIN_LAYER = "aws-ofi-nccl"
+_NOT_ASKED = "not asked for"
+_NOT_BUILT = "lumiimg cannot take it yet"
+
+
+def check_image(path: Path, environment: Mapping[str, str], level: Level | None) -> CheckReport:
+    """Check an image up to `level`, or as far as is possible here if it is None.
+
+    Raises BadInputError for what is no image, MissingHereError if `level` is named and what it needs is not here.
+    """
+    with open_image(path) as image:
+        static = check_static(image)
+        levels = {Level.STATIC: "done", Level.RUN: _NOT_BUILT}
+        probed: ProbeResult | None = None
+        if level is Level.STATIC:
+            levels[Level.PROBE] = _NOT_ASKED
+        elif static.path.rccl is None:
+            levels[Level.PROBE] = "nothing to probe"
+        else:
+            try:
+                probed = _probe(path, image, static, environment)
+                levels[Level.PROBE] = "done"
+            except MissingHereError as error:
+                if level is Level.PROBE:
+                    raise
+                levels[Level.PROBE] = str(error)
+        taken = Level.PROBE if probed else Level.STATIC
+        fabric = probed.path if probed else static.path
+        findings = settle(static.findings.found, probed.findings.found if probed else ())
+        findings = _with_command(findings, image.labels)
+    answer = decide(findings, fabric, level=taken, level_was_asked_for=level is not None)
+    return CheckReport(
+        image=str(path),
+        answer=answer,
+        sentence=sentence(answer, findings, taken),
+        level=taken,
+        levels=levels,
+        path=fabric,
+        findings=findings,
+        runs=tuple(run_details(run) for run in probed.runs) if probed else (),
+    )
+
+
+def _probe(path: Path, image: Image, static: StaticResult, environment: Mapping[str, str]) -> ProbeResult:
+    """Run the probes. Raises MissingHereError if there is no engine, no probe program, or no container starts."""
+    engine = find_engine(environment)
+    with tempfile.TemporaryDirectory(prefix="lumiimg-probe-") as scratch:
+        tools = provide_tools(engine, path, image, environment, Path(scratch))
+        result = probe(Container(engine, path, environment, tools), static, has_cxi_device=has_cxi_device())
+    result.findings.add("probe.engine", Severity.INFO, f"probed with {engine.name}, programs {tools.origin}")
+    return result
+
+
+def has_cxi_device(devices: Path = _DEVICES) -> bool:
+    """Return whether this machine has a Slingshot NIC that its driver offers."""
+    return any(devices.glob("cxi[0-9]*"))
+
+
+def _with_command(findings: tuple[Finding, ...], labels: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Add the command that builds the same stack with a plugin, where the image says what it was built from."""
+    lacking = next((finding for finding in findings if finding.id == "plugin.absent"), None)
+    if lacking is None:
+        return findings
+    base, *layers = layers_of(labels) or ["BASE"]
+    words = ["lumiimg build", f"--base {base}", *(f"--add {layer}" for layer in layers), f"--add {_PLUGIN_LAYER}"]
+    remedy = " ".join([*words, "-o with-plugin.sif"])
+    if base == "BASE":
+        remedy += "   (`lumiimg list` shows the bases)"
+    return tuple(replace(finding, remedy=(remedy,)) if finding is lacking else finding for finding in findings)

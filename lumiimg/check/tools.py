@@ -1,0 +1,122 @@
+"""Where the probe programs come from: the image, a compiler in the image, or a compiler of this machine."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.catalogue import shipped_layers
+from lumiimg.elf.facts import read_elf
+from lumiimg.elf.loader import Process
+from lumiimg.elf.reader import BytesReader
+from lumiimg.engine.engine import execute
+from lumiimg.engine.process import run
+from lumiimg.errors import MissingHereError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from lumiimg.engine.engine import Engine
+    from lumiimg.image import Image
+
+PROGRAMS = ("handshake", "rcclprobe")
+IN_IMAGE = "/opt/lumiimg/netprobe/bin"
+MOUNTED = "/opt/lumiimg-probe"
+"""Where a folder of this machine is mounted, if the programs are not in the image."""
+_COMPILERS = ("cc", "gcc", "clang")
+_SOURCES = ("handshake.c", "rcclprobe.c", "probe.h")
+_COMPILE_TIMEOUT_S = 120.0
+_GLIBC_FROM = "libc.so.6"
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Probe programs that can be run in the container."""
+
+    folder: str
+    """In the container."""
+    binds: tuple[tuple[Path, str], ...]
+    origin: str
+    """Where they are from, for people."""
+
+    def command(self, program: str) -> str:
+        """Return the path of a program in the container."""
+        return f"{self.folder}/{program}"
+
+
+def provide_tools(
+    engine: Engine, image_path: Path, image: Image, environment: Mapping[str, str], scratch: Path
+) -> Tools:
+    """Return the probe programs.
+
+    Raises MissingHereError if there are none that can be relied on.
+
+    Carried in from this machine they are sound only if the image's C library has every version that they need, which is
+    read from both files; a probe that cannot start would look like a plugin that cannot.
+    """
+    if all(image.root.is_file(f"{IN_IMAGE}/{program}") for program in PROGRAMS):
+        return Tools(IN_IMAGE, (), "from the image's netprobe layer")
+    sources = shipped_layers() / "netprobe"
+    for name in _SOURCES:
+        shutil.copyfile(sources / name, scratch / name)
+    for folder in ("/usr/bin", "/usr/local/bin", "/opt/venv/bin"):
+        for compiler in _COMPILERS:
+            if image.root.is_file(f"{folder}/{compiler}"):
+                argv = ["/bin/sh", "-c", _compile_script(f"{folder}/{compiler}", MOUNTED)]
+                done = execute(
+                    engine,
+                    image_path,
+                    argv,
+                    environment=environment,
+                    binds=((scratch, MOUNTED),),
+                    writable_binds=True,
+                    timeout_s=_COMPILE_TIMEOUT_S,
+                )
+                if done.ok:
+                    return Tools(MOUNTED, ((scratch, MOUNTED),), "compiled by the image's own compiler")
+    return _carry_in(image, environment, scratch)
+
+
+def _carry_in(image: Image, environment: Mapping[str, str], scratch: Path) -> Tools:
+    compiler = next((found for name in _COMPILERS if (found := shutil.which(name, path=environment.get("PATH")))), None)
+    if compiler is None:
+        raise MissingHereError(
+            "no probe programs: the image has neither the netprobe layer nor a C compiler, nor has this machine one",
+            hint="add the layer (`lumiimg build … --add netprobe`), or install gcc here",
+        )
+    done = run(
+        ["/bin/sh", "-c", _compile_script(compiler, ".")], env=environment, cwd=scratch, timeout_s=_COMPILE_TIMEOUT_S
+    )
+    if not done.ok:
+        raise MissingHereError(f"the compiler of this machine failed on the probes: {done.last_line}")
+    missing = _missing_versions(image, [scratch / program for program in PROGRAMS])
+    if missing:
+        raise MissingHereError(
+            f"the probes that this machine compiles need {missing[-1]}, which the image's C library does not have",
+            hint="add the netprobe layer to the image: `lumiimg build … --add netprobe`",
+        )
+    return Tools(
+        MOUNTED, ((scratch, MOUNTED),), "compiled on this machine; the image's C library has all that they need"
+    )
+
+
+def _compile_script(compiler: str, folder: str) -> str:
+    # Both names are our own, without blanks; -ldl for glibc before 2.34.
+    return " && ".join(
+        f"'{compiler}' -std=c11 -O1 -o {folder}/{program} {folder}/{program}.c -ldl" for program in PROGRAMS
+    )
+
+
+def _missing_versions(image: Image, programs: list[Path]) -> list[str]:
+    """Return the versions of the C library that the programs need and the image does not define."""
+    needed: set[str] = set()
+    for program in programs:
+        facts = read_elf(BytesReader(program.read_bytes()))
+        needed.update(need.name for need in facts.version_needs if need.file == _GLIBC_FROM)
+    process = Process(image.root)
+    process.start("/bin/sh")
+    libc = process.find(_GLIBC_FROM)
+    defined = set(libc.facts.version_definitions) if libc else set()
+    return sorted(needed - defined)

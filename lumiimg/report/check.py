@@ -1,0 +1,112 @@
+"""What `lumiimg check` says: the answer first, then what stands behind it."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.errors import one_line
+from lumiimg.findings import Finding, Level, Severity
+from lumiimg.report.console import MARKS, STYLES, can_encode, console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lumiimg.check.answer import CheckReport, FabricPath
+
+SCHEMA = 1
+_WIDTH = 96
+_INDENT = "    "
+
+
+def to_json(report: CheckReport) -> dict[str, Any]:
+    """Return the report as JSON data (schema 1)."""
+    return {
+        "schema": SCHEMA,
+        "image": report.image,
+        "answer": report.answer.value,
+        "sentence": report.sentence,
+        "level": report.level.value,
+        "levels": {level.value: text for level, text in report.levels.items()},
+        "path": {
+            **asdict(report.path),
+            "plugin_files": list(report.path.plugin_files),
+            "accepts": list(report.path.accepts),
+        },
+        "findings": [_finding_data(finding) for finding in report.findings],
+        "probes": list(report.runs),
+    }
+
+
+def print_check(report: CheckReport, *, verbose: bool, stderr: bool = False) -> None:
+    """Print the report for a person."""
+    out = console(stderr=stderr)
+    style = {"no": "bold red", "undecided": "bold yellow"}.get(report.answer.value, "bold green")
+    out.print(f"{one_line(report.image)}: {report.sentence}", style=style)
+    out.print(f"{_INDENT}{_path_line(report.path)}", style="dim")
+    out.print()
+    for finding in report.findings:
+        if finding.severity is Severity.INFO and not verbose:
+            continue
+        _print_finding(out, finding)
+    for level in Level:
+        out.print(_wrapped(f"level {level.value}: {report.levels[level]}", first="  ", rest=_INDENT), style="dim")
+    if report.levels[Level.RUN] != "done":
+        # Only a collective proves the fast path; until then this is how a user gets the proof.
+        text = "the proof is a run: NCCL_DEBUG=INFO in your job on two nodes, then `lumiimg log` on its output"
+        out.print(_wrapped(text, first="  ", rest=_INDENT), style="dim")
+
+
+def _print_finding(out: Console, finding: Finding) -> None:
+    mark = MARKS[finding.severity.value]
+    if not can_encode(sys.stdout, mark):
+        mark = {"ok": "+", "info": "-", "unknown": "?", "problem": "x"}[finding.severity.value]
+    head = f"{one_line(finding.summary)}  [{finding.id}, {finding.level.value}]"
+    out.print(_wrapped(head, first=f"{mark} ", rest="  "), style=STYLES[finding.severity.value])
+    for line in finding.evidence:
+        # Neither is a line that was printed by something else: it is the proof.
+        out.print(f"{_INDENT}> {one_line(line.strip())}", soft_wrap=True)
+    if len(finding.chain) > 1:
+        out.print(_wrapped("via " + " -> ".join(map(one_line, finding.chain)), first=_INDENT, rest=_INDENT + "  "))
+    if finding.cause:
+        out.print(_wrapped(f"why: {one_line(finding.cause)}", first=_INDENT, rest=_INDENT + "  "))
+    for remedy in finding.remedy:
+        # Not wrapped: it is there to be copied.
+        out.print(f"{_INDENT}do:  {one_line(remedy)}", soft_wrap=True)
+    if finding.source and finding.severity is not Severity.OK:
+        out.print(_wrapped(f"source: {one_line(finding.source)}", first=_INDENT, rest=_INDENT + "  "), style="dim")
+    out.print()
+
+
+def _path_line(path: FabricPath) -> str:
+    api = f" (API v{path.plugin_api})" if path.plugin_api else ""
+    parts = [
+        f"RCCL {path.rccl_version or '?'}" if path.rccl else "no RCCL",
+        f"{path.plugin}{api}" if path.plugin else "no plugin",
+    ]
+    if path.plugin:
+        parts += [path.libfabric or "libfabric: none in the image", f"provider {path.provider or 'not known yet'}"]
+    return one_line(" -> ".join(parts))
+
+
+def _wrapped(text: str, *, first: str, rest: str) -> str:
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _finding_data(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "severity": finding.severity.value,
+        "level": finding.level.value,
+        "summary": finding.summary,
+        "where": finding.where,
+        "evidence": list(finding.evidence),
+        "chain": list(finding.chain),
+        "cause": finding.cause,
+        "remedy": list(finding.remedy),
+        "source": finding.source,
+    }
