@@ -1,0 +1,53 @@
+# make demo         build a small real image and check it, end to end; installs an engine where it may
+# make test         unit tests, offline once the packages are in; under two minutes
+# make test-engine  the same against a real Apptainer, a real loader and a real RCCL
+# make lint         ruff, mypy --strict, shellcheck
+# make bench        speed, as ratios against named peers
+# make docs         write docs/reference.md from the program and its data
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SCRIPTS := .ci/run .ci/demo .ci/get-engine .ci/unprivileged
+LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
+
+.PHONY: help demo demo-here test test-engine test-engine-here lint bench docs clean
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "lumiimg needs Python 3.11 or newer: make PYTHON=/path/to/python3.x"; exit 4; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo:
+	.ci/get-engine || echo "going on with the part that needs no engine"
+	.ci/unprivileged make demo-here
+
+demo-here: $(VENV)/.installed
+	.ci/demo
+
+test: $(VENV)/.installed
+	$(BIN)/pytest
+
+test-engine:
+	.ci/unprivileged make test-engine-here
+
+test-engine-here: $(VENV)/.installed
+	$(BIN)/pytest -m engine tests/engine
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	shellcheck --shell=bash $(SCRIPTS) $(LAYER_SCRIPTS)
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m tests.bench
+
+docs: $(VENV)/.installed
+	$(BIN)/python -m tests.reference > docs/reference.md
+
+clean:
+	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

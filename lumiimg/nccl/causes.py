@@ -1,0 +1,91 @@
+"""Which troubles of the knowledge base hold for a process, and their order for the job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumiimg.nccl.report import Cause, Verdict
+from lumiimg.nccl.vocabulary import Occasion, Signature, Weight, vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lumiimg.nccl.report import Evidence
+    from lumiimg.nccl.sightings import Process, Sighting
+
+EVIDENCE_OF_CAUSE = 3
+"""Lines kept for one cause."""
+CAUSE_LIMIT = 40
+_GREEN = frozenset({Verdict.OFI_CXI, Verdict.OFI_EFA})
+_REAL = frozenset({Weight.ROOT, Weight.SYMPTOM})
+
+
+class Trouble(NamedTuple):
+    """A signature that holds for a process, and the line that showed it."""
+
+    signature: Signature
+    sighting: Sighting
+
+    @property
+    def summary(self) -> str:
+        return _filled(self.signature.summary, self.sighting)
+
+
+def job_events(processes: Iterable[Process]) -> set[str]:
+    """Return the ids of all that any process of the job showed."""
+    return {event for process in processes for event in process.events}
+
+
+def troubles(process: Process, seen_in_job: set[str]) -> list[Trouble]:
+    """Return the troubles that the process showed and that nothing else it showed takes back."""
+    signatures = vocabulary().signatures
+    context = seen_in_job if process.shared else process.events.keys()
+    shown = {e for e in context if e not in signatures or seen_in_job.issuperset(signatures[e].given)}
+    held = [s for s in signatures.values() if s.id in shown and shown.isdisjoint(s.unless)]
+    return [Trouble(signature, sighting) for signature in held for sighting in process.saw(signature.id)]
+
+
+def ranked(found: Sequence[Trouble], verdict: Verdict, *, single_node: bool) -> tuple[Cause, ...]:
+    """Return the causes of the job, most likely first: by weight, then in the order of the knowledge base."""
+    real = any(t.signature.weight in _REAL for t in found)
+    groups: dict[tuple[str, str], list[Trouble]] = {}
+    for trouble in sorted(found, key=lambda t: t.sighting.first):
+        if real and trouble.signature.weight is Weight.ECHO:
+            continue
+        groups.setdefault((trouble.signature.id, trouble.summary), []).append(trouble)
+    weights, order = list(Weight), list(vocabulary().signatures)
+    ordered = sorted(
+        groups.values(), key=lambda g: (weights.index(g[0].signature.weight), order.index(g[0].signature.id))
+    )
+    causes = tuple(_cause(group) for group in ordered[:CAUSE_LIMIT])
+    reassurance = _advice(Occasion.SINGLE_NODE, verdict) if single_node else ()
+    if real or reassurance or verdict in _GREEN:
+        return reassurance + causes
+    return causes + _advice(Occasion.UNEXPLAINED, verdict)
+
+
+def _advice(occasion: Occasion, verdict: Verdict) -> tuple[Cause, ...]:
+    return tuple(
+        Cause(a.id, a.summary, a.remedy, a.source, ())
+        for a in vocabulary().advice
+        if a.when is occasion and verdict in a.verdicts
+    )
+
+
+def _cause(group: Sequence[Trouble]) -> Cause:
+    signature, sighting = group[0]
+    lines: dict[Evidence, None] = dict.fromkeys(t.sighting.evidence for t in group)
+    return Cause(
+        id=signature.id,
+        summary=group[0].summary,
+        remedy=tuple(_filled(step, sighting) for step in signature.remedy),
+        source=signature.source,
+        evidence=tuple(lines)[:EVIDENCE_OF_CAUSE],
+    )
+
+
+def _filled(text: str, sighting: Sighting) -> str:
+    """Put the groups of the match into a text."""
+    for name, value in sighting.values:
+        text = text.replace(f"{{{name}}}", value or "(not named)")
+    return text

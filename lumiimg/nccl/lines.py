@@ -1,0 +1,88 @@
+r"""One line of a job log -> the messages in it, each with the process that wrote it.
+
+NCCL and RCCL print `host:pid:tid [device] [file:line] NCCL LEVEL text` (src/debug.cc); what stands before (srun -l,
+Open MPI tags, Ray, timestamps, colours) is skipped, and a text line may hold several messages. Level and file:line are
+not read: they differ by build, and ROCm 7.2 prints the plugin's INFO as WARN and its WARN without any prefix.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from lumiimg.errors import one_line
+
+LINE_LIMIT = 16_384
+"""Characters of a line that are read; NCCL's own buffer is 4,096, the rest is room for lines joined into one."""
+EVIDENCE_LIMIT = 400
+"""Characters of a message that are kept as evidence."""
+
+_COLOUR = re.compile(r"(?:\x1b\[|\[(?=\d{1,3}(?:;\d{1,3}){0,4}m))[0-9;:?]{0,32}[A-Za-z]")
+"""ANSI sequences, also where a copy from the terminal has lost the escape character."""
+_ORIGIN = re.compile(r"(?<![\w.\-])(?!\d{1,2}:)([\w.\-]{1,255}:\d{1,10}):\d{1,10} (?:\[-?\d{1,11}\]|NCCL )")
+"""`host:pid:tid [device]`; a host of one or two digits would be the hour of a time."""
+_TASK = re.compile(r"\s*(?:(\d{1,7}): |\[\d{1,7},(\d{1,7})\]<std(?:out|err)>:)")
+"""`srun -l` and Open MPI's --tag-output: the task that wrote the line."""
+_SHELL_TRACE = re.compile(r"\s{0,8}(?:\d{1,7}: )?\+{1,8} ")
+"""A command that the job script echoes (`set -x`): a `grep` for a log line is no log line."""
+_PROBE = "@probe "
+
+
+class Message(NamedTuple):
+    """One message of a line."""
+
+    process: str | None
+    """`host:pid`; None where the message carries no such prefix."""
+    task: str | None
+    """Number given by srun -l or Open MPI."""
+    text: str
+
+
+def messages(line: str) -> list[Message]:
+    """Split a line, as `decoded` returns it, into its messages."""
+    tag = _TASK.match(line)
+    task = (tag[1] or tag[2]) if tag else None
+    origins = list(_ORIGIN.finditer(line))
+    if not origins:
+        return [] if _SHELL_TRACE.match(line) else [Message(None, task, line)]
+    found = [Message(None, task, line[: origins[0].start()])]
+    ends = [o.start() for o in origins[1:]] + [len(line)]
+    found.extend(Message(o[1], task, line[o.start() : end]) for o, end in zip(origins, ends, strict=True))
+    return found
+
+
+def decoded(text: str | bytes) -> str:
+    """Return the line as text without colours and line end, cut to what is read of it; never raises.
+
+    A line of lumiimg's own probe becomes what it quotes.
+    """
+    line = text[: 4 * LINE_LIMIT].decode("utf-8", "replace") if isinstance(text, bytes) else text
+    plain = _COLOUR.sub("", line[:LINE_LIMIT]).rstrip("\r\n")
+    return _quoted_by_probe(plain) if plain.startswith(_PROBE) else plain
+
+
+def evidence_text(text: str, span: tuple[int, int]) -> str:
+    """Return a message as it may stand in a report: one printable line of a sane length that shows `span`."""
+    start = 0 if span[1] <= EVIDENCE_LIMIT else span[0]
+    printable = one_line(text[start:].strip()[: EVIDENCE_LIMIT + 1])
+    head = "…" if start else ""
+    tail = "…" if len(printable) > EVIDENCE_LIMIT else ""
+    return f"{head}{printable[:EVIDENCE_LIMIT]}{tail}"
+
+
+def _quoted_by_probe(line: str) -> str:
+    """Return what `@probe <topic> key=value …` says, its values being percent-encoded.
+
+    A plugin's log line stands for itself, a loader's error follows `dlopen-failed: `, a call's return code reads
+    `probe <topic> rc=<n>`.
+    """
+    topic, *pairs = line[len(_PROBE) :].split()[:64] or [""]
+    values = {key: unquote(value) for key, _, value in (pair.partition("=") for pair in pairs)}
+    if topic == "log":
+        return values.get("text", "")
+    if topic == "dlopen" and values.get("ok") == "0":
+        return f"dlopen-failed: {values.get('error', '')}"
+    if "rc" in values:
+        return f"probe {topic} rc={values['rc']}"
+    return ""

@@ -1,0 +1,187 @@
+"""The answer about a log: which network carried the traffic, how sure that is, the lines that show it, the causes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+SCHEMA = 1
+"""Version of the JSON that `to_json` makes."""
+
+
+class Verdict(StrEnum):
+    """Which network, or why the plugin gave none."""
+
+    OFI_CXI = "ofi-cxi"
+    """libfabric on Slingshot."""
+    OFI_EFA = "ofi-efa"
+    """libfabric on AWS EFA."""
+    OFI_OTHER = "ofi-other"
+    """libfabric on another provider (tcp, sockets, verbs), or on one that the log does not name."""
+    SOCKET = "socket"
+    """The library's own TCP transport."""
+    IB = "ib"
+    """Verbs: built in, or an InfiniBand/RoCE plugin."""
+    PLUGIN_MISSING = "plugin-missing"
+    PLUGIN_LOAD_ERROR = "plugin-load-error"
+    PLUGIN_INIT_ERROR = "plugin-init-error"
+    INTRA_NODE_ONLY = "intra-node-only"
+    """Shared memory and peer-to-peer only: nothing crosses a network."""
+    NONE = "none"
+    """Nothing in the log decides it."""
+    MIXED = "mixed"
+    """Processes of the job differ."""
+
+
+class Confidence(StrEnum):
+    """How well the log supports the verdict."""
+
+    PROVED = "proved"
+    LIKELY = "likely"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One line of a log, printable and cut."""
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A known trouble that the log shows (an entry of signatures.toml, filled in)."""
+
+    id: str
+    summary: str
+    remedy: tuple[str, ...]
+    source: str
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A library or plugin that names itself: `RCCL 2.22.3`, `aws-ofi-nccl 1.18.0`."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """What one rank of the job used; a process that tells no rank has one result of its own."""
+
+    process: str
+    """`host:pid`, or `task N` or the file's name where lines carry no host."""
+    rank: int | None
+    """Number in the process's largest communicator; None where the log does not tell."""
+    verdict: Verdict
+    confidence: Confidence
+    network: str | None
+    """As the library names it: `AWS Libfabric`, `Socket`."""
+    provider: str | None
+    """libfabric's provider."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A communicator, put together from the lines of all its ranks."""
+
+    id: str
+    """`commId` where printed, else process and address."""
+    ranks: int
+    nodes: int | None
+    verdict: Verdict
+
+    @property
+    def crosses_network(self) -> bool | None:
+        """Whether it spans nodes; None where the log does not tell (`nNodes` is printed from 2.21 on)."""
+        if self.ranks == 1:
+            return False
+        return None if self.nodes is None else self.nodes > 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """The answer about one log (or a set of files of one job)."""
+
+    verdict: Verdict
+    confidence: Confidence
+    proof: tuple[Evidence, ...]
+    """The lines that decide the verdict, strongest first."""
+    ranks: tuple[RankResult, ...]
+    communicators: tuple[Communicator, ...]
+    library: Component | None
+    plugin: Component | None
+    provider: str | None
+    interfaces: tuple[str, ...]
+    """Network interfaces of NET/Socket, in its order: `hsn0`, `nmn0`."""
+    gdr: bool | None
+    """Whether the NIC reads GPU memory (GPUDirect RDMA); None where the log does not tell, or ranks differ."""
+    causes: tuple[Cause, ...]
+    """Most likely first."""
+
+
+def to_json(report: LogReport) -> dict[str, object]:
+    """Return the report as the JSON object that `lumiimg log --json` prints (schema 1)."""
+    return {
+        "schema": SCHEMA,
+        "verdict": report.verdict.value,
+        "confidence": report.confidence.value,
+        "proof": [_evidence(e) for e in report.proof],
+        "ranks": {
+            key: {
+                "process": r.process,
+                "verdict": r.verdict.value,
+                "confidence": r.confidence.value,
+                "network": r.network,
+                "provider": r.provider,
+            }
+            for key, r in _keyed(report.ranks)
+        },
+        "communicators": [
+            {
+                "id": c.id,
+                "ranks": c.ranks,
+                "nodes": c.nodes,
+                "crosses_network": c.crosses_network,
+                "verdict": c.verdict.value,
+            }
+            for c in report.communicators
+        ],
+        "library": _component(report.library),
+        "plugin": _component(report.plugin),
+        "provider": report.provider,
+        "interfaces": list(report.interfaces),
+        "gdr": report.gdr,
+        "causes": [
+            {
+                "id": c.id,
+                "summary": c.summary,
+                "remedy": list(c.remedy),
+                "source": c.source,
+                "evidence": [_evidence(e) for e in c.evidence],
+            }
+            for c in report.causes
+        ],
+    }
+
+
+def _keyed(ranks: tuple[RankResult, ...]) -> list[tuple[str, RankResult]]:
+    """Ranks by number; by number and process where several say to be the same (two jobs in one log)."""
+    taken = Counter(r.rank for r in ranks)
+    return [
+        (r.process if r.rank is None else str(r.rank) if taken[r.rank] == 1 else f"{r.rank} {r.process}", r)
+        for r in ranks
+    ]
+
+
+def _evidence(evidence: Evidence) -> dict[str, object]:
+    return {"file": evidence.file, "line": evidence.line, "text": evidence.text}
+
+
+def _component(component: Component | None) -> dict[str, str] | None:
+    return None if component is None else {"name": component.name, "version": component.version}

@@ -1,0 +1,200 @@
+"""The knowledge base signatures.toml, compiled: which message means which event, which event is a trouble."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.nccl.report import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SIGNATURES = Path(__file__).with_name("signatures.toml")
+
+
+class Effect(StrEnum):
+    """What a trouble does to the plugin of the process that prints it."""
+
+    MISSING = "missing"
+    """No plugin of the expected name was found."""
+    LOAD_ERROR = "load-error"
+    """The file was found and could not be loaded, or is of no use to this library."""
+    INIT_ERROR = "init-error"
+    """init() failed: the library goes on to IB or Socket, unless NCCL_NET forbids it."""
+    ENDPOINT_ERROR = "endpoint-error"
+    """The provider was selected and cannot be used: the job dies, whatever was selected before."""
+    NO_NETWORK = "no-network"
+    """The network asked for is not there: the job dies."""
+    NONE = "none"
+    """The choice of the network is not touched: run time, advice."""
+
+
+class Weight(StrEnum):
+    """How a trouble ranks among the causes of one job."""
+
+    ROOT = "root"
+    SYMPTOM = "symptom"
+    """Follows from something that may be in the log too; after the roots."""
+    NOTE = "note"
+    """Worth knowing, no cause; last."""
+    ECHO = "echo"
+    """Repeats an error told elsewhere; dropped where there is a root or a symptom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One kind of message."""
+
+    id: str
+    pattern: re.Pattern[str]
+    hints: tuple[str, ...]
+    """Literals of which one is in every match."""
+    within: re.Pattern[str] | None
+    """Must be found in the message as well."""
+    example: str
+
+    def match(self, message: str) -> re.Match[str] | None:
+        if self.within is not None and self.within.search(message) is None:
+            return None
+        return self.pattern.search(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What an entry means where it is a trouble."""
+
+    id: str
+    summary: str
+    """May hold `{name}` of the pattern's groups."""
+    remedy: tuple[str, ...]
+    source: str
+    date: str
+    versions: str | None
+    effect: Effect
+    weight: Weight
+    given: tuple[str, ...]
+    """Events that the job must show as well."""
+    unless: tuple[str, ...]
+    """Events that, in the same process, make it harmless or say it better."""
+    sure: bool
+    """Whether the line proves what its effect says."""
+
+
+class Occasion(StrEnum):
+    """When an advice is given."""
+
+    SINGLE_NODE = "single-node"
+    UNEXPLAINED = "unexplained"
+    """No trouble was found that could be the cause of the verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is said about a verdict that no single line explains."""
+
+    id: str
+    verdicts: frozenset[Verdict]
+    when: Occasion
+    summary: str
+    remedy: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """All that the reader knows by heart."""
+
+    entries: tuple[Entry, ...]
+    signatures: Mapping[str, Signature]
+    """In order of likelihood."""
+    by_hint: tuple[tuple[str, tuple[Entry, ...]], ...]
+    """Each hint, with the entries that it is one of."""
+    foreign: re.Pattern[str]
+    """Messages about other plugins (tuner, profiler), which fail in the same words."""
+    networks: Mapping[str, str]
+    """Name of a network in lower case -> `ofi`, `socket`, `ib`."""
+    providers: Mapping[str, Verdict]
+    advice: tuple[Advice, ...]
+    noise: tuple[str, ...]
+
+    def candidates(self, text: str) -> tuple[Entry, ...]:
+        """Return the entries that may match; none for nearly all lines of a job, at the price of a few searches."""
+        found = [entries for hint, entries in self.by_hint if hint in text]
+        return tuple({entry.id: entry for entries in found for entry in entries}.values()) if found else ()
+
+    def family(self, network: str) -> str | None:
+        """Return the family of a network as named in a log line, where more words may follow the name."""
+        words = network.lower().split()
+        names = (" ".join(words[:n]) for n in range(len(words), 0, -1))
+        return next((self.networks[name] for name in names if name in self.networks), None)
+
+
+@cache
+def vocabulary() -> Vocabulary:
+    """Return the knowledge base; a mistake in it is a KeyError, ValueError or re.error, found by its tests."""
+    data = tomllib.loads(SIGNATURES.read_text(encoding="utf-8"))
+    fragments: dict[str, str] = data["fragments"]
+    tables = [*data["event"], *data["signature"]]
+    entries = tuple(_entry(table, fragments) for table in tables)
+    hints = sorted({hint for entry in entries for hint in entry.hints})
+    by_hint = tuple((hint, tuple(e for e in entries if hint in e.hints)) for hint in hints)
+    return Vocabulary(
+        entries=entries,
+        signatures={table["id"]: _signature(table) for table in data["signature"]},
+        by_hint=by_hint,
+        foreign=re.compile("|".join(map(re.escape, data["foreign"]["plugins"]))),
+        networks={name.lower(): family for family, names in data["networks"].items() for name in names},
+        providers={name: Verdict(verdict) for name, verdict in data["providers"].items()},
+        advice=tuple(_advice(table) for table in data["advice"]),
+        noise=tuple(data["noise"]["examples"]),
+    )
+
+
+def _entry(table: Mapping[str, Any], fragments: Mapping[str, str]) -> Entry:
+    within = table.get("within")
+    return Entry(
+        id=table["id"],
+        pattern=_compiled(table["pattern"], fragments),
+        hints=tuple(table["hints"]),
+        within=None if within is None else _compiled(within, fragments),
+        example=table["example"],
+    )
+
+
+def _signature(table: Mapping[str, Any]) -> Signature:
+    return Signature(
+        id=table["id"],
+        summary=table["summary"],
+        remedy=tuple(table["remedy"]),
+        source=table["source"],
+        date=str(table["date"]),
+        versions=table.get("versions"),
+        effect=Effect(table.get("effect", Effect.NONE)),
+        weight=Weight(table.get("weight", Weight.ROOT)),
+        given=tuple(table.get("given", ())),
+        unless=tuple(table.get("unless", ())),
+        sure=table.get("sure", True),
+    )
+
+
+def _advice(table: Mapping[str, Any]) -> Advice:
+    return Advice(
+        id=table["id"],
+        verdicts=frozenset(map(Verdict, table["verdicts"])),
+        when=Occasion(table["when"]),
+        summary=table["summary"],
+        remedy=tuple(table["remedy"]),
+        source=table["source"],
+    )
+
+
+def _compiled(pattern: str, fragments: Mapping[str, str]) -> re.Pattern[str]:
+    for name, fragment in fragments.items():
+        pattern = pattern.replace(f"(?&{name})", fragment)
+    return re.compile(pattern)

@@ -1,0 +1,61 @@
+"""Any bytes are a log: no exception, and memory that grows with the processes only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lumiimg.nccl.reader import LogReader, read_lines
+from lumiimg.nccl.report import to_json
+from lumiimg.nccl.sightings import COMMUNICATOR_LIMIT, VALUE_LIMIT
+from lumiimg.nccl.vocabulary import vocabulary
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "nccl"
+EXAMPLES = [entry.example.encode() for entry in vocabulary().entries]
+KEYS = {"schema", "verdict", "confidence", "ranks", "communicators", "library", "plugin", "provider", "causes"}
+
+cut_examples = st.sampled_from(EXAMPLES).flatmap(
+    lambda line: st.builds(lambda at, tail: line[:at] + tail, st.integers(0, len(line)), st.binary(max_size=20))
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(st.binary(max_size=80), cut_examples), max_size=12))
+def test_any_bytes_give_a_report_that_can_be_written_as_json(lines: list[bytes]) -> None:
+    report = read_lines("job.out", lines)
+    document = to_json(report)
+    assert document.keys() >= KEYS
+    assert json.loads(json.dumps(document))["schema"] == 1
+    assert all(e.text.isprintable() for e in report.proof)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_line_cut_anywhere_never_turns_a_slow_path_into_a_fast_one(data: st.DataObject) -> None:
+    log = data.draw(st.sampled_from(sorted(FIXTURES.glob("*.log"))))
+    verdict = read_lines(log.name, log.read_bytes().splitlines()).verdict
+    if verdict in {"ofi-cxi", "ofi-efa", "mixed", "plugin-init-error"}:
+        return  # these hold a fast provider's line, which the cut may leave as the only one
+    lines = log.read_bytes().splitlines()
+    at = data.draw(st.integers(0, len(lines) - 1))
+    lines[at] = lines[at][: data.draw(st.integers(0, len(lines[at])))]
+    assert read_lines(log.name, lines).verdict not in {"ofi-cxi", "ofi-efa"}
+
+
+def test_memory_is_bounded_for_one_process() -> None:
+    reader = LogReader()
+    for n in range(2000):
+        reader.feed(
+            "j", n, f"n1:1:2 [0] NCCL INFO NET/Plugin: libx{n}.so.1: cannot open shared object file: No such file"
+        )
+        reader.feed("j", n, f"n1:1:2 [0] NCCL INFO comm 0x{n} rank 0 nRanks 8 nNodes 2 localRanks 4")
+    report = reader.report()
+    assert len(report.causes) <= VALUE_LIMIT
+    assert len(report.communicators) <= COMMUNICATOR_LIMIT
+
+
+def test_digits_of_other_scripts_are_no_numbers() -> None:
+    assert read_lines("j", ["comm 0xa rank ² nranks ٣", "n1:²:1 [0] Using network Socket"]).communicators == ()
