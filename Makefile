@@ -41,7 +41,7 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	shellcheck --shell=bash $(SCRIPTS) $(LAYER_SCRIPTS)
+	shellcheck --external-sources --shell=bash $(SCRIPTS) $(LAYER_SCRIPTS)
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m tests.bench

@@ -1,0 +1,1 @@
+../aws-ofi-nccl/test.sh
