@@ -1,0 +1,1 @@
+"""What an ELF file says, and what glibc's dynamic loader would do with it over a root file system."""

@@ -1,0 +1,177 @@
+"""What one ELF file says about itself, read the way the dynamic loader reads it.
+
+Everything comes from the program headers and the dynamic segment: tag and value pairs up to DT_NULL whose values are
+numbers, addresses, or offsets into DT_STRTAB (gABI chapter 5, `elf.h`). Section headers are never used: stripped and
+sstripped files say the same as whole ones. A few ranges are read, never the whole file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lumiimg.elf.notes import read_notes
+from lumiimg.elf.reader import BytesReader, ElfError, Reader
+from lumiimg.elf.segments import (
+    PF_X,
+    PT_DYNAMIC,
+    PT_GNU_STACK,
+    PT_INTERP,
+    PT_TLS,
+    Segments,
+    StringTable,
+)
+from lumiimg.elf.symbols import DT_STRSZ, DT_STRTAB, defined_names
+from lumiimg.elf.versions import VersionNeed, read_version_definitions, read_version_needs
+
+__all__ = ["BytesReader", "ElfError", "ElfFacts", "Reader", "VersionNeed", "exported_symbols", "read_elf"]
+
+_DT_NULL, _DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_FLAGS = 0, 1, 14, 15, 29, 30
+_DT_RELR, _DT_RELRSZ = 36, 35
+_DT_FLAGS_1, _DT_VERDEF, _DT_VERNEED = 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
+_DT_AUXILIARY, _DT_FILTER = 0x7FFFFFFD, 0x7FFFFFFF
+
+DF_1_NODEFLIB, DF_1_NOOPEN, DF_1_PIE = 0x800, 0x40, 0x08000000
+DF_STATIC_TLS = 0x10
+ET_EXEC, ET_DYN = 2, 3
+
+_MAX_PATH_BYTES = 4096
+_MAX_DYNAMIC_BYTES = 1 << 20
+_MAX_NEEDED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ElfFacts:
+    """One ELF file. Names are text with surrogates for bytes that are not UTF-8; an absent fact is None."""
+
+    elf_class: int
+    """32 or 64."""
+    little_endian: bool
+    machine: int
+    """e_machine: 62 is x86-64, 183 aarch64."""
+    type: int
+    """e_type: 2 is ET_EXEC, 3 ET_DYN."""
+    is_dynamic: bool
+    """Whether there is a dynamic segment: False for a static program."""
+    interpreter: str | None = None
+    soname: str | None = None
+    needed: tuple[str, ...] = ()
+    rpath: str | None = None
+    """As written; the loader ignores it where there is a runpath."""
+    runpath: str | None = None
+    auxiliary: tuple[str, ...] = ()
+    """DT_AUXILIARY: filtees that may be absent."""
+    filter: tuple[str, ...] = ()
+    """DT_FILTER: filtees that must be there."""
+    flags: int = 0
+    flags_1: int = 0
+    version_needs: tuple[VersionNeed, ...] = ()
+    version_definitions: tuple[str, ...] = ()
+    """With the base definition, which is the file's own name."""
+    tls_size_bytes: int = 0
+    executable_stack: bool = True
+    """True without a PT_GNU_STACK too: that is the default of the loader on x86-64 and aarch64."""
+    isa_needed: int | None = None
+    """GNU_PROPERTY_X86_ISA_1_NEEDED: bit 0 baseline, 1 v2, 2 v3, 3 v4."""
+    build_id: str | None = None
+    has_relr: bool = False
+
+
+def read_elf(reader: Reader) -> ElfFacts:
+    """Return the facts of one file. Raises ElfError, whatever the bytes."""
+    segments = Segments(reader)
+    dynamic, repeated = _read_dynamic(segments)
+    strings = _strings(segments, dynamic)
+
+    def text(tag: int) -> str | None:
+        return _string(strings, dynamic[tag]) if tag in dynamic else None
+
+    def texts(tag: int) -> tuple[str, ...]:
+        return tuple(_string(strings, offset) for number, offset in repeated if number == tag)
+
+    stack = segments.first(PT_GNU_STACK)
+    tls = segments.first(PT_TLS)
+    build_id, isa_needed = read_notes(segments)
+    needs: tuple[VersionNeed, ...] = ()
+    definitions: tuple[str, ...] = ()
+    if strings is not None and _DT_VERNEED in dynamic:
+        needs = read_version_needs(segments, strings, dynamic[_DT_VERNEED])
+    if strings is not None and _DT_VERDEF in dynamic:
+        definitions = read_version_definitions(segments, strings, dynamic[_DT_VERDEF])
+    return ElfFacts(
+        elf_class=segments.layout.bits,
+        little_endian=segments.layout.little_endian,
+        machine=segments.machine,
+        type=segments.type,
+        is_dynamic=bool(dynamic),
+        interpreter=_interpreter(segments),
+        soname=text(_DT_SONAME),
+        needed=texts(_DT_NEEDED),
+        rpath=text(_DT_RPATH),
+        runpath=text(_DT_RUNPATH),
+        auxiliary=texts(_DT_AUXILIARY),
+        filter=texts(_DT_FILTER),
+        flags=dynamic.get(_DT_FLAGS, 0),
+        flags_1=dynamic.get(_DT_FLAGS_1, 0),
+        version_needs=needs,
+        version_definitions=definitions,
+        tls_size_bytes=tls.memory_bytes if tls else 0,
+        executable_stack=stack is None or bool(stack.flags & PF_X),
+        isa_needed=isa_needed,
+        build_id=build_id,
+        has_relr=dynamic.get(_DT_RELR, 0) != 0 and dynamic.get(_DT_RELRSZ, 0) != 0,
+    )
+
+
+def exported_symbols(reader: Reader, prefix: str = "") -> frozenset[str]:
+    """Return the names of defined global and weak dynamic symbols. Raises ElfError."""
+    segments = Segments(reader)
+    dynamic, _ = _read_dynamic(segments)
+    return defined_names(segments, dynamic, prefix.encode("utf-8", "surrogateescape"))
+
+
+def _read_dynamic(segments: Segments) -> tuple[dict[int, int], list[tuple[int, int]]]:
+    """Return (the last value of each tag, as the loader keeps it; the entries of tags that may repeat)."""
+    segment = segments.first(PT_DYNAMIC)
+    if segment is None:
+        return {}, []
+    if segment.file_bytes > _MAX_DYNAMIC_BYTES:
+        raise ElfError(f"a dynamic segment of {segment.file_bytes} bytes")
+    entry = segments.layout.dynamic
+    data = segments.at(segment.address, segment.file_bytes)
+    values: dict[int, int] = {}
+    repeated: list[tuple[int, int]] = []
+    for tag, value in entry.iter_unpack(data[: len(data) - len(data) % entry.size]):
+        if tag == _DT_NULL:
+            break
+        values[tag] = value
+        if tag in (_DT_NEEDED, _DT_AUXILIARY, _DT_FILTER):
+            repeated.append((tag, value))
+    if len(repeated) > _MAX_NEEDED:
+        raise ElfError(f"{len(repeated)} needed libraries")
+    return values, repeated
+
+
+def _strings(segments: Segments, dynamic: dict[int, int]) -> StringTable | None:
+    if DT_STRTAB not in dynamic:
+        return None
+    # DT_STRSZ is mandatory in the gABI, but the loader never reads it; the segment is the bound then
+    address = dynamic[DT_STRTAB]
+    return StringTable(segments, address, dynamic.get(DT_STRSZ) or segments.rest_bytes(address))
+
+
+def _string(strings: StringTable | None, offset: int) -> str:
+    if strings is None:
+        raise ElfError("a dynamic segment with names but no string table")
+    return strings.at(offset)
+
+
+def _interpreter(segments: Segments) -> str | None:
+    segment = segments.first(PT_INTERP)
+    if segment is None:
+        return None
+    if not 1 < segment.file_bytes <= _MAX_PATH_BYTES:
+        raise ElfError(f"an interpreter path of {segment.file_bytes} bytes")
+    path, end, _ = segments.file_range(segment.offset, segment.file_bytes).partition(b"\0")
+    if not end:
+        raise ElfError("the interpreter path has no end")
+    return path.decode("utf-8", "surrogateescape")

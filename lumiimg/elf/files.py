@@ -1,0 +1,211 @@
+"""The files that the loader opens: what it needs of a root file system, and what it thinks of each file it opens.
+
+`Files` is shared by many modelled processes over one root: a library is opened, judged and read once. The verdicts and
+their words are those of `open_verify` in glibc `elf/dl-load.c`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from lumiimg.elf.facts import ET_DYN, ET_EXEC, ElfFacts, read_elf
+from lumiimg.elf.reader import ElfError, Reader
+from lumiimg.elf.system import System, read_system
+from lumiimg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+_ELFOSABI_SYSV, _ELFOSABI_GNU = 0, 3
+_LIBC_ABI_MAX = 4
+_SEGMENT_BYTES = {1: 32, 2: 56}
+_HEADER_BYTES = {1: 52, 2: 64}
+_NOT_THERE = (errno.ENOENT, errno.EACCES, errno.ENOTDIR)
+
+
+class OpenFile(Reader, Protocol):
+    """A regular file of the root file system, open."""
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for two names of one file, as (st_dev, st_ino) is."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the open file holds."""
+        ...
+
+
+class FileSystem(Protocol):
+    """A root file system; paths are absolute, symlinks are followed inside the root.
+
+    What cannot be opened is an OSError with the errno of Linux: ENOENT, ENOTDIR, EACCES, ELOOP, EISDIR, ENAMETOOLONG.
+    Bytes of the image that make no sense are a BadInputError.
+    """
+
+    def open(self, path: str) -> OpenFile:
+        """Open a regular file."""
+        ...
+
+    def is_dir(self, path: str) -> bool:
+        """Tell whether a path leads to a directory; False for whatever cannot be looked up."""
+        ...
+
+    def resolve(self, path: str) -> str:
+        """Return the path without symlinks, as /proc/self/exe would show it."""
+        ...
+
+
+class Verdict(StrEnum):
+    """What becomes of a search when it meets a path."""
+
+    GOOD = "good"
+    ABSENT = "absent"
+    """Nothing there: the next directory is tried."""
+    OTHER_MACHINE = "other machine"
+    """An ELF file for another machine: passed over as if absent."""
+    OTHER_CLASS = "other class"
+    """As other machine, but remembered for the message when nothing else is found."""
+    STOPS_LIST = "stops list"
+    """An error that ends this list of directories; the search goes on with the next rule."""
+    FATAL = "fatal"
+    """The loader gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """One path, judged."""
+
+    verdict: Verdict
+    problem: str = ""
+    """For FATAL: the loader's words after the path."""
+    errno: int = 0
+    """Of the system call that failed; 0 where it was the content."""
+    identity: Hashable = None
+    facts: ElfFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """What the loader itself is: files of another kind are none of its business."""
+
+    machine: int
+    elf_class: int
+    little_endian: bool = True
+
+
+class Files:
+    """The files of one root file system as a loader of one kind sees them."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self.fs = fs
+        self._opened: dict[tuple[str, Native], Opened] = {}
+        self._is_dir: dict[str, bool] = {}
+        self._systems: dict[tuple[Native, str | None], System] = {}
+
+    def is_dir(self, path: str) -> bool:
+        """Tell whether a directory is there; asked once per path."""
+        known = self._is_dir.get(path)
+        if known is None:
+            known = self._is_dir[path] = self.fs.is_dir(path)
+        return known
+
+    def native_of(self, path: str) -> Native | None:
+        """Return what kind of loader a file is for; None where it is no ELF file that can be read."""
+        try:
+            with contextlib.closing(self.fs.open(path)) as file:
+                head = file.read_at(0, 20)
+        except (OSError, BadInputError):
+            return None
+        if len(head) < 20 or head[:4] != b"\x7fELF" or head[4] not in (1, 2) or head[5] not in (1, 2):
+            return None
+        little = head[5] == 1
+        return Native(int.from_bytes(head[18:20], "little" if little else "big"), 32 * head[4], little)
+
+    def system(self, native: Native, interpreter: str | None) -> System:
+        """Return what the loader of this root has compiled in; read once."""
+        key = (native, interpreter)
+        known = self._systems.get(key)
+        if known is None:
+            known = self._systems[key] = read_system(self.fs, native, interpreter)
+        return known
+
+    def open(self, path: str, native: Native) -> Opened:
+        """Open and judge an absolute path."""
+        key = (path, native)
+        known = self._opened.get(key)
+        if known is None:
+            known = self._opened[key] = self._open(path, native)
+        return known
+
+    def _open(self, path: str, native: Native) -> Opened:
+        try:
+            file = self.fs.open(path)
+        except OSError as error:
+            return _cannot_open(error.errno or errno.EIO)
+        except BadInputError:
+            return _cannot_open(errno.EIO)
+        with contextlib.closing(file):
+            try:
+                return _judge(file, native)
+            except ElfError as error:
+                return Opened(Verdict.FATAL, str(error))
+            except (OSError, BadInputError):
+                return Opened(Verdict.FATAL, "cannot read file data", errno.EIO)
+
+
+def _cannot_open(number: int) -> Opened:
+    if number in _NOT_THERE:
+        return Opened(Verdict.ABSENT, errno=number)
+    if number == errno.EISDIR:
+        # open(2) of a directory succeeds; it is the read that fails
+        return Opened(Verdict.FATAL, "cannot read file data", number)
+    return Opened(Verdict.STOPS_LIST, errno=number)
+
+
+def _judge(file: OpenFile, native: Native) -> Opened:
+    head = file.read_at(0, 64)
+    problem = header_problem(head, native)
+    if isinstance(problem, Verdict):
+        return Opened(problem, errno=errno.ENOENT)
+    if problem is not None:
+        return Opened(Verdict.FATAL, problem)
+    return Opened(Verdict.GOOD, identity=file.identity, facts=read_elf(file))
+
+
+def header_problem(head: bytes, native: Native) -> str | Verdict | None:
+    """Return None for a file that can be loaded, a Verdict for one that is passed over, else the loader's words."""
+    own_class = 2 if native.elf_class == 64 else 1
+    if len(head) < _HEADER_BYTES[own_class]:
+        return "file too short"
+    if head[:4] != b"\x7fELF":
+        return "invalid ELF header"
+    file_class, data, version, abi, abi_version = head[4:9]
+    if file_class != own_class:
+        return Verdict.OTHER_CLASS
+    order: Literal["little", "big"] = "little" if native.little_endian else "big"
+    if data != (1 if native.little_endian else 2):
+        return f"ELF file data encoding not {order}-endian"
+    if version != 1:
+        return "ELF file version ident does not match current one"
+    if abi not in (_ELFOSABI_SYSV, _ELFOSABI_GNU):
+        return "ELF file OS ABI invalid"
+    if abi_version != 0 and (abi != _ELFOSABI_GNU or abi_version >= _LIBC_ABI_MAX):
+        return "ELF file ABI version invalid"
+    if any(head[9:16]):
+        return "nonzero padding in e_ident"
+    kind, machine = (int.from_bytes(head[at : at + 2], order) for at in (16, 18))
+    if int.from_bytes(head[20:24], order) != 1:
+        return "ELF file version does not match current one"
+    if machine != native.machine:
+        return Verdict.OTHER_MACHINE
+    if kind not in (ET_DYN, ET_EXEC):
+        return "only ET_DYN and ET_EXEC can be loaded"
+    at = 54 if native.elf_class == 64 else 42
+    if int.from_bytes(head[at : at + 2], order) != _SEGMENT_BYTES[own_class]:
+        return "ELF file's phentsize not the expected size"
+    return None

@@ -1,0 +1,84 @@
+"""Lists of directories: how the loader splits and expands a search path, and how it tries one.
+
+glibc `elf/dl-load.c`: `fillin_rpath`, `_dl_dst_substitute`, `open_path`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.files import Opened, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from lumiimg.elf.system import System
+
+# without braces a token ends where a name ends: $LIBS is no $LIB
+_TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The end of a search through one list: a path and what is there."""
+
+    path: str
+    opened: Opened
+
+
+def expand(text: str, *, origin: str, system: System) -> str:
+    """Replace $ORIGIN, $LIB and $PLATFORM."""
+    if "$" not in text:
+        return text
+    values = {"ORIGIN": origin, "LIB": system.lib, "PLATFORM": system.platform}
+    return _TOKEN.sub(lambda match: values[match[1] or match[2]], text)
+
+
+def split_path(text: str, *, separators: str, origin: str, system: System) -> tuple[str, ...]:
+    """Return the directories of a search path, each with a slash at the end, without repetitions.
+
+    An empty element is the current directory, and stays empty: the path that is tried is the name alone. An empty
+    search path is no search at all.
+    """
+    if not text:
+        return ()
+    elements = (expand(element, origin=origin, system=system) for element in re.split(f"[{separators}]", text))
+    return tuple(dict.fromkeys(_with_slash(element) for element in elements))
+
+
+def _with_slash(directory: str) -> str:
+    return directory.rstrip("/") + "/" if directory else ""
+
+
+def origin_of(path: str, cwd: str) -> str:
+    """Return $ORIGIN of an object: the directory of its path as it was opened, symlinks and all."""
+    absolute = path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
+    return absolute.rpartition("/")[0] or "/"
+
+
+def try_directories(
+    name: str,
+    directories: Iterable[str],
+    subdirectories: tuple[str, ...],
+    *,
+    open_path: Callable[[str], Opened],
+    is_dir: Callable[[str], bool],
+) -> tuple[Found | None, bool]:
+    """Return (what ends the search in this list, whether a file of the other ELF class was passed over)."""
+    other_class = False
+    for directory in directories:
+        if not is_dir(directory):
+            continue
+        for subdirectory in subdirectories:
+            if subdirectory and not is_dir(directory + subdirectory):
+                continue
+            path = directory + subdirectory + name
+            opened = open_path(path)
+            if opened.verdict in (Verdict.GOOD, Verdict.FATAL):
+                return Found(path, opened), other_class
+            if opened.verdict is Verdict.STOPS_LIST:
+                return None, other_class
+            other_class |= opened.verdict is Verdict.OTHER_CLASS
+    return None, other_class

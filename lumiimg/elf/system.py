@@ -1,0 +1,204 @@
+"""The C library of a root file system: its kind, its version, and what its loader has compiled in.
+
+glibc's ld.so carries its default directories as one run of strings (`system_dirs` in `elf/dl-load.c`), each with a
+slash at both ends; distributions differ (`/lib/x86_64-linux-gnu/` and three more on Debian, `/lib64/` and `/usr/lib64/`
+on SUSE and Red Hat), so they are read from the loader of the image. `$LIB` is the first of them without its slashes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.cache import CACHE_PATH, MAX_CACHE_BYTES, LoaderCache, parse_cache
+from lumiimg.elf.facts import read_elf
+from lumiimg.elf.reader import ElfError
+from lumiimg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from lumiimg.elf.files import FileSystem, Native
+
+_LOADER_OF_MACHINE = {
+    (62, 64): "/lib64/ld-linux-x86-64.so.2",
+    (62, 32): "/libx32/ld-linux-x32.so.2",
+    (3, 32): "/lib/ld-linux.so.2",
+    (183, 64): "/lib/ld-linux-aarch64.so.1",
+    (21, 64): "/lib64/ld64.so.2",
+    (22, 64): "/lib/ld64.so.1",
+    (243, 64): "/lib/ld-linux-riscv64-lp64d.so.1",
+}
+_PLATFORM_OF_MACHINE = {62: "x86_64", 183: "aarch64", 22: "z900", 3: "i686"}
+_DEBIAN_NAME_OF_MACHINE = {62: "x86_64-linux-gnu", 183: "aarch64-linux-gnu", 3: "i386-linux-gnu"}
+_MUSL_LOADERS = ("/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1")
+_SHELLS = ("/bin/sh", "/usr/bin/env", "/bin/ls", "/bin/busybox")
+
+_SYSTEM_DIRS = re.compile(rb"(?<![^\0])(?:/[\x21-\x7e]*?lib[\x21-\x7e]*?/\0)+")
+_RELEASE = re.compile(rb"(?:GNU C Library|ld\.so) \([^)\n]*\) (?:stable|development) release version (\d+\.\d+)")
+_GLIBC_DEFINITION = re.compile(r"GLIBC_2\.(\d+)$")
+_MAX_LOADER_BYTES = 8 << 20
+_MAX_LIBC_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What one glibc loader brings with it."""
+
+    loader: str
+    """Its path: the program's interpreter."""
+    directories: tuple[str, ...]
+    """Default directories, each with a slash at the end, in the order of the search."""
+    lib: str
+    """`$LIB`."""
+    platform: str
+    """`$PLATFORM`."""
+    glibc_minor: int | None
+    """35 for glibc 2.35; None where it cannot be told."""
+    cache: LoaderCache | None
+    warnings: tuple[str, ...] = ()
+
+
+def read_system(fs: FileSystem, native: Native, interpreter: str | None) -> System:
+    """Return what the loader of a root file system has compiled in; `interpreter` is a program's PT_INTERP."""
+    warnings: list[str] = []
+    loader = interpreter or _LOADER_OF_MACHINE.get((native.machine, native.elf_class), "/lib/ld.so.1")
+    data = _read(fs, loader, _MAX_LOADER_BYTES)
+    directories = _compiled_directories(data)
+    if not directories:
+        directories = _usual_directories(fs, native)
+        warnings.append(f"{loader}: default directories not found in it, taken from the layout of the distribution")
+    cache, problem = _read_cache(fs)
+    if problem:
+        warnings.append(problem)
+    version = glibc_version(fs)
+    return System(
+        loader=loader,
+        directories=directories,
+        lib=directories[0].strip("/"),
+        platform=_PLATFORM_OF_MACHINE.get(native.machine, "unknown"),
+        glibc_minor=int(version.split(".")[1]) if version else None,
+        cache=cache,
+        warnings=tuple(warnings),
+    )
+
+
+def _compiled_directories(loader: bytes) -> tuple[str, ...]:
+    # the run is found twice in newer loaders; the other one (tunables, locale paths) never has a lib directory first
+    found = max(_SYSTEM_DIRS.findall(loader), key=len, default=b"")
+    return tuple(part.decode("ascii") for part in found.split(b"\0") if part)
+
+
+def _usual_directories(fs: FileSystem, native: Native) -> tuple[str, ...]:
+    name = _DEBIAN_NAME_OF_MACHINE.get(native.machine)
+    if name and fs.is_dir(f"/usr/lib/{name}"):
+        return (f"/lib/{name}/", f"/usr/lib/{name}/", "/lib/", "/usr/lib/")
+    wide = native.elf_class == 64 and fs.is_dir("/usr/lib64")
+    return ("/lib64/", "/usr/lib64/") if wide else ("/lib/", "/usr/lib/")
+
+
+def _read_cache(fs: FileSystem) -> tuple[LoaderCache | None, str | None]:
+    """Return (the cache, a warning): the loader goes on without a cache that it cannot use, and says nothing."""
+    try:
+        data = read_whole(fs, CACHE_PATH, MAX_CACHE_BYTES)
+    except FileNotFoundError:
+        return None, None
+    except (OSError, BadInputError) as error:
+        return None, f"{CACHE_PATH}: {error}; the loader goes on without it"
+    try:
+        return parse_cache(data), None
+    except ElfError as error:
+        return None, f"{CACHE_PATH}: {error}; the loader goes on without it"
+
+
+def glibc_version(fs: FileSystem) -> str | None:
+    """Return the version of the root's glibc, like `2.35`, from its own banner; None where there is no glibc.
+
+    The banner stands in libc.so.6, and in ld.so since 2.33. Where neither can be read, the cache tells which ldconfig
+    wrote it; last, the newest version that libc.so.6 defines is a lower bound that is nearly always the version.
+    """
+    loaders = [path for path in _LOADER_OF_MACHINE.values() if _is_file(fs, path)]
+    if not loaders:
+        return None
+    for path in loaders:
+        found = _RELEASE.search(_read(fs, path, _MAX_LOADER_BYTES))
+        if found:
+            return found[1].decode("ascii")
+    cache, _ = _read_cache(fs)
+    libc = _libc_path(fs, cache)
+    if libc:
+        found = _RELEASE.search(_read(fs, libc, _MAX_LIBC_BYTES))
+        if found:
+            return found[1].decode("ascii")
+    if cache and cache.glibc_version:
+        return cache.glibc_version
+    return _newest_definition(fs, libc) if libc else None
+
+
+def _libc_path(fs: FileSystem, cache: LoaderCache | None) -> str | None:
+    """Return where libc.so.6 is: beside a default directory of any layout, or where the cache says."""
+    names = [f"{directory}/{name}" for name in _DEBIAN_NAME_OF_MACHINE.values() for directory in ("/lib", "/usr/lib")]
+    cached = cache.lookup("libc.so.6") if cache else None
+    candidates = [*([cached] if cached else []), *names, "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
+    for candidate in candidates:
+        path = candidate if candidate == cached else f"{candidate}/libc.so.6"
+        if _is_file(fs, path):
+            return path
+    return None
+
+
+def _newest_definition(fs: FileSystem, libc: str) -> str | None:
+    try:
+        with contextlib.closing(fs.open(libc)) as file:
+            definitions = read_elf(file).version_definitions
+    except (OSError, BadInputError):
+        return None
+    minors = [int(found[1]) for name in definitions if (found := _GLIBC_DEFINITION.match(name))]
+    return f"2.{max(minors)}" if minors else None
+
+
+def libc_kind(fs: FileSystem) -> str | None:
+    """Return `glibc` or `musl`, None for a root file system with no loader of either.
+
+    Both can be installed side by side; then it is the one that the shell asks for.
+    """
+    has_glibc = any(_is_file(fs, path) for path in _LOADER_OF_MACHINE.values())
+    has_musl = any(_is_file(fs, path) for path in _MUSL_LOADERS)
+    if has_glibc and has_musl:
+        for path in _SHELLS:
+            interpreter = _interpreter(fs, path)
+            if interpreter:
+                return "musl" if "/ld-musl-" in interpreter else "glibc"
+    if has_musl and not has_glibc:
+        return "musl"
+    return "glibc" if has_glibc else None
+
+
+def _interpreter(fs: FileSystem, path: str) -> str | None:
+    try:
+        with contextlib.closing(fs.open(path)) as file:
+            return read_elf(file).interpreter
+    except (OSError, BadInputError):
+        return None
+
+
+def _is_file(fs: FileSystem, path: str) -> bool:
+    try:
+        fs.open(path).close()
+    except (OSError, BadInputError):
+        return False
+    return True
+
+
+def _read(fs: FileSystem, path: str, limit_bytes: int) -> bytes:
+    try:
+        return read_whole(fs, path, limit_bytes)
+    except (OSError, BadInputError):
+        return b""
+
+
+def read_whole(fs: FileSystem, path: str, limit_bytes: int) -> bytes:
+    with contextlib.closing(fs.open(path)) as file:
+        if file.size > limit_bytes:
+            raise ElfError(f"{path} has {file.size} bytes, more than {limit_bytes}")
+        return file.read_at(0, file.size)

@@ -1,0 +1,71 @@
+"""Whether the loaded libraries define the symbol versions that others need.
+
+glibc `elf/dl-version.c`: every need of every object is compared, by name, with the definitions of the library that was
+loaded for it, before any code of it runs. A name that is defined says nothing about the symbols behind it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.objects import MissingVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from lumiimg.elf.objects import LoadedObject
+
+_LIBC_PREFIX = "libc.so."
+_RELR_VERSION = "GLIBC_ABI_DT_RELR"
+_FIRST_MINOR_WITH_RELR = 36
+
+
+class VersionCheck:
+    """The version check over some objects, and its findings in the loader's words."""
+
+    def __init__(
+        self, provider_of: Callable[[str], LoadedObject | None], missing: Collection[str], glibc_minor: int | None
+    ) -> None:
+        self._provider_of = provider_of
+        self._missing = missing
+        self._glibc_minor = glibc_minor
+        self.missing_versions: list[MissingVersion] = []
+        self.errors: list[str] = []
+        self.warnings: list[str] = []
+
+    def run(self, objects: Sequence[LoadedObject]) -> None:
+        """Check every object; the findings are kept in the attributes."""
+        for loaded in objects:
+            for need in loaded.facts.version_needs:
+                self._check(loaded, need.file, need.name, weak=need.weak)
+            self._check_relr(loaded)
+
+    def _check(self, loaded: LoadedObject, file: str, version: str, *, weak: bool) -> None:
+        provider = self._provider_of(file)
+        if provider is None:
+            if file in self._missing:
+                return
+            # the name was taken from DT_NEEDED after the link, as `patchelf --remove-needed` does
+            message = f"{loaded.path}: needs versions of {file}, which it does not need: ld.so stops at an assertion"
+            if message not in self.errors:
+                self.errors.append(message)
+            return
+        definitions = provider.facts.version_definitions
+        if not definitions:
+            message = f"{provider.path}: no version information available (required by {loaded.path})"
+            if message not in self.warnings:
+                self.warnings.append(message)
+        elif version not in definitions:
+            if weak:
+                self.warnings.append(f"{provider.path}: weak version `{version}' not found (required by {loaded.path})")
+            else:
+                missing = MissingVersion(provider.path, version, loaded.path)
+                self.missing_versions.append(missing)
+                self.errors.append(str(missing))
+
+    def _check_relr(self, loaded: LoadedObject) -> None:
+        if not loaded.facts.has_relr or (self._glibc_minor or _FIRST_MINOR_WITH_RELR) < _FIRST_MINOR_WITH_RELR:
+            return
+        of_libc = [need.name for need in loaded.facts.version_needs if need.file.startswith(_LIBC_PREFIX)]
+        if of_libc and _RELR_VERSION not in of_libc:
+            self.errors.append(f"{loaded.path}: DT_RELR without {_RELR_VERSION} dependency")

@@ -1,0 +1,85 @@
+"""Symbol versions that a file needs (DT_VERNEED) and defines (DT_VERDEF).
+
+Layout: LSB "Symbol Versioning", `elf.h`; walked as `elf/dl-version.c` of glibc walks it, by the links between records
+and not by their announced number.
+
+    Verneed: version u16, cnt u16, file u32, aux u32, next u32        Vernaux: hash u32, flags u16, other u16, name u32,
+                                                                               next u32
+    Verdef:  version u16, flags u16, ndx u16, cnt u16, hash u32,      Verdaux: name u32, next u32
+             aux u32, next u32
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.reader import ElfError
+from lumiimg.elf.segments import Window
+
+if TYPE_CHECKING:
+    from lumiimg.elf.segments import Segments, StringTable
+
+_RECORDS = {
+    order: (struct.Struct(prefix + "HHIII"), struct.Struct(prefix + "IHHII"), struct.Struct(prefix + "HHHHIII"))
+    for order, prefix in ((True, "<"), (False, ">"))
+}
+_VER_FLG_WEAK = 2
+# 15 bits of a version index are all that .gnu.version can name
+_MAX_VERSIONS = 32767
+_MAX_TABLE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class VersionNeed:
+    """One version that must be (or, weak, should be) defined by the library loaded as `file`."""
+
+    file: str
+    name: str
+    weak: bool
+
+
+def read_version_needs(segments: Segments, strings: StringTable, address: int) -> tuple[VersionNeed, ...]:
+    """Return what the chain of Verneed records at an address asks for."""
+    need, aux, _ = _RECORDS[segments.layout.little_endian]
+    window = Window(segments, address, limit_bytes=_MAX_TABLE_BYTES)
+    found: list[VersionNeed] = []
+    offset = 0
+    while True:
+        version, _, file_at, first_aux, next_need = window.take(need, offset)
+        if version != 1:
+            raise ElfError(f"unsupported version {version} of Verneed record")
+        file = strings.at(file_at)
+        aux_offset = offset + first_aux
+        while True:
+            _, flags, _, name_at, next_aux = window.take(aux, aux_offset)
+            found.append(VersionNeed(file, strings.at(name_at), bool(flags & _VER_FLG_WEAK)))
+            if len(found) > _MAX_VERSIONS:
+                raise ElfError("more version needs than a file can have")
+            if not next_aux:
+                break
+            aux_offset += next_aux
+        if not next_need:
+            return tuple(found)
+        offset += next_need
+
+
+def read_version_definitions(segments: Segments, strings: StringTable, address: int) -> tuple[str, ...]:
+    """Return the names of the Verdef records at an address, the base definition (the file's own name) included."""
+    _, _, definition = _RECORDS[segments.layout.little_endian]
+    word = segments.layout.word
+    window = Window(segments, address, limit_bytes=_MAX_TABLE_BYTES)
+    names: list[str] = []
+    offset = 0
+    while True:
+        version, _, _, count, _, first_aux, next_definition = window.take(definition, offset)
+        if version != 1:
+            raise ElfError(f"unsupported version {version} of Verdef record")
+        if count:
+            names.append(strings.at(window.take(word, offset + first_aux)[0]))
+        if len(names) > _MAX_VERSIONS:
+            raise ElfError("more version definitions than a file can have")
+        if not next_definition:
+            return tuple(names)
+        offset += next_definition

@@ -1,0 +1,128 @@
+"""A folder of this machine as a tree: a sandbox image, or the root of the machine itself.
+
+No symlink is ever followed by the kernel for us: each component is looked up with lstat under a path that was itself
+looked up so, and a file is opened with O_NOFOLLOW and compared with what lstat saw. Only regular files are opened: the
+open of a FIFO or a device would wait, or do something.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.image.tree import Entry, FileKind, FileStat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_KIND_OF_FORMAT = {
+    stat.S_IFREG: FileKind.FILE,
+    stat.S_IFDIR: FileKind.DIRECTORY,
+    stat.S_IFLNK: FileKind.SYMLINK,
+    stat.S_IFCHR: FileKind.DEVICE,
+    stat.S_IFBLK: FileKind.DEVICE,
+    stat.S_IFIFO: FileKind.FIFO,
+    stat.S_IFSOCK: FileKind.SOCKET,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FolderNode:
+    """A file of the host, by a path none of whose parts below the root is a symlink."""
+
+    path: str
+    status: os.stat_result
+
+    @property
+    def kind(self) -> FileKind:
+        """What it is."""
+        return _KIND_OF_FORMAT.get(stat.S_IFMT(self.status.st_mode), FileKind.DEVICE)
+
+
+class FolderTree:
+    """One folder."""
+
+    def __init__(self, folder: Path) -> None:
+        path = os.path.realpath(folder)
+        self.root = FolderNode(path, os.lstat(path))
+
+    def child(self, directory: FolderNode, name: str) -> FolderNode | None:
+        """Return what a name in a directory stands for."""
+        path = f"{directory.path.rstrip('/')}/{name}"
+        try:
+            return FolderNode(path, os.lstat(path))
+        except FileNotFoundError:
+            return None
+
+    def entries(self, directory: FolderNode) -> Iterator[Entry]:
+        """Yield the names in a directory."""
+        with os.scandir(directory.path) as names:
+            for name in names:
+                if name.is_symlink():
+                    kind = FileKind.SYMLINK
+                elif name.is_dir(follow_symlinks=False):
+                    kind = FileKind.DIRECTORY
+                elif name.is_file(follow_symlinks=False):
+                    kind = FileKind.FILE
+                else:
+                    kind = FolderNode(name.path, name.stat(follow_symlinks=False)).kind
+                yield Entry(name.name, kind)
+
+    def link_target(self, link: FolderNode) -> str:
+        """Return the text of a symlink."""
+        return os.readlink(link.path)  # noqa: PTH115, Path would normalize the text
+
+    def stat(self, node: FolderNode) -> FileStat:
+        """Return the inode's attributes."""
+        status = node.status
+        return FileStat(
+            kind=node.kind,
+            permissions=stat.S_IMODE(status.st_mode),
+            uid=status.st_uid,
+            gid=status.st_gid,
+            size_bytes=status.st_size,
+            mtime_s=int(status.st_mtime),
+            links=status.st_nlink,
+            identity=(status.st_dev, status.st_ino),
+        )
+
+    def directory_identity(self, directory: FolderNode) -> None:
+        """Return None: a bind mount may show one directory in two places, and the kernel lets none be in itself."""
+
+    def open(self, node: FolderNode) -> FolderFile:
+        """Open a regular file."""
+        return FolderFile(node)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class FolderFile:
+    """An open regular file."""
+
+    def __init__(self, node: FolderNode) -> None:
+        self._descriptor = -1
+        self._descriptor = os.open(node.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        status = os.fstat(self._descriptor)
+        self.identity = (status.st_dev, status.st_ino)
+        self.size = status.st_size
+        if self.identity != (node.status.st_dev, node.status.st_ino):
+            self.close()
+            raise OSError(errno.ESTALE, "another file came in its place while it was opened", node.path)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`."""
+        return os.pread(self._descriptor, size, offset)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()

@@ -1,0 +1,225 @@
+"""One read-only root file system: paths, symlinks and `..` as a process in the container would see them.
+
+Paths are looked up component by component inside the tree: an absolute symlink starts again at the image's root, `..`
+at the root stays there, and a lookup follows 40 links at most (path_resolution(7)). Failures are the OSErrors of
+Linux with their errno (ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EISDIR, EACCES): they are facts about the image, and the
+model of the loader lives on the difference. Bytes that make no sense are an ImageError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lumiimg.image.tree import Entry, FileKind, FileStat, ImageError, Node, OpenFile, Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+_MAX_LINKS = 40
+_MAX_PATH_BYTES = 4095
+_MAX_NAME_BYTES = 255
+_MAX_DEPTH = 1024
+_MAX_WALKED = 20_000_000
+
+
+class WalkedEntry(NamedTuple):
+    """One name below the start of a walk."""
+
+    path: str
+    kind: FileKind
+
+
+class _Place(NamedTuple):
+    """A node and how the lookup came to it: nodes and names from the root."""
+
+    nodes: tuple[Node, ...]
+    names: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        return "/" + "/".join(self.names)
+
+
+class RootFileSystem:
+    """The files of one image."""
+
+    def __init__(self, tree: Tree[Any], *, hidden: Collection[str] = ()) -> None:
+        """`hidden` are absolute paths that a walk does not enter: what an engine mounts over in any case."""
+        self._tree = tree
+        self._hidden = frozenset(hidden)
+
+    def open(self, path: str) -> OpenFile:
+        """Open a regular file; of anything else an OSError: EISDIR, or ENXIO for devices, FIFOs and sockets."""
+        node = self._lookup(path).nodes[-1]
+        if node.kind is FileKind.DIRECTORY:
+            raise _os_error(errno.EISDIR, path)
+        if node.kind is not FileKind.FILE:
+            raise _os_error(errno.ENXIO, path)
+        return self._tree.open(node)
+
+    def read_bytes(self, path: str, limit_bytes: int) -> bytes:
+        """Return all of a file. Raises ImageError for one of more than `limit_bytes`."""
+        with contextlib.closing(self.open(path)) as file:
+            if file.size > limit_bytes:
+                raise ImageError(f"a file of {file.size} bytes where {limit_bytes} are the limit", where=path)
+            return file.read_at(0, file.size)
+
+    def stat(self, path: str, *, follow: bool = True) -> FileStat:
+        """Return what is known of a path; without `follow`, of the symlink itself."""
+        return self._tree.stat(self._lookup(path, follow=follow).nodes[-1])
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a path leads to anything; False for whatever cannot be looked up."""
+        try:
+            self._lookup(path)
+        except OSError:
+            return False
+        return True
+
+    def is_dir(self, path: str) -> bool:
+        """Tell whether a path leads to a directory; False for whatever cannot be looked up."""
+        try:
+            return self._lookup(path).nodes[-1].kind is FileKind.DIRECTORY
+        except (OSError, ImageError):
+            return False
+
+    def is_file(self, path: str) -> bool:
+        """Tell whether a path leads to a regular file; False for whatever cannot be looked up."""
+        try:
+            return self._lookup(path).nodes[-1].kind is FileKind.FILE
+        except (OSError, ImageError):
+            return False
+
+    def resolve(self, path: str) -> str:
+        """Return the path without symlinks and dots, as realpath(3) inside the image."""
+        return self._lookup(path).path
+
+    def readlink(self, path: str) -> str:
+        """Return the text of a symlink; EINVAL for anything else."""
+        node = self._lookup(path, follow=False).nodes[-1]
+        if node.kind is not FileKind.SYMLINK:
+            raise _os_error(errno.EINVAL, path)
+        return self._tree.link_target(node)
+
+    def list_dir(self, path: str) -> tuple[Entry, ...]:
+        """Return the names in a directory, sorted."""
+        node = self._lookup(path).nodes[-1]
+        if node.kind is not FileKind.DIRECTORY:
+            raise _os_error(errno.ENOTDIR, path)
+        return tuple(sorted(self._tree.entries(node)))
+
+    def walk(self, path: str = "/") -> Iterator[WalkedEntry]:
+        """Yield every name below a directory, a directory before what is in it; symlinks are not followed.
+
+        A directory that may not be read is yielded and not entered. Raises ImageError where directories contain
+        themselves or each other, which only a damaged image has.
+        """
+        start = self._lookup(path)
+        if start.nodes[-1].kind is not FileKind.DIRECTORY:
+            raise _os_error(errno.ENOTDIR, path)
+        prefix = start.path.rstrip("/")
+        count = 0
+        entered = {self._tree.directory_identity(start.nodes[-1])}
+        pending: list[tuple[str, Node]] = [(prefix, start.nodes[-1])]
+        while pending:
+            above, directory = pending.pop()
+            try:
+                entries = sorted(self._tree.entries(directory))
+            except OSError:
+                continue
+            below: list[tuple[str, Node]] = []
+            for name, kind in entries:
+                count += 1
+                if count > _MAX_WALKED:
+                    raise ImageError(f"more than {_MAX_WALKED} names in one image")
+                inner = f"{above}/{name}"
+                yield WalkedEntry(inner, kind)
+                if kind is not FileKind.DIRECTORY or inner in self._hidden:
+                    continue
+                node = self._tree.child(directory, name)
+                if node is None:
+                    continue  # gone since it was listed
+                identity = self._tree.directory_identity(node)
+                if identity is not None and identity in entered:
+                    raise ImageError("a directory that is in two places, or inside itself", where=inner)
+                entered.add(identity)
+                below.append((inner, node))
+            pending.extend(reversed(below))
+
+    def find(self, names: Collection[str] | re.Pattern[str], path: str = "/") -> Iterator[str]:
+        """Yield the paths of files and symlinks whose last name is one of `names`, or matches all of a pattern."""
+        matches = names.fullmatch if isinstance(names, re.Pattern) else frozenset(names).__contains__
+        for found, kind in self.walk(path):
+            if kind is not FileKind.DIRECTORY and matches(found.rpartition("/")[2]):
+                yield found
+
+    def _lookup(self, path: str, *, follow: bool = True) -> _Place:
+        """Walk a path; a relative one starts at the root."""
+        if not _can_be_a_path(path):
+            raise _os_error(errno.ENOENT, path)
+        if len(os.fsencode(path)) > _MAX_PATH_BYTES:
+            raise _os_error(errno.ENAMETOOLONG, path)
+        nodes: list[Node] = [self._tree.root]
+        names: list[str] = []
+        todo = _components(path)
+        links = 0
+        while todo:
+            name = todo.pop()
+            if nodes[-1].kind is not FileKind.DIRECTORY:
+                raise _os_error(errno.ENOTDIR, path)
+            if name in ("", "."):
+                continue
+            if name == "..":
+                if names:
+                    nodes.pop()
+                    names.pop()
+                continue
+            if len(os.fsencode(name)) > _MAX_NAME_BYTES:
+                raise _os_error(errno.ENAMETOOLONG, path)
+            node = self._tree.child(nodes[-1], name)
+            if node is None:
+                raise _os_error(errno.ENOENT, path)
+            if node.kind is FileKind.SYMLINK and (follow or todo):
+                links += 1
+                if links > _MAX_LINKS:
+                    raise _os_error(errno.ELOOP, path)
+                target = self._tree.link_target(node)
+                if not target:
+                    raise _os_error(errno.ENOENT, path)
+                if len(os.fsencode(target)) > _MAX_PATH_BYTES:
+                    raise _os_error(errno.ENAMETOOLONG, path)
+                if target.startswith("/"):
+                    del nodes[1:]
+                    names.clear()
+                todo.extend(_components(target))
+                continue
+            nodes.append(node)
+            names.append(name)
+            if len(names) > _MAX_DEPTH:
+                raise _os_error(errno.ENAMETOOLONG, path)
+        return _Place(tuple(nodes), tuple(names))
+
+
+def _components(path: str) -> list[str]:
+    """Return the parts of a path, last first; a slash at the end leaves a `.`, which only a directory can have."""
+    parts = [part for part in path.split("/") if part]
+    if path.endswith("/"):
+        parts.append(".")
+    return parts[::-1]
+
+
+def _can_be_a_path(path: str) -> bool:
+    """Tell whether text can be given to the kernel at all; what cannot names no file."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return bool(path) and "\0" not in path
+
+
+def _os_error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)

@@ -1,0 +1,55 @@
+"""A range of a host file, read with pread: the partition of a SIF, or all of a squashfs file."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Self
+
+from lumiimg.image.tree import ImageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class ByteSource:
+    """`size` bytes of an open file from `start`. Slices share the descriptor; only the first one closes it."""
+
+    def __init__(self, descriptor: int, *, name: str, start: int, size: int, owns: bool = False) -> None:
+        self.name = name
+        self.size = size
+        self._descriptor = descriptor
+        self._start = start
+        self._owns = owns
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open a regular file for reading. Raises ImageError."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ImageError(f"cannot be opened: {error.strerror}", where=str(path)) from error
+        return cls(descriptor, name=str(path), start=0, size=os.fstat(descriptor).st_size, owns=True)
+
+    def slice(self, start: int, size: int) -> ByteSource:
+        """Return a part, which must lie inside."""
+        if start < 0 or size < 0 or start + size > self.size:
+            raise ImageError(f"a part of {size} bytes at {start} does not fit in {self.size} bytes", where=self.name)
+        return ByteSource(self._descriptor, name=self.name, start=self._start + start, size=size)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes. Raises ImageError where the file has fewer."""
+        if offset < 0 or offset + size > self.size:
+            raise ImageError(f"{size} bytes at {offset} lie outside the image of {self.size} bytes", where=self.name)
+        try:
+            data = os.pread(self._descriptor, size, self._start + offset)
+        except OSError as error:
+            raise ImageError(f"cannot be read: {error.strerror}", where=self.name) from error
+        if len(data) != size:
+            raise ImageError("the file became shorter while it was read", where=self.name)
+        return data
+
+    def close(self) -> None:
+        """Close the descriptor, where this is the first range of it."""
+        if self._owns:
+            self._owns = False
+            os.close(self._descriptor)

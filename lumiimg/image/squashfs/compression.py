@@ -1,0 +1,63 @@
+"""Blocks out of their compression, never more than the format allows for them."""
+
+from __future__ import annotations
+
+import lzma
+import sys
+import zlib
+from typing import TYPE_CHECKING, Protocol
+
+from lumiimg.image.squashfs.superblock import Compression
+from lumiimg.image.tree import ImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# a 1 MiB block needs a dictionary of 1 MiB; the decoder refuses what asks for more
+_LZMA_MEMORY_BYTES = 32 << 20
+
+
+class _Decoder(Protocol):
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+def decompressor(compression: Compression) -> Callable[[bytes, int], bytes]:
+    """Return a function of (stored block, limit in bytes) that gives the content. Raises ImageError, and so does it."""
+    new_decoder, errors = _decoder(compression)
+
+    def decompress(block: bytes, limit_bytes: int) -> bytes:
+        try:
+            content = new_decoder().decompress(block, limit_bytes + 1)
+        except errors as error:
+            raise ImageError(f"a damaged {compression.name.lower()} block: {error}") from error
+        if len(content) > limit_bytes:
+            raise ImageError(f"a block that unpacks to more than the {limit_bytes} bytes it may have")
+        return content
+
+    return decompress
+
+
+def _decoder(compression: Compression) -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
+    match compression:
+        case Compression.GZIP:
+            return zlib.decompressobj, (zlib.error,)
+        case Compression.XZ:
+            return (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _LZMA_MEMORY_BYTES)), (lzma.LZMAError, EOFError)
+        case Compression.LZMA:
+            return (lambda: lzma.LZMADecompressor(lzma.FORMAT_ALONE, _LZMA_MEMORY_BYTES)), (lzma.LZMAError, EOFError)
+        case Compression.ZSTD:
+            return _zstd()
+        case Compression.LZO | Compression.LZ4:
+            raise ImageError(
+                f"squashfs compressed with {compression.name.lower()} is not supported",
+                hint="pack the image again with gzip, xz or zstd",
+            )
+
+
+def _zstd() -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
+    # imported here: most images are gzip, and the import costs milliseconds
+    if sys.version_info >= (3, 14):
+        from compression import zstd  # noqa: PLC0415
+    else:
+        from backports import zstd  # noqa: PLC0415
+    return zstd.ZstdDecompressor, (zstd.ZstdError, EOFError)

@@ -1,0 +1,183 @@
+"""A squashfs file system as a tree: nothing is read before it is asked for."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from typing import TYPE_CHECKING
+
+from lumiimg.image.squashfs.compression import decompressor
+from lumiimg.image.squashfs.directory import Name, read_listing
+from lumiimg.image.squashfs.inodes import FileLayout, Inode, read_inode
+from lumiimg.image.squashfs.metadata import BLOCK_BYTES, Metadata
+from lumiimg.image.squashfs.recent import Recent
+from lumiimg.image.squashfs.superblock import read_superblock
+from lumiimg.image.tree import Entry, FileKind, FileStat, ImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.image.source import ByteSource
+
+_FRAGMENT = struct.Struct("<QII")
+_POINTER = struct.Struct("<Q")
+_ID = struct.Struct("<I")
+_STORED = 1 << 24
+_CACHED_BYTES = 16 << 20
+_CACHED_NAMES = 200_000
+_CACHED_INODES = 20_000
+
+
+class SquashfsTree:
+    """One file system; the source is not closed with it."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self.superblock = read_superblock(source)
+        self._decompress = decompressor(self.superblock.compression)
+        self._metadata = Metadata(source, self.superblock.size_bytes, self._decompress)
+        self._blocks: Recent[int, bytes] = Recent(_CACHED_BYTES)
+        self._listings: Recent[int, dict[str, Name]] = Recent(_CACHED_NAMES)
+        self._inodes: Recent[int, Inode] = Recent(_CACHED_INODES)
+        self.root = self._inode(self.superblock.root_inode)
+        if self.root.kind is not FileKind.DIRECTORY:
+            raise ImageError("the root of the squashfs file system is no directory", where=source.name)
+
+    def child(self, directory: Inode, name: str) -> Inode | None:
+        """Return what a name in a directory stands for."""
+        found = self._listing(directory).get(name)
+        if found is None:
+            return None
+        inode = self._inode(found.reference)
+        if inode.kind is not found.kind:
+            raise ImageError("a squashfs directory and an inode disagree on what it is", where=self._source.name)
+        return inode
+
+    def entries(self, directory: Inode) -> Iterator[Entry]:
+        """Yield the names in a directory."""
+        for name, found in self._listing(directory).items():
+            yield Entry(name, found.kind)
+
+    def link_target(self, link: Inode) -> str:
+        """Return the text of a symlink."""
+        return link.target
+
+    def stat(self, node: Inode) -> FileStat:
+        """Return the inode's attributes."""
+        return FileStat(
+            kind=node.kind,
+            permissions=node.permissions,
+            uid=self._id(node.uid_index),
+            gid=self._id(node.gid_index),
+            size_bytes=node.size_bytes,
+            mtime_s=node.mtime_s,
+            links=node.links,
+            identity=node.reference,
+        )
+
+    def directory_identity(self, directory: Inode) -> int:
+        """Return what tells a directory from all others."""
+        return directory.reference
+
+    def open(self, node: Inode) -> SquashfsFile:
+        """Open a regular file."""
+        if node.file is None:
+            raise ImageError(f"a {node.kind} cannot be opened", where=self._source.name)
+        return SquashfsFile(self, node.reference, node.file)
+
+    def close(self) -> None:
+        """Nothing is held: the source belongs to the image."""
+
+    def _inode(self, reference: int) -> Inode:
+        known = self._inodes.get(reference)
+        if known is None:
+            known = read_inode(self._metadata, self.superblock.inode_table, reference)
+            self._inodes.put(reference, known)
+        return known
+
+    def _listing(self, directory: Inode) -> dict[str, Name]:
+        known = self._listings.get(directory.reference)
+        if known is None:
+            known = read_listing(self._metadata, self.superblock.directory_table, directory)
+            self._listings.put(directory.reference, known, weight=len(known) + 1)
+        return known
+
+    def _id(self, index: int) -> int:
+        if index >= self.superblock.id_count:
+            raise ImageError(f"owner number {index} of {self.superblock.id_count} in the squashfs file system")
+        return self._table_entry(self.superblock.id_table, index, _ID)[0]
+
+    def _table_entry(self, table: int, index: int, record: struct.Struct) -> tuple[int, ...]:
+        """Return an entry of a table that is a list of pointers to metadata blocks full of equal records."""
+        block, slot = divmod(index, BLOCK_BYTES // record.size)
+        (position,) = _POINTER.unpack(self._source.read_at(table + block * _POINTER.size, _POINTER.size))
+        return self._metadata.cursor(position, slot * record.size).unpack(record)
+
+    def fragment(self, index: int) -> bytes:
+        """Return the block that holds the tails of several files."""
+        if index >= self.superblock.fragment_count:
+            raise ImageError(f"fragment {index} of {self.superblock.fragment_count} in the squashfs file system")
+        start, size, _ = self._table_entry(self.superblock.fragment_table, index, _FRAGMENT)
+        return self.block(start, size)
+
+    def block(self, position: int, size_word: int) -> bytes:
+        """Return the content of a data block; a size word of 0 is a hole, which has no block."""
+        known = self._blocks.get(position)
+        if known is not None:
+            return known
+        limit = self.superblock.block_size_bytes
+        size = size_word & ~_STORED
+        if not 0 < size <= limit:
+            raise ImageError(f"a squashfs data block of {size} bytes", where=self._source.name)
+        data = self._source.read_at(position, size)
+        content = data if size_word & _STORED else self._decompress(data, limit)
+        self._blocks.put(position, content, weight=len(content) + 64)
+        return content
+
+    def block_sizes(self, layout: FileLayout) -> tuple[int, ...]:
+        """Return the size words of a file's blocks."""
+        count = layout.block_count(self.superblock.block_size_bytes)
+        cursor = self._metadata.cursor(*layout.sizes_at)
+        return struct.unpack(f"<{count}I", cursor.read(4 * count))
+
+
+class SquashfsFile:
+    """A regular file of a squashfs file system."""
+
+    def __init__(self, tree: SquashfsTree, reference: int, layout: FileLayout) -> None:
+        self.size = layout.size_bytes
+        self.identity = reference
+        self._tree = tree
+        self._layout = layout
+        self._sizes = tree.block_sizes(layout)
+        self._starts = tuple(itertools.accumulate((word & ~_STORED for word in self._sizes), initial=layout.start))
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`."""
+        end = min(offset + size, self.size)
+        if offset >= end:
+            return b""
+        block_bytes = self._tree.superblock.block_size_bytes
+        first, skip = divmod(offset, block_bytes)
+        parts = [self._block(index) for index in range(first, (end - 1) // block_bytes + 1)]
+        if len(parts) == 1:
+            return parts[0][skip : skip + end - offset]
+        return b"".join(parts)[skip : skip + end - offset]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _block(self, index: int) -> bytes:
+        """Return one block of the content, whole but for the last."""
+        block_bytes = self._tree.superblock.block_size_bytes
+        expected = min(block_bytes, self.size - index * block_bytes)
+        if index < len(self._sizes):
+            if not self._sizes[index]:
+                return bytes(expected)
+            content = self._tree.block(self._starts[index], self._sizes[index])
+        else:
+            start = self._layout.fragment_offset
+            content = self._tree.fragment(self._layout.fragment)[start : start + expected]
+        if len(content) != expected:
+            raise ImageError(f"a squashfs block of {len(content)} bytes where the file has {expected}")
+        return content

@@ -1,0 +1,125 @@
+"""A tree of files as an image holds it: what a squashfs partition and a folder have in common.
+
+A tree knows nodes and names in them. Paths, symlinks and `..` are the business of `root.RootFileSystem`, so that no
+tree can lead out of itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from lumiimg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+
+class ImageError(BadInputError):
+    """An image that cannot be read, or whose bytes contradict themselves."""
+
+
+class FileKind(StrEnum):
+    """What a name stands for."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    SYMLINK = "symlink"
+    DEVICE = "device"
+    FIFO = "fifo"
+    SOCKET = "socket"
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """One inode."""
+
+    kind: FileKind
+    permissions: int
+    """The twelve low bits of st_mode: setuid, setgid, sticky, rwxrwxrwx."""
+    uid: int
+    gid: int
+    size_bytes: int
+    mtime_s: int
+    links: int
+    identity: Hashable
+    """Equal for two names of one inode."""
+
+
+class Entry(NamedTuple):
+    """One name in a directory."""
+
+    name: str
+    kind: FileKind
+
+
+class OpenFile(Protocol):
+    """A regular file, read in ranges."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        ...
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for two names of one inode."""
+        ...
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`; fewer only at the end of the file. Raises ImageError."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the open file holds."""
+        ...
+
+
+class Node(Protocol):
+    """One inode of a tree."""
+
+    @property
+    def kind(self) -> FileKind:
+        """What it is."""
+        ...
+
+
+NodeT = TypeVar("NodeT", bound=Node)
+
+
+class Tree(Protocol[NodeT]):
+    """Nodes and the names in them.
+
+    Methods raise ImageError for bytes that make no sense, and OSError for what the host says about a file.
+    """
+
+    root: NodeT
+
+    def child(self, directory: NodeT, name: str) -> NodeT | None:
+        """Return what a name in a directory stands for, symlinks not followed; None where there is no such name."""
+        ...
+
+    def entries(self, directory: NodeT) -> Iterator[Entry]:
+        """Yield the names in a directory, without `.` and `..`."""
+        ...
+
+    def link_target(self, link: NodeT) -> str:
+        """Return the text of a symlink."""
+        ...
+
+    def stat(self, node: NodeT) -> FileStat:
+        """Return the inode's attributes."""
+        ...
+
+    def directory_identity(self, directory: NodeT) -> Hashable:
+        """Return what tells a directory from all others; None where the host sees to it that there are no loops."""
+        ...
+
+    def open(self, node: NodeT) -> OpenFile:
+        """Open a regular file."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the tree holds."""
+        ...

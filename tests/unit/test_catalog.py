@@ -1,0 +1,163 @@
+"""Layer folders: good ones are read as they are, bad ones are refused with file, key and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lumiimg.catalog.catalogue import Catalogue, UnknownNameError, open_catalogue, shipped_layers
+from lumiimg.catalog.layers import read_layer
+from lumiimg.catalog.settings import read_settings
+from lumiimg.catalog.table import FILE_LIMIT_BYTES, CatalogError
+from lumiimg.errors import BadInputError, ExitCode
+from tests.unit.conftest import BASE, LAYER, MakeLayer
+
+SHIPPED = open_catalogue({"HOME": "/nonexistent"})
+
+
+@pytest.mark.parametrize("name", SHIPPED.layer_names())
+def test_every_shipped_layer_is_valid_and_names_its_source(name: str) -> None:
+    layer = SHIPPED.entry(name)
+    assert layer.summary
+    assert layer.source
+    for source in layer.sources:
+        assert source.sha256, f"{name}: {source.name} has no digest"
+
+
+@pytest.mark.parametrize("name", SHIPPED.recipe_names())
+def test_every_shipped_recipe_is_made_of_shipped_layers(name: str) -> None:
+    recipe = SHIPPED.recipe(name)
+    assert SHIPPED.base(recipe.base)
+    for layer in recipe.add:
+        assert SHIPPED.layer(layer)
+
+
+def test_a_layer_is_read_as_it_is_written(make_layer: MakeLayer) -> None:
+    toml = LAYER + (
+        'requires = ["rccl"]\nfiles = ["extra.h"]\n'
+        '[arguments.VERSION]\ndefault = "1.0"\nhelp = "which"\npattern = "[0-9.]+"\n'
+        '[sources.thing]\nurl = "https://x.test/{VERSION}.tar.gz"\nfile = "thing-{VERSION}.tar.gz"\nkey = "{VERSION}"\n'
+        f'source = "here"\n[sources.thing.sha256]\n"1.0" = "{"a" * 64}"\n'
+        '[environment.set]\nA = "{VERSION}"\n[environment.prepend]\nLD_LIBRARY_PATH = "/opt/{VERSION}/lib"\n'
+    )
+    layer = read_layer(make_layer("thing", toml, extra_h="int x;\n", test_sh="true\n"))
+    assert layer.requires == ("rccl",)
+    assert layer.arguments["VERSION"].default == "1.0"
+    assert layer.sources[0].variable == "SOURCE_THING"
+    assert layer.sources[0].sha256 == {"1.0": "a" * 64}
+    assert layer.prepend_environment == {"LD_LIBRARY_PATH": "/opt/{VERSION}/lib"}
+    assert layer.test == "true\n"
+    assert not layer.is_base
+
+
+BAD = {
+    "unknown key": (LAYER + 'summery = "x"\n', ["'summery'", "did you mean 'summary'?", "allowed: "]),
+    "unknown key in a table": (
+        LAYER + '[arguments.A]\ndefalt = "x"\nhelp = "h"\n',
+        ["'arguments.A.defalt'", "did you mean 'default'?", "'arguments.A.default' is missing"],
+    ),
+    "missing keys": ('kind = "layer"\n', ["'summary' is missing", "'status' is missing", "'date' is missing"]),
+    "wrong type": (LAYER + "requires = 7\n", ["'requires' should be an array of strings"]),
+    "wrong item type": (LAYER + "requires = [7]\n", ["'requires' should be an array of strings"]),
+    "date as text": (LAYER.replace("2026-11-21", '"2026-11-21"'), ["'date' should be a date"]),
+    "wrong word": (LAYER.replace('"proved"', '"good"'), ["'status' is 'good'", "allowed: proved, unproved"]),
+    "empty text": (LAYER.replace('"the tests"', '" "'), ["'source' is empty"]),
+    "bad argument name": (LAYER + '[arguments.lower]\ndefault = ""\nhelp = "h"\n', ["'arguments.lower'", "VERSION"]),
+    "reserved argument": (LAYER + '[arguments.PATH]\ndefault = ""\nhelp = "h"\n', ["'arguments.PATH'"]),
+    "bad pattern": (LAYER + '[arguments.A]\ndefault = ""\nhelp = "h"\npattern = "("\n', ["no regular expression"]),
+    "placeholder of nothing": (LAYER + '[environment.set]\nA = "{NOPE}"\n', ["{NOPE}", "no argument"]),
+    "bad variable": (LAYER + '[environment.set]\n"A B" = "x"\n', ["'environment.set.A B'", "no name of a variable"]),
+    "file that is not there": (LAYER + 'files = ["gone.h"]\n', ["'gone.h'", "which is not in"]),
+    "file outside": (LAYER + 'files = ["../layer.toml"]\n', ["'../layer.toml'", "a plain file name"]),
+    "base without bootstrap": (LAYER.replace('"layer"', '"base"', 1), ["at least one [[bootstrap]]"]),
+    "bootstrap of a layer": (LAYER + '[[bootstrap]]\nagent = "docker"\nfrom = "x"\n', ["'bootstrap' is not known"]),
+    "wrong agent": (BASE.replace('"docker"', '"yum"'), ["'bootstrap[0].agent' is 'yum'", "debootstrap, docker"]),
+    "digest too short": (
+        LAYER + '[sources.a]\nurl = "https://x"\nfile = "a"\nkey = "a"\nsource = "s"\n[sources.a.sha256]\na = "12"\n',
+        ["'sources.a.sha256.a'", "64 hexadecimal digits"],
+    ),
+    "source that is no address": (
+        LAYER + '[sources.a]\nurl = "file:///etc/passwd"\nfile = "a"\nkey = "a"\nsource = "s"\n',
+        ["'sources.a.url' should begin with https://"],
+    ),
+    "not TOML": ("kind = \n", ["is not TOML", "line 1"]),
+    "deep nesting": ("a = " + "[" * 5000, ["nested too deeply"]),
+}
+
+
+@pytest.mark.parametrize(("toml", "parts"), BAD.values(), ids=BAD.keys())
+def test_a_wrong_layer_is_refused_in_one_line_that_says_what_and_where(
+    toml: str, parts: list[str], make_layer: MakeLayer
+) -> None:
+    folder = make_layer("wrong", toml)
+    with pytest.raises(CatalogError) as caught:
+        read_layer(folder)
+    text = str(caught.value)
+    assert text.startswith(f"{folder}/layer.toml: ")
+    for part in parts:
+        assert part in text
+    assert "\n" not in text
+    assert caught.value.exit_code is ExitCode.BAD_INPUT
+
+
+def test_all_faults_are_told_at_once(make_layer: MakeLayer) -> None:
+    with pytest.raises(CatalogError) as caught:
+        read_layer(make_layer("wrong", LAYER + 'a = 1\nb = 2\nrequires = "x"\n'))
+    assert all(f"'{key}'" in str(caught.value) for key in ("a", "b", "requires"))
+
+
+def test_a_file_that_is_huge_or_not_text_is_refused(make_layer: MakeLayer) -> None:
+    folder = make_layer("huge", LAYER + "#" * FILE_LIMIT_BYTES)
+    with pytest.raises(CatalogError, match="larger than"):
+        read_layer(folder)
+    (folder / "layer.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(CatalogError, match="not UTF-8"):
+        read_layer(folder)
+    (folder / "layer.toml").write_text(LAYER)
+    (folder / "post.sh").write_bytes(b"\xff")
+    with pytest.raises(CatalogError, match=r"post\.sh is not UTF-8"):
+        read_layer(folder)
+    (folder / "post.sh").unlink()
+    with pytest.raises(CatalogError, match=r"post\.sh is missing"):
+        read_layer(folder)
+
+
+def test_an_unknown_name_brings_the_nearest(layers: Path, make_layer: MakeLayer) -> None:
+    make_layer("netprobe")
+    make_layer("debian-13", BASE)
+    catalogue = Catalogue((layers,), ())
+    with pytest.raises(UnknownNameError, match=r"did you mean debian-13\?"):
+        catalogue.base("debian13")
+    with pytest.raises(UnknownNameError, match=r"no layer is called 'netprob'; did you mean netprobe\?"):
+        catalogue.layer("netprob")
+    with pytest.raises(UnknownNameError, match="known: debian-13"):
+        catalogue.base("zzz")
+    with pytest.raises(BadInputError, match="'netprobe' is not a base; write --add netprobe"):
+        catalogue.base("netprobe")
+    with pytest.raises(UnknownNameError):
+        catalogue.entry("../debian-13")
+
+
+def test_a_users_own_folder_comes_first(tmp_path: Path, make_layer: MakeLayer) -> None:
+    mine = make_layer("netprobe", LAYER.replace("A layer of the tests", "mine"))
+    catalogue = open_catalogue({"HOME": str(tmp_path)}, [mine.parent])
+    assert catalogue.layer("netprobe").summary == "mine"
+    assert catalogue.base("debian-13").folder == shipped_layers() / "debian-13"
+    with pytest.raises(BadInputError, match="is not a folder"):
+        open_catalogue({}, [tmp_path / "nowhere"])
+
+
+def test_settings_come_from_the_file_and_the_environment_wins(tmp_path: Path) -> None:
+    environment = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": "/h"}
+    assert read_settings(environment).cache == Path("/h/.cache/lumiimg")
+    (tmp_path / "lumiimg").mkdir()
+    file = tmp_path / "lumiimg" / "config.toml"
+    file.write_text('cache = "/scratch/x"\n[mirrors]\ndebian = "http://m/debian"\n')
+    settings = read_settings(environment)
+    assert settings.cache == Path("/scratch/x")
+    assert settings.mirrors == {"debian": "http://m/debian"}
+    assert read_settings(environment | {"LUMIIMG_CACHE": "/c"}).cache == Path("/c")
+    file.write_text('cash = "/scratch/x"\n')
+    with pytest.raises(CatalogError, match="did you mean 'cache'"):
+        read_settings(environment)

@@ -1,0 +1,259 @@
+"""The program as its user meets it: help, one-line errors, exit codes, light start-up."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lumiimg.cli.main import COMMANDS, main
+from lumiimg.errors import ExitCode, LumiimgError, one_line
+from tests.unit.conftest import BASE, LAYER, MakeLayer
+
+HEAVY = ("requests", "docker", "spython", "rich.progress", "urllib3", "packaging")
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+NAMES = ["build", "check", "log", "list", "show"]
+
+
+def loaded_after(*argv: str) -> set[str]:
+    program = (
+        "import sys\nfrom lumiimg.cli.main import main\n"
+        f"try: main({list(argv)!r})\nexcept SystemExit: pass\n"
+        "sys.stderr.write('MODULES ' + ' '.join(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stderr.rpartition("MODULES ")[2].split())
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--help"],
+        *([name, "--help"] for name in NAMES),
+        ["log", str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent.log")],
+        ["build", "--recipe", "demo", "--dry-run"],
+    ],
+    ids=" ".join,
+)
+def test_what_starts_often_imports_nothing_heavy(argv: list[str]) -> None:
+    loaded = loaded_after(*argv)
+    assert "lumiimg.cli.main" in loaded
+    assert not loaded & set(HEAVY)
+
+
+def test_help_imports_no_room_at_all() -> None:
+    rooms = {name for name in loaded_after("--help") if name.startswith("lumiimg.")}
+    assert {name.split(".")[1] for name in rooms} == {"cli", "errors"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_command_explains_itself_within_80_columns(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([name, "--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert "usage: " in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == ExitCode.GOOD
+    text = capsys.readouterr().out
+    assert len(COMMANDS) == len(NAMES)
+    assert all(re.search(rf"^    {name} ", text, re.MULTILINE) for name in NAMES)
+    assert "lumiimg check IMAGE" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "what"),
+    [
+        (["bild"], "invalid choice: 'bild'"),
+        (["build", "--add"], "expected one argument"),
+        (["build", "--bas", "x"], "--bas"),
+        (["check"], "required: IMAGE"),
+        (["check", "--level", "run", "x"], "invalid choice: 'run'"),
+        (["build", "--base", "a\nb"], r"'a\nb'"),
+    ],
+)
+@pytest.mark.usefixtures("clean_home")
+def test_wrong_usage_is_one_line_and_exit_2(argv: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(argv)
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    assert code == ExitCode.BAD_INPUT
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert what in captured.err
+
+
+BAD_INPUT = {
+    "nothing to build": (["build"], "what should the image start from?"),
+    "unknown base": (["build", "--base", "debian13"], "did you mean debian-13?"),
+    "unknown layer": (["build", "--base", "debian-13", "--add", "netprob"], "did you mean netprobe?"),
+    "unknown recipe": (["build", "--recipe", "dem"], "did you mean demo?"),
+    "recipe that is no file": (["build", "--recipe", "no.toml"], "no.toml: cannot be read: No such file"),
+    "bad argument": (["build", "--recipe", "demo", "--arg", "x"], "is not LAYER.NAME=VALUE"),
+    "bad source": (["build", "--recipe", "demo", "--source", "x"], "is not NAME=FILE or NAME=URL"),
+    "bad mirror": (["build", "--recipe", "demo", "--mirror", "x"], "is not FROM=TO"),
+    "folder as output": (["build", "--recipe", "demo", "-o", "."], ".: is a folder"),
+    "no such output folder": (["build", "--recipe", "demo", "-o", "no/x.sif"], "no: no such folder"),
+    "layers folder": (["list", "--layers", "nowhere"], "nowhere: is not a folder"),
+    "image that is not there": (["check", "nowhere.sif"], "nowhere.sif"),
+    "log that is not there": (["log", "nowhere.out"], "nowhere.out: cannot be read"),
+    "log that is a folder": (["log", "."], ".: cannot be read: Is a directory"),
+    "unknown entry": (["show", "debian"], "did you mean debian-13?"),
+}
+
+
+@pytest.mark.parametrize(("argv", "what"), BAD_INPUT.values(), ids=BAD_INPUT.keys())
+@pytest.mark.usefixtures("clean_home")
+def test_bad_input_is_one_line_and_exit_2(
+    argv: list[str], what: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert main(argv) == ExitCode.BAD_INPUT
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert what in captured.err
+    assert sorted(tmp_path.rglob("*")) == before, "something was left"
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_an_output_that_exists_is_kept_without_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "it's mine.sif"
+    output.write_text("precious")
+    assert main(["build", "--recipe", "demo", "-o", str(output)]) == ExitCode.BAD_INPUT
+    assert "exists already; --force replaces it" in capsys.readouterr().err
+    assert output.read_text() == "precious"
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_a_dry_run_needs_no_engine_and_says_what_it_would_take(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    argv = ["build", "--base", "debian-13", "--add", "aws-ofi-nccl", "--mirror", "debian=http://m/debian", "--dry-run"]
+    assert main(argv) == ExitCode.GOOD
+    text = capsys.readouterr().out
+    assert "debian-13" in text
+    assert "sha256 " in text
+    assert main([*argv, "--json"]) == ExitCode.GOOD
+    data = json.loads(capsys.readouterr().out)
+    assert data["schema"] == 1
+    assert [layer["name"] for layer in data["plan"]["layers"]] == ["debian-13", "aws-ofi-nccl"]
+    assert "Bootstrap: localimage" in data["definitions"][1]["text"]
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_definitions_are_written_with_all_that_they_need(
+    make_layer: MakeLayer, layers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_layer("base", BASE)
+    make_layer("tool", LAYER + 'files = ["tool.c"]\n', tool_c="int main;\n")
+    folder = tmp_path / 'it\'s "a" folder'
+    argv = ["build", "--layers", str(layers), "--base", "base", "--add", "tool", "--definitions", str(folder)]
+    assert main(argv) == ExitCode.GOOD
+    assert "cd " in capsys.readouterr().out
+    written = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert written == ["01-base.def", "02-tool.def", "files/tool/files/tool.c", "flat.def"]
+    assert main(argv) == ExitCode.BAD_INPUT, "a folder with something in it is not written to by surprise"
+    assert main([*argv, "--force"]) == ExitCode.GOOD
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_without_an_engine_a_build_says_what_is_missing_and_exits_4(
+    make_layer: MakeLayer,
+    layers: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_layer("base", BASE)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    argv = ["build", "--layers", str(layers), "--base", "base", "-o", str(tmp_path / "x.sif")]
+    assert main(argv) == ExitCode.MISSING_HERE
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "apptainer: not found" in error
+    assert "singularity: not found" in error
+    assert "install Apptainer" in error
+    # a program of that name that fails at once is no engine
+    broken = tmp_path / "singularity"
+    broken.write_text("#!/bin/sh\necho 'bad library' >&2\nexit 127\n")
+    broken.chmod(0o755)
+    assert main(argv) == ExitCode.MISSING_HERE
+    assert "exit 127, bad library" in capsys.readouterr().err
+    assert not (tmp_path / "x.sif").exists()
+
+
+def test_the_log_commands_exit_code_is_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent-cut.log"
+    assert main(["log", str(log), "--json"]) == ExitCode.NO
+    captured = capsys.readouterr()
+    data = json.loads(captured.out)
+    assert data["verdict"] == "plugin-missing"
+    assert data["causes"][0]["evidence"][0]["file"] == str(log)
+    assert "plugin-missing" in captured.err
+    empty = tmp_path / "empty.out"
+    empty.write_bytes(b"")
+    assert main(["log", str(empty)]) == ExitCode.UNDECIDED
+    assert "NCCL_DEBUG=INFO" in capsys.readouterr().out
+
+
+def test_a_line_without_end_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    log = tmp_path / "long.out"
+    with log.open("wb") as stream:
+        stream.truncate(300_000_000)  # one sparse line of NUL bytes
+        stream.seek(0, 2)
+        stream.write(b"\nh:1:1 [0] NCCL INFO Using network Socket\n")
+    program = [sys.executable, "-m", "lumiimg", "log", str(log)]
+    limited = subprocess.run(
+        program,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (500_000_000, 500_000_000)),
+    )
+    assert limited.returncode == ExitCode.NO, limited.stderr
+    assert limited.stdout.startswith("socket: ")
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_list_shows_what_is_broken_as_broken(
+    make_layer: MakeLayer, layers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_layer("mine", LAYER)
+    make_layer("oops", 'kind = "lair"\n')
+    assert main(["list", "--layers", str(layers), "--json"]) == ExitCode.GOOD
+    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)["entries"]}
+    assert entries["mine"]["kind"] == "layer"
+    assert entries["oops"]["kind"] == "broken"
+    assert "allowed: base, layer" in entries["oops"]["summary"]
+    assert entries["demo"]["kind"] == "recipe"
+
+
+def test_output_into_a_closed_pipe_is_no_traceback() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb") as gone:
+        done = subprocess.run(
+            [sys.executable, "-m", "lumiimg", "list"], stdout=gone, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert "Traceback" not in done.stderr
+    assert done.stderr == ""
+
+
+def test_a_message_stays_one_line_whatever_a_file_is_called() -> None:
+    error = LumiimgError("bad\nthing", where="a\x1b[31m\r\nlumiimg: all is well", hint="do\tthis")
+    assert str(error).isprintable()
+    assert one_line("é\u202e") == "é\\u202e"

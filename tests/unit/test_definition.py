@@ -1,0 +1,181 @@
+"""Definition files hold what was meant, or are refused: no trap of their format is written."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lumiimg.catalog.catalogue import Catalogue
+from lumiimg.definition.text import (
+    LINE_LIMIT_BYTES,
+    DefinitionError,
+    checked_body,
+    checked_target,
+    quote_bash,
+    quote_sh,
+)
+from lumiimg.definition.writer import Definition, layers_of, write_chain, write_flat
+from lumiimg.resolve.lock import Request, resolve
+from lumiimg.resolve.mirrors import Mirrors
+from tests.tools import need
+from tests.unit.conftest import BASE, LAYER, MakeLayer
+
+GOLDEN = Path(__file__).parents[1] / "fixtures" / "definitions"
+TRAPS = {
+    "section": ("cat <<E\n%labels\nE", "begins with '%labels'"),
+    "indented section": ("cat <<E\n  \t%post\nE", "begins with '%post'"),
+    "lone percent": ("cat <<E\n%\nE", "begins with '%'"),
+    "build argument": ("echo '{{ VERSION }}'", "holds '{{'"),
+    "carriage return": ("echo x\r\necho y", "carriage return"),
+    "NUL": ("echo \0", "NUL byte"),
+    "overlong": ("x" * (LINE_LIMIT_BYTES + 1), "longer than"),
+}
+
+
+@pytest.mark.parametrize(("body", "what"), TRAPS.values(), ids=TRAPS.keys())
+def test_a_script_that_the_engine_would_misread_is_refused_with_its_line(body: str, what: str) -> None:
+    with pytest.raises(DefinitionError, match=what) as caught:
+        checked_body(f"true\n{body}\n", "layers/x/post.sh")
+    line = 2 + body[: body.find("%")].count("\n") if "%" in body else 2
+    assert str(caught.value).startswith(f"layers/x/post.sh:{line}: ")
+    assert caught.value.hint
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("body", ["echo 100%done", "printf '%s'", "# {a} {{}}"[:7], "cat <<E\n#!x\n a\\\n\tb  \nE"])
+def test_an_ordinary_script_stays_as_it_is(body: str) -> None:
+    assert checked_body(body, "x") == body + "\n"
+
+
+@pytest.mark.parametrize("target", ["/tmp", "/tmp/x", "/var/tmp/x", "/proc/x", "/dev/x"])
+def test_targets_that_the_engine_mounts_over_are_refused(target: str) -> None:
+    with pytest.raises(DefinitionError, match="would be lost"):
+        checked_target(target, "x")
+
+
+@pytest.mark.parametrize("target", ["opt/x", "/opt/../tmp/x", "/opt/a b", "/opt/'x'"])
+def test_targets_that_engines_read_differently_are_refused(target: str) -> None:
+    with pytest.raises(DefinitionError):
+        checked_target(target, "x")
+    assert checked_target("/opt/x-1.0_y", "x") == "/opt/x-1.0_y"
+
+
+# What the kernel passes in an argument: anything but NUL; surrogates stand for bytes that are no UTF-8.
+VALUES = st.text(st.characters(exclude_characters="\0"), max_size=40).filter(
+    lambda text: all(not 0xD800 <= ord(c) <= 0xDFFF for c in text)
+)
+
+
+@given(VALUES)
+def test_a_quoted_value_cannot_leave_its_line(value: str) -> None:
+    quoted = quote_bash(value)
+    assert quoted.isprintable()
+    assert "{{" not in quoted
+    assert "%" not in quoted
+
+
+def test_bash_reads_back_every_value() -> None:
+    bash = need("bash")
+    odd = ["", "a b", "it's", '"', "$(id)", "`id`", "a\nb", "%post\n", "{{x}}", "\\", "\t", "ä€😀", "\x01ab", "!", "*"]
+    for value in odd:
+        script = f"printf %s {quote_bash(value)}"
+        done = subprocess.run([bash, "-c", script], capture_output=True, check=True)
+        assert done.stdout.decode() == value, value
+
+
+@given(st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=30).filter(str.isprintable))
+def test_an_environment_value_has_no_build_argument_in_it(value: str) -> None:
+    assert "{{" not in quote_sh(value, "x")
+
+
+def test_sh_reads_back_every_value_and_control_characters_are_refused() -> None:
+    for value in ["", "a b", "it's", '"', "$(id)", "`id`", "{{x}}", "{{{{", "\\", "ä€", "%x"]:
+        done = subprocess.run(["/bin/sh", "-c", f"printf %s {quote_sh(value, 'x')}"], capture_output=True, check=True)
+        assert done.stdout.decode() == value, value
+    for value in ["a\nb", "\x1b[31m", "\t"]:
+        with pytest.raises(DefinitionError, match="control character"):
+            quote_sh(value, "layer.toml")
+
+
+TOP = LAYER + (
+    'files = ["tool.c"]\n'
+    '[arguments.PREFIX]\ndefault = "/opt/top"\nhelp = "where"\n'
+    '[arguments.NOTE]\ndefault = ""\nhelp = "free text"\n'
+    '[sources.top-src]\nurl = "https://x.test/t.tar.gz"\nfile = "t.tar.gz"\nkey = "one"\nsource = "s"\n'
+    f'[sources.top-src.sha256]\none = "{"0" * 64}"\n'
+    '[environment.set]\nTOP_MODE = "it\'s {PREFIX}"\n'
+    '[environment.prepend]\nLD_LIBRARY_PATH = "{PREFIX}/lib"\n'
+)
+
+
+@pytest.fixture
+def stack(layers: Path, make_layer: MakeLayer) -> tuple[tuple[Definition, ...], Definition]:
+    make_layer("base", BASE, post="echo base\n")
+    make_layer("middle", post="cat >/etc/x <<'E'\n# kept as it is\n\tE\nE\n", test_sh="test -e /etc/x\n")
+    make_layer("top", TOP, post='make -C "$LAYER_FILES" PREFIX="$PREFIX"\n', tool_c="int x;\n", test_sh="true\n")
+    request = Request("base", ("middle", "top"), {("top", "NOTE"): "two\nlines, %post and {{x}}"})
+    lock = resolve(request, Catalogue((layers,), ()), Mirrors({}), "")
+    return write_chain(lock), write_flat(lock)
+
+
+def test_the_chain_and_the_flat_definition_are_written_as_agreed(
+    stack: tuple[tuple[Definition, ...], Definition], request: pytest.FixtureRequest
+) -> None:
+    """Golden texts; after a wanted change: pytest --update-golden, and read the diff."""
+    chain, flat = stack
+    for definition in (*chain, flat):
+        golden = GOLDEN / f"{definition.name}.def"
+        if request.config.getoption("--update-golden"):
+            golden.parent.mkdir(exist_ok=True)
+            golden.write_text(definition.text)
+        assert definition.text == golden.read_text(), golden.name
+
+
+def test_a_definition_names_no_path_of_this_machine(
+    stack: tuple[tuple[Definition, ...], Definition], layers: Path
+) -> None:
+    chain, flat = stack
+    for definition in (*chain, flat):
+        assert str(layers) not in definition.text
+        for file in definition.files:
+            assert not Path(file.path).is_absolute()
+            assert file.path in definition.text
+
+
+def test_each_link_of_the_chain_starts_from_the_one_before(
+    stack: tuple[tuple[Definition, ...], Definition],
+) -> None:
+    chain, flat = stack
+    assert [definition.parent for definition in chain] == [None, "01-base", "02-middle"]
+    assert "From: 02-middle.sif" in chain[2].text
+    assert flat.parent is None
+    assert flat.layers == ("base", "middle", "top")
+
+
+def test_the_scripts_are_valid_shell(stack: tuple[tuple[Definition, ...], Definition], tmp_path: Path) -> None:
+    bash = need("bash")
+    chain, flat = stack
+    for definition in (*chain, flat):
+        for section in definition.text.split("\n%")[1:]:
+            header, _, body = section.partition("\n")
+            if header.split()[0] in {"post", "test", "environment"}:
+                script = tmp_path / "script"
+                script.write_text(body)
+                subprocess.run([bash, "-n", str(script)], check=True)
+
+
+def test_the_labels_tell_the_stack() -> None:
+    labels = {"lumiimg.layer.02": "b", "lumiimg.layer.01": "a", "other": "x"}
+    assert layers_of(labels) == ["a", "b"]
+
+
+def test_a_trap_in_a_layers_script_names_the_layers_file(layers: Path, make_layer: MakeLayer) -> None:
+    make_layer("base", BASE, post="true\ncat <<E\n%help\nE\n")
+    lock = resolve(Request("base"), Catalogue((layers,), ()), Mirrors({}), "")
+    with pytest.raises(DefinitionError) as caught:
+        write_chain(lock)
+    assert f"{layers}/base/post.sh:3: " in str(caught.value)

@@ -1,0 +1,218 @@
+"""ELF facts: those of real libraries are what pyelftools says; whatever the bytes, ElfError is the only error."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elftools.elf.dynamic import DynamicSegment
+from elftools.elf.elffile import ELFFile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lumiimg.elf.facts import BytesReader, ElfError, exported_symbols, read_elf
+from tests.unit.elf_builder import gcc, library, needs, rpath, runpath
+
+_DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/bin")
+_GOOD = struct.Struct("<HHIQQQIHHHHHH")
+
+
+def _real_files(count: int) -> list[Path]:
+    found = [
+        path
+        for directory in _DIRECTORIES
+        for path in sorted(Path(directory).glob("*"))
+        if path.is_file() and not path.is_symlink() and 64 < path.stat().st_size < 2 << 20
+        if path.read_bytes()[:4] == b"\x7fELF"
+    ]
+    return found[:: max(1, len(found) // count)][:count]
+
+
+@pytest.mark.parametrize("path", _real_files(40), ids=lambda path: path.name)
+def test_facts_are_those_of_pyelftools(path: Path) -> None:
+    facts = read_elf(BytesReader(path.read_bytes()))
+    with path.open("rb") as file:
+        elf: Any = ELFFile(file)
+        segments = list(elf.iter_segments())
+        assert facts.elf_class == elf.elfclass
+        assert facts.type == {"ET_EXEC": 2, "ET_DYN": 3, "ET_REL": 1}[elf["e_type"]]
+        tags: list[Any] = [tag for s in segments if isinstance(s, DynamicSegment) for tag in s.iter_tags()]
+        assert facts.needed == tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED")
+        for name, value in (("SONAME", facts.soname), ("RPATH", facts.rpath), ("RUNPATH", facts.runpath)):
+            assert [getattr(tag, name.lower()) for tag in tags if tag.entry.d_tag == f"DT_{name}"] == (
+                [value] if value is not None else []
+            )
+        interpreters = [s.get_interp_name() for s in segments if s["p_type"] == "PT_INTERP"]
+        assert interpreters == ([facts.interpreter] if facts.interpreter else [])
+        needs_section = elf.get_section_by_name(".gnu.version_r")
+        expected = (
+            [(v.name, a.name, bool(a["vna_flags"] & 2)) for v, each in needs_section.iter_versions() for a in each]
+            if needs_section
+            else []
+        )
+        assert [(need.file, need.name, need.weak) for need in facts.version_needs] == expected
+        definitions = elf.get_section_by_name(".gnu.version_d")
+        assert list(facts.version_definitions) == (
+            [next(iter(aux)).name for _, aux in definitions.iter_versions()] if definitions else []
+        )
+        build_ids = [
+            note["n_desc"]
+            for s in segments
+            if s["p_type"] == "PT_NOTE"
+            for note in s.iter_notes()
+            if note["n_type"] == "NT_GNU_BUILD_ID"
+        ]
+        assert facts.build_id == (build_ids[0] if build_ids else None)
+        symbols = elf.get_section_by_name(".dynsym")
+        names = {
+            symbol.name
+            for symbol in (symbols.iter_symbols() if symbols else ())
+            if symbol["st_shndx"] != "SHN_UNDEF"
+            and symbol["st_info"]["bind"] in ("STB_GLOBAL", "STB_WEAK", "STB_LOOS")
+            and symbol["st_other"]["visibility"] in ("STV_DEFAULT", "STV_PROTECTED")
+        }
+        assert exported_symbols(BytesReader(path.read_bytes())) == names
+
+
+def test_facts_of_a_file_without_section_headers(tmp_path: Path) -> None:
+    liba = library(tmp_path / "liba.so.1", *runpath("$ORIGIN/x"), "-Wl,-z,nodefaultlib")
+    data = bytearray(liba.read_bytes())
+    whole = read_elf(BytesReader(bytes(data)))
+    data[40:48] = bytes(8)
+    data[60:64] = bytes(4)
+    assert read_elf(BytesReader(bytes(data))) == whole
+    assert (whole.soname, whole.runpath, whole.rpath) == ("liba.so.1", "$ORIGIN/x", None)
+    assert whole.flags_1 & 0x800
+
+
+@pytest.mark.parametrize("style", ["sysv", "gnu", "both"])
+def test_exported_symbols_are_counted_by_either_hash_table(tmp_path: Path, style: str) -> None:
+    source = (
+        "int ncclNetPlugin_v8; int ncclNetPlugin_v6; int other; static int hidden; int undefined(void);"
+        '__attribute__((visibility("hidden"))) int ncclNetPlugin_hidden;'
+        "int call(void) { return undefined() + hidden; }"
+    )
+    path = library(tmp_path / "libnet.so", f"-Wl,--hash-style={style}", source=source)
+    reader = BytesReader(path.read_bytes())
+    assert exported_symbols(reader, "ncclNetPlugin_v") == {"ncclNetPlugin_v8", "ncclNetPlugin_v6"}
+    assert exported_symbols(reader) == {"ncclNetPlugin_v8", "ncclNetPlugin_v6", "other", "call"}
+
+
+def test_stack_tls_rpath_and_isa(tmp_path: Path) -> None:
+    path = library(
+        tmp_path / "liba.so",
+        "-Wl,-z,execstack",
+        "-Wl,-z,x86-64-v3",
+        "-Wl,--no-warn-execstack",
+        *rpath("/x"),
+        source="__thread char block[4096]; void *f(void) { return block; }",
+    )
+    facts = read_elf(BytesReader(path.read_bytes()))
+    assert facts.executable_stack
+    assert facts.tls_size_bytes == 4096
+    assert facts.rpath == "/x"
+    assert facts.isa_needed is not None
+    assert facts.isa_needed & 4
+
+
+def test_relative_relocations_are_seen(tmp_path: Path) -> None:
+    path = library(
+        tmp_path / "liba.so", "-Wl,-z,pack-relative-relocs", source="static int a; int *p[4] = {&a, &a, &a, &a};"
+    )
+    assert read_elf(BytesReader(path.read_bytes())).has_relr
+
+
+def test_static_program_has_no_dynamic_segment(tmp_path: Path) -> None:
+    path = gcc(tmp_path / "prog", "-static", "-Wl,-e,start", source="void start(void) {}")
+    facts = read_elf(BytesReader(path.read_bytes()))
+    assert not facts.is_dynamic
+    assert facts.needed == ()
+
+
+def _good_file() -> bytes:
+    return next(path.read_bytes() for path in _real_files(200) if ".so" in path.name and path.stat().st_size < 200_000)
+
+
+def _with(data: bytes, offset: int, value: bytes) -> bytes:
+    return data[:offset] + value + data[offset + len(value) :]
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        pytest.param(lambda _: b"", id="empty"),
+        pytest.param(lambda d: d[:4], id="magic-only"),
+        pytest.param(lambda d: d[:63], id="63-bytes"),
+        pytest.param(lambda d: d[:64], id="header-only"),
+        pytest.param(lambda d: _with(d, 4, b"\3"), id="class-3"),
+        pytest.param(lambda d: _with(d, 5, b"\0"), id="no-byte-order"),
+        pytest.param(lambda d: _with(d, 56, b"\xff\xff"), id="65535-program-headers"),
+        pytest.param(lambda d: _with(d, 54, b"\0\0"), id="entry-size-0"),
+        pytest.param(lambda d: _with(d, 54, b"\x39\0"), id="entry-size-57"),
+        pytest.param(lambda d: _with(d, 32, b"\xff" * 8), id="program-headers-past-end"),
+        pytest.param(lambda _: b"INPUT(libc.so.6)\n" * 20, id="linker-script"),
+    ],
+)
+def test_hostile_header_is_an_elf_error(mutate: object) -> None:
+    assert callable(mutate)
+    with pytest.raises(ElfError):
+        read_elf(BytesReader(mutate(_good_file())))
+
+
+def _dynamic_offset(data: bytes) -> int:
+    count = int.from_bytes(data[56:58], "little")
+    for index in range(count):
+        at = 64 + 56 * index
+        if data[at : at + 4] == b"\2\0\0\0":
+            return int.from_bytes(data[at + 8 : at + 16], "little")
+    raise AssertionError
+
+
+@pytest.mark.parametrize("tag", [1, 5, 10, 14, 0x6FFFFFFC, 0x6FFFFFFE])
+def test_dynamic_entry_that_points_nowhere_is_an_elf_error(tag: int) -> None:
+    needs("gcc")
+    data = _good_file()
+    at = _dynamic_offset(data)
+    while int.from_bytes(data[at : at + 8], "little") not in (tag, 0):
+        at += 16
+    if data[at] == 0:
+        pytest.skip("the sample file has no such entry")
+    if tag == 10:  # DT_STRSZ: too small for the names in use
+        with pytest.raises(ElfError):
+            read_elf(BytesReader(_with(data, at + 8, struct.pack("<Q", 1))))
+        return
+    with pytest.raises(ElfError):
+        read_elf(BytesReader(_with(data, at + 8, b"\xff" * 8)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 4000), st.binary(min_size=1, max_size=8)), min_size=1, max_size=6))
+@settings(max_examples=300, deadline=2000)
+def test_no_other_error_whatever_the_bytes(changes: list[tuple[int, bytes]]) -> None:
+    data = bytearray(_FUZZ_SEED)
+    for offset, value in changes:
+        data[offset : offset + len(value)] = value
+    for read in (read_elf, exported_symbols):
+        with contextlib.suppress(ElfError):
+            read(BytesReader(bytes(data)))
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=100, deadline=2000)
+def test_no_other_error_for_bytes_behind_a_good_magic(tail: bytes) -> None:
+    with pytest.raises(ElfError):
+        read_elf(BytesReader(b"\x7fELF\2\1\1" + bytes(9) + b"\3\0\x3e\0" + tail[:30]))
+
+
+_FUZZ_SEED = _good_file()
+
+
+def test_facts_of_one_file_take_a_fraction_of_a_millisecond() -> None:
+    readers = [BytesReader(path.read_bytes()) for path in _real_files(100)]
+    start = time.perf_counter()
+    for reader in readers:
+        read_elf(reader)
+    assert (time.perf_counter() - start) / len(readers) < 0.001

@@ -1,0 +1,60 @@
+"""The loader model over this machine's own root, against this machine's own ld.so."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from lumiimg.elf.files import Files
+from lumiimg.elf.hwcaps import levels_of_cpu
+from lumiimg.elf.loader import Process, Settings, glibc_version, libc_kind
+from lumiimg.image import open_image
+from tests.unit.elf_builder import LOADER, ask_loader
+
+_SAMPLE = 60
+
+
+def _elf_files() -> list[Path]:
+    found: list[Path] = []
+    for directory in ("/usr/bin", "/usr/sbin", "/usr/lib/x86_64-linux-gnu", "/usr/lib64"):
+        for path in sorted(Path(directory).glob("*")):
+            if path.is_file():
+                with path.open("rb") as file:
+                    if file.read(20)[:5] == b"\x7fELF\x02":
+                        found.append(path)
+    return random.Random(2026).sample(found, min(_SAMPLE, len(found)))  # noqa: S311
+
+
+@pytest.mark.skipif(not Path(LOADER).exists(), reason="no glibc of x86-64 here")
+def test_names_order_and_paths_are_those_of_ld_so() -> None:
+    cpuinfo = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    flags = next(line for line in cpuinfo.splitlines() if line.startswith("flags")).split()
+    settings = Settings(hwcaps=levels_of_cpu(flags))
+    with open_image(Path("/")) as image:
+        files = Files(image.root)
+        for path in _elf_files():
+            outcome = Process(image.root, settings, files=files).start(str(path))
+            real = ask_loader(path)
+            if " error while loading " in real.errors:
+                assert outcome.errors[0] in real.errors
+                continue
+            found = [lib.path for lib in outcome.objects[1:]]
+            assert found == [where for where in real.printed.values() if where not in (None, "statically linked")], path
+            assert {m.name for m in outcome.missing} == {n for n, where in real.printed.items() if where is None}, path
+
+
+@pytest.mark.skipif(not Path(LOADER).exists(), reason="no glibc of x86-64 here")
+def test_version_and_kind_of_the_c_library() -> None:
+    import platform  # noqa: PLC0415
+
+    with open_image(Path("/")) as image:
+        assert libc_kind(image.root) == "glibc"
+        assert glibc_version(image.root) == platform.libc_ver()[1]
+
+
+def test_a_root_without_a_c_library_has_none(tmp_path: Path) -> None:
+    with open_image(tmp_path) as image:
+        assert libc_kind(image.root) is None
+        assert glibc_version(image.root) is None

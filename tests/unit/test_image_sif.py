@@ -1,0 +1,183 @@
+"""SIF: what Apptainer writes is read; what contradicts itself is named in one line, and nothing else is ever raised."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lumiimg.image import ImageError, ImageKind, open_image
+from tests.unit.elf_builder import needs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEFINITION, PARTITION, SIGNATURE, JSON, OCI_INDEX = 0x4001, 0x4004, 0x4005, 0x4006, 0x400A
+_TABLE_AT = 4096
+
+
+def _partition(file_system: int = 1, kind: int = 2) -> bytes:
+    return struct.pack("<ii3s", file_system, kind, b"02\0")
+
+
+def _sif(
+    objects: list[tuple[int, str, bytes, bytes]], *, total: int | None = None, used: int = 1, shift: int = 0
+) -> bytes:
+    """Write a SIF by hand; objects are (type, name, content, extra)."""
+    table = b""
+    body = b""
+    start = _TABLE_AT + 585 * 8
+    for number, (kind, name, content, extra) in enumerate(objects, 1):
+        body += bytes(-(start + len(body)) % 4096)
+        offset = start + len(body) + shift
+        sizes = (offset, len(content), len(content), 0, 0, 0, 0)
+        table += struct.pack("<iBIII7q128s384s", kind, used, number, 0xF0000001, 0, *sizes, name.encode(), extra)
+        body += content
+    count = len(objects) if total is None else total
+    numbers = (0, 0, 0, count, _TABLE_AT, 585 * count, start, len(body))
+    try:
+        header = struct.pack("<32s10s3s3s16s8q", b"#!/run", b"SIF_MAGIC\0", b"01\0", b"02\0", bytes(16), *numbers)
+    except struct.error:
+        raise AssertionError from None
+    return header.ljust(_TABLE_AT, b"\0") + table.ljust(585 * 8, b"\0") + body
+
+
+@pytest.fixture(scope="module")
+def squashfs(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    needs("mksquashfs")
+    folder = tmp_path_factory.mktemp("sif")
+    scripts = folder / "tree/.singularity.d/env"
+    scripts.mkdir(parents=True)
+    (scripts / "10-docker2singularity.sh").write_text(
+        'export PATH="${PATH:-"/usr/bin:/bin"}"\nexport A="${A:-"v w"}"\n'
+    )
+    (scripts / "90-environment.sh").write_text('export LD_LIBRARY_PATH="/opt/x:${LD_LIBRARY_PATH:-}"\n')
+    (folder / "tree/hello").write_text("hello")
+    subprocess.run(["mksquashfs", folder / "tree", folder / "s", "-all-root", "-no-progress", "-quiet"], check=True)
+    return (folder / "s").read_bytes()
+
+
+def _metadata() -> bytes:
+    attributes = {"labels": {"maintainer": "me", "n": 3}, "deffile": "x"}
+    return json.dumps({"data": {"attributes": attributes}, "type": "container"}).encode()
+
+
+def _good(squashfs: bytes) -> list[tuple[int, str, bytes, bytes]]:
+    return [
+        (DEFINITION, "", b"Bootstrap: docker\n", b""),
+        (JSON, "inspect-metadata.json", _metadata(), b""),
+        (PARTITION, "squash", squashfs, _partition()),
+        (SIGNATURE, "", b"signed", b""),
+    ]
+
+
+def _write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_files_labels_environment_and_definition(squashfs: bytes, tmp_path: Path) -> None:
+    with open_image(_write(tmp_path / "name-says-nothing", _sif(_good(squashfs)))) as image:
+        assert image.kind is ImageKind.SIF
+        assert image.architecture == "amd64"
+        assert image.root.read_bytes("/hello", 100) == b"hello"
+        assert image.labels == {"maintainer": "me", "n": "3"}
+        assert image.definition == "Bootstrap: docker\n"
+        assert image.environment == {"PATH": "/usr/bin:/bin", "A": "v w", "LD_LIBRARY_PATH": "/opt/x:"}
+        assert image.warnings == ()
+
+
+def test_overlay_partition_is_a_warning(squashfs: bytes, tmp_path: Path) -> None:
+    objects = [*_good(squashfs), (PARTITION, "overlay", squashfs, _partition(kind=4))]
+    with open_image(_write(tmp_path / "a.sif", _sif(objects))) as image:
+        assert image.warnings == ("overlay partition 5 is not read: what it adds or changes is not seen",)
+
+
+def test_image_of_apptainer_itself(squashfs: bytes, tmp_path: Path) -> None:
+    needs("apptainer")
+    (tmp_path / "s.sqfs").write_bytes(squashfs)
+    path = tmp_path / "a.sif"
+    subprocess.run(["apptainer", "sif", "new", path], check=True, capture_output=True)
+    add = ["--datatype", "4", "--partfs", "1", "--parttype", "2", "--partarch", "2", "--groupid", "1"]
+    subprocess.run(["apptainer", "sif", "add", *add, path, tmp_path / "s.sqfs"], check=True, capture_output=True)
+    with open_image(path) as image:
+        assert image.root.read_bytes("/hello", 100) == b"hello"
+        assert image.labels == {}
+        assert image.definition is None
+
+
+def _only(kind: int, squashfs: bytes, extra: bytes = b"") -> bytes:
+    return _sif([(kind, "", squashfs, extra)])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        pytest.param(lambda s: _sif(_good(s), total=-1), "claims -1 descriptors", id="total-minus-one"),
+        pytest.param(lambda s: _sif(_good(s), total=2**40), "descriptors", id="total-huge"),
+        pytest.param(lambda s: _sif(_good(s), used=2), "used flag", id="used-2"),
+        pytest.param(lambda s: _sif(_good(s), used=0), "without a root", id="unused"),
+        pytest.param(lambda s: _sif(_good(s), shift=-(10**6)), "offset -", id="offset-negative"),
+        pytest.param(lambda s: _sif(_good(s), shift=10**9), "cut off", id="offset-past-end"),
+        pytest.param(lambda s: _sif(_good(s), shift=-8192), "overlap", id="over-the-descriptors"),
+        pytest.param(lambda s: _sif([*_good(s), _good(s)[2]]), "2 root file systems", id="two-roots"),
+        pytest.param(lambda s: _only(DEFINITION, s), "without a root", id="no-root"),
+        pytest.param(lambda s: _only(OCI_INDEX, s), "OCI-SIF", id="oci-sif"),
+        pytest.param(lambda s: _only(PARTITION, s, _partition(5)), "encrypted", id="encrypted"),
+        pytest.param(lambda s: _only(PARTITION, s, _partition(6)), "encrypted", id="gocryptfs"),
+        pytest.param(lambda s: _only(PARTITION, s, _partition(2)), "ext3", id="ext3"),
+        pytest.param(lambda s: _only(PARTITION, s, _partition(9)), "unknown format", id="unknown-format"),
+        pytest.param(
+            lambda _: _only(PARTITION, b"not squashfs" * 20, _partition()), "not a squashfs", id="no-squashfs"
+        ),
+        pytest.param(lambda _: _only(PARTITION, b"", _partition()), "cut off", id="zero-length"),
+        pytest.param(lambda s: _sif(_good(s))[:-3000], "cut off", id="partial-download"),
+        pytest.param(lambda s: _sif(_good(s))[:5000], "cut off", id="cut-in-descriptors"),
+        pytest.param(lambda s: _sif(_good(s))[:100], "cut off", id="cut-in-header"),
+        pytest.param(lambda _: b"#!/bin/sh\necho hello\n", "neither", id="a-script-named-sif"),
+        pytest.param(lambda _: b"", "empty", id="empty"),
+    ],
+)
+def test_hostile_file_is_named_in_one_line(squashfs: bytes, tmp_path: Path, make: object, words: str) -> None:
+    assert callable(make)
+    with pytest.raises(ImageError, match=words) as caught:
+        open_image(_write(tmp_path / "bad\nname.sif", make(squashfs)))
+    assert "\n" not in str(caught.value)
+
+
+def test_two_objects_over_each_other_are_named(squashfs: bytes, tmp_path: Path) -> None:
+    data = bytearray(_sif(_good(squashfs)))
+    second, third = (_TABLE_AT + 585 * index + 17 for index in (1, 2))
+    data[second : second + 8] = data[third : third + 8]
+    with pytest.raises(ImageError, match="overlap"):
+        open_image(_write(tmp_path / "a.sif", bytes(data)))
+
+
+def test_missing_file_and_fifo_are_image_errors(tmp_path: Path) -> None:
+    import os  # noqa: PLC0415
+
+    with pytest.raises(ImageError, match="No such file"):
+        open_image(tmp_path / "nowhere.sif")
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ImageError, match="neither a file nor a folder"):
+        open_image(tmp_path / "fifo")
+
+
+@given(st.lists(st.tuples(st.integers(0, 3000), st.binary(min_size=1, max_size=8)), min_size=1, max_size=5))
+@settings(max_examples=200, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_other_error_whatever_the_bytes(squashfs: bytes, tmp_path: Path, changes: list[tuple[int, bytes]]) -> None:
+    data = bytearray(_sif(_good(squashfs)))
+    for offset, value in changes:
+        at = offset if offset < 128 else _TABLE_AT + offset - 128
+        data[at : at + len(value)] = value
+    path = _write(tmp_path / "fuzz.sif", bytes(data))
+    with contextlib.suppress(ImageError), open_image(path) as image:
+        assert isinstance(image.labels, dict)
+        assert isinstance(image.environment, dict)
+        assert image.definition is None or isinstance(image.definition, str)

@@ -1,0 +1,367 @@
+"""What the squashfs reader sees of a file system that the real mksquashfs made is the tree that was packed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import stat
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_image
+from tests.unit.elf_builder import needs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_READ = ("gzip", "xz", "zstd", "lzma")
+_NOT_READ = ("lz4", "lzo")
+_BAD_NAME = b"not-utf8-\xff\xfe"
+
+
+def _fill(root: Path) -> None:
+    noise = random.Random(7)  # noqa: S311
+    (root / "empty").write_bytes(b"")
+    (root / "small").write_bytes(b"small\n")
+    (root / "block").write_bytes(noise.randbytes(131072))
+    (root / "large").write_bytes(b"".join(noise.randbytes(50_000) + bytes(50_000) for _ in range(9)))
+    with (root / "sparse").open("wb") as file:
+        file.seek(1 << 20)
+        file.write(b"after a hole")
+        file.truncate((3 << 20) + 17)
+    (root / "many").mkdir()
+    for index in range(5000):
+        (root / f"many/{index:05}-{'x' * (index % 40)}").write_bytes(str(index).encode() if index < 300 else b"")
+    (root / ("n" * 255)).write_bytes(b"long name")
+    Path(os.fsdecode(os.fsencode(root) + b"/" + _BAD_NAME)).write_bytes(b"odd name")
+    (root / "line\nbreak").write_bytes(b"newline")
+    (root / "setuid").write_bytes(b"#!")
+    (root / "setuid").chmod(0o4755)
+    os.link(root / "small", root / "hard")
+    (root / "deep/er").mkdir(parents=True)
+    (root / "deep/er/file").write_bytes(b"deep")
+    os.mkfifo(root / "fifo")
+    for name, target in {
+        "to-small": "small",
+        "to-absolute": "/deep/er/file",
+        "to-dir": "deep",
+        "up": "deep/../small",
+        "above": "../../../../../small",
+        "dangling": "nowhere",
+        "loop": "loop",
+        "ping": "pong",
+        "pong": "ping",
+        "through-file": "small/x",
+        "host": "/etc/passwd",
+    }.items():
+        (root / name).symlink_to(target)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = tmp_path_factory.mktemp("tree")
+    _fill(tree)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def squash(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One file system for each compression."""
+    needs("mksquashfs")
+    folder = tmp_path_factory.mktemp("squashfs")
+    made: dict[str, Path] = {}
+    for compression in (*_READ, *_NOT_READ):
+        done = subprocess.run(
+            ["mksquashfs", packed, folder / compression, "-comp", compression, "-no-progress", "-quiet"],
+            check=False,
+            capture_output=True,
+        )
+        if done.returncode == 0:
+            made[compression] = folder / compression
+    assert {"gzip", "xz"} <= made.keys()
+    return made
+
+
+@pytest.fixture(params=[*_READ, "folder"])
+def root(request: pytest.FixtureRequest, packed: Path, squash: dict[str, Path]) -> Iterator[RootFileSystem]:
+    if request.param not in {*squash, "folder"}:
+        pytest.skip(f"this mksquashfs has no {request.param}")
+    with open_image(packed if request.param == "folder" else squash[request.param]) as image:
+        yield image.root
+
+
+def _host_entries(tree: Path) -> dict[str, os.stat_result]:
+    found: dict[str, os.stat_result] = {}
+    for above, directories, files in os.walk(tree):
+        for name in (*directories, *files):
+            path = Path(above) / name
+            found[f"/{path.relative_to(tree)}"] = path.lstat()
+    return found
+
+
+def test_every_name_attribute_and_byte_is_there(root: RootFileSystem, packed: Path) -> None:
+    expected = _host_entries(packed)
+    walked = {entry.path: entry.kind for entry in root.walk()}
+    assert walked.keys() == expected.keys()
+    for path, status in expected.items():
+        seen = root.stat(path, follow=False)
+        assert seen.kind == walked[path]
+        assert (seen.uid, seen.gid, seen.mtime_s) == (status.st_uid, status.st_gid, int(status.st_mtime))
+        assert seen.permissions == stat.S_IMODE(status.st_mode)
+        if stat.S_ISREG(status.st_mode):
+            assert (seen.size_bytes, seen.links) == (status.st_size, status.st_nlink)
+            assert root.read_bytes(path, 8 << 20) == (packed / path[1:]).read_bytes()
+        elif stat.S_ISLNK(status.st_mode):
+            assert root.readlink(path) == os.readlink(packed / path[1:])  # noqa: PTH115
+
+
+def test_ranges_are_those_of_the_file(root: RootFileSystem, packed: Path) -> None:
+    for name in ("large", "sparse", "block", "small", "empty"):
+        content = (packed / name).read_bytes()
+        file = root.open(f"/{name}")
+        assert file.size == len(content)
+        for offset in (0, 1, 4095, 131071, 131072, 262143, len(content) - 1, len(content), len(content) + 5):
+            for size in (0, 1, 100, 131072, 300_000):
+                at = max(0, offset)
+                assert file.read_at(at, size) == content[at : at + size]
+        file.close()
+
+
+def test_hard_links_are_one_inode(root: RootFileSystem) -> None:
+    assert root.stat("/small").identity == root.stat("/hard").identity
+    assert root.open("/small").identity == root.open("/hard").identity
+    assert root.stat("/small").identity != root.stat("/setuid").identity
+
+
+@pytest.mark.parametrize(
+    ("path", "resolved"),
+    [
+        ("/to-small", "/small"),
+        ("/to-absolute", "/deep/er/file"),
+        ("/to-dir/er/file", "/deep/er/file"),
+        ("/to-dir/../small", "/small"),
+        ("/up", "/small"),
+        ("/above", "/small"),
+        ("/../../small", "/small"),
+        ("//deep//./er/", "/deep/er"),
+        ("/", "/"),
+        ("deep/er", "/deep/er"),
+    ],
+)
+def test_links_lead_to_files_of_the_image(root: RootFileSystem, path: str, resolved: str) -> None:
+    assert root.resolve(path) == resolved
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("/loop", "ELOOP"),
+        ("/ping/x", "ELOOP"),
+        ("/dangling", "ENOENT"),
+        ("/host", "ENOENT"),
+        ("/small/x", "ENOTDIR"),
+        ("/small/", "ENOTDIR"),
+        ("/small/..", "ENOTDIR"),
+        ("/through-file", "ENOTDIR"),
+        ("/" + "x" * 256, "ENAMETOOLONG"),
+        ("/x" * 3000, "ENAMETOOLONG"),
+        ("/deep", "EISDIR"),
+        ("/fifo", "ENXIO"),
+        ("", "ENOENT"),
+        ("/a\0b", "ENOENT"),
+        ("/\ud800", "ENOENT"),
+    ],
+)
+def test_what_cannot_be_opened_has_the_errno_of_linux(root: RootFileSystem, path: str, error: str) -> None:
+    import errno  # noqa: PLC0415
+
+    with pytest.raises(OSError, match=r".*") as caught:
+        root.open(path)
+    assert errno.errorcode[caught.value.errno or 0] == error
+
+
+def test_forty_links_are_followed_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "0").write_bytes(b"end")
+    for index in range(1, 43):
+        (tmp_path / str(index)).symlink_to(str(index - 1))
+    with open_image(tmp_path) as image:
+        assert image.root.resolve("/40") == "/0"
+        with pytest.raises(OSError, match="symbolic links"):
+            image.root.resolve("/41")
+
+
+def test_names_are_found_by_set_and_by_pattern(root: RootFileSystem) -> None:
+    assert list(root.find({"file", "hard"})) == ["/hard", "/deep/er/file"] or set(root.find({"file", "hard"})) == {
+        "/hard",
+        "/deep/er/file",
+    }
+    assert list(root.find(re.compile("to-.*"))) == ["/to-absolute", "/to-dir", "/to-small"]
+
+
+def test_list_dir_is_sorted_and_knows_kinds(root: RootFileSystem) -> None:
+    listed = root.list_dir("/deep")
+    assert [(entry.name, entry.kind) for entry in listed] == [("er", FileKind.DIRECTORY)]
+    assert len(root.list_dir("/many")) == 5000
+
+
+def test_file_over_the_limit_is_refused(root: RootFileSystem) -> None:
+    with pytest.raises(ImageError, match="limit"):
+        root.read_bytes("/large", 1000)
+
+
+@pytest.mark.parametrize("compression", _NOT_READ)
+def test_compression_that_is_not_read_is_named(squash: dict[str, Path], compression: str) -> None:
+    if compression not in squash:
+        pytest.skip(f"this mksquashfs has no {compression}")
+    with pytest.raises(ImageError, match=f"{compression} is not supported"):
+        open_image(squash[compression])
+
+
+@pytest.mark.parametrize(
+    "options", [["-no-fragments"], ["-b", "4096"], ["-b", "1M"], ["-noI", "-noD"], ["-always-use-fragments"]]
+)
+def test_other_ways_to_pack_read_the_same(packed: Path, tmp_path: Path, options: list[str]) -> None:
+    needs("mksquashfs")
+    subprocess.run(["mksquashfs", packed, tmp_path / "s", *options, "-no-progress", "-quiet"], check=True)
+    with open_image(tmp_path / "s") as image:
+        for name in ("large", "sparse", "block", "small", "empty", "many/00042-xx"):
+            assert image.root.read_bytes(f"/{name}", 8 << 20) == (packed / name).read_bytes()
+
+
+def test_opening_reads_next_to_nothing(squash: dict[str, Path]) -> None:
+    start = time.perf_counter()
+    for _ in range(20):
+        open_image(squash["gzip"]).close()
+    assert (time.perf_counter() - start) / 20 < 0.02
+
+
+def test_devices_are_listed_and_never_opened(tmp_path: Path) -> None:
+    needs("mksquashfs")
+    (tmp_path / "tree").mkdir()
+    pseudo = ["-p", "null c 666 0 0 1 3", "-p", "disk b 660 0 0 8 0"]
+    subprocess.run(["mksquashfs", tmp_path / "tree", tmp_path / "s", *pseudo, "-no-progress", "-quiet"], check=True)
+    with open_image(tmp_path / "s") as image:
+        assert image.kind is ImageKind.SQUASHFS
+        assert {entry.kind for entry in image.root.walk()} == {FileKind.DEVICE}
+        with pytest.raises(OSError, match="No such device"):
+            image.root.open("/null")
+
+
+# Damage
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    needs("mksquashfs")
+    folder = tmp_path_factory.mktemp("small")
+    tree = folder / "tree"
+    (tree / "d/e").mkdir(parents=True)
+    (tree / "d/file").write_bytes(b"content" * 3000)
+    (tree / "d/e/tail").write_bytes(b"tail")
+    (tree / "link").symlink_to("d/file")
+    options = ["-noI", "-noF", "-b", "4096", "-no-xattrs", "-all-root", "-no-progress", "-quiet"]
+    subprocess.run(["mksquashfs", tree, folder / "s", *options], check=True)
+    return (folder / "s").read_bytes()
+
+
+def _visit(path: Path) -> None:
+    """Use everything of an image."""
+    with open_image(path) as image:
+        assert isinstance(image.environment, dict)
+        for entry in image.root.walk():
+            try:
+                image.root.stat(entry.path)
+                if entry.kind is FileKind.FILE:
+                    image.root.open(entry.path).read_at(0, 65536)
+            except OSError:
+                continue
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "words"),
+    [
+        (0, b"hsqx", "neither a SIF nor a squashfs"),
+        (28, b"\3\0", "version 3"),
+        (30, b"\1\0", "version 4.1"),
+        (12, b"\0\0\0\0", "block size"),
+        (22, b"\x1e\0", "block size"),
+        (20, b"\x09\0", "compression 9"),
+        (20, b"\x05\0", "lz4 is not supported"),
+        (40, b"\xff" * 8, "cut off"),
+        (64, b"\xff" * 8, "tables"),
+        (72, b"\xff" * 8, "tables"),
+        (32, b"\xff" * 8, "outside"),
+    ],
+)
+def test_damaged_superblock_is_named(small: bytes, tmp_path: Path, offset: int, value: bytes, words: str) -> None:
+    data = bytearray(small)
+    data[offset : offset + len(value)] = value
+    (tmp_path / "s").write_bytes(data)
+    with pytest.raises(ImageError, match=words):
+        _visit(tmp_path / "s")
+
+
+@pytest.mark.parametrize("size", [0, 3, 50, 96, 200])
+def test_cut_off_file_is_an_image_error(small: bytes, tmp_path: Path, size: int) -> None:
+    (tmp_path / "s").write_bytes(small[:size])
+    with pytest.raises(ImageError):
+        _visit(tmp_path / "s")
+
+
+def test_directory_inside_itself_is_named(small: bytes, tmp_path: Path) -> None:
+    # the entry `e` of /d gets the inode of /d: offsets inside the one metadata block of inodes
+    at = small.rindex(b"\1\0\0\0e")
+    data = bytearray(small)
+    inodes = {entry: _entry_offset(small, entry) for entry in (b"d", b"e")}
+    assert at > 0
+    place = _entry_place(small, b"e")
+    data[place : place + 2] = inodes[b"d"].to_bytes(2, "little")
+    (tmp_path / "s").write_bytes(data)
+    with pytest.raises(ImageError, match="inside itself"):
+        _visit(tmp_path / "s")
+
+
+def _entry_place(data: bytes, name: bytes) -> int:
+    """Where the directory entry of a name begins: offset, difference, type 1, size 0, name."""
+    return data.rindex(b"\1\0\0\0" + name) - 4
+
+
+def _entry_offset(data: bytes, name: bytes) -> int:
+    place = _entry_place(data, name)
+    return int.from_bytes(data[place : place + 2], "little")
+
+
+def test_block_that_unpacks_to_more_than_a_block_is_refused(tmp_path: Path) -> None:
+    import zlib  # noqa: PLC0415
+
+    from lumiimg.image.squashfs.compression import decompressor  # noqa: PLC0415
+    from lumiimg.image.squashfs.superblock import Compression  # noqa: PLC0415
+
+    bomb = zlib.compress(bytes(50 << 20))
+    with pytest.raises(ImageError, match="more than the 8192"):
+        decompressor(Compression.GZIP)(bomb, 8192)
+    assert tmp_path.exists()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4095), st.binary(min_size=1, max_size=4)), min_size=1, max_size=4), st.booleans()
+)
+@settings(max_examples=250, deadline=3000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_other_error_whatever_the_bytes(
+    small: bytes, tmp_path: Path, changes: list[tuple[int, bytes]], from_end: bool
+) -> None:
+    data = bytearray(small)
+    for offset, value in changes:
+        at = (len(data) - 1200 + offset % 1200) if from_end else offset % 96
+        data[at : at + len(value)] = value
+    (tmp_path / "fuzz").write_bytes(data)
+    with contextlib.suppress(ImageError):
+        _visit(tmp_path / "fuzz")

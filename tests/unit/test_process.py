@@ -1,0 +1,117 @@
+"""The gate for child processes: no deadlock, no leftover, no inherited environment."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lumiimg.engine.process import LINE_LIMIT_BYTES, OUTPUT_LIMIT_BYTES, run
+from lumiimg.errors import MissingHereError
+
+ENV = {"PATH": os.environ["PATH"]}
+
+
+def test_output_keeps_the_order_of_both_streams_and_the_status_is_the_childs() -> None:
+    done = run(["/bin/sh", "-c", "echo one; echo two >&2; echo three; exit 3"], env=ENV)
+    assert (done.output, done.exit_code, done.ok) == ("one\ntwo\nthree\n", 3, False)
+    assert done.last_line == "three"
+
+
+def test_the_child_gets_the_given_environment_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEAKED", "1")
+    done = run(["/usr/bin/env"], env={"ONLY": "this\nand that"})
+    assert done.output == "ONLY=this\nand that\n"
+
+
+def test_much_on_stderr_does_not_deadlock_and_memory_is_bounded() -> None:
+    # spython's runner stops for ever once 64 KiB are on standard error
+    size = OUTPUT_LIMIT_BYTES + 1_000_000
+    done = run(["/bin/sh", "-c", f"head -c {size} /dev/zero | tr '\\0' x >&2"], env=ENV, timeout_s=60)
+    assert done.ok
+    assert done.truncated
+    assert len(done.output) <= OUTPUT_LIMIT_BYTES + 64 * 1024
+
+
+def test_everything_reaches_the_log_and_lines_reach_the_listener() -> None:
+    log, lines = io.BytesIO(), list[str]()
+    run(["/bin/sh", "-c", "printf 'a\\r\\nb\\nno end'"], env=ENV, log=log, on_line=lines.append)
+    assert log.getvalue() == b"a\r\nb\nno end"
+    assert lines == ["a", "b", "no end"]
+
+
+def test_a_line_without_end_is_handed_on_in_pieces() -> None:
+    lines: list[str] = []
+    run(["/bin/sh", "-c", f"head -c {LINE_LIMIT_BYTES * 3} /dev/zero | tr '\\0' x"], env=ENV, on_line=lines.append)
+    assert sum(map(len, lines)) == LINE_LIMIT_BYTES * 3
+    assert max(map(len, lines)) <= LINE_LIMIT_BYTES * 2
+
+
+def test_a_time_limit_ends_the_grandchildren_too() -> None:
+    done = run(["/bin/sh", "-c", "sleep 987 & echo $!; sleep 987"], env=ENV, timeout_s=0.5)
+    assert done.timed_out
+    assert not done.ok
+    assert not alive(int(done.output.split()[0]))
+
+
+def test_a_daemon_that_a_step_leaves_behind_neither_holds_it_up_nor_lives_on() -> None:
+    start = time.monotonic()
+    done = run(["/bin/sh", "-c", "sleep 987 & echo $!"], env=ENV)
+    assert time.monotonic() - start < 5
+    assert not alive(int(done.output))
+
+
+def test_a_child_that_closes_its_output_is_waited_for() -> None:
+    done = run(["/bin/sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 7"], env=ENV)
+    assert done.exit_code == 7
+
+
+def test_a_signal_shows_as_the_shell_counts_it() -> None:
+    assert run(["/bin/sh", "-c", "kill -BUS $$"], env=ENV).exit_code == 128 + signal.SIGBUS
+
+
+@pytest.mark.parametrize("argv", [["/nowhere/program"], ["/etc/passwd"], ["a\0b"]])
+def test_a_program_that_cannot_start_is_missing_here(argv: list[str]) -> None:
+    with pytest.raises(MissingHereError, match="cannot start"):
+        run(argv, env=ENV)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_the_child_ends_with_lumiimg(number: signal.Signals, tmp_path: Path) -> None:
+    """SIGTERM and SIGINT are passed on; of SIGKILL the kernel tells the child (PR_SET_PDEATHSIG)."""
+    pid_file = tmp_path / "pid"
+    program = (
+        "from lumiimg.engine.process import run; import os\n"
+        f"run(['/bin/sh', '-c', 'echo $$ > {pid_file}; sleep 987'], env=dict(os.environ))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as parent:
+        child = wait_for_number(pid_file)
+        parent.send_signal(number)
+        parent.wait(timeout=20)
+    deadline = time.monotonic() + 10
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(child)
+
+
+def wait_for_number(path: Path) -> int:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if path.exists() and (text := path.read_text().strip()):
+            return int(text)
+        time.sleep(0.05)
+    pytest.fail(f"{path} was not written")
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

@@ -1,0 +1,254 @@
+"""Request to lock: digests are verified, mirrors are applied, combinations that cannot work are refused."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.catalog.catalogue import Catalogue
+from lumiimg.errors import BadInputError, ExitCode, MissingHereError
+from lumiimg.resolve.lock import Lock, RefusedError, Request, resolve
+from lumiimg.resolve.mirrors import Mirrors, apt_mirror, parse_mirrors
+from lumiimg.resolve.rccl import generation_of, generations, version_of_code
+from tests.unit.conftest import BASE, LAYER, MakeLayer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONTENT = b"the release\n"
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+OTHER = hashlib.sha256(b"something else\n").hexdigest()
+PLUGIN = LAYER + (
+    '[arguments.VERSION]\ndefault = "1.0"\nhelp = "which"\npattern = "[0-9.]+"\n'
+    '[sources.plugin]\nurl = "https://host.test/v{VERSION}.tar.gz"\nfile = "plugin-{VERSION}.tar.gz"\n'
+    f'key = "{{VERSION}}"\nsource = "here"\n[sources.plugin.sha256]\n"1.0" = "{DIGEST}"\n'
+)
+
+
+@pytest.fixture
+def catalogue(layers: Path, make_layer: MakeLayer) -> Catalogue:
+    make_layer("base", BASE)
+    make_layer("plugin", PLUGIN)
+    return Catalogue((layers,), ())
+
+
+def lock(catalogue: Catalogue, mirrors: dict[str, str] | None = None, **sources: str) -> Lock:
+    return resolve(Request("base", ("plugin",), sources=sources), catalogue, Mirrors(mirrors or {}), "")
+
+
+def test_a_release_is_locked_at_its_known_digest(catalogue: Catalogue) -> None:
+    source = lock(catalogue).layers[0].sources[0]
+    assert (source.location, source.sha256) == ("https://host.test/v1.0.tar.gz", DIGEST)
+    assert source.file == "plugin-1.0.tar.gz"
+
+
+def test_a_mirror_changes_where_from_and_not_what(catalogue: Catalogue) -> None:
+    source = lock(catalogue, {"https://host.test": "http://near/x"}).layers[0].sources[0]
+    assert (source.location, source.sha256) == ("http://near/x/v1.0.tar.gz", DIGEST)
+
+
+def test_a_version_without_a_digest_is_refused_with_the_known_ones(catalogue: Catalogue) -> None:
+    request = Request("base", ("plugin",), {("plugin", "VERSION"): "2.0"})
+    with pytest.raises(BadInputError, match=r"no digest is known for plugin 2\.0; known: 1\.0"):
+        resolve(request, catalogue, Mirrors({}), "")
+
+
+def test_a_file_of_ones_own_is_taken_at_its_own_digest_and_said_so(catalogue: Catalogue, tmp_path: Path) -> None:
+    file = tmp_path / "my plugin; $(rm).tar.gz"
+    file.write_bytes(b"something else\n")
+    source = lock(catalogue, plugin=str(file)).layers[0].sources[0]
+    assert source.sha256 == OTHER
+    assert "your own archive" in source.note
+    assert source.file == "my_plugin_rm_.tar.gz"
+
+
+@pytest.mark.parametrize("name", ["plugin-1.0.tar.gz", "v1.0.tar.gz"])
+def test_a_file_that_calls_itself_the_release_must_be_it(catalogue: Catalogue, tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(CONTENT)
+    assert lock(catalogue, plugin=str(file)).layers[0].sources[0].note == ""
+    file.write_bytes(b"something else\n")
+    with pytest.raises(BadInputError, match="another digest") as caught:
+        lock(catalogue, plugin=str(file))
+    assert f"#sha256={OTHER}" in str(caught.value), "the way to mean it is shown"
+    assert lock(catalogue, plugin=f"{file}#sha256={OTHER}").layers[0].sources[0].sha256 == OTHER
+
+
+def test_a_digest_that_is_given_is_verified(catalogue: Catalogue, tmp_path: Path) -> None:
+    file = tmp_path / "x.tar.gz"
+    file.write_bytes(CONTENT)
+    assert lock(catalogue, plugin=f"{file}#sha256={DIGEST.upper()}").layers[0].sources[0].sha256 == DIGEST
+    with pytest.raises(BadInputError, match="another digest"):
+        lock(catalogue, plugin=f"{file}#sha256={OTHER}")
+    with pytest.raises(BadInputError, match="64 hexadecimal digits"):
+        lock(catalogue, plugin=f"{file}#sha256=12")
+
+
+def test_an_address_without_a_known_digest_is_refused(layers: Path, make_layer: MakeLayer) -> None:
+    make_layer("base", BASE)
+    make_layer("plugin", PLUGIN.replace('"1.0" = ', '"9.9" = '))
+    catalogue = Catalogue((layers,), ())
+    with pytest.raises(BadInputError, match="names no digest"):
+        lock(catalogue, plugin="https://else.test/x.tar.gz")
+    source = lock(catalogue, plugin=f"https://else.test/x.tar.gz#sha256={DIGEST}").layers[0].sources[0]
+    assert (source.location, source.sha256) == ("https://else.test/x.tar.gz", DIGEST)
+
+
+@pytest.mark.parametrize(("path", "what"), [("nowhere.tar.gz", "is not a file"), (".", "is not a file")])
+def test_a_source_that_is_no_file_is_bad_input(catalogue: Catalogue, path: str, what: str) -> None:
+    with pytest.raises(BadInputError, match=what):
+        lock(catalogue, plugin=path)
+
+
+def test_what_nothing_takes_is_a_typing_error(catalogue: Catalogue) -> None:
+    with pytest.raises(BadInputError, match=r"takes the argument plugin.VERSON; known: plugin.VERSION"):
+        resolve(Request("base", ("plugin",), {("plugin", "VERSON"): "1"}), catalogue, Mirrors({}), "")
+    with pytest.raises(BadInputError, match="source called 'plugn'; known: plugin"):
+        lock(catalogue, plugn="x")
+    with pytest.raises(BadInputError, match="asked for twice"):
+        resolve(Request("base", ("plugin", "plugin")), catalogue, Mirrors({}), "")
+    with pytest.raises(BadInputError, match=r"plugin.VERSION='1;rm' does not match"):
+        resolve(Request("base", ("plugin",), {("plugin", "VERSION"): "1;rm"}), catalogue, Mirrors({}), "")
+
+
+def test_layers_that_do_not_go_together_are_refused_with_the_rule(layers: Path, make_layer: MakeLayer) -> None:
+    make_layer("base", BASE + "", test_sh="true\n")
+    make_layer("a", LAYER + 'conflicts = ["b"]\n')
+    make_layer("b", LAYER + 'provides = ["hwloc"]\n')
+    make_layer("c", LAYER + 'requires = ["hwloc"]\n')
+    catalogue = Catalogue((layers,), ())
+
+    def build(*add: str) -> Lock:
+        return resolve(Request("base", add), catalogue, Mirrors({}), "")
+
+    for order in (("a", "b"), ("b", "a")):
+        with pytest.raises(RefusedError, match="cannot be in one image") as caught:
+            build(*order)
+        assert caught.value.exit_code is ExitCode.NO
+    with pytest.raises(RefusedError, match="c requires 'hwloc', which nothing below it provides; put b before c"):
+        build("c", "b")
+    with pytest.raises(RefusedError, match="base provides: base"):
+        build("c")
+    assert [layer.layer.name for layer in build("b", "c").stack] == ["base", "b", "c"]
+
+
+DEBOOTSTRAP = LAYER.replace('"layer"', '"base"', 1) + (
+    '[[bootstrap]]\nagent = "debootstrap"\nfrom = "trixie"\nmirror = "debian"\ninclude = ["librccl1"]\n'
+)
+
+
+def test_debootstrap_is_taken_where_it_is_and_a_mirror_is_known(
+    layers: Path, make_layer: MakeLayer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_layer("base", DEBOOTSTRAP + '[[bootstrap]]\nagent = "docker"\nfrom = "debian:trixie-slim"\n')
+    catalogue = Catalogue((layers,), ())
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setattr("lumiimg.resolve.bootstrap._with_sbin", lambda path: path or "")
+    monkeypatch.setattr("lumiimg.resolve.bootstrap.apt_mirror", lambda _: None)
+
+    def bootstrap(mirrors: dict[str, str]) -> tuple[str, str, str | None]:
+        found = resolve(Request("base"), catalogue, Mirrors(mirrors), str(programs)).bootstrap
+        return found.agent, found.origin, found.mirror_url
+
+    named = {"debian": "http://m/debian"}
+    assert bootstrap(named)[:2] == ("docker", "docker.io/library/debian:trixie-slim")
+    (programs / "debootstrap").write_text("#!/bin/sh\n")
+    (programs / "debootstrap").chmod(0o755)
+    assert bootstrap(named) == ("debootstrap", "trixie", "http://m/debian")
+    assert bootstrap({})[0] == "docker"
+    monkeypatch.setattr("lumiimg.resolve.bootstrap.apt_mirror", lambda _: "http://own/debian")
+    assert bootstrap({}) == ("debootstrap", "trixie", "http://own/debian")
+
+
+def test_a_base_that_cannot_be_had_says_what_each_way_lacks(
+    layers: Path, make_layer: MakeLayer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_layer("base", DEBOOTSTRAP)
+    monkeypatch.setattr("lumiimg.resolve.bootstrap._with_sbin", lambda path: path or "")
+    with pytest.raises(MissingHereError, match="debootstrap: the program is not on PATH"):
+        resolve(Request("base"), Catalogue((layers,), ()), Mirrors({}), "")
+
+
+@pytest.mark.parametrize(
+    ("mirrors", "origin", "plain_http"),
+    [
+        ({}, "docker.io/library/busybox", False),
+        ({"docker.io": "registry.near:5000"}, "registry.near:5000/library/busybox", False),
+        ({"docker.io": "http://localhost:5000/"}, "localhost:5000/library/busybox", True),
+        ({"docker.io": "https://near"}, "near/library/busybox", False),
+    ],
+)
+def test_a_registry_has_mirrors_too(
+    catalogue: Catalogue, mirrors: dict[str, str], origin: str, *, plain_http: bool
+) -> None:
+    bootstrap = lock(catalogue, mirrors).bootstrap
+    assert (bootstrap.origin, bootstrap.plain_http) == (origin, plain_http)
+
+
+@pytest.mark.parametrize("word", ["x", "=y", "x=", ""])
+def test_a_mirror_is_from_and_to(word: str) -> None:
+    with pytest.raises(BadInputError, match="is not FROM=TO"):
+        parse_mirrors({}, [word])
+
+
+@pytest.mark.parametrize(
+    ("url", "what"),
+    [
+        ("http://user:secret@m/debian", "carries a password"),
+        ("file:///srv/debian", "is no http"),
+        ("http://m/de bian", "is no http"),
+        ("http://m/debian\nIncludeCmd: x", "is no http"),
+    ],
+)
+def test_a_mirror_that_would_spoil_the_definition_is_refused(url: str, what: str) -> None:
+    with pytest.raises(BadInputError, match=what) as caught:
+        Mirrors({"debian": url}).named("debian")
+    assert "secret" not in str(caught.value)
+
+
+def test_apt_sources_are_read_in_both_formats(tmp_path: Path) -> None:
+    assert apt_mirror("debian", tmp_path) is None
+    (tmp_path / "sources.list").write_text(
+        "# deb http://off/debian x main\ndeb [arch=amd64 signed-by=/k] http://security/debian-security x main\n"
+        "deb [arch=amd64] http://one-line/debian trixie main\n"
+    )
+    assert apt_mirror("debian", tmp_path) == "http://one-line/debian"
+    folder = tmp_path / "sources.list.d"
+    folder.mkdir()
+    (folder / "a.sources").write_text("Types: deb\n#URIs: http://off/debian\nURIs: http://deb822/debian/\nSuites: x\n")
+    assert apt_mirror("debian", tmp_path) == "http://deb822/debian/"
+    (folder / "a.sources").write_text("Types: deb\nURIs: http://user:secret@deb822/debian/\nSuites: x\n")
+    with pytest.raises(BadInputError, match="carries a password"):
+        apt_mirror("debian", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("version", "accepts", "files", "loads"),
+    [
+        ("2.13.4", (6, 5, 4), ("librccl-net.so",), True),
+        ("2.18.6", (6, 5, 4), ("librccl-net.so",), True),
+        ("2.20.5", (8, 7, 6, 5), ("librccl-net.so",), True),
+        ("2.22.3", (8, 7, 6, 5), ("librccl-net.so",), False),
+        ("2.26.6", (10, 9, 8, 7, 6), ("librccl-net.so",), False),
+        ("2.27.7", (10, 9, 8, 7, 6), ("libnccl-net.so",), False),
+    ],
+)
+def test_the_rccl_table_says_what_was_measured(
+    version: str, accepts: tuple[int, ...], files: tuple[str, ...], *, loads: bool
+) -> None:
+    generation = generation_of(version)
+    assert generation is not None
+    assert generation.accepts == accepts
+    assert generation.files == files
+    assert generation.unique_id_loads_plugin is loads
+
+
+def test_the_rccl_table_is_in_order_and_knows_its_limits() -> None:
+    starts = [generation.since for generation in generations()]
+    assert starts == sorted(starts)
+    assert generation_of("2.7.8") is None
+    assert version_of_code(21304) == "2.13.4"
+    assert version_of_code(22707) == "2.27.7"
