@@ -12,6 +12,8 @@ from lumiimg.findings import Finding, Level, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_SEVERITIES = (Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO)
+
 
 class Answer(StrEnum):
     """What a check can say; never that it will work."""
@@ -99,23 +101,23 @@ def settle(static: Sequence[Finding], probed: Sequence[Finding]) -> tuple[Findin
     """Join the levels: what was seen happening wins over what the files alone say.
 
     A plugin that a bind mount brings is not in the image's files; a library that the files lack may come from the host.
+    Causes come before their effects: what is wrong with the plugin, then what RCCL made of it.
     """
     seen = {finding.id for finding in probed if finding.severity is Severity.OK}
-    failed = {finding.id for finding in probed if finding.severity is Severity.PROBLEM}
-    kept = []
+    told = {finding.id for finding in probed}
+    kept = list(probed)
     for finding in static:
         about = finding.id.partition(".")[0]
-        if finding.severity in {Severity.PROBLEM, Severity.UNKNOWN} and about == "plugin" and "plugin.loads" in seen:
-            kept.append(
-                replace(finding, severity=Severity.INFO, summary=f"{finding.summary} (in the files; not as run here)")
-            )
-        elif finding.id in failed:
-            continue  # the same finding, with the evidence of a run
-        elif (
-            finding.severity is Severity.UNKNOWN and about == "provider" and any(f.startswith("provider") for f in seen)
-        ):
+        open_or_bad = finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}
+        if finding.id in told:
+            continue  # the same question, answered by a run
+        if about == "provider" and "provider.cxi" in seen:
             continue
+        if about == "plugin" and open_or_bad and "plugin.loads" in seen:
+            summary = f"{finding.summary} (so say the files; as it is run here, a plugin is loaded)"
+            kept.append(replace(finding, severity=Severity.INFO, summary=summary))
         else:
             kept.append(finding)
-    order = {Severity.PROBLEM: 0, Severity.UNKNOWN: 1, Severity.OK: 2, Severity.INFO: 3}
-    return tuple(sorted([*probed, *kept], key=lambda finding: order[finding.severity]))
+    return tuple(
+        sorted(kept, key=lambda finding: (_SEVERITIES.index(finding.severity), finding.id.startswith("rccl.")))
+    )

@@ -6,8 +6,11 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from lumiimg.findings import Details, Findings, Level, Severity
 from lumiimg.nccl.reader import LogReader
+from lumiimg.resolve.rccl import generation_of, version_of_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from lumiimg.check.probes import Container, ProbeRun
     from lumiimg.check.static import StaticResult
     from lumiimg.nccl.report import Cause
+    from lumiimg.resolve.rccl import Generation
 
 _PLUGIN_FILE = r"/lib[nr]ccl-net[^/]*\.so[^/]*$"
 # What RCCL says of the plugin when it opens it; the wording is that of every generation (NET/Plugin lines).
@@ -38,41 +42,51 @@ class ProbeResult:
 def probe(container: Container, static: StaticResult, *, has_cxi_device: bool) -> ProbeResult:
     """Run the probes that can answer, and judge what they did.
 
-    Raises MissingHereError if no container starts.
-
     `has_cxi_device`: whether this machine has a Slingshot NIC, without which another provider than cxi proves nothing.
+
+    Raises MissingHereError if no container starts.
     """
     result = ProbeResult(static.path)
-    rccl = static.path.rccl
-    if rccl is None:
+    if static.path.rccl is None:
         return result
-    plugin = _ask_rccl(container, rccl, static, result) or static.path.plugin
-    wanted = static.path.plugin_files[0] if static.path.plugin_files else None
-    if plugin is None and wanted is None:
-        return result
-    run = container.handshake(plugin or wanted or "", rccl=rccl, accepts=static.path.accepts)
+    run = container.rccl_probe(static.path.rccl)
+    result.runs.append(run)
+    generation = _learn_version(run, static, result)
+    plugin = _judge_rccl(run, generation, result) or static.path.plugin
+    wanted = (*result.path.plugin_files, "librccl-net.so")[0]
+    run = container.handshake(plugin or wanted, rccl=static.path.rccl, accepts=result.path.accepts)
     result.runs.append(run)
     _judge_handshake(run, container, static, result, has_cxi_device=has_cxi_device)
     return result
 
 
-def _ask_rccl(container: Container, rccl: str, static: StaticResult, result: ProbeResult) -> str | None:
-    """Let this image's RCCL look for its plugin; return the file that it opened, if it did."""
-    run = container.rccl_probe(rccl)
-    result.runs.append(run)
-    generation = static.generation
+def _learn_version(run: ProbeRun, static: StaticResult, result: ProbeResult) -> Generation | None:
+    """Fill in what the library's bytes did not tell: it says its version when it is asked."""
+    code = (run.first("version") or {}).get("value", "")
+    if result.path.rccl_version is not None or not code.isdigit():
+        return static.generation
+    version = version_of_code(int(code))
+    generation = generation_of(version)
+    result.path = replace(result.path, rccl_version=version)
+    if generation is not None:
+        result.path = replace(
+            result.path,
+            plugin_files=result.path.plugin_files or generation.files,
+            accepts=result.path.accepts or generation.accepts,
+        )
+        result.findings.add("rccl.unknown", Severity.INFO, f"RCCL says that it is {version}", source=generation.basis)
+    return generation
+
+
+def _judge_rccl(run: ProbeRun, generation: Generation | None, result: ProbeResult) -> str | None:
+    """Judge what RCCL did when it was asked for a unique id; return the plugin file that it opened, if it did."""
     plugin = run.mapped(_PLUGIN_FILE)
     lines = [line for line in run.output.splitlines() if _PLUGIN_LINE.search(line) and not _NOISE.search(line)]
     proof = tuple(lines[-_EVIDENCE_LINES:])
-    version = static.path.rccl_version or "of this image"
+    version = result.path.rccl_version or "of this image"
     if plugin is not None:
-        result.findings.add(
-            "rccl.opens-plugin",
-            Severity.OK,
-            f"RCCL {version} opened {plugin}: it is mapped in its process",
-            where=plugin,
-            evidence=proof,
-        )
+        what = f"RCCL {version} opened {plugin}: it is mapped in its process"
+        result.findings.add("rccl.opens-plugin", Severity.OK, what, where=plugin, evidence=proof)
     elif generation is None or not generation.unique_id_loads_plugin:
         result.findings.add(
             "rccl.silent",
@@ -81,9 +95,8 @@ def _ask_rccl(container: Container, rccl: str, static: StaticResult, result: Pro
             source=generation.basis if generation else None,
         )
     elif run.first("uniqueid") is None:
-        result.findings.add(
-            "rccl.probe", Severity.UNKNOWN, f"RCCL could not be asked: {_ending(run)}", evidence=_tail(run)
-        )
+        what = f"RCCL could not be asked: {_ending(run)}"
+        result.findings.add("rccl.probe", Severity.UNKNOWN, what, evidence=_tail(run))
     elif not lines:
         result.findings.add("rccl.probe", Severity.UNKNOWN, "RCCL said nothing of a plugin", evidence=_tail(run))
     else:
@@ -92,8 +105,9 @@ def _ask_rccl(container: Container, rccl: str, static: StaticResult, result: Pro
             Severity.PROBLEM,
             f"RCCL {version}, run in the container, took no plugin and goes on with its own transport",
             evidence=proof,
-            cause="this line is the same for a plugin that is absent and for one whose libraries are missing; the "
-            "findings beside this one tell which",
+            cause="RCCL prints this line for a plugin that is absent, and for one that cannot be loaded"
+            if generation.since < Version("2.17")
+            else None,
             source="run of ncclGetUniqueId with NCCL_DEBUG=INFO",
         )
     return plugin

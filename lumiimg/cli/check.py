@@ -9,11 +9,15 @@ from pathlib import Path
 from lumiimg.cli.options import add_json
 
 _EPILOG = """\
-levels: static = from the files, nothing run; probe = programs run in the container, without a GPU;
-        run = a collective on GPUs (not built yet). Without --level: the highest that can be taken here.
+levels: static  from the files of the image, nothing run
+        probe   programs run in the container, without a GPU
+Without --level: the highest that can be taken here.
 
-exit codes: 0 no obstacle found at this level · 1 no, it would not use the fast network ·
-            2 not an image · 3 cannot be decided from here · 4 no engine for the level asked for
+exit codes: 0 no obstacle found at this level
+            1 no: RCCL would not use the fast network
+            2 not an image
+            3 cannot be decided from here
+            4 no engine for the level that was asked for
 """
 
 
@@ -22,8 +26,8 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser = commands.add_parser(
         "check",
         help="will this image use the fast network? if not: what is missing, and what to do",
-        description="Check whether RCCL in an image would use Slingshot: what its loader would load, and what its own "
-        "plugin and RCCL do in the container.",
+        description="Check whether RCCL in an image would use Slingshot: what its loader would\n"
+        "load, and what its own plugin and RCCL do in the container.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

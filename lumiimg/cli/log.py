@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _EPILOG = """\
-The log needs NCCL_DEBUG=INFO in the job's environment; without it RCCL says almost nothing.
+The log needs NCCL_DEBUG=INFO in the job's environment: without it RCCL says
+almost nothing.
 
-exit codes: 0 a fast network carried the traffic · 1 it did not (slow path, or the plugin failed) ·
-            2 no such file · 3 the log does not tell
+exit codes: 0 a fast network carried the traffic, or nothing crossed one
+            1 it did not: slow path, or the plugin failed
+            2 no such file
+            3 the log does not tell
 """
 # A line longer than this is not one that NCCL printed; the rest of it is passed over, in constant memory.
 _LINE_LIMIT_BYTES = 64 * 1024
@@ -28,7 +31,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser = commands.add_parser(
         "log",
         help="which network did this job use, why not the fast one, what to do",
-        description="Read what NCCL, RCCL, their OFI plugin and libfabric printed: which network carried the traffic.",
+        description="Read what NCCL, RCCL, their OFI plugin and libfabric printed:\nwhich network carried the traffic.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -44,8 +44,8 @@ def print_check(report: CheckReport, *, verbose: bool, stderr: bool = False) -> 
     """Print the report for a person."""
     out = console(stderr=stderr)
     style = {"no": "bold red", "undecided": "bold yellow"}.get(report.answer.value, "bold green")
-    out.print(f"{one_line(report.image)}: {report.sentence}", style=style)
-    out.print(f"{_INDENT}{_path_line(report.path)}", style="dim")
+    out.print(f"{one_line(report.image)}: {report.sentence}", style=style, soft_wrap=True)
+    out.print(f"{_INDENT}{_path_line(report.path)}", style="dim", soft_wrap=True)
     out.print()
     for finding in report.findings:
         if finding.severity is Severity.INFO and not verbose:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from packaging.version import InvalidVersion, Version
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:
     """A range of RCCL versions that treat plugins alike."""
 
-    since: tuple[int, ...]
+    since: Version
     rocm: str
     accepts: tuple[int, ...]
     """Versions of the net API, in the order in which they are tried."""
@@ -29,7 +31,7 @@ def generations() -> tuple[Generation, ...]:
     data = tomllib.loads(resources.files(__package__).joinpath("rccl.toml").read_text("utf-8"))
     return tuple(
         Generation(
-            since=parse_version(entry["since"]),
+            since=Version(entry["since"]),
             rocm=entry["rocm"],
             accepts=tuple(entry["accepts"]),
             files=tuple(entry["files"]),
@@ -41,14 +43,12 @@ def generations() -> tuple[Generation, ...]:
 
 
 def generation_of(version: str) -> Generation | None:
-    """Return the generation of an RCCL version ("2.13.4"), or None for one older than the table."""
-    wanted = parse_version(version)
+    """Return the generation of an RCCL version ("2.13.4"), or None for one that the table does not reach."""
+    try:
+        wanted = Version(version)
+    except InvalidVersion:
+        return None
     return next((entry for entry in reversed(generations()) if entry.since <= wanted), None)
-
-
-def parse_version(text: str) -> tuple[int, ...]:
-    """Return the numbers of a dotted version."""
-    return tuple(int(part) for part in text.split(".")[:4])
 
 
 def version_of_code(code: int) -> str:

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from tests.tools import needs
 
 LOADER = "/lib64/ld-linux-x86-64.so.2"
-
-
-def needs(*tools: str) -> None:
-    """Skip a test whose tool is not here; in CI every tool has to be here."""
-    for tool in tools:
-        if shutil.which(tool) is None:
-            if os.environ.get("CI") == "true":
-                pytest.fail(f"{tool} is not installed")
-            pytest.skip(f"{tool} is not installed")
 
 
 def gcc(output: Path, *arguments: str | Path, source: str) -> Path:

@@ -21,7 +21,7 @@ from lumiimg.definition.text import (
 from lumiimg.definition.writer import Definition, layers_of, write_chain, write_flat
 from lumiimg.resolve.lock import Request, resolve
 from lumiimg.resolve.mirrors import Mirrors
-from tests.tools import need
+from tests.tools import needs
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "definitions"
@@ -79,11 +79,11 @@ def test_a_quoted_value_cannot_leave_its_line(value: str) -> None:
 
 
 def test_bash_reads_back_every_value() -> None:
-    bash = need("bash")
+    needs("bash")
     odd = ["", "a b", "it's", '"', "$(id)", "`id`", "a\nb", "%post\n", "{{x}}", "\\", "\t", "ä€😀", "\x01ab", "!", "*"]
     for value in odd:
         script = f"printf %s {quote_bash(value)}"
-        done = subprocess.run([bash, "-c", script], capture_output=True, check=True)
+        done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
         assert done.stdout.decode() == value, value
 
 
@@ -157,7 +157,7 @@ def test_each_link_of_the_chain_starts_from_the_one_before(
 
 
 def test_the_scripts_are_valid_shell(stack: tuple[tuple[Definition, ...], Definition], tmp_path: Path) -> None:
-    bash = need("bash")
+    needs("bash")
     chain, flat = stack
     for definition in (*chain, flat):
         for section in definition.text.split("\n%")[1:]:
@@ -165,7 +165,7 @@ def test_the_scripts_are_valid_shell(stack: tuple[tuple[Definition, ...], Defini
             if header.split()[0] in {"post", "test", "environment"}:
                 script = tmp_path / "script"
                 script.write_text(body)
-                subprocess.run([bash, "-n", str(script)], check=True)
+                subprocess.run(["bash", "-n", str(script)], check=True)
 
 
 def test_the_labels_tell_the_stack() -> None:

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.elf.facts import BytesReader, ElfError, exported_symbols, read_elf
-from tests.unit.elf_builder import gcc, library, needs, rpath, runpath
+from tests.tools import needs
+from tests.unit.elf_builder import gcc, library, rpath, runpath
 
 _DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/bin")
 _GOOD = struct.Struct("<HHIQQQIHHHHHH")

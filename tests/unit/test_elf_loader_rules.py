@@ -9,7 +9,8 @@ import pytest
 
 from lumiimg.elf.loader import FoundBy, LoadOutcome, Process, Settings
 from lumiimg.image import open_image
-from tests.unit.elf_builder import ask_loader, library, needs, program, rpath, runpath
+from tests.tools import needs
+from tests.unit.elf_builder import ask_loader, library, program, rpath, runpath
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lumiimg.image import ImageError, ImageKind, open_image
-from tests.unit.elf_builder import needs
+from tests.tools import needs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_image
-from tests.unit.elf_builder import needs
+from tests.tools import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -57,14 +57,14 @@ def test_a_time_limit_ends_the_grandchildren_too() -> None:
     done = run(["/bin/sh", "-c", "sleep 987 & echo $!; sleep 987"], env=ENV, timeout_s=0.5)
     assert done.timed_out
     assert not done.ok
-    assert not alive(int(done.output.split()[0]))
+    assert ends(int(done.output.split()[0]))
 
 
 def test_a_daemon_that_a_step_leaves_behind_neither_holds_it_up_nor_lives_on() -> None:
     start = time.monotonic()
     done = run(["/bin/sh", "-c", "sleep 987 & echo $!"], env=ENV)
     assert time.monotonic() - start < 5
-    assert not alive(int(done.output))
+    assert ends(int(done.output))
 
 
 def test_a_child_that_closes_its_output_is_waited_for() -> None:
@@ -94,10 +94,7 @@ def test_the_child_ends_with_lumiimg(number: signal.Signals, tmp_path: Path) -> 
         child = wait_for_number(pid_file)
         parent.send_signal(number)
         parent.wait(timeout=20)
-    deadline = time.monotonic() + 10
-    while alive(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive(child)
+    assert ends(child)
 
 
 def wait_for_number(path: Path) -> int:
@@ -107,6 +104,14 @@ def wait_for_number(path: Path) -> int:
             return int(text)
         time.sleep(0.05)
     pytest.fail(f"{path} was not written")
+
+
+def ends(pid: int) -> bool:
+    """Whether a process goes within seconds: a signal takes its time to arrive."""
+    deadline = time.monotonic() + 10
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not alive(pid)
 
 
 def alive(pid: int) -> bool:

@@ -1,0 +1,207 @@
+"""The probe level: from what the programs print, real output kept in tests/fixtures/probes, to findings and answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from lumiimg.check.answer import Answer, FabricPath, decide
+from lumiimg.check.probes import Container, ProbeRun, read_events, read_run
+from lumiimg.check.probing import ProbeResult, probe
+from lumiimg.check.static import StaticResult
+from lumiimg.engine.process import Completed
+from lumiimg.findings import Finding, Level, Severity
+from lumiimg.resolve.rccl import generation_of
+
+PROBES = Path(__file__).parents[1] / "fixtures" / "probes"
+RCCL = "/usr/lib/x86_64-linux-gnu/librccl.so.1"
+ABSENT = FabricPath(RCCL, "2.13.4", ("librccl-net.so",), (6, 5, 4))
+PRESENT = replace(ABSENT, plugin="/opt/aws-ofi-nccl/lib/librccl-net.so")
+
+
+def run(name: str, exit_code: int = 0, *, text: str | None = None, timed_out: bool = False) -> ProbeRun:
+    output = (PROBES / f"{name}.txt").read_text() if text is None else text
+    return read_run(name, Completed(("x",), exit_code, output, 0.1, timed_out=timed_out))
+
+
+@dataclass
+class Recorded:
+    """Stands in for a container: gives back what real ones printed."""
+
+    rccl: ProbeRun
+    hands: ProbeRun
+    listing: ProbeRun | None = None
+    asked: tuple[str, tuple[int, ...]] | None = None
+
+    def rccl_probe(self, _rccl: str) -> ProbeRun:
+        return self.rccl
+
+    def handshake(self, plugin: str, *, rccl: str | None, accepts: tuple[int, ...]) -> ProbeRun:
+        assert rccl == RCCL
+        self.asked = (plugin, accepts)
+        return self.hands
+
+    def list_libraries(self, _loader: str, _library: str) -> ProbeRun:
+        assert self.listing is not None
+        return self.listing
+
+
+def probed(recorded: Recorded, path: FabricPath, *, cxi: bool = False, version: str = "2.13.4") -> ProbeResult:
+    static = StaticResult(path, generation_of(version), "/lib64/ld-linux-x86-64.so.2")
+    return probe(cast("Container", recorded), static, has_cxi_device=cxi)
+
+
+def by_id(result: ProbeResult) -> dict[str, Finding]:
+    return {finding.id: finding for finding in result.findings.found}
+
+
+def answer(result: ProbeResult) -> Answer:
+    return decide(result.findings.found, result.path, level=Level.PROBE, level_was_asked_for=False)
+
+
+def test_events_are_read_among_all_other_lines() -> None:
+    text = "noise\n@probe dlopen path=/a%20b ok=1 error=\n  @probe not=this\n@probe\n@probe x y\n@probe log text=a%0A%1b%5B31m\n"
+    events = read_events(text)
+    assert [event.topic for event in events] == ["dlopen", "log"]
+    assert events[0].values == {"path": "/a b", "ok": "1", "error": ""}
+    assert events[1].values["text"] == "a\\n\\x1b[31m", "control characters are spelled out"
+
+
+def test_rccl_without_a_plugin_is_a_no_with_its_own_line_as_proof() -> None:
+    result = probed(Recorded(run("rccl-no-plugin"), run("handshake-absent", 10)), ABSENT)
+    finding = by_id(result)["rccl.no-plugin"]
+    assert finding.severity is Severity.PROBLEM
+    assert "No plugin found (librccl-net.so), using internal implementation" in finding.evidence[-1]
+    assert by_id(result)["plugin.absent"].severity is Severity.PROBLEM
+    assert answer(result) is Answer.NO
+
+
+def test_a_plugin_on_tcp_proves_nothing_without_a_nic_and_is_a_no_with_one() -> None:
+    recorded = Recorded(run("rccl-ofi-nccl"), run("handshake-ofi-nccl"))
+    result = probed(recorded, PRESENT)
+    assert by_id(result)["rccl.opens-plugin"].severity is Severity.OK
+    assert by_id(result)["plugin.loads"].severity is Severity.OK
+    assert by_id(result)["provider.other"].severity is Severity.UNKNOWN
+    assert result.path.provider == "tcp"
+    assert result.path.plugin_api == 6
+    assert answer(result) is Answer.UNDECIDED
+    on_node = probed(recorded, PRESENT, cxi=True)
+    assert by_id(on_node)["provider.other"].severity is Severity.PROBLEM
+    assert by_id(on_node)["provider.other"].remedy
+    assert answer(on_node) is Answer.NO
+
+
+def test_an_init_that_fails_without_a_nic_is_open_and_with_one_a_no() -> None:
+    recorded = Recorded(run("rccl-ofi-rccl"), run("handshake-ofi-rccl", 12))
+    assert by_id(probed(recorded, PRESENT))["plugin.init"].severity is Severity.UNKNOWN
+    on_node = probed(recorded, PRESENT, cxi=True)
+    assert by_id(on_node)["plugin.init"].severity is Severity.PROBLEM
+    assert any("initialization failed" in line for line in by_id(on_node)["plugin.init"].evidence)
+
+
+CXI = """
+@probe start program=handshake protocol=1
+@probe dlopen path=/p/librccl-net.so ok=1 seconds=0.1 file=/p/librccl-net.so error=
+@probe mapped path=/opt/cray/lib64/libfabric.so.1.18.2
+@probe mapped path=/usr/lib64/libcxi.so.1.5.0
+@probe symbol name=ncclNetPlugin_v5 net=AWS%20Libfabric
+@probe using version=5
+@probe log level=INFO flags=0 where=ofi_init line=1199 text=NET/OFI%20Selected%20Provider%20is%20cxi
+@probe init rc=0 seconds=0.1
+@probe devices rc=0 count=4
+"""
+LISTENS = CXI + "@probe listen device=0 rc=0 seconds=0.1\n@probe end stage=listen code=0\n"
+NO_VNI = (
+    CXI
+    + "@probe log level=WARN flags=-1 where=create_nccl_ofi_component line=817 text=NET/OFI%20Couldn%27t%20open%20a%20"
+    "fabric%20access%20domain.%20RC:%20-38%2C%20ERROR:%20Function%20not%20implemented\n"
+    "@probe listen device=0 rc=2 seconds=0.1\n@probe end stage=listen code=15\n"
+)
+
+
+def test_only_cxi_that_listens_is_green() -> None:
+    result = probed(Recorded(run("rccl-ofi-rccl"), run("cxi", 0, text=LISTENS)), PRESENT, cxi=True)
+    assert by_id(result)["provider.cxi"].severity is Severity.OK
+    assert result.path.libcxi == "/usr/lib64/libcxi.so.1.5.0"
+    assert answer(result) is Answer.NO_OBSTACLE
+
+
+def test_cxi_selected_and_no_service_is_not_green_and_names_the_cause() -> None:
+    result = probed(Recorded(run("rccl-ofi-rccl"), run("cxi", 15, text=NO_VNI)), PRESENT, cxi=True)
+    finding = by_id(result)["plugin.listen"]
+    assert finding.severity is Severity.PROBLEM
+    assert finding.cause is not None
+    assert "SLINGSHOT_VNIS" in finding.cause
+    assert any("srun" in line for line in finding.remedy)
+    assert answer(result) is Answer.NO
+
+
+def test_no_symbol_that_rccl_takes_is_a_no() -> None:
+    result = probed(Recorded(run("rccl-ofi-rccl"), run("handshake-abi", 11)), PRESENT, version="2.27.7")
+    assert by_id(result)["plugin.api"].severity is Severity.PROBLEM
+    assert "net API 5, this RCCL takes 10,9,8,7,6" in by_id(result)["plugin.api"].summary
+
+
+def test_a_plugin_whose_library_is_missing_brings_the_loaders_list() -> None:
+    text = (
+        "@probe start program=handshake protocol=1\n@probe dlopen path=/p/librccl-net.so ok=0 seconds=0 file= "
+        "error=libhwloc.so.15:%20cannot%20open%20shared%20object%20file:%20No%20such%20file%20or%20directory\n"
+        "@probe end stage=dlopen code=10\n"
+    )
+    listing = run(
+        "ld.so", 127, text="/p/librccl-net.so: error while loading shared libraries: libhwloc.so.15: cannot open\n"
+    )
+    result = probed(
+        Recorded(run("rccl-no-plugin"), run("x", 10, text=text), listing), replace(ABSENT, plugin="/p/librccl-net.so")
+    )
+    finding = by_id(result)["plugin.loads"]
+    assert finding.severity is Severity.PROBLEM
+    assert finding.evidence[0].startswith("libhwloc.so.15: cannot open shared object file")
+    assert len(finding.evidence) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "exit_code", "identity", "words"),
+    [
+        ("@probe start program=handshake\n\n@probe signal number=7 during=dlopen\n", 135, "plugin.loads", "signal 7"),
+        (CXI + "@probe signal number=11 during=init\n", 139, "plugin.init", "signal 11"),
+        (CXI + "@probe timeout seconds=60 during=init\n", 16, "plugin.init", "did not come back from init"),
+    ],
+    ids=["SIGBUS", "SIGSEGV in init", "hang"],
+)
+def test_a_crash_or_a_hang_is_a_finding(text: str, exit_code: int, identity: str, words: str) -> None:
+    result = probed(Recorded(run("rccl-ofi-nccl"), run("x", exit_code, text=text)), PRESENT)
+    assert by_id(result)[identity].severity is Severity.PROBLEM
+    assert words in by_id(result)[identity].summary
+
+
+def test_a_probe_that_hangs_without_a_word_is_a_finding_too() -> None:
+    result = probed(Recorded(run("rccl-ofi-nccl"), run("x", 143, text=CXI, timed_out=True)), PRESENT)
+    assert answer(result) is Answer.NO
+
+
+def test_the_silence_of_an_rccl_that_needs_a_gpu_means_nothing() -> None:
+    text = "@probe start program=rcclprobe protocol=1\n@probe uniqueid rc=1 error=x seconds=0\n@probe end stage=uniqueid code=0\n"
+    recorded = Recorded(run("x", 0, text=text), run("handshake-ofi-nccl"))
+    result = probed(recorded, replace(PRESENT, rccl_version="2.27.7"), version="2.27.7")
+    assert by_id(result)["rccl.silent"].severity is Severity.INFO
+    assert "rccl.no-plugin" not in by_id(result)
+
+
+def test_a_version_that_the_bytes_do_not_tell_is_asked_of_the_library() -> None:
+    unknown = replace(ABSENT, rccl_version=None, plugin_files=(), accepts=())
+    recorded = Recorded(run("rccl-ofi-nccl"), run("handshake-ofi-nccl"))
+    static = StaticResult(unknown, None, None)
+    result = probe(cast("Container", recorded), static, has_cxi_device=False)
+    assert result.path.rccl_version == "2.13.4"
+    assert recorded.asked == ("/opt/aws-ofi-nccl/lib/librccl-net.so", (6, 5, 4)), "the file that RCCL itself opened"
+
+
+def test_a_probe_program_that_did_not_run_leaves_the_question_open() -> None:
+    broken = run("x", 126, text="/opt/lumiimg-probe/handshake: Permission denied\n")
+    result = probed(Recorded(broken, broken), PRESENT)
+    assert {by_id(result)[name].severity for name in ("rccl.probe", "plugin.handshake")} == {Severity.UNKNOWN}
+    assert answer(result) is Answer.UNDECIDED

@@ -1,0 +1,268 @@
+"""The static check: what the files of an image say, on folders of real ELF files that stand in for RCCL and its plugin."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lumiimg.check.answer import Answer, decide, settle
+from lumiimg.check.checker import check_image, has_cxi_device
+from lumiimg.check.rccl import read_rccl
+from lumiimg.check.static import StaticResult, check_static
+from lumiimg.cli.main import main
+from lumiimg.elf.reader import BytesReader
+from lumiimg.errors import ExitCode
+from lumiimg.findings import Finding, Level, Severity
+from lumiimg.image import ImageError, open_image
+from tests.unit.elf_builder import library, runpath
+
+LIB = "usr/lib/x86_64-linux-gnu"
+RCCL_2_13 = ["RCCL version 2.13.4+hip5.7", "librccl-net.so", "ncclNetPlugin_v6", "ncclNetPlugin_v5", "ncclNetPlugin_v4"]
+RCCL_2_27 = ["RCCL version : 2.27.7-", "libnccl-net.so", *(f"ncclNetPlugin_v{n}" for n in (10, 9, 8, 7, 6))]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with the C library and the loader of this machine, and a stand-in librccl.so.1."""
+    root = tmp_path / "root"
+    for name in ("lib64/ld-linux-x86-64.so.2", f"{LIB}/libc.so.6"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(
+            f"/{name}" if Path(f"/{name}").exists() else f"/lib/x86_64-linux-gnu/{Path(name).name}", root / name
+        )
+    (root / "lib").mkdir(exist_ok=True)
+    (root / "lib/x86_64-linux-gnu").symlink_to(f"/{LIB}")
+    rccl(root / LIB / "librccl.so.1", RCCL_2_13)
+    return root
+
+
+def rccl(path: Path, strings: list[str]) -> Path:
+    quoted = "".join(f'"{text}\\0" ' for text in strings)
+    return library(path, source=f'const char strings[] = "\\0" {quoted};')
+
+
+def plugin(path: Path, *arguments: str | Path, versions: tuple[int, ...] = (5,)) -> Path:
+    return library(path, *arguments, source="".join(f"int ncclNetPlugin_v{n};" for n in versions))
+
+
+def check(root: Path) -> StaticResult:
+    with open_image(root) as image:
+        return check_static(image)
+
+
+def severities(result: StaticResult) -> dict[str, Severity]:
+    return {finding.id: finding.severity for finding in result.findings.found}
+
+
+def finding(result: StaticResult, identity: str) -> Finding:
+    return next(finding for finding in result.findings.found if finding.id == identity)
+
+
+def test_rccl_tells_what_it_looks_for(root: Path) -> None:
+    path = check(root).path
+    assert path.rccl is not None
+    assert path.rccl.endswith("/librccl.so.1")
+    assert (path.rccl_version, path.plugin_files, path.accepts) == ("2.13.4", ("librccl-net.so",), (6, 5, 4))
+
+
+def test_strings_of_other_names_are_not_taken_for_the_names() -> None:
+    data = (
+        b"\0NCCL version 2.20.5+cuda\0xncclNetPlugin_v4\0ncclNetPlugin_v8\0ncclCollNetPlugin_v7\0ncclNetPlugin_v123\0"
+    )
+    strings = read_rccl(BytesReader(data + bytes(3_000_000)))
+    assert (strings.version, strings.plugin_files, strings.accepts) == ("2.20.5", (), (8,))
+    # across the border of two reads
+    border = bytes(1024 * 1024 - 10) + b"\0ncclNetPlugin_v6\0RCCL version 2.13.4+hip\0librccl-net.so\0"
+    assert read_rccl(BytesReader(border)).accepts == (6,)
+    assert read_rccl(BytesReader(b"")).version is None
+
+
+def test_no_plugin_is_a_problem_with_the_loaders_words(root: Path) -> None:
+    result = check(root)
+    assert severities(result)["plugin.absent"] is Severity.PROBLEM
+    assert finding(result, "plugin.absent").evidence == (
+        "librccl-net.so: cannot open shared object file: No such file or directory",
+    )
+
+
+def test_a_good_plugin_is_found_and_its_api_is_the_one_that_rccl_takes(root: Path) -> None:
+    plugin(root / LIB / "librccl-net.so", versions=(4, 5))
+    result = check(root)
+    assert result.path.plugin_api == 5
+    assert {severities(result)[name] for name in ("plugin.loads", "plugin.api")} == {Severity.OK}
+    assert Severity.PROBLEM not in severities(result).values()
+
+
+def test_ld_library_path_of_the_image_counts(root: Path) -> None:
+    plugin(root / "opt/plugin/librccl-net.so")
+    assert severities(check(root))["plugin.not-on-path"] is Severity.PROBLEM
+    environment = root / ".singularity.d/env/90-environment.sh"
+    environment.parent.mkdir(parents=True)
+    environment.write_text("#!/bin/sh\nexport LD_LIBRARY_PATH='/opt/plugin'\"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\"\n")
+    assert severities(check(root))["plugin.loads"] is Severity.OK
+
+
+def test_a_runpath_of_rccl_finds_the_plugin_beside_it(root: Path) -> None:
+    shutil.rmtree(root / LIB / "librccl.so.1", ignore_errors=True)
+    (root / LIB / "librccl.so.1").unlink()
+    quoted = "".join(f'"{text}\\0" ' for text in RCCL_2_13)
+    library(root / "opt/rocm/lib/librccl.so.1", *runpath("$ORIGIN"), source=f'const char s[] = "\\0" {quoted};')
+    plugin(root / "opt/rocm/lib/librccl-net.so")
+    result = check(root)
+    assert result.path.rccl == "/opt/rocm/lib/librccl.so.1"
+    assert result.path.plugin == "/opt/rocm/lib/librccl-net.so"
+
+
+def test_rocm_7_2_looks_for_another_name(root: Path) -> None:
+    rccl(root / LIB / "librccl.so.1", RCCL_2_27)
+    plugin(root / LIB / "librccl-net.so", versions=(9, 10))
+    result = check(root)
+    found = finding(result, "plugin.other-name")
+    assert found.severity is Severity.PROBLEM
+    assert found.remedy[0].startswith("ln -s librccl-net.so ")
+    assert found.remedy[0].endswith("/libnccl-net.so")
+    (root / LIB / "libnccl-net.so").symlink_to("librccl-net.so")
+    assert check(root).path.plugin_api == 10
+
+
+def test_a_plugin_of_an_api_that_this_rccl_gave_up_is_a_problem(root: Path) -> None:
+    rccl(root / LIB / "librccl.so.1", RCCL_2_27)
+    plugin(root / LIB / "libnccl-net.so", versions=(5,))
+    found = finding(check(root), "plugin.api")
+    assert found.severity is Severity.PROBLEM
+    assert "v5; RCCL 2.27.7 takes only v10, v9, v8, v7, v6" in found.summary
+    assert found.cause is not None
+    assert "ROCm 7.0" in found.cause
+
+
+def test_a_library_of_the_fabric_may_come_from_the_host_any_other_may_not(root: Path, tmp_path: Path) -> None:
+    libfabric = library(tmp_path / "elsewhere/libfabric.so.1")
+    plugin(root / LIB / "librccl-net.so", libfabric)
+    result = check(root)
+    assert severities(result)["plugin.needs-host"] is Severity.UNKNOWN
+    assert finding(result, "plugin.needs-host").chain[-1] == "libfabric.so.1"
+    assert decide(result.findings.found, result.path, level=Level.STATIC, level_was_asked_for=True) is Answer.UNDECIDED
+    hwloc = library(tmp_path / "elsewhere/libhwloc.so.15")
+    plugin(root / LIB / "librccl-net.so", hwloc)
+    result = check(root)
+    assert severities(result)["plugin.loads"] is Severity.PROBLEM
+    assert "libhwloc.so.15: cannot open shared object file" in finding(result, "plugin.loads").evidence[0]
+
+
+def test_libfabric_without_cxi_would_use_tcp_alone(root: Path) -> None:
+    libfabric = library(root / LIB / "libfabric.so.1")
+    plugin(root / LIB / "librccl-net.so", libfabric)
+    assert severities(check(root))["provider.no-cxi"] is Severity.UNKNOWN
+    libcxi = library(root / LIB / "libcxi.so.1")
+    library(root / LIB / "libfabric.so.1", libcxi)
+    result = check(root)
+    assert severities(result)["provider.cxi-built-in"] is Severity.INFO
+    assert result.path.libcxi is not None
+    assert (
+        decide(result.findings.found, result.path, level=Level.STATIC, level_was_asked_for=True) is Answer.NO_OBSTACLE
+    )
+    assert decide(result.findings.found, result.path, level=Level.STATIC, level_was_asked_for=False) is Answer.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "file too short"),
+        (b"version https://git-lfs.github.com/spec/v1\n" * 4, "invalid ELF header"),
+        (b"\x7fELF" + bytes(40), "file too short"),
+    ],
+    ids=["empty", "git-lfs pointer", "cut"],
+)
+def test_a_file_that_is_no_library_is_told_in_the_loaders_words(root: Path, content: bytes, words: str) -> None:
+    (root / LIB / "librccl-net.so").write_bytes(content)
+    found = finding(check(root), "plugin.loads")
+    assert found.severity is Severity.PROBLEM
+    assert words in found.evidence[0]
+
+
+def test_the_rccl_of_a_torch_wheel_is_the_one_that_is_looked_at(root: Path) -> None:
+    bundled = root / "opt/venv/lib/python3.12/site-packages/torch/lib/librccl.so"
+    rccl(bundled, RCCL_2_27)
+    result = check(root)
+    assert result.path.rccl == f"/{bundled.relative_to(root)}"
+    assert result.path.rccl_version == "2.27.7"
+    assert f"/{LIB}/librccl.so.1" in finding(result, "rccl.several").evidence
+
+
+def test_an_image_without_rccl_is_a_no_that_says_so(root: Path) -> None:
+    (root / LIB / "librccl.so.1").unlink()
+    report = check_image(root, {}, Level.STATIC)
+    assert report.answer is Answer.NO
+    assert "no RCCL" in report.sentence
+
+
+def test_musl_is_not_guessed_about(root: Path) -> None:
+    shutil.rmtree(root / "lib64")
+    (root / LIB / "libc.so.6").unlink()
+    (root / "lib/ld-musl-x86_64.so.1").write_bytes(b"\x7fELF")
+    result = check(root)
+    assert severities(result) == {"image.musl": Severity.UNKNOWN}
+
+
+def test_the_command_answers_by_its_exit_code(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--level", "static", str(root)]) == ExitCode.NO
+    text = capsys.readouterr().out
+    assert "plugin.absent" in text
+    assert "do:  lumiimg build" in text
+    assert "will work" not in text
+    libcxi = library(root / LIB / "libcxi.so.1")
+    libfabric = library(root / LIB / "libfabric.so.1", libcxi)
+    plugin(root / LIB / "librccl-net.so", libfabric)
+    assert main(["check", "--level", "static", str(root)]) == ExitCode.GOOD
+    assert "no obstacle found at level static" in capsys.readouterr().out
+
+
+def test_hostile_names_stay_on_their_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = root / "opt/a\nlumiimg: all is well \x1b[31m"
+    plugin(folder / "librccl-net.so")
+    main(["check", "--level", "static", str(root)])
+    text = capsys.readouterr().out
+    assert "\nlumiimg: all is well" not in text
+    assert "\x1b" not in text
+
+
+def test_what_is_no_image_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, content in {
+        "empty.sif": b"",
+        "text.sif": b"hello\n" * 100,
+        "cut.sif": b"#!/usr/bin/env run-singularity\n",
+    }.items():
+        file = tmp_path / name
+        file.write_bytes(content)
+        with pytest.raises(ImageError):
+            check_image(file, {}, None)
+        assert main(["check", str(file)]) == ExitCode.BAD_INPUT
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_slingshot_nic_is_seen_by_its_device(tmp_path: Path) -> None:
+    assert not has_cxi_device(tmp_path)
+    (tmp_path / "cxi_user").touch()
+    assert not has_cxi_device(tmp_path)
+    (tmp_path / "cxi0").touch()
+    assert has_cxi_device(tmp_path)
+
+
+def found(identity: str, severity: Severity, level: Level = Level.STATIC) -> Finding:
+    return Finding(identity, severity, level, identity)
+
+
+def test_what_was_seen_running_wins_over_the_files() -> None:
+    static = [found("plugin.absent", Severity.PROBLEM), found("provider.no-cxi", Severity.UNKNOWN)]
+    seen = [found("plugin.loads", Severity.OK, Level.PROBE), found("provider.cxi", Severity.OK, Level.PROBE)]
+    joined = settle(static, seen)
+    assert {f.id: f.severity for f in joined} == {
+        "plugin.loads": Severity.OK,
+        "provider.cxi": Severity.OK,
+        "plugin.absent": Severity.INFO,
+    }
+    # but a load that fails in the container is no proof against the files
+    failed = [found("plugin.loads", Severity.PROBLEM, Level.PROBE)]
+    assert {f.id: f.severity for f in settle(static, failed)}["plugin.absent"] is Severity.PROBLEM
