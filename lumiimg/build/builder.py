@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from lumiimg.build.sources import fetch
-from lumiimg.build.workspace import scratch_folder, written_by_rename
+from lumiimg.build.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.engine import engine as engines
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.errors import BadInputError, FailedError
@@ -18,13 +21,14 @@ from lumiimg.image import open_image
 from lumiimg.resolve.lock import LockedSource, file_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
     from lumiimg.definition.writer import Definition
     from lumiimg.engine.engine import Engine
 
 _KEY_FORMAT = "lumiimg-layer-1"
+_FULL_BYTES = 4 * 1024 * 1024
+_DISK_FULL = "No space left on device"
 
 
 class Progress(Protocol):
@@ -90,7 +94,7 @@ def build_image(
         log = log_path.open("wb")
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
-    with log, scratch_folder(cache / "work") as scratch:
+    with log, scratch_folder(_scratch_parent(cache)) as scratch:
         parent: Path | None = None
         parent_key = ""
         reused = 0
@@ -107,9 +111,9 @@ def build_image(
                 folder = scratch / definition.name
                 folder.mkdir()
                 step = _Step(engine, environment, definition, folder, log, progress)
-                built = step.run(parent, cache / "sources")
-                built.replace(kept)
-                shutil.rmtree(folder, ignore_errors=True)
+                with written_by_rename(kept) as partial:
+                    step.run(parent, partial, cache / "sources")
+                remove_tree(folder)
             seconds = time.monotonic() - step_start
             progress.step_done(definition.name, seconds, kept.stat().st_size, reused=hit)
             parent = kept
@@ -147,7 +151,7 @@ class _Step:
     log: BinaryIO
     progress: Progress
 
-    def run(self, parent: Path | None, sources: Path) -> Path:
+    def run(self, parent: Path | None, target: Path, sources: Path) -> None:
         name = self.definition.name
         write_definitions([self.definition], self.folder, sources)
         if self.definition.parent is not None and parent is not None:
@@ -155,7 +159,7 @@ class _Step:
         scratch = self.folder / "scratch"
         scratch.mkdir()
         self.log.write(f"== {name}\n".encode())
-        target = self.folder / f"{name}.built.sif"
+        space = _Space(scratch, self.progress.line)
         completed = engines.build(
             self.engine,
             self.folder / f"{name}.def",
@@ -164,19 +168,48 @@ class _Step:
             scratch=scratch,
             plain_http=self.definition.plain_http,
             log=self.log,
-            on_line=self.progress.line,
+            on_line=space.line,
         )
-        layers = ", ".join(self.definition.layers)
         if not completed.ok:
-            known = explain(completed.output)
-            what = known.meaning if known else f"the build stopped at: {telling_line(completed.output)[:300]}"
-            raise FailedError(
-                f"layer {layers}: {what}",
-                hint=f"{known.remedy}; the whole log: {self.log.name}" if known else f"the whole log: {self.log.name}",
-            )
+            raise self._failure(completed.output, disk_was_full=space.ran_out)
         # The engine's word is not taken for it: what it wrote is opened, by our own reader.
-        with open_image(target):
-            return target
+        open_image(target).close()
+
+    def _failure(self, output: str, *, disk_was_full: bool) -> FailedError:
+        known = explain(_DISK_FULL if disk_was_full else output)
+        what = known.meaning if known else f"the build stopped at: {telling_line(output)[:300]}"
+        log = f"the whole log: {self.log.name}"
+        return FailedError(
+            f"layer {', '.join(self.definition.layers)}: {what}", hint=f"{known.remedy}; {log}" if known else log
+        )
+
+
+class _Space:
+    """Watches the room that is left while an engine works: once it has failed, it cleans up, and there is room again.
+
+    Programs in a build say many things of a full disk (debootstrap: "Couldn't download packages").
+    """
+
+    def __init__(self, folder: Path, on_line: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._on_line = on_line
+        self.ran_out = False
+
+    def line(self, text: str) -> None:
+        self.ran_out = self.ran_out or shutil.disk_usage(self._folder).free < _FULL_BYTES
+        self._on_line(text)
+
+
+def _scratch_parent(cache: Path) -> Path:
+    """Return where the engine may unpack: in the cache, unless its path has what Apptainer stumbles over.
+
+    With a quote, comma, colon, semicolon, ampersand or line break in its temporary folder, Apptainer 1.4.5 fails in
+    `%post` or in its own inspection of the image; in every other path it takes them.
+    """
+    preferred = cache / "work"
+    if re.fullmatch(r"[\w /.%@=+-]+", str(preferred)):
+        return preferred
+    return Path(tempfile.gettempdir()) / f"lumiimg-{os.getuid()}"
 
 
 def _umask() -> int:

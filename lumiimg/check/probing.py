@@ -25,6 +25,7 @@ _PLUGIN_FILE = r"/lib[nr]ccl-net[^/]*\.so[^/]*$"
 # What RCCL says of the plugin when it opens it; the wording is that of every generation (NET/Plugin lines).
 _PLUGIN_LINE = re.compile(r"NET/Plugin")
 _NOISE = re.compile(r"CollNet|TUNER/|PROFILER/")
+_LOADER_COMPLAINT = re.compile(r"^(?!INFO|WARNING).*(not found|error while loading|cannot open)")
 _EXIT_STAGES = {12: "init", 13: "devices", 14: "properties", 15: "listen"}
 _SIGNAL_BASE = 128
 _EVIDENCE_LINES = 6
@@ -166,7 +167,7 @@ def _judge_failed_open(
     if not absent and static.loader is not None and "/" in path:
         listing = container.list_libraries(static.loader, path)
         result.runs.append(listing)
-        evidence += [line.strip() for line in listing.output.splitlines() if re.search(r"not found|error|cannot", line)]
+        evidence += [line.strip() for line in listing.output.splitlines() if _LOADER_COMPLAINT.search(line)]
     if absent and any(finding.id.startswith("plugin.") for finding in static.findings.found):
         return  # the files say more: another name, another folder, or nothing at all
     result.findings.add(

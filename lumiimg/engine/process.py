@@ -2,13 +2,12 @@
 
 Argument lists only, no shell; an environment that the caller chose, never the inherited one by accident; one reader
 loop that cannot deadlock, because standard error goes into the same pipe as standard output; a process group of its
-own, so that a time limit or Ctrl-C ends the grandchildren too; and the kernel's promise that the child is told when
-lumiimg itself dies without a word (`prctl(2)`, PR_SET_PDEATHSIG).
+own, so that a time limit or Ctrl-C ends the grandchildren too; and a watch on it that outlives lumiimg, so that nothing
+runs on when lumiimg itself is killed without a word (SIGKILL, the out-of-memory killer).
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import selectors
 import signal
@@ -34,7 +33,8 @@ GRACE_S = 10.0
 _READ_BYTES = 64 * 1024
 _POLL_S = 0.1
 _REAP_S = 0.005
-_PR_SET_PDEATHSIG = 1
+# Reads until the other end is closed, which the kernel does when lumiimg is gone; then ends the group in $0.
+_WATCH = f'read -r _; kill -TERM "-$0" 2>/dev/null && sleep {GRACE_S:.0f} && kill -KILL "-$0" 2>/dev/null'
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,6 @@ def run(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent(),  # noqa: PLW1509 - one prctl call; no thread of ours holds a lock it needs
         )
     except (OSError, ValueError) as error:
         raise MissingHereError(f"cannot start {words[0]}: {error}", hint="is it installed, and executable?") from error
@@ -98,7 +97,7 @@ def run(
     timed_out = False
     pipe = child.stdout
     assert pipe is not None  # noqa: S101 - Popen was asked for it
-    with pipe, _forward_signals(child), selectors.DefaultSelector() as selector:
+    with pipe, _watch(child), _forward_signals(child), selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         kill_at: float | None = None
         while True:
@@ -177,14 +176,29 @@ class _Collector:
         return b"".join(self._kept).decode("utf-8", "replace")
 
 
-def _die_with_parent() -> Callable[[], None]:
-    # Loaded here: between fork and exec nothing should be imported.
-    libc = ctypes.CDLL(None, use_errno=True)
+@contextmanager
+def _watch(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Have the child's group ended if lumiimg goes away before it does.
 
-    def ask() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-    return ask
+    PR_SET_PDEATHSIG would reach the child alone, and an engine that is told does not end what runs in its container.
+    """
+    ours, theirs = os.pipe()
+    try:
+        watch = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH, str(child.pid)],
+            stdin=ours,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    finally:
+        os.close(ours)
+    try:
+        yield
+    finally:
+        watch.kill()
+        watch.wait()
+        os.close(theirs)
 
 
 @contextmanager

@@ -1,0 +1,210 @@
+"""Real checks: real ld.so, real RCCL 2.13.4, a stand-in plugin on real libfabric; the path turns green, each break red."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg.build.workspace import remove_tree
+from lumiimg.errors import ExitCode
+from tests.engine.conftest import Result, built, inside, lumiimg
+from tests.unit.elf_builder import library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lumiimg.engine.engine import Engine
+
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+
+PLUGIN = "/opt/aws-ofi-nccl/lib/librccl-net.so"
+LIBFABRIC = "/usr/lib/x86_64-linux-gnu/libfabric.so.1"
+
+
+def check(image: Path, *argv: str, env: dict[str, str] | None = None) -> Result:
+    return lumiimg("check", image, "--json", *argv, env=env)
+
+
+def findings(result: Result) -> dict[str, dict[str, Any]]:
+    # the highest level's word for an id
+    return {entry["id"]: entry for entry in reversed(result.data["findings"])}
+
+
+def test_an_rccl_without_a_plugin_is_a_no_and_its_own_line_proves_it(demo: Path) -> None:
+    result = check(demo)
+    assert result.code == ExitCode.NO
+    assert result.data["level"] == "probe"
+    assert result.data["path"]["rccl_version"] == "2.13.4"
+    found = findings(result)
+    assert found["rccl.no-plugin"]["severity"] == "problem"
+    assert "No plugin found (librccl-net.so), using internal implementation" in found["rccl.no-plugin"]["evidence"][-1]
+    remedy = "lumiimg build --base debian-13 --add netprobe --add aws-ofi-nccl"
+    assert found["plugin.absent"]["remedy"][0].startswith(remedy)
+    assert "would use TCP sockets" in result.err
+
+
+def test_the_plugin_layer_turns_the_loading_path_green(with_plugin: Path) -> None:
+    result = check(with_plugin)
+    found = findings(result)
+    assert found["rccl.opens-plugin"]["severity"] == "ok"
+    assert found["plugin.loads"]["severity"] == "ok"
+    assert found["plugin.api"]["severity"] == "ok"
+    path = result.data["path"]
+    assert path["plugin_api"] == 6
+    assert path["provider"] not in {None, "cxi"}
+    assert path["libfabric"].startswith("/usr/lib/x86_64-linux-gnu/libfabric.so.1")
+    # no NIC here: loading is proved, the network is not
+    assert result.code == ExitCode.UNDECIDED
+    assert result.data["answer"] == "undecided"
+
+
+def test_every_generation_finds_the_plugin_under_its_name(engine: Engine, with_plugin: Path) -> None:
+    for name in ("librccl-net.so", "libnccl-net.so", "librccl-net-ofi.so", "libnccl-net-ofi.so"):
+        done = inside(engine, with_plugin, "/opt/lumiimg/netprobe/bin/handshake", name)
+        assert f"@probe dlopen path={name} ok=1" in done
+        assert "@probe end stage=listen code=0" in done
+
+
+def test_the_layers_own_tests_run_again_in_the_finished_image(engine: Engine, with_plugin: Path) -> None:
+    done = subprocess.run([engine.path, "test", with_plugin], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def git_lfs_pointer(path: Path) -> None:
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 470000\n")
+
+
+def other_machine(path: Path) -> None:
+    data = bytearray(Path("/bin/true").read_bytes())
+    data[18:20] = (183).to_bytes(2, "little")  # EM_AARCH64
+    path.write_bytes(data)
+
+
+def no_symbols(path: Path) -> None:
+    library(path, source="int nothing_of_interest;")
+
+
+def needs_what_is_not_there(path: Path) -> None:
+    gone = library(path.with_name("libgone.so.7"))
+    library(path, gone, source="int ncclNetPlugin_v6;")
+    gone.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(Path("/bin/bash").read_bytes()[:20_000])
+
+
+BREAKS: dict[str, tuple[Callable[[Path], None], str, str]] = {
+    "empty file": (empty, "plugin.loads", "file too short"),
+    "git-lfs pointer": (git_lfs_pointer, "plugin.loads", "invalid ELF header"),
+    "other machine": (other_machine, "plugin.loads", "cannot open shared object file"),
+    "no plugin symbols": (no_symbols, "plugin.api", ""),
+    "missing dependency": (needs_what_is_not_there, "plugin.loads", "libgone.so.7: cannot open shared object file"),
+    "cut in the middle": (cut, "plugin.loads", ""),
+}
+
+
+@pytest.mark.parametrize(("make", "identity", "words"), BREAKS.values(), ids=BREAKS.keys())
+def test_each_break_of_the_plugin_turns_red_with_the_loaders_words(
+    with_plugin: Path, tmp_path: Path, make: Callable[[Path], None], identity: str, words: str
+) -> None:
+    """The broken file is bound over the good one, as a site's bind would: only a run can see it."""
+    file = tmp_path / "broken.so"
+    make(file)
+    result = check(with_plugin, env={"APPTAINER_BIND": f"{file}:{PLUGIN}"})
+    assert result.code == ExitCode.NO
+    problem = next(
+        entry for entry in result.data["findings"] if entry["severity"] == "problem" and entry["id"] == identity
+    )
+    assert problem["level"] == "probe"
+    assert any(words in line for line in problem["evidence"]) or not words
+    assert "would use TCP sockets" in result.err
+
+
+def test_a_libfabric_that_is_too_old_is_named_with_the_version_it_lacks(with_plugin: Path, tmp_path: Path) -> None:
+    versions = tmp_path / "old.map"
+    versions.write_text("FABRIC_1.0 { *; };\n")
+    old = library(
+        tmp_path / "libfabric.so.1", f"-Wl,--version-script={versions}", source="int fi_getinfo(void) { return 0; }"
+    )
+    result = check(with_plugin, env={"APPTAINER_BIND": f"{old}:{LIBFABRIC}"})
+    assert result.code == ExitCode.NO
+    problem = findings(result)["plugin.loads"]
+    assert problem["severity"] == "problem"
+    assert any("version `FABRIC_" in line and "not found" in line for line in problem["evidence"])
+
+
+def test_traps_in_the_environment_do_not_silence_the_probe(demo: Path, tmp_path: Path) -> None:
+    traps = {
+        "NCCL_SOCKET_IFNAME": "hsn0,hsn1,hsn2,hsn3",
+        "NCCL_DEBUG": "WARN",
+        "NCCL_DEBUG_FILE": str(tmp_path / "nccl.%h"),
+        "NCCL_DEBUG_SUBSYS": "COLL",
+        "NCCL_COMM_ID": "127.0.0.1:1",
+    }
+    result = check(demo, env=traps)
+    assert findings(result)["rccl.no-plugin"]["severity"] == "problem"
+
+
+def test_a_folder_gets_the_same_answer_as_its_image(engine: Engine, demo: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sand box"
+    fakeroot = ["--fakeroot"] if os.geteuid() else []
+    subprocess.run([engine.path, "build", *fakeroot, "--sandbox", folder, demo], capture_output=True, check=True)
+    result = check(folder)
+    assert result.code == ExitCode.NO
+    assert set(findings(result)) == set(findings(check(demo)))
+    static = check(folder, "--level", "static")
+    assert static.code == ExitCode.NO
+    assert static.data["levels"]["probe"] == "not asked for"
+    remove_tree(folder)
+
+
+def test_probes_are_carried_in_where_the_image_has_none(bare: Path) -> None:
+    result = check(bare)
+    assert result.code == ExitCode.NO
+    assert result.data["level"] == "probe"
+    assert "compiled on this machine" in findings(result)["probe.engine"]["summary"]
+    assert findings(result)["rccl.no-plugin"]["severity"] == "problem"
+
+
+def test_a_bind_of_what_is_not_there_is_told_and_the_files_are_checked_all_the_same(demo: Path) -> None:
+    bind = {"SINGULARITY_BIND": "/var/spool/slurmd"}
+    result = check(demo, env=bind)
+    assert result.code == ExitCode.NO
+    assert "/var/spool/slurmd) is not on this machine" in result.data["levels"]["probe"]
+    asked = check(demo, "--level", "probe", env=bind)
+    assert asked.code == ExitCode.MISSING_HERE
+    assert asked.out == ""
+
+
+def test_without_an_engine_the_files_are_checked_and_probe_is_missing_here(demo: Path, tmp_path: Path) -> None:
+    nothing = {"PATH": str(tmp_path)}
+    result = check(demo, env=nothing)
+    assert result.code == ExitCode.NO
+    assert result.data["level"] == "static"
+    assert "no container engine" in result.data["levels"]["probe"]
+    assert check(demo, "--level", "probe", env=nothing).code == ExitCode.MISSING_HERE
+
+
+def test_the_log_command_reads_what_the_probes_print(engine: Engine, demo: Path, tmp_path: Path) -> None:
+    log = tmp_path / "probe.out"
+    rccl = "/usr/lib/x86_64-linux-gnu/librccl.so.1"
+    log.write_text(inside(engine, demo, "/usr/bin/env", "NCCL_DEBUG=INFO", "/opt/lumiimg/netprobe/bin/rcclprobe", rccl))
+    result = lumiimg("log", log, "--json")
+    assert result.code == ExitCode.NO
+    assert result.data["verdict"] == "plugin-missing"
+    assert result.data["library"] is None or result.data["library"]["version"] == "2.13.4"
+
+
+def test_the_plugin_layer_builds_on_a_base_that_is_built_already(with_plugin: Path, images: Path) -> None:
+    again = built(images / "again.sif", "--base", "debian-13", "--add", "netprobe")
+    assert again.stat().st_size < with_plugin.stat().st_size + 10_000_000

@@ -1,0 +1,31 @@
+"""Writes docs/check.svg, the picture in the README, from a real check: `python -m tests.picture IMAGE`, on a terminal's terms."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from lumiimg.check.checker import check_image
+from lumiimg.report import check as report
+
+PICTURE = Path(__file__).parents[1] / "docs" / "check.svg"
+
+
+def main() -> None:
+    image = Path(sys.argv[1])
+    recording = Console(record=True, width=118, force_terminal=True, markup=False, emoji=False, highlight=False)
+    vars(report)["console"] = lambda **_: recording
+    os.chdir(image.parent)
+    report.print_check(check_image(Path(image.name), os.environ, None), verbose=False)
+    svg = recording.export_svg(title=f"lumiimg check {image.name}")
+    # A reader's browser should fetch nothing for it: no web fonts, the machine's own monospace.
+    svg = re.sub(r"@font-face \{[^}]*\}\s*", "", svg).replace("Fira Code, monospace", "monospace")
+    PICTURE.write_text(svg)
+
+
+if __name__ == "__main__":
+    main()
