@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 _KEY_FORMAT = "lumiimg-layer-1"
-_FULL_BYTES = 4 * 1024 * 1024
+_FULL_BYTES = 16 * 1024 * 1024
 _DISK_FULL = "No space left on device"
 
 
@@ -204,10 +204,10 @@ def _scratch_parent(cache: Path) -> Path:
     """Return where the engine may unpack: in the cache, unless its path has what Apptainer stumbles over.
 
     With a quote, comma, colon, semicolon, ampersand or line break in its temporary folder, Apptainer 1.4.5 fails in
-    `%post` or in its own inspection of the image; in every other path it takes them.
+    `%post` or in its own inspection of the image; with a blank, debootstrap fails to enter its root.
     """
     preferred = cache / "work"
-    if re.fullmatch(r"[\w /.%@=+-]+", str(preferred)):
+    if re.fullmatch(r"[A-Za-z0-9_/.%@=+-]+", str(preferred)):
         return preferred
     return Path(tempfile.gettempdir()) / f"lumiimg-{os.getuid()}"
 

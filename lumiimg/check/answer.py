@@ -38,7 +38,9 @@ class FabricPath:
     rccl: str | None = None
     rccl_version: str | None = None
     plugin_files: tuple[str, ...] = ()
-    """File names that this RCCL looks for."""
+    """Names that this RCCL gives to dlopen."""
+    named_by: str | None = None
+    """NCCL_NET_PLUGIN, where it is set and changes the names."""
     accepts: tuple[int, ...] = ()
     """Versions of the net API that it takes, in its order."""
     plugin: str | None = None
@@ -89,6 +91,8 @@ def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
         first = next(finding for finding in findings if finding.severity is Severity.PROBLEM)
         if first.id == "rccl.absent":
             return "there is nothing here to check: no RCCL was found in this image"
+        if first.id == "rccl.load":
+            return "NO: the RCCL of this image cannot be loaded"
         if first.id == "provider.other":
             return "NO: here the plugin would carry the traffic over TCP, not over Slingshot"
         return "NO: as it is run here, RCCL would use TCP sockets, several times slower than Slingshot"

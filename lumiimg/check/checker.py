@@ -36,7 +36,7 @@ def check_image(path: Path, environment: Mapping[str, str], level: Level | None)
     Raises BadInputError for what is no image, MissingHereError if `level` is named and what it needs is not here.
     """
     with open_image(path) as image:
-        static = check_static(image)
+        static = check_static(image, environment)
         levels = {Level.STATIC: "done", Level.RUN: _NOT_BUILT}
         probed: ProbeResult | None = None
         if level is Level.STATIC:

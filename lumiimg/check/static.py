@@ -19,9 +19,11 @@ from lumiimg.elf.loader import LoadedObject, LoadOutcome, Process, Settings
 from lumiimg.elf.system import libc_kind
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.findings import Findings, Level, Severity
-from lumiimg.resolve.rccl import Generation, generation_of
+from lumiimg.resolve.rccl import Generation, generation_of, names_by_variable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lumiimg.image import Image
 
 # Libraries that belong to the machine's network: images for host binding leave them out on purpose.
@@ -45,8 +47,10 @@ class StaticResult:
     findings: Findings = field(default_factory=lambda: Findings(Level.STATIC))
 
 
-def check_static(image: Image) -> StaticResult:
+def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
     """Follow the fabric path through the image's files.
+
+    `environment` is the user's: variables of it reach the container, and some of them change what is loaded.
 
     Raises BadInputError only where the image itself cannot be read; a broken library in it is a finding.
     """
@@ -63,10 +67,12 @@ def check_static(image: Image) -> StaticResult:
         )
         return result
     files = _find_files(image)
-    process, rccl = _load_rccl(image, files, result)
+    library_path = _variable("LD_LIBRARY_PATH", image, environment)
+    settings = Settings(library_path=":".join(filter(None, (library_path, ENGINE_LIBRARIES))))
+    process, rccl = _load_rccl(image, settings, files, result)
     if rccl is None:
         return result
-    _read_rccl_facts(image, rccl, result)
+    _read_rccl_facts(image, rccl, result, named=_variable("NCCL_NET_PLUGIN", image, environment))
     result.loader = process.system.loader
     outcome = _load_plugin(process, rccl, files, result)
     if outcome is not None and outcome.root is not None:
@@ -74,14 +80,25 @@ def check_static(image: Image) -> StaticResult:
     return result
 
 
+def _variable(name: str, image: Image, environment: Mapping[str, str]) -> str | None:
+    """Return a variable as it is in the container: what the engine is told, else the image's, else the user's own.
+
+    The user's LD_LIBRARY_PATH is the one that does not get in (apptainer `internal/pkg/util/env/clean.go`).
+    """
+    for prefix in ("APPTAINERENV_", "SINGULARITYENV_"):
+        if prefix + name in environment:
+            return environment[prefix + name]
+    return image.environment.get(name) or (environment.get(name) if name != "LD_LIBRARY_PATH" else None)
+
+
 def _find_files(image: Image) -> list[str]:
     return sorted(islice(image.root.find(_WANTED), _FIND_LIMIT))
 
 
-def _load_rccl(image: Image, files: list[str], result: StaticResult) -> tuple[Process, LoadedObject | None]:
+def _load_rccl(
+    image: Image, settings: Settings, files: list[str], result: StaticResult
+) -> tuple[Process, LoadedObject | None]:
     """Start a process with the RCCL that matters: the one a torch wheel bundles, else the one on the loader's path."""
-    library_path = ":".join(filter(None, (image.environment.get("LD_LIBRARY_PATH"), ENGINE_LIBRARIES)))
-    settings = Settings(library_path=library_path)
     candidates = [file for file in files if re.search(r"/librccl\.so(\.\d+)*$", file)]
     bundled = [file for file in candidates if file.endswith("/torch/lib/librccl.so")]
     named = _on_loader_path(image, settings, candidates)
@@ -113,6 +130,7 @@ def _load_rccl(image: Image, files: list[str], result: StaticResult) -> tuple[Pr
             f"{chosen[0]} cannot be loaded in this image",
             where=chosen[0],
             evidence=outcome.errors[:8],
+            cause="what a bind of the host (--rocm) would bring is not counted",
             remedy=("add the libraries that it names to the image",),
         )
         result.path = replace(result.path, rccl=chosen[0])
@@ -122,28 +140,37 @@ def _load_rccl(image: Image, files: list[str], result: StaticResult) -> tuple[Pr
 
 def _on_loader_path(image: Image, settings: Settings, candidates: list[str]) -> str | None:
     """Return what dlopen would give a program that asks for RCCL by name."""
-    if not candidates:
+    for candidate in candidates:
+        of_image = Process(image.root, settings)
+        if of_image.start(candidate).root is None:
+            continue  # no library at all
+        # The loader alone is the emptiest process: nothing called librccl is in it yet.
+        program = Process(image.root, settings)
+        if program.start(of_image.system.loader).root is None:
+            return None
+        for name in ("librccl.so.1", "librccl.so"):
+            outcome = program.dlopen(name)
+            if outcome.root is not None:
+                return outcome.root.path
         return None
-    of_image = Process(image.root, settings)
-    of_image.start(candidates[0])
-    # The loader alone is the emptiest process: nothing called librccl is in it yet.
-    program = Process(image.root, settings)
-    program.start(of_image.system.loader)
-    for name in ("librccl.so.1", "librccl.so"):
-        outcome = program.dlopen(name)
-        if outcome.root is not None:
-            return outcome.root.path
     return None
 
 
-def _read_rccl_facts(image: Image, rccl: LoadedObject, result: StaticResult) -> None:
+def _read_rccl_facts(image: Image, rccl: LoadedObject, result: StaticResult, *, named: str | None) -> None:
     strings = read_rccl(image.root.open(rccl.path))
     generation = generation_of(strings.version) if strings.version else None
     result.generation = generation
     files = strings.plugin_files or (generation.files if generation else ())
     accepts = strings.accepts or (generation.accepts if generation else ())
+    if named:
+        files = names_by_variable(named, files, generation)
     result.path = replace(
-        result.path, rccl=rccl.path, rccl_version=strings.version, plugin_files=files, accepts=accepts
+        result.path,
+        rccl=rccl.path,
+        rccl_version=strings.version,
+        plugin_files=files,
+        accepts=accepts,
+        named_by=named or None,
     )
     if not files or not accepts:
         result.findings.add(
@@ -157,8 +184,8 @@ def _read_rccl_facts(image: Image, rccl: LoadedObject, result: StaticResult) -> 
     result.findings.add(
         "rccl.found",
         Severity.INFO,
-        f"RCCL {strings.version or '(version not found)'} looks for {' or '.join(files)} "
-        f"and takes net API v{', v'.join(map(str, accepts))}",
+        f"RCCL {strings.version or '(version not found)'} looks for {' or '.join(files)}"
+        f"{f' (NCCL_NET_PLUGIN={named})' if named else ''} and takes net API v{', v'.join(map(str, accepts))}",
         where=rccl.path,
         source=f"strings in the library; {generation.basis}" if generation else "strings in the library",
     )
@@ -198,7 +225,9 @@ def _load_plugin(process: Process, rccl: LoadedObject, files: list[str], result:
             f"this RCCL looks for {' or '.join(names)}; the image has {elsewhere[0]}",
             where=elsewhere[0],
             evidence=tuple(absent[:4]),
-            cause="the name that RCCL looks for changed with ROCm 7.1, and back after 7.2",
+            cause="NCCL_NET_PLUGIN asks for another name; up to RCCL 2.20 it is a part of the name only, never a path"
+            if result.path.named_by
+            else "the name that RCCL looks for changed with ROCm 7.1, and back after 7.2",
             remedy=(f"ln -s {elsewhere[0].rpartition('/')[2]} {elsewhere[0].rpartition('/')[0]}/{names[0]}",),
             source=_RULE_SOURCE,
         )

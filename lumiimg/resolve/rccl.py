@@ -20,6 +20,8 @@ class Generation:
     """Versions of the net API, in the order in which they are tried."""
     files: tuple[str, ...]
     """File names that are looked for when NCCL_NET_PLUGIN is not set."""
+    variable_is_suffix_only: bool
+    """Whether NCCL_NET_PLUGIN is only ever a part of the name."""
     unique_id_loads_plugin: bool
     """Whether ncclGetUniqueId opens the plugin on a machine without a GPU."""
     basis: str
@@ -35,6 +37,7 @@ def generations() -> tuple[Generation, ...]:
             rocm=entry["rocm"],
             accepts=tuple(entry["accepts"]),
             files=tuple(entry["files"]),
+            variable_is_suffix_only=entry["variable"] == "suffix",
             unique_id_loads_plugin=entry["unique_id"] == "loads",
             basis=entry["basis"],
         )
@@ -49,6 +52,17 @@ def generation_of(version: str) -> Generation | None:
     except InvalidVersion:
         return None
     return next((entry for entry in reversed(generations()) if entry.since <= wanted), None)
+
+
+def names_by_variable(value: str, files: tuple[str, ...], generation: Generation | None) -> tuple[str, ...]:
+    """Return what RCCL gives to dlopen when NCCL_NET_PLUGIN is `value`; `files` are its names without the variable."""
+    stems = dict.fromkeys(file.removesuffix(".so") for file in files)
+    names: list[str] = []
+    for word in value.split(","):
+        if generation is None or not generation.variable_is_suffix_only:
+            names.append(word)
+        names += [f"{stem}-{word}.so" for stem in stems]
+    return tuple(dict.fromkeys(names))
 
 
 def version_of_code(code: int) -> str:

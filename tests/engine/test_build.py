@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -267,6 +268,7 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(demo: Path) -> None:
     assert "the disk or the quota is full" in result.err.strip().splitlines()[-1]
     assert not demo.with_name("y.sif").exists()
     assert leftovers(Path(small)) == []
+    shutil.rmtree(Path(small) / "cache")
 
 
 def real_cache() -> Path:

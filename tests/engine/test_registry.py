@@ -128,7 +128,7 @@ def layer_of(image: Path) -> bytes:
 @pytest.fixture(scope="module")
 def slim(engine: Engine, mirror: str, images: Path) -> bytes:
     """A small Debian 13, as `debian:trixie-slim` is: no RCCL, no certificates."""
-    with scratch_folder(images / "slim work") as folder:
+    with scratch_folder(images / "slim-work") as folder:
         definition = folder / "slim.def"
         definition.write_text(f"Bootstrap: debootstrap\nOSVersion: trixie\nMirrorURL: {mirror}\n")
         done = build(engine, definition, images / "slim.sif", environment=os.environ, scratch=folder)

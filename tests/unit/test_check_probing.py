@@ -18,7 +18,7 @@ from lumiimg.resolve.rccl import generation_of
 
 PROBES = Path(__file__).parents[1] / "fixtures" / "probes"
 RCCL = "/usr/lib/x86_64-linux-gnu/librccl.so.1"
-ABSENT = FabricPath(RCCL, "2.13.4", ("librccl-net.so",), (6, 5, 4))
+ABSENT = FabricPath(rccl=RCCL, rccl_version="2.13.4", plugin_files=("librccl-net.so",), accepts=(6, 5, 4))
 PRESENT = replace(ABSENT, plugin="/opt/aws-ofi-nccl/lib/librccl-net.so")
 
 

@@ -47,9 +47,9 @@ def plugin(path: Path, *arguments: str | Path, versions: tuple[int, ...] = (5,))
     return library(path, *arguments, source="".join(f"int ncclNetPlugin_v{n};" for n in versions))
 
 
-def check(root: Path) -> StaticResult:
+def check(root: Path, environment: dict[str, str] | None = None) -> StaticResult:
     with open_image(root) as image:
-        return check_static(image)
+        return check_static(image, environment or {})
 
 
 def severities(result: StaticResult) -> dict[str, Severity]:
@@ -102,6 +102,35 @@ def test_ld_library_path_of_the_image_counts(root: Path) -> None:
     environment.parent.mkdir(parents=True)
     environment.write_text("#!/bin/sh\nexport LD_LIBRARY_PATH='/opt/plugin'\"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\"\n")
     assert severities(check(root))["plugin.loads"] is Severity.OK
+
+
+@pytest.mark.parametrize("name", ["APPTAINERENV_LD_LIBRARY_PATH", "SINGULARITYENV_LD_LIBRARY_PATH"])
+def test_what_the_engine_is_told_counts_and_the_users_own_path_does_not(root: Path, name: str) -> None:
+    plugin(root / "opt/plugin/librccl-net.so")
+    assert severities(check(root, {name: "/opt/plugin"}))["plugin.loads"] is Severity.OK
+    assert severities(check(root, {"LD_LIBRARY_PATH": "/opt/plugin"}))["plugin.not-on-path"] is Severity.PROBLEM
+
+
+def test_nccl_net_plugin_changes_the_name_as_each_generation_reads_it(root: Path) -> None:
+    path = "/opt/plugin/librccl-net.so"
+    plugin(root / path[1:], versions=(5, 8))
+    # up to 2.20 a path becomes librccl-net-/opt/plugin/librccl-net.so.so
+    found = finding(check(root, {"NCCL_NET_PLUGIN": path}), "plugin.other-name")
+    assert "librccl-net-/opt/plugin/librccl-net.so.so" in found.summary
+    assert found.cause is not None
+    assert "never a path" in found.cause
+    rccl(root / LIB / "librccl.so.1", RCCL_2_27)
+    result = check(root, {"NCCL_NET_PLUGIN": path})
+    assert result.path.plugin == path
+    assert result.path.plugin_api == 8
+    assert severities(check(root, {"NCCL_NET_PLUGIN": "ofi"}))["plugin.other-name"] is Severity.PROBLEM
+
+
+def test_a_broken_rccl_is_a_no_of_its_own(root: Path) -> None:
+    (root / LIB / "librccl.so.1").write_bytes(b"no library\n" * 20)
+    report = check_image(root, {}, Level.STATIC)
+    assert report.answer is Answer.NO
+    assert "cannot be loaded" in report.sentence
 
 
 def test_a_runpath_of_rccl_finds_the_plugin_beside_it(root: Path) -> None:
