@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.check.probing import EXIT_STAGES
 from lumiimg.cli.main import make_parser
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.vocabulary import vocabulary
@@ -96,6 +97,8 @@ def findings() -> Iterator[str]:
                     levels, seen = found.setdefault(identity, (set(), set()))
                     levels.add(level)
                     seen.update(severities or {"problem", "unknown"})
+    for stage in EXIT_STAGES.values():
+        found[f"plugin.{stage}"] = ({"probe"}, {"problem", "unknown"})
     for identity, (levels, seen) in sorted(found.items()):
         yield f"| {identity} | {', '.join(sorted(seen))} | {', '.join(sorted(levels))} |"
 

@@ -26,7 +26,8 @@ _PLUGIN_FILE = r"/lib[nr]ccl-net[^/]*\.so[^/]*$"
 _PLUGIN_LINE = re.compile(r"NET/Plugin")
 _NOISE = re.compile(r"CollNet|TUNER/|PROFILER/")
 _LOADER_COMPLAINT = re.compile(r"^(?!INFO|WARNING).*(not found|error while loading|cannot open)")
-_EXIT_STAGES = {12: "init", 13: "devices", 14: "properties", 15: "listen"}
+EXIT_STAGES = {12: "init", 13: "devices", 14: "properties", 15: "listen"}
+"""Exit codes of the handshake, and where it stopped."""
 _SIGNAL_BASE = 128
 _EVIDENCE_LINES = 6
 
@@ -193,7 +194,7 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
         result.path = replace(result.path, plugin_api=int(using["version"]))
     provider = _provider(run)
     result.path = replace(result.path, provider=provider)
-    stage = _EXIT_STAGES.get(run.exit_code)
+    stage = EXIT_STAGES.get(run.exit_code)
     lines = tuple(values["text"] for values in run.all("log") if "text" in values)
     warnings = tuple(line for line in run.output.splitlines() if line.startswith("libfabric:"))
     evidence = (*lines, *warnings)[-_EVIDENCE_LINES:]
