@@ -104,10 +104,8 @@ def layer_of(image: Path) -> bytes:
     buffer = io.BytesIO()
     with open_image(image) as opened, tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, kind in opened.root.walk():
-            if path.startswith(("/.singularity.d", "/dev/", "/proc/", "/sys/")) or (
-                path.count("/") == 1 and path[1] == "."
-            ):
-                continue
+            if path.startswith(("/.", "/dev/", "/proc/", "/sys/")) or path in {"/singularity", "/environment"}:
+                continue  # the engine's own
             stat = opened.root.stat(path, follow=False)
             info = tarfile.TarInfo(path[1:])
             info.mode, info.uid, info.gid, info.mtime = stat.permissions, stat.uid, stat.gid, stat.mtime_s
