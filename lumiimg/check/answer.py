@@ -71,31 +71,39 @@ class CheckReport:
 def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level_was_asked_for: bool) -> Answer:
     """Return the answer that the findings support.
 
-    A problem is a no. Without one, the answer is green where the provider cxi opened a NIC (probe), or where the user
-    asked for no more than the level and every question of it was answered.
+    A problem is a no. Without one, the answer is green where the provider cxi listens on a NIC and no probe left a
+    question open; or where the user asked for the files only, and every question about them was answered.
     """
     if any(finding.severity is Severity.PROBLEM for finding in findings):
         return Answer.NO
-    if any(finding.id == "provider.cxi" and finding.severity is Severity.OK for finding in findings):
+    unanswered = {finding.level for finding in findings if finding.severity is Severity.UNKNOWN}
+    proved = any(finding.id == "provider.cxi" and finding.severity is Severity.OK for finding in findings)
+    if proved and Level.PROBE not in unanswered:
         return Answer.NO_OBSTACLE
-    unanswered = any(finding.severity is Severity.UNKNOWN for finding in findings)
     asked_for_files_only = level_was_asked_for and level is Level.STATIC
     if asked_for_files_only and not unanswered and path.plugin is not None:
         return Answer.NO_OBSTACLE
     return Answer.UNDECIDED
 
 
+_FIRST_PROBLEM = {
+    "rccl.absent": "there is nothing here to check: no RCCL was found in this image",
+    "rccl.load": "NO: the RCCL of this image cannot be loaded",
+    "provider.other": "NO: here the plugin would carry the traffic over TCP, not over Slingshot",
+    "provider.excluded": "NO: a variable keeps libfabric from using Slingshot",
+    "network.forced": "NO: NCCL_NET tells RCCL to use another network",
+    "plugin.listen": "NO: the plugin is taken, and fails when it opens the NIC: a job would end or fall back there",
+    "plugin.crash": "NO: the plugin is taken, and brings its process down",
+    "plugin.hang": "NO: the plugin is taken, and does not come back",
+}
+
+
 def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
     """Return the answer as one sentence."""
     if answer is Answer.NO:
         first = next(finding for finding in findings if finding.severity is Severity.PROBLEM)
-        if first.id == "rccl.absent":
-            return "there is nothing here to check: no RCCL was found in this image"
-        if first.id == "rccl.load":
-            return "NO: the RCCL of this image cannot be loaded"
-        if first.id == "provider.other":
-            return "NO: here the plugin would carry the traffic over TCP, not over Slingshot"
-        return "NO: as it is run here, RCCL would use TCP sockets, several times slower than Slingshot"
+        slow = "NO: as it is run here, RCCL would use TCP sockets, several times slower than Slingshot"
+        return _FIRST_PROBLEM.get(first.id, slow)
     if answer is Answer.NO_OBSTACLE:
         return f"no obstacle found at level {level.value}: nothing checked here keeps RCCL from using Slingshot"
     return "CANNOT TELL from here whether RCCL would use Slingshot"
@@ -117,6 +125,8 @@ def settle(static: Sequence[Finding], probed: Sequence[Finding]) -> tuple[Findin
             continue  # the same question, answered by a run
         if about == "provider" and "provider.cxi" in seen:
             continue
+        if finding.id == "rccl.load" and "rccl.runs" in seen:
+            continue  # a bind (--rocm) brought what the files lack
         if about == "plugin" and open_or_bad and "plugin.loads" in seen:
             summary = f"{finding.summary} (so say the files; as it is run here, a plugin is loaded)"
             kept.append(replace(finding, severity=Severity.INFO, summary=summary))

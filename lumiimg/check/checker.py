@@ -73,14 +73,22 @@ def _probe(path: Path, image: Image, static: StaticResult, environment: Mapping[
     engine = find_engine(environment)
     with tempfile.TemporaryDirectory(prefix="lumiimg-probe-") as scratch:
         tools = provide_tools(engine, path, image, environment, Path(scratch))
-        result = probe(Container(engine, path, environment, tools), static, has_cxi_device=has_cxi_device())
+        result = probe(Container(engine, path, environment, tools), static, excuse=excuse(environment))
     result.findings.add("probe.engine", Severity.INFO, f"probed with {engine.name}, programs {tools.origin}")
     return result
 
 
-def has_cxi_device(devices: Path = _DEVICES) -> bool:
-    """Return whether this machine has a Slingshot NIC that its driver offers."""
-    return any(devices.glob("cxi[0-9]*"))
+def excuse(environment: Mapping[str, str], devices: Path = _DEVICES) -> str | None:
+    """Return why a plugin that does not get onto the fabric here says nothing of the image; None where it does.
+
+    Without a NIC there is nothing to open; without the job step's credentials the cxi provider refuses it
+    (libfabric prov/cxi/src/cxip_nic.c: -FI_ENOSYS where SLINGSHOT_VNIS is not set and no default service may be used).
+    """
+    if not any(devices.glob("cxi[0-9]*")):
+        return "this machine has no Slingshot NIC (/dev/cxi*)"
+    if not environment.get("SLINGSHOT_VNIS"):
+        return "this is no job step with access to the fabric (SLINGSHOT_VNIS is not set; start it with srun)"
+    return None
 
 
 def _with_command(findings: tuple[Finding, ...], labels: Mapping[str, str]) -> tuple[Finding, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from lumiimg.elf.loader import FoundBy
 from lumiimg.findings import Details, Findings, Level, Severity
 from lumiimg.nccl.reader import LogReader
 from lumiimg.resolve.rccl import generation_of, version_of_code
@@ -29,7 +30,9 @@ _LOADER_COMPLAINT = re.compile(r"^(?!INFO|WARNING).*(not found|error while loadi
 EXIT_STAGES = {12: "init", 13: "devices", 14: "properties", 15: "listen"}
 """Exit codes of the handshake, and where it stopped."""
 _SIGNAL_BASE = 128
+_LAST_SIGNAL = 192
 _EVIDENCE_LINES = 6
+_WHERE_IT_COUNTS = "run the check where the job runs: `srun … lumiimg check IMAGE` on a node with Slingshot"
 
 
 @dataclass(slots=True)
@@ -41,10 +44,10 @@ class ProbeResult:
     findings: Findings = field(default_factory=lambda: Findings(Level.PROBE))
 
 
-def probe(container: Container, static: StaticResult, *, has_cxi_device: bool) -> ProbeResult:
+def probe(container: Container, static: StaticResult, *, excuse: str | None) -> ProbeResult:
     """Run the probes that can answer, and judge what they did.
 
-    `has_cxi_device`: whether this machine has a Slingshot NIC, without which another provider than cxi proves nothing.
+    `excuse`: why a plugin that fails, or takes another provider than cxi, proves nothing here; None where it does.
 
     Raises MissingHereError if no container starts.
     """
@@ -53,13 +56,55 @@ def probe(container: Container, static: StaticResult, *, has_cxi_device: bool) -
         return result
     run = container.rccl_probe(static.path.rccl)
     result.runs.append(run)
+    if not _rccl_runs(run, result):
+        return result
     generation = _learn_version(run, static, result)
-    plugin = _judge_rccl(run, generation, result) or static.path.plugin
-    wanted = (*result.path.plugin_files, "librccl-net.so")[0]
-    run = container.handshake(plugin or wanted, rccl=static.path.rccl, accepts=result.path.accepts)
-    result.runs.append(run)
-    _judge_handshake(run, container, static, result, has_cxi_device=has_cxi_device)
+    plugin = _judge_rccl(run, generation, result)
+    names = [plugin] if plugin else _names_as_rccl_asks(static)
+    for name in names:
+        run = container.handshake(name, rccl=static.path.rccl, accepts=result.path.accepts)
+        result.runs.append(run)
+        if not _is_absent(run, name):
+            break
+    _judge_handshake(run, names, container, static, result, excuse=excuse)
     return result
+
+
+def _names_as_rccl_asks(static: StaticResult) -> list[str]:
+    """Return what to give to dlopen: RCCL's own names, so that the container's loader searches as it would for RCCL.
+
+    Only where RCCL's own RUNPATH finds the plugin must the path be given: the probe has no such RUNPATH.
+    """
+    if static.plugin_found_by in {FoundBy.RUNPATH, FoundBy.RPATH} and static.path.plugin:
+        return [static.path.plugin]
+    return list(static.path.plugin_files) or ["librccl-net.so", "libnccl-net.so"]
+
+
+def _is_absent(run: ProbeRun, name: str) -> bool:
+    opened = run.first("dlopen") or {}
+    return opened.get("ok") == "0" and opened.get("error", "").startswith(
+        f"{name}: cannot open shared object file: No such"
+    )
+
+
+def _rccl_runs(run: ProbeRun, result: ProbeResult) -> bool:
+    """Judge whether RCCL itself can be opened in the container; nothing else matters if it cannot."""
+    opened = run.first("dlopen")
+    if opened is not None and opened.get("ok") == "1" and run.first("signal") is None:
+        result.findings.add("rccl.runs", Severity.OK, f"{result.path.rccl} was opened in the container")
+        return True
+    if opened is None and run.first("signal") is None and not run.timed_out and run.first("timeout") is None:
+        what = f"RCCL could not be asked: the probe {_ending(run)}"
+        result.findings.add("rccl.probe", Severity.UNKNOWN, what, evidence=_tail(run))
+        return False
+    if opened is not None and opened.get("ok") == "1":
+        # It was opened, and died later: of the plugin that it opened, most likely, which the handshake shows.
+        result.findings.add("rccl.runs", Severity.INFO, f"{result.path.rccl} was opened, and {_ending(run)} afterwards")
+        return True
+    error = (opened or {}).get("error", "") or f"it {_ending(run)}"
+    what = f"{result.path.rccl} cannot be opened in the container"
+    result.findings.add("rccl.load", Severity.PROBLEM, what, evidence=(error,), where=result.path.rccl)
+    return False
 
 
 def _learn_version(run: ProbeRun, static: StaticResult, result: ProbeResult) -> Generation | None:
@@ -97,7 +142,7 @@ def _judge_rccl(run: ProbeRun, generation: Generation | None, result: ProbeResul
             source=generation.basis if generation else None,
         )
     elif run.first("uniqueid") is None:
-        what = f"RCCL could not be asked: {_ending(run)}"
+        what = f"RCCL did not answer: it {_ending(run)}"
         result.findings.add("rccl.probe", Severity.UNKNOWN, what, evidence=_tail(run))
     elif not lines:
         result.findings.add("rccl.probe", Severity.UNKNOWN, "RCCL said nothing of a plugin", evidence=_tail(run))
@@ -116,17 +161,29 @@ def _judge_rccl(run: ProbeRun, generation: Generation | None, result: ProbeResul
 
 
 def _judge_handshake(
-    run: ProbeRun, container: Container, static: StaticResult, result: ProbeResult, *, has_cxi_device: bool
+    run: ProbeRun,
+    names: list[str],
+    container: Container,
+    static: StaticResult,
+    result: ProbeResult,
+    *,
+    excuse: str | None,
 ) -> None:
     opened = run.first("dlopen")
     causes = _known_causes(run)
+    if run.timed_out or run.first("timeout") is not None:
+        during = (run.first("timeout") or {}).get("during", "its run")
+        what = f"the plugin did not come back from {during}"
+        result.findings.add("plugin.hang", Severity.PROBLEM, what, evidence=_tail(run))
+        return
     crashed = run.first("signal")
-    if crashed is not None or run.exit_code >= _SIGNAL_BASE:
+    if crashed is not None or _SIGNAL_BASE < run.exit_code <= _LAST_SIGNAL:
         number = (crashed or {}).get("number", str(run.exit_code - _SIGNAL_BASE))
+        during = (crashed or {}).get("during", "handled")
         result.findings.add(
-            "plugin.loads" if opened is None else "plugin.init",
+            "plugin.crash",
             Severity.PROBLEM,
-            f"the process died of signal {number} while the plugin was handled",
+            f"the process died of signal {number} while the plugin was at {during}",
             evidence=_tail(run),
             cause="a file that is shorter than its own header says (a broken copy) dies of SIGBUS (7)"
             if number == "7"
@@ -134,52 +191,49 @@ def _judge_handshake(
             remedy=("copy or build the plugin and its libraries again, and compare their checksums",),
         )
         return
-    if run.timed_out or run.first("timeout") is not None:
-        during = (run.first("timeout") or {}).get("during", "its run")
-        result.findings.add(
-            "plugin.init", Severity.PROBLEM, f"the plugin did not come back from {during}", evidence=_tail(run)
-        )
-        return
     if opened is None:
-        result.findings.add(
-            "plugin.handshake", Severity.UNKNOWN, f"the handshake did not run: {_ending(run)}", evidence=_tail(run)
-        )
+        what = f"the handshake did not run: it {_ending(run)}"
+        result.findings.add("plugin.handshake", Severity.UNKNOWN, what, evidence=_tail(run))
         return
     if opened.get("ok") != "1":
-        _judge_failed_open(opened, container, static, result, causes)
+        _judge_failed_open(opened, names, container, static, result, causes)
         return
-    result.path = replace(result.path, plugin=opened.get("file") or opened.get("path"))
-    libfabric, libcxi = run.mapped(r"/libfabric\.so"), run.mapped(r"/libcxi\.so")
-    result.path = replace(result.path, libfabric=libfabric, libcxi=libcxi)
+    result.path = replace(
+        result.path,
+        plugin=opened.get("file") or opened.get("path"),
+        libfabric=run.mapped(r"/libfabric\.so"),
+        libcxi=run.mapped(r"/libcxi\.so"),
+    )
     result.findings.add("plugin.loads", Severity.OK, f"{result.path.plugin} was opened, with all its libraries")
-    _judge_stages(run, result, causes, has_cxi_device=has_cxi_device)
+    _judge_stages(run, result, causes, excuse=excuse)
 
 
 def _judge_failed_open(
     opened: Mapping[str, str],
+    names: list[str],
     container: Container,
     static: StaticResult,
     result: ProbeResult,
     causes: tuple[Cause, ...],
 ) -> None:
     path, error = opened.get("path", "the plugin"), opened.get("error", "")
-    absent = error.startswith(f"{path}: cannot open shared object file: No such file") and static.path.plugin is None
+    if error.startswith(f"{path}: cannot open shared object file: No such") and static.path.plugin is None:
+        if not any(finding.id.startswith("plugin.") for finding in static.findings.found):
+            what = f"no net plugin: nothing called {' or '.join(names)} is on the loader's path"
+            result.findings.add("plugin.absent", Severity.PROBLEM, what, evidence=(error,))
+        return  # else the files say more: another name, another folder, or nothing at all
     evidence = [error]
-    if not absent and static.loader is not None and "/" in path:
-        listing = container.list_libraries(static.loader, path)
+    file = opened.get("file") or static.path.plugin or path
+    if static.loader is not None and "/" in file:
+        listing = container.list_libraries(static.loader, file)
         result.runs.append(listing)
         evidence += [line.strip() for line in listing.output.splitlines() if _LOADER_COMPLAINT.search(line)]
-    if absent and any(finding.id.startswith("plugin.") for finding in static.findings.found):
-        return  # the files say more: another name, another folder, or nothing at all
-    result.findings.add(
-        "plugin.absent" if absent else "plugin.loads",
-        Severity.PROBLEM,
-        f"{path} cannot be opened in the container" if not absent else f"no {path} on the loader's path",
-        **_explained(causes, evidence=dict.fromkeys(evidence)),
-    )
+    what = f"{file} cannot be opened in the container"
+    explained = _explained(causes, evidence=dict.fromkeys(evidence))
+    result.findings.add("plugin.loads", Severity.PROBLEM, what, **explained)
 
 
-def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...], *, has_cxi_device: bool) -> None:
+def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...], *, excuse: str | None) -> None:
     none = run.first("none")
     if none is not None:
         result.findings.add(
@@ -199,32 +253,31 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
     warnings = tuple(line for line in run.output.splitlines() if line.startswith("libfabric:"))
     evidence = (*lines, *warnings)[-_EVIDENCE_LINES:]
     if stage is not None:
-        severity = Severity.PROBLEM if has_cxi_device else Severity.UNKNOWN
-        place = "" if has_cxi_device else "; this machine has no Slingshot NIC (/dev/cxi*), so it could not"
-        result.findings.add(
-            f"plugin.{stage}",
-            severity,
-            f"the plugin failed at {stage}{place}",
-            **_explained(causes, evidence=evidence, otherwise="run the check on a node with Slingshot, in a job step"),
-        )
+        severity = Severity.UNKNOWN if excuse else Severity.PROBLEM
+        what = f"the plugin failed at {stage}{f', which proves nothing here: {excuse}' if excuse else ''}"
+        explained = _explained(() if excuse else causes, evidence=evidence, otherwise=_WHERE_IT_COUNTS)
+        result.findings.add(f"plugin.{stage}", severity, what, **explained)
+    elif not _listens(run):
+        what = f"the handshake {_ending(run)} without having listened on every device"
+        result.findings.add("plugin.handshake", Severity.UNKNOWN, what, evidence=_tail(run))
     elif provider == "cxi":
         result.findings.add(
             "provider.cxi",
             Severity.OK,
-            "the plugin selected the provider cxi and listens on the NIC",
+            f"the plugin selected the provider cxi and listens on {len(run.all('listen'))} NIC(s)",
             evidence=tuple(line for line in evidence if "rovider" in line) or evidence[:2],
         )
     elif provider is not None:
-        severity = Severity.PROBLEM if has_cxi_device else Severity.UNKNOWN
+        severity = Severity.UNKNOWN if excuse else Severity.PROBLEM
+        what = f"the plugin works, but selected the provider {provider}, which is TCP and not Slingshot"
         result.findings.add(
             "provider.other",
             severity,
-            f"the plugin works, but selected the provider {provider}, which is TCP and not Slingshot"
-            + ("" if has_cxi_device else "; this machine has no Slingshot NIC (/dev/cxi*), so that proves nothing"),
+            f"{what}; that proves nothing here: {excuse}" if excuse else what,
             **_explained(
-                causes if has_cxi_device else (),
+                () if excuse else causes,
                 evidence=[line for line in lines if "rovider is" in line][-2:],
-                otherwise="run the check on a node with Slingshot: `srun … lumiimg check IMAGE`",
+                otherwise=_WHERE_IT_COUNTS,
             ),
         )
     else:
@@ -234,6 +287,13 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
             "the plugin works, and does not say which provider it selected",
             evidence=evidence,
         )
+
+
+def _listens(run: ProbeRun) -> bool:
+    """Whether the handshake came to its end, with every device listening."""
+    end, listens = run.first("end") or {}, run.all("listen")
+    whole = run.exit_code == 0 and end.get("stage") == "listen" and end.get("code") == "0"
+    return whole and bool(listens) and all(values.get("rc") == "0" for values in listens)
 
 
 def _provider(run: ProbeRun) -> str | None:
@@ -262,7 +322,7 @@ def _explained(causes: tuple[Cause, ...], *, evidence: Iterable[str], otherwise:
 
 
 def _ending(run: ProbeRun) -> str:
-    return "it ran out of time" if run.timed_out else f"it ended with {run.exit_code}"
+    return "ran out of time" if run.timed_out else f"ended with {run.exit_code}"
 
 
 def _tail(run: ProbeRun) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ libfabric among it has the cxi provider. What may come from the host at run time
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.answer import FabricPath
 from lumiimg.check.rccl import read_rccl
 from lumiimg.elf.facts import exported_symbols
-from lumiimg.elf.loader import LoadedObject, LoadOutcome, Process, Settings
+from lumiimg.elf.loader import FoundBy, LoadedObject, LoadOutcome, Process, Settings
 from lumiimg.elf.system import libc_kind
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.findings import Findings, Level, Severity
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 # Libraries that belong to the machine's network: images for host binding leave them out on purpose.
 HOST_LIBRARIES = re.compile(r"lib(fabric|cxi|nl-3|nl-route-3|json-c|curl|jansson|pmi|pmi2|pals|xpmem|atomic)\.so\b")
-_WANTED = re.compile(r"(librccl\.so|lib[nr]ccl-net|libcxi-fi\.so|libcxi\.so).*")
+_WANTED = re.compile(r"(librccl\.so|lib[nr]ccl-net).*")
 _NET_SYMBOL = re.compile(r"ncclNetPlugin_v(\d{1,2})")
 _FIND_LIMIT = 200
 # The engine puts its own folder behind whatever the image sets (99-base.sh).
@@ -44,6 +45,7 @@ class StaticResult:
     generation: Generation | None = None
     loader: str | None = None
     """Path of the image's ld.so."""
+    plugin_found_by: FoundBy | None = None
     findings: Findings = field(default_factory=lambda: Findings(Level.STATIC))
 
 
@@ -74,9 +76,10 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
         return result
     _read_rccl_facts(image, rccl, result, named=_variable("NCCL_NET_PLUGIN", image, environment))
     result.loader = process.system.loader
+    _judge_variables(image, environment, result)
     outcome = _load_plugin(process, rccl, files, result)
     if outcome is not None and outcome.root is not None:
-        _judge_plugin(image, outcome, process, files, result)
+        _judge_plugin(image, outcome, process, result)
     return result
 
 
@@ -91,6 +94,35 @@ def _variable(name: str, image: Image, environment: Mapping[str, str]) -> str | 
     return image.environment.get(name) or (environment.get(name) if name != "LD_LIBRARY_PATH" else None)
 
 
+def _judge_variables(image: Image, environment: Mapping[str, str], result: StaticResult) -> None:
+    """Judge what is set in the image or by the user and takes RCCL or libfabric off the fabric."""
+    forced = _variable("NCCL_NET", image, environment)
+    if forced and forced.lower() in {"socket", "ib"}:
+        result.findings.add(
+            "network.forced",
+            Severity.PROBLEM,
+            f"NCCL_NET={forced} makes RCCL use its own transport, whatever plugin there is",
+            remedy=("unset NCCL_NET; on one node alone it may stay",),
+            source="NCCL src/net.cc ncclNetInit",
+        )
+    providers = _variable("FI_PROVIDER", image, environment)
+    if providers and not _allows_cxi(providers):
+        result.findings.add(
+            "provider.excluded",
+            Severity.PROBLEM,
+            f"FI_PROVIDER={providers} keeps libfabric from using cxi",
+            remedy=("unset FI_PROVIDER, or FI_PROVIDER=cxi",),
+            source="fabric(7), FI_PROVIDER",
+        )
+
+
+def _allows_cxi(providers: str) -> bool:
+    """Whether a filter of libfabric lets cxi through: names with commas, or after `^` those that are left out."""
+    left_out = providers.startswith("^")
+    names = {name.strip().lower() for name in providers.lstrip("^").split(",")}
+    return ("cxi" in names) != left_out
+
+
 def _find_files(image: Image) -> list[str]:
     return sorted(islice(image.root.find(_WANTED), _FIND_LIMIT))
 
@@ -99,43 +131,59 @@ def _load_rccl(
     image: Image, settings: Settings, files: list[str], result: StaticResult
 ) -> tuple[Process, LoadedObject | None]:
     """Start a process with the RCCL that matters: the one a torch wheel bundles, else the one on the loader's path."""
-    candidates = [file for file in files if re.search(r"/librccl\.so(\.\d+)*$", file)]
-    bundled = [file for file in candidates if file.endswith("/torch/lib/librccl.so")]
-    named = _on_loader_path(image, settings, candidates)
-    chosen = bundled[:1] or ([named] if named else []) or candidates[:1]
-    process = Process(image.root, settings)
-    if not chosen:
-        result.findings.add(
-            "rccl.absent",
-            Severity.PROBLEM,
-            "no librccl.so was found in the image",
-            cause="the check is about RCCL: an image without it cannot use the fabric through it",
-            remedy=("start from a base with ROCm: `lumiimg list`",),
-        )
-        return process, None
-    outcome = process.start(chosen[0])
-    others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(chosen[0])]
+    candidates = [file for file in files if re.search(r"/librccl\.so(\.\d+)*$", file) and image.root.is_file(file)]
+    process, torch, rccl = _of_torch(image, settings)
+    if rccl is None:
+        named = _on_loader_path(image, settings, candidates)
+        chosen = named or next(iter(candidates), None)
+        process = Process(image.root, settings)
+        if chosen is None:
+            result.findings.add(
+                "rccl.absent",
+                Severity.PROBLEM,
+                "no librccl.so was found in the image",
+                cause="the check is about RCCL: an image without it cannot use the fabric through it",
+                remedy=("start from a base with ROCm: `lumiimg list`",),
+            )
+            return process, None
+        outcome = process.start(chosen)
+        if outcome.root is None or outcome.errors:
+            result.findings.add(
+                "rccl.load",
+                Severity.PROBLEM,
+                f"{chosen} cannot be loaded in this image",
+                where=chosen,
+                evidence=outcome.errors[:8],
+                cause="what a bind of the host (--rocm) would bring is not counted",
+                remedy=("add the libraries that it names to the image",),
+            )
+            result.path = replace(result.path, rccl=chosen)
+            return process, None
+        rccl = outcome.root
+    others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
     if others:
-        why = "a torch wheel bundles it, and it is what torch loads" if bundled else "it is on the loader's path"
+        why = f"it is what {torch} loads" if torch else "it is on the loader's path"
         result.findings.add(
             "rccl.several",
             Severity.INFO,
-            f"the image has more than one RCCL; {chosen[0]} is looked at, because {why}",
+            f"the image has more than one RCCL; {rccl.path} is looked at, because {why}",
             evidence=tuple(others[:8]),
         )
-    if outcome.root is None or outcome.errors:
-        result.findings.add(
-            "rccl.load",
-            Severity.PROBLEM,
-            f"{chosen[0]} cannot be loaded in this image",
-            where=chosen[0],
-            evidence=outcome.errors[:8],
-            cause="what a bind of the host (--rocm) would bring is not counted",
-            remedy=("add the libraries that it names to the image",),
-        )
-        result.path = replace(result.path, rccl=chosen[0])
-        return process, None
-    return process, outcome.root
+    return process, rccl
+
+
+def _of_torch(image: Image, settings: Settings) -> tuple[Process, str | None, LoadedObject | None]:
+    """Return the process of the image's torch, the library of it that uses RCCL, and the RCCL that the loader gives it.
+
+    A wheel brings an RCCL along, and LD_LIBRARY_PATH decides whether it is taken: so the loader is asked, not the path.
+    """
+    process = Process(image.root, settings)
+    for library in islice(image.root.find({"libtorch_hip.so"}), 1):
+        process.start(library)
+        for name in ("librccl.so.1", "librccl.so"):
+            if (rccl := process.find(name)) is not None:
+                return process, library, rccl
+    return process, None, None
 
 
 def _on_loader_path(image: Image, settings: Settings, candidates: list[str]) -> str | None:
@@ -160,7 +208,9 @@ def _read_rccl_facts(image: Image, rccl: LoadedObject, result: StaticResult, *, 
     strings = read_rccl(image.root.open(rccl.path))
     generation = generation_of(strings.version) if strings.version else None
     result.generation = generation
-    files = strings.plugin_files or (generation.files if generation else ())
+    # All names stand in the bytes; in which order they are tried, only the table of the generations says.
+    known = generation.files if generation else ()
+    files = tuple(sorted(strings.plugin_files, key=lambda f: known.index(f) if f in known else len(known))) or known
     accepts = strings.accepts or (generation.accepts if generation else ())
     if named:
         files = names_by_variable(named, files, generation)
@@ -215,7 +265,7 @@ def _load_plugin(process: Process, rccl: LoadedObject, files: list[str], result:
             evidence=tuple(absent[:4]),
             cause=f"LD_LIBRARY_PATH in the image is {process.settings.library_path}; {folder} is not in it, "
             "nor in the loader's cache",
-            remedy=(f"export SINGULARITYENV_LD_LIBRARY_PATH={folder}", f"or `ldconfig {folder}` in the image"),
+            remedy=(f"export SINGULARITYENV_LD_LIBRARY_PATH={_prepended(folder, process.settings)}",),
             source=_RULE_SOURCE,
         )
     elif elsewhere:
@@ -228,7 +278,11 @@ def _load_plugin(process: Process, rccl: LoadedObject, files: list[str], result:
             cause="NCCL_NET_PLUGIN asks for another name; up to RCCL 2.20 it is a part of the name only, never a path"
             if result.path.named_by
             else "the name that RCCL looks for changed with ROCm 7.1, and back after 7.2",
-            remedy=(f"ln -s {elsewhere[0].rpartition('/')[2]} {elsewhere[0].rpartition('/')[0]}/{names[0]}",),
+            remedy=("unset NCCL_NET_PLUGIN",)
+            if result.path.named_by
+            else (
+                f"ln -s {shlex.quote(elsewhere[0])} {shlex.quote(elsewhere[0].rpartition('/')[0] + '/' + names[0])}",
+            ),
             source=_RULE_SOURCE,
         )
     else:
@@ -242,6 +296,16 @@ def _load_plugin(process: Process, rccl: LoadedObject, files: list[str], result:
             source=_RULE_SOURCE,
         )
     return None
+
+
+def _beside(path: str, name: str) -> str:
+    return f"{path.rpartition('/')[0]}/{name}"
+
+
+def _prepended(folder: str, settings: Settings) -> str:
+    """Return LD_LIBRARY_PATH with a folder in front: what the engine is told replaces what the image says."""
+    rest = [part for part in (settings.library_path or "").split(":") if part and part != ENGINE_LIBRARIES]
+    return shlex.quote(":".join([folder, *rest]))
 
 
 def _is_absent(outcome: LoadOutcome, name: str) -> bool:
@@ -259,10 +323,11 @@ def _report_broken(name: str, outcome: LoadOutcome, result: StaticResult) -> Non
     )
 
 
-def _judge_plugin(image: Image, outcome: LoadOutcome, process: Process, files: list[str], result: StaticResult) -> None:
+def _judge_plugin(image: Image, outcome: LoadOutcome, process: Process, result: StaticResult) -> None:
     plugin = outcome.root
     assert plugin is not None  # noqa: S101 - asked by the caller
     result.path = replace(result.path, plugin=plugin.path)
+    result.plugin_found_by = plugin.found_by
     if outcome.errors:
         _report_load_errors(plugin, outcome, result)
     else:
@@ -274,7 +339,7 @@ def _judge_plugin(image: Image, outcome: LoadOutcome, process: Process, files: l
             evidence=(f"found by: {plugin.found_by.value}",),
         )
     _judge_api(image, plugin, result)
-    _judge_libfabric(process, files, result)
+    _judge_libfabric(image, process, result)
 
 
 def _report_load_errors(plugin: LoadedObject, outcome: LoadOutcome, result: StaticResult) -> None:
@@ -333,16 +398,24 @@ def _judge_api(image: Image, plugin: LoadedObject, result: StaticResult) -> None
         )
 
 
-def _judge_libfabric(process: Process, files: list[str], result: StaticResult) -> None:
+def _judge_libfabric(image: Image, process: Process, result: StaticResult) -> None:
+    told = any(finding.severity in {Severity.PROBLEM, Severity.UNKNOWN} for finding in result.findings.found)
     libfabric = process.find("libfabric.so.1")
     libcxi = process.find("libcxi.so.1")
     result.path = replace(
         result.path, libfabric=libfabric.path if libfabric else None, libcxi=libcxi.path if libcxi else None
     )
     if libfabric is None:
-        return  # either missing, which the load errors say, or a plugin that does not use libfabric
-    providers = [file for file in files if file.endswith("/libcxi-fi.so")]
-    if "libcxi.so.1" in libfabric.facts.needed or providers:
+        if not told:
+            result.findings.add(
+                "provider.no-libfabric",
+                Severity.UNKNOWN,
+                f"{result.path.plugin} does not use libfabric: it is not the OFI plugin, and whether it can use "
+                "Slingshot is not known here",
+                where=result.path.plugin,
+            )
+        return
+    if "libcxi.so.1" in libfabric.facts.needed or _provider_beside(libfabric, image):
         result.findings.add(
             "provider.cxi-built-in", Severity.INFO, f"{libfabric.path} has the cxi provider", where=libfabric.path
         )
@@ -359,3 +432,9 @@ def _judge_libfabric(process: Process, files: list[str], result: StaticResult) -
         ),
         source="libfabric prov/cxi/configure.m4: the built-in provider links libcxi",
     )
+
+
+def _provider_beside(libfabric: LoadedObject, image: Image) -> bool:
+    """Whether a cxi provider lies where this libfabric looks for providers in files of their own: lib/libfabric/."""
+    folder = libfabric.path.rpartition("/")[0]
+    return image.root.is_file(f"{folder}/libfabric/libcxi-fi.so")

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
     from types import FrameType
 
 OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
-"""Output kept in memory of one child; what goes beyond is written to the log, if there is one, and not kept."""
+"""Output kept in memory of one child, its end; all of it goes to the log, if there is one."""
 LINE_LIMIT_BYTES = 64 * 1024
 GRACE_S = 10.0
 """Between the polite signal and SIGKILL."""
 _READ_BYTES = 64 * 1024
 _POLL_S = 0.1
 _REAP_S = 0.005
+_DRAIN_S = 1.0
 # Reads until the other end is closed, which the kernel does when lumiimg is gone; then ends the group in $0.
 _WATCH = f'read -r _; kill -TERM "-$0" 2>/dev/null && sleep {GRACE_S:.0f} && kill -KILL "-$0" 2>/dev/null'
 
@@ -94,37 +96,14 @@ def run(
 
     collector = _Collector(log, on_line)
     deadline = None if timeout_s is None else start + timeout_s
-    timed_out = False
-    pipe = child.stdout
-    assert pipe is not None  # noqa: S101 - Popen was asked for it
-    with pipe, _watch(child), _forward_signals(child), selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        kill_at: float | None = None
-        while True:
-            now = time.monotonic()
-            if deadline is not None and now >= deadline and not timed_out:
-                timed_out = True
-                _signal_group(child, signal.SIGTERM)
-                kill_at = now + GRACE_S
-            if kill_at is not None and now >= kill_at:
-                _signal_group(child, signal.SIGKILL)
-                kill_at = None
-            if not selector.get_map():
-                time.sleep(_REAP_S)
-            elif selector.select(timeout=_POLL_S):
-                chunk = os.read(pipe.fileno(), _READ_BYTES)
-                collector.feed(chunk)
-                if not chunk:
-                    selector.unregister(pipe)
-                continue
-            # Silent, or closed. Not waiting for the end of the stream: a daemon that a step left behind may hold it.
-            if _has_ended(child):
-                break
-        collector.close()
-    # What outlived its leader would hold mounts and files of a step that is over. The child is not reaped yet, so that
-    # its number still names its group.
-    _signal_group(child, signal.SIGKILL)
-    code = child.wait()
+    with _forward_signals(child), _watch(child):
+        try:
+            timed_out = _read_to_the_end(child, collector, deadline)
+        finally:
+            # Whatever outlives the leader, or is there because we were interrupted, would hold mounts and files
+            # of a step that is over. The child is not reaped yet, so that its number still names its group.
+            _signal_group(child, signal.SIGKILL)
+            code = child.wait()
     return Completed(
         argv=words,
         exit_code=code if code >= 0 else 128 - code,
@@ -135,13 +114,51 @@ def run(
     )
 
 
+def _read_to_the_end(child: subprocess.Popen[bytes], collector: _Collector, deadline: float | None) -> bool:
+    """Read what the child prints until it has ended; return whether it had to be ended because of the deadline."""
+    pipe = child.stdout
+    assert pipe is not None  # noqa: S101 - Popen was asked for it
+    kill_at: float | None = None
+    ended_at: float | None = None
+    timed_out = False
+    with pipe, selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while True:
+            now = time.monotonic()
+            if deadline is not None and now >= deadline and not timed_out:
+                timed_out = True
+                _signal_group(child, signal.SIGTERM)
+                kill_at = now + GRACE_S
+            if kill_at is not None and now >= kill_at:
+                _signal_group(child, signal.SIGKILL)
+                kill_at = None
+            ended = _has_ended(child)
+            if not selector.get_map():
+                if ended:
+                    break
+                time.sleep(_REAP_S)
+            elif selector.select(timeout=0 if ended else _POLL_S):
+                chunk = os.read(pipe.fileno(), _READ_BYTES)
+                collector.feed(chunk)
+                if not chunk:
+                    selector.unregister(pipe)
+                # The rest of what an ended child wrote is read; what a daemon of its writes on and on is not.
+                ended_at = ended_at or (now if ended else None)
+                if ended_at is not None and now - ended_at > _DRAIN_S:
+                    break
+            elif ended:
+                break  # silent: a daemon that it left behind may hold the other end
+    collector.close()
+    return timed_out
+
+
 class _Collector:
     """Splits the byte stream into lines, keeps what fits, and hands everything on."""
 
     def __init__(self, log: BinaryIO | None, on_line: Callable[[str], None] | None) -> None:
         self._log = log
         self._on_line = on_line
-        self._kept: list[bytes] = []
+        self._kept: deque[bytes] = deque()
         self._kept_bytes = 0
         self._line = b""
         self.truncated = False
@@ -149,10 +166,11 @@ class _Collector:
     def feed(self, chunk: bytes) -> None:
         if self._log is not None:
             self._log.write(chunk)
-        if self._kept_bytes < OUTPUT_LIMIT_BYTES:
-            self._kept.append(chunk)
-            self._kept_bytes += len(chunk)
-        else:
+        # The end of it is kept: that is where a failure is told.
+        self._kept.append(chunk)
+        self._kept_bytes += len(chunk)
+        while self._kept_bytes > OUTPUT_LIMIT_BYTES:
+            self._kept_bytes -= len(self._kept.popleft())
             self.truncated = True
         if self._on_line is not None:
             *lines, self._line = (self._line + chunk).split(b"\n")
@@ -211,7 +229,7 @@ def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[None]:
 
     def forward(number: int, _frame: FrameType | None) -> None:
         caught.append(number)
-        # A second Ctrl-C means it.
+        # The third Ctrl-C means it.
         _signal_group(child, signal.SIGKILL if len(caught) > 2 else signal.Signals(number))
 
     previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -16,6 +16,7 @@ from lumiimg.engine.process import Completed
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.resolve.rccl import generation_of
 
+NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 PROBES = Path(__file__).parents[1] / "fixtures" / "probes"
 RCCL = "/usr/lib/x86_64-linux-gnu/librccl.so.1"
 ABSENT = FabricPath(rccl=RCCL, rccl_version="2.13.4", plugin_files=("librccl-net.so",), accepts=(6, 5, 4))
@@ -49,9 +50,9 @@ class Recorded:
         return self.listing
 
 
-def probed(recorded: Recorded, path: FabricPath, *, cxi: bool = False, version: str = "2.13.4") -> ProbeResult:
+def probed(recorded: Recorded, path: FabricPath, *, excuse: str | None = None, version: str = "2.13.4") -> ProbeResult:
     static = StaticResult(path, generation_of(version), "/lib64/ld-linux-x86-64.so.2")
-    return probe(cast("Container", recorded), static, has_cxi_device=cxi)
+    return probe(cast("Container", recorded), static, excuse=excuse)
 
 
 def by_id(result: ProbeResult) -> dict[str, Finding]:
@@ -81,14 +82,14 @@ def test_rccl_without_a_plugin_is_a_no_with_its_own_line_as_proof() -> None:
 
 def test_a_plugin_on_tcp_proves_nothing_without_a_nic_and_is_a_no_with_one() -> None:
     recorded = Recorded(run("rccl-ofi-nccl"), run("handshake-ofi-nccl"))
-    result = probed(recorded, PRESENT)
+    result = probed(recorded, PRESENT, excuse=NO_NIC)
     assert by_id(result)["rccl.opens-plugin"].severity is Severity.OK
     assert by_id(result)["plugin.loads"].severity is Severity.OK
     assert by_id(result)["provider.other"].severity is Severity.UNKNOWN
     assert result.path.provider == "tcp"
     assert result.path.plugin_api == 6
     assert answer(result) is Answer.UNDECIDED
-    on_node = probed(recorded, PRESENT, cxi=True)
+    on_node = probed(recorded, PRESENT)
     assert by_id(on_node)["provider.other"].severity is Severity.PROBLEM
     assert by_id(on_node)["provider.other"].remedy
     assert answer(on_node) is Answer.NO
@@ -96,8 +97,8 @@ def test_a_plugin_on_tcp_proves_nothing_without_a_nic_and_is_a_no_with_one() -> 
 
 def test_an_init_that_fails_without_a_nic_is_open_and_with_one_a_no() -> None:
     recorded = Recorded(run("rccl-ofi-rccl"), run("handshake-ofi-rccl", 12))
-    assert by_id(probed(recorded, PRESENT))["plugin.init"].severity is Severity.UNKNOWN
-    on_node = probed(recorded, PRESENT, cxi=True)
+    assert by_id(probed(recorded, PRESENT, excuse=NO_NIC))["plugin.init"].severity is Severity.UNKNOWN
+    on_node = probed(recorded, PRESENT)
     assert by_id(on_node)["plugin.init"].severity is Severity.PROBLEM
     assert any("initialization failed" in line for line in by_id(on_node)["plugin.init"].evidence)
 
@@ -123,14 +124,46 @@ NO_VNI = (
 
 
 def test_only_cxi_that_listens_is_green() -> None:
-    result = probed(Recorded(run("rccl-ofi-rccl"), run("cxi", 0, text=LISTENS)), PRESENT, cxi=True)
+    result = probed(Recorded(run("rccl-ofi-rccl"), run("cxi", 0, text=LISTENS)), PRESENT)
     assert by_id(result)["provider.cxi"].severity is Severity.OK
     assert result.path.libcxi == "/usr/lib64/libcxi.so.1.5.0"
     assert answer(result) is Answer.NO_OBSTACLE
 
 
+@pytest.mark.parametrize("exit_code", [0, 1])
+@pytest.mark.parametrize(
+    "text",
+    [CXI, CXI + "@probe end stage=init code=0\n", LISTENS.replace("device=0 rc=0", "device=0 rc=2")],
+    ids=["no end", "no listen", "one NIC refuses"],
+)
+def test_cxi_that_was_not_seen_listening_is_never_green(text: str, exit_code: int) -> None:
+    result = probed(Recorded(run("rccl-ofi-rccl"), run("cxi", exit_code, text=text)), PRESENT)
+    assert "provider.cxi" not in by_id(result)
+    assert answer(result) is Answer.UNDECIDED
+
+
+def test_an_rccl_that_cannot_be_opened_is_a_no_whatever_the_plugin_does() -> None:
+    text = (
+        "@probe start program=rcclprobe protocol=1\n@probe dlopen path=/opt/rocm/lib/librccl.so ok=0 seconds=0 file= "
+        "error=libamdhip64.so.7:%20cannot%20open%20shared%20object%20file\n@probe end stage=dlopen code=10\n"
+    )
+    recorded = Recorded(run("x", 10, text=text), run("cxi", 0, text=LISTENS))
+    result = probed(recorded, replace(PRESENT, rccl_version="2.27.7"), version="2.27.7")
+    assert by_id(result)["rccl.load"].severity is Severity.PROBLEM
+    assert "libamdhip64.so.7" in by_id(result)["rccl.load"].evidence[0]
+    assert answer(result) is Answer.NO
+
+
+def test_the_plugin_is_asked_for_by_the_names_that_rccl_gives_to_dlopen() -> None:
+    """So that a file which a bind put in front of the good one is the one that is tested."""
+    silent = "@probe dlopen path=/r ok=1 file=/r error=\n@probe uniqueid rc=1 error=x seconds=0\n"
+    recorded = Recorded(run("x", 0, text=silent), run("cxi", 0, text=LISTENS))
+    probed(recorded, replace(PRESENT, rccl_version="2.27.7"), version="2.27.7")
+    assert recorded.asked == ("librccl-net.so", (6, 5, 4))
+
+
 def test_cxi_selected_and_no_service_is_not_green_and_names_the_cause() -> None:
-    result = probed(Recorded(run("rccl-ofi-rccl"), run("cxi", 15, text=NO_VNI)), PRESENT, cxi=True)
+    result = probed(Recorded(run("rccl-ofi-rccl"), run("cxi", 15, text=NO_VNI)), PRESENT)
     finding = by_id(result)["plugin.listen"]
     assert finding.severity is Severity.PROBLEM
     assert finding.cause is not None
@@ -166,9 +199,9 @@ def test_a_plugin_whose_library_is_missing_brings_the_loaders_list() -> None:
 @pytest.mark.parametrize(
     ("text", "exit_code", "identity", "words"),
     [
-        ("@probe start program=handshake\n\n@probe signal number=7 during=dlopen\n", 135, "plugin.loads", "signal 7"),
-        (CXI + "@probe signal number=11 during=init\n", 139, "plugin.init", "signal 11"),
-        (CXI + "@probe timeout seconds=60 during=init\n", 16, "plugin.init", "did not come back from init"),
+        ("@probe start program=handshake\n\n@probe signal number=7 during=dlopen\n", 135, "plugin.crash", "signal 7"),
+        (CXI + "@probe signal number=11 during=init\n", 139, "plugin.crash", "signal 11"),
+        (CXI + "@probe timeout seconds=60 during=init\n", 16, "plugin.hang", "did not come back from init"),
     ],
     ids=["SIGBUS", "SIGSEGV in init", "hang"],
 )
@@ -180,13 +213,14 @@ def test_a_crash_or_a_hang_is_a_finding(text: str, exit_code: int, identity: str
 
 def test_a_probe_that_hangs_without_a_word_is_a_finding_too() -> None:
     result = probed(Recorded(run("rccl-ofi-nccl"), run("x", 143, text=CXI, timed_out=True)), PRESENT)
+    assert "did not come back" in by_id(result)["plugin.hang"].summary
     assert answer(result) is Answer.NO
 
 
 def test_the_silence_of_an_rccl_that_needs_a_gpu_means_nothing() -> None:
-    text = "@probe start program=rcclprobe protocol=1\n@probe uniqueid rc=1 error=x seconds=0\n@probe end stage=uniqueid code=0\n"
+    text = "@probe start program=rcclprobe protocol=1\n@probe dlopen path=/r ok=1 file=/r error=\n@probe uniqueid rc=1 error=x seconds=0\n@probe end stage=uniqueid code=0\n"
     recorded = Recorded(run("x", 0, text=text), run("handshake-ofi-nccl"))
-    result = probed(recorded, replace(PRESENT, rccl_version="2.27.7"), version="2.27.7")
+    result = probed(recorded, replace(PRESENT, rccl_version="2.27.7"), version="2.27.7", excuse=NO_NIC)
     assert by_id(result)["rccl.silent"].severity is Severity.INFO
     assert "rccl.no-plugin" not in by_id(result)
 
@@ -195,7 +229,7 @@ def test_a_version_that_the_bytes_do_not_tell_is_asked_of_the_library() -> None:
     unknown = replace(ABSENT, rccl_version=None, plugin_files=(), accepts=())
     recorded = Recorded(run("rccl-ofi-nccl"), run("handshake-ofi-nccl"))
     static = StaticResult(unknown, None, None)
-    result = probe(cast("Container", recorded), static, has_cxi_device=False)
+    result = probe(cast("Container", recorded), static, excuse=NO_NIC)
     assert result.path.rccl_version == "2.13.4"
     assert recorded.asked == ("/opt/aws-ofi-nccl/lib/librccl-net.so", (6, 5, 4)), "the file that RCCL itself opened"
 
@@ -203,5 +237,7 @@ def test_a_version_that_the_bytes_do_not_tell_is_asked_of_the_library() -> None:
 def test_a_probe_program_that_did_not_run_leaves_the_question_open() -> None:
     broken = run("x", 126, text="/opt/lumiimg-probe/handshake: Permission denied\n")
     result = probed(Recorded(broken, broken), PRESENT)
-    assert {by_id(result)[name].severity for name in ("rccl.probe", "plugin.handshake")} == {Severity.UNKNOWN}
+    assert by_id(result)["rccl.probe"].severity is Severity.UNKNOWN
+    half = probed(Recorded(run("rccl-ofi-nccl"), broken), PRESENT)
+    assert by_id(half)["plugin.handshake"].severity is Severity.UNKNOWN
     assert answer(result) is Answer.UNDECIDED

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.answer import Answer, decide, settle
-from lumiimg.check.checker import check_image, has_cxi_device
+from lumiimg.check.checker import check_image, excuse
 from lumiimg.check.rccl import read_rccl
 from lumiimg.check.static import StaticResult, check_static
 from lumiimg.cli.main import main
@@ -87,6 +87,15 @@ def test_no_plugin_is_a_problem_with_the_loaders_words(root: Path) -> None:
     )
 
 
+def test_the_way_to_put_a_folder_on_the_path_keeps_what_the_image_has_there(root: Path) -> None:
+    plugin(root / "opt/my $(reboot)/librccl-net.so")
+    environment = root / ".singularity.d/env/90-environment.sh"
+    environment.parent.mkdir(parents=True)
+    environment.write_text("export LD_LIBRARY_PATH=/opt/rocm/lib\n")
+    remedy = finding(check(root), "plugin.not-on-path").remedy[0]
+    assert remedy == "export SINGULARITYENV_LD_LIBRARY_PATH='/opt/my $(reboot):/opt/rocm/lib'"
+
+
 def test_a_good_plugin_is_found_and_its_api_is_the_one_that_rccl_takes(root: Path) -> None:
     plugin(root / LIB / "librccl-net.so", versions=(4, 5))
     result = check(root)
@@ -119,6 +128,7 @@ def test_nccl_net_plugin_changes_the_name_as_each_generation_reads_it(root: Path
     assert "librccl-net-/opt/plugin/librccl-net.so.so" in found.summary
     assert found.cause is not None
     assert "never a path" in found.cause
+    assert found.remedy == ("unset NCCL_NET_PLUGIN",)
     rccl(root / LIB / "librccl.so.1", RCCL_2_27)
     result = check(root, {"NCCL_NET_PLUGIN": path})
     assert result.path.plugin == path
@@ -150,7 +160,7 @@ def test_rocm_7_2_looks_for_another_name(root: Path) -> None:
     result = check(root)
     found = finding(result, "plugin.other-name")
     assert found.severity is Severity.PROBLEM
-    assert found.remedy[0].startswith("ln -s librccl-net.so ")
+    assert found.remedy[0].startswith("ln -s /")
     assert found.remedy[0].endswith("/libnccl-net.so")
     (root / LIB / "libnccl-net.so").symlink_to("librccl-net.so")
     assert check(root).path.plugin_api == 10
@@ -211,13 +221,19 @@ def test_a_file_that_is_no_library_is_told_in_the_loaders_words(root: Path, cont
     assert words in found.evidence[0]
 
 
-def test_the_rccl_of_a_torch_wheel_is_the_one_that_is_looked_at(root: Path) -> None:
-    bundled = root / "opt/venv/lib/python3.12/site-packages/torch/lib/librccl.so"
-    rccl(bundled, RCCL_2_27)
+def test_the_rccl_that_matters_is_the_one_that_the_loader_gives_to_torch(root: Path) -> None:
+    """A wheel brings one along; LD_LIBRARY_PATH of the image can take another all the same."""
+    torch = root / "opt/venv/lib/python3.12/site-packages/torch/lib"
+    bundled = rccl(torch / "librccl.so", RCCL_2_27)
+    library(torch / "libtorch_hip.so", *runpath("$ORIGIN"), bundled)
     result = check(root)
-    assert result.path.rccl == f"/{bundled.relative_to(root)}"
+    assert result.path.rccl == f"/{torch.relative_to(root)}/librccl.so"
     assert result.path.rccl_version == "2.27.7"
     assert f"/{LIB}/librccl.so.1" in finding(result, "rccl.several").evidence
+    rccl(root / "opt/rocm/lib/librccl.so", ["RCCL version 2.22.3+hip6.4", "librccl-net.so", "ncclNetPlugin_v8"])
+    result = check(root, {"SINGULARITYENV_LD_LIBRARY_PATH": "/opt/rocm/lib"})
+    assert result.path.rccl == "/opt/rocm/lib/librccl.so"
+    assert result.path.rccl_version == "2.22.3"
 
 
 def test_an_image_without_rccl_is_a_no_that_says_so(root: Path) -> None:
@@ -271,12 +287,66 @@ def test_what_is_no_image_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFix
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_slingshot_nic_is_seen_by_its_device(tmp_path: Path) -> None:
-    assert not has_cxi_device(tmp_path)
+def test_a_failure_counts_only_where_there_is_a_nic_and_a_job_step(tmp_path: Path) -> None:
+    assert "no Slingshot NIC" in (excuse({"SLINGSHOT_VNIS": "1"}, tmp_path) or "")
     (tmp_path / "cxi_user").touch()
-    assert not has_cxi_device(tmp_path)
+    assert "no Slingshot NIC" in (excuse({"SLINGSHOT_VNIS": "1"}, tmp_path) or "")
     (tmp_path / "cxi0").touch()
-    assert has_cxi_device(tmp_path)
+    assert "srun" in (excuse({}, tmp_path) or "")
+    assert excuse({"SLINGSHOT_VNIS": "1"}, tmp_path) is None
+
+
+def whole_path(root: Path) -> None:
+    """A plugin, libfabric with cxi, libcxi: nothing missing."""
+    libcxi = library(root / LIB / "libcxi.so.1")
+    libfabric = library(root / LIB / "libfabric.so.1", libcxi)
+    plugin(root / LIB / "librccl-net.so", libfabric)
+
+
+@pytest.mark.parametrize(
+    ("environment", "identity"),
+    [
+        ({"NCCL_NET": "Socket"}, "network.forced"),
+        ({"SINGULARITYENV_NCCL_NET": "IB"}, "network.forced"),
+        ({"FI_PROVIDER": "tcp"}, "provider.excluded"),
+        ({"FI_PROVIDER": "^cxi"}, "provider.excluded"),
+    ],
+)
+def test_a_variable_that_takes_rccl_off_the_fabric_is_a_no(
+    root: Path, environment: dict[str, str], identity: str
+) -> None:
+    whole_path(root)
+    assert check_image(root, {}, Level.STATIC).answer is Answer.NO_OBSTACLE
+    report = check_image(root, environment, Level.STATIC)
+    assert report.answer is Answer.NO
+    assert identity in {finding.id for finding in report.findings}
+    for harmless in ({"NCCL_NET": "AWS Libfabric"}, {"FI_PROVIDER": "cxi,tcp"}, {"FI_PROVIDER": "^tcp"}):
+        assert check_image(root, harmless, Level.STATIC).answer is Answer.NO_OBSTACLE
+
+
+def test_a_plugin_that_is_not_the_ofi_one_is_not_green(root: Path) -> None:
+    plugin(root / LIB / "librccl-net.so")
+    report = check_image(root, {}, Level.STATIC)
+    assert report.answer is Answer.UNDECIDED
+    assert "provider.no-libfabric" in {finding.id for finding in report.findings}
+
+
+def test_a_provider_file_somewhere_is_not_the_provider_of_this_libfabric(root: Path) -> None:
+    libfabric = library(root / LIB / "libfabric.so.1")
+    plugin(root / LIB / "librccl-net.so", libfabric)
+    library(root / "root/old/libcxi-fi.so", source="int cxi;")
+    assert severities(check(root))["provider.no-cxi"] is Severity.UNKNOWN
+    library(root / LIB / "libfabric/libcxi-fi.so", source="int cxi;")
+    assert severities(check(root))["provider.cxi-built-in"] is Severity.INFO
+
+
+def test_a_dangling_link_named_like_rccl_is_passed_over(root: Path) -> None:
+    (root / "opt").mkdir(exist_ok=True)
+    (root / "opt/librccl.so").symlink_to("gone")
+    assert check(root).path.rccl_version == "2.13.4"
+    (root / LIB / "librccl.so.1").unlink()
+    (root / LIB / "librccl.so.1").symlink_to("librccl.so.1.0")
+    assert severities(check(root)) == {"rccl.absent": Severity.PROBLEM}
 
 
 def found(identity: str, severity: Severity, level: Level = Level.STATIC) -> Finding:

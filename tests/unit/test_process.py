@@ -67,6 +67,32 @@ def test_a_daemon_that_a_step_leaves_behind_neither_holds_it_up_nor_lives_on() -
     assert ends(int(done.output))
 
 
+def test_a_daemon_that_writes_on_and_on_does_not_hold_it_up() -> None:
+    start = time.monotonic()
+    done = run(["/bin/sh", "-c", "yes & exit 3"], env=ENV)
+    assert done.exit_code == 3
+    assert time.monotonic() - start < 10
+
+
+def test_the_end_of_a_long_output_is_kept() -> None:
+    script = f"head -c {OUTPUT_LIMIT_BYTES + 5_000_000} /dev/zero | tr '\\0' x; echo; echo 'No space left on device'"
+    done = run(["/bin/sh", "-c", script], env=ENV)
+    assert done.last_line == "No space left on device"
+    assert done.truncated
+
+
+def test_a_listener_that_fails_leaves_no_child_behind() -> None:
+    pids: list[int] = []
+
+    def listen(line: str) -> None:
+        pids.append(int(line))
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        run(["/bin/sh", "-c", "echo $$; sleep 987"], env=ENV, on_line=listen)
+    assert ends(pids[0])
+
+
 def test_a_child_that_closes_its_output_is_waited_for() -> None:
     done = run(["/bin/sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 7"], env=ENV)
     assert done.exit_code == 7
@@ -84,12 +110,10 @@ def test_a_program_that_cannot_start_is_missing_here(argv: list[str]) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_the_child_ends_with_lumiimg(number: signal.Signals, tmp_path: Path) -> None:
-    """SIGTERM and SIGINT are passed on; of SIGKILL the kernel tells the child (PR_SET_PDEATHSIG)."""
+    """With all that it started, and also where a grandchild does not care for the signal."""
     pid_file = tmp_path / "pid"
-    program = (
-        "from lumiimg.engine.process import run; import os\n"
-        f"run(['/bin/sh', '-c', 'echo $$ > {pid_file}; sleep 987'], env=dict(os.environ))"
-    )
+    deaf = f"trap '' INT TERM; (echo $BASHPID > {pid_file}; sleep 987; sleep 987) & trap - INT TERM; sleep 987"
+    program = f"from lumiimg.engine.process import run; import os\nrun(['bash', '-c', {deaf!r}], env=dict(os.environ))"
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as parent:
         child = wait_for_number(pid_file)
         parent.send_signal(number)
@@ -108,7 +132,7 @@ def wait_for_number(path: Path) -> int:
 
 def ends(pid: int) -> bool:
     """Whether a process goes within seconds: a signal takes its time to arrive."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 20
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     return not alive(pid)
