@@ -1,12 +1,26 @@
-"""Options of the test run."""
+"""Options of the test run, and the rule that CI skips nothing."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Generator
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
+
+MAY_BE_ABSENT = "not beside this checkout"
+"""Of a skip that CI allows: material that a test uses where somebody has it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew; read the diff")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and os.environ.get("CI") == "true" and not hasattr(report, "wasxfail"):
+        reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if MAY_BE_ABSENT not in reason:
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid} was skipped, and CI must not skip: {reason}"
+    return report

@@ -17,7 +17,7 @@ from lumiimg.build.workspace import remove_tree, scratch_folder, written_by_rena
 from lumiimg.engine import engine as engines
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.errors import BadInputError, FailedError
-from lumiimg.image import open_image
+from lumiimg.image import ImageError, open_image
 from lumiimg.resolve.lock import LockedSource, file_sha256
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def build_image(
             step_start = time.monotonic()
             parent_key = layer_key(definition, parent_key, engine)
             kept = images / f"{parent_key}.sif"
-            hit = kept.is_file()
+            hit = _is_whole(kept)
             if hit:
                 reused += 1
                 log.write(f"== {definition.name}: kept from before, {kept}\n".encode())
@@ -122,6 +122,15 @@ def build_image(
             shutil.copyfile(parent, partial)
             partial.chmod(0o755 & ~_umask())
     return Built(output, parent_key, output.stat().st_size, time.monotonic() - start, reused, len(chain))
+
+
+def _is_whole(image: Path) -> bool:
+    """Whether an image is in the store and can be read: a name alone is no evidence."""
+    try:
+        open_image(image).close()
+    except (ImageError, OSError):
+        return False
+    return True
 
 
 def layer_key(definition: Definition, parent_key: str, engine: Engine) -> str:
@@ -209,7 +218,7 @@ def _scratch_parent(cache: Path) -> Path:
     preferred = cache / "work"
     if re.fullmatch(r"[A-Za-z0-9_/.%@=+-]+", str(preferred)):
         return preferred
-    return Path(tempfile.gettempdir()) / f"lumiimg-{os.getuid()}"
+    return Path(tempfile.gettempdir())
 
 
 def _umask() -> int:

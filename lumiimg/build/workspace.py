@@ -70,8 +70,11 @@ def remove_stale(folder: Path) -> None:
 
 def _remove_if_stale(entry: Path) -> None:
     match = _OWNER.search(entry.name)
-    # On a shared file system the owner may live on another node: only its own node can tell.
+    # On a shared file system the owner may live on another node: only its own node can tell. In /tmp it may be another
+    # user's, named so that we touch it.
     if match is None or match["host"] != socket.gethostname() or _alive(int(match["pid"])):
+        return
+    if entry.lstat().st_uid != os.getuid():
         return
     if entry.is_dir() and not entry.is_symlink():
         remove_tree(entry)

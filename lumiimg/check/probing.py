@@ -205,7 +205,21 @@ def _judge_handshake(
         libcxi=run.mapped(r"/libcxi\.so"),
     )
     result.findings.add("plugin.loads", Severity.OK, f"{result.path.plugin} was opened, with all its libraries")
+    _list_libraries(container, static, result)
     _judge_stages(run, result, causes, excuse=excuse)
+
+
+def _list_libraries(container: Container, static: StaticResult, result: ProbeResult) -> None:
+    """Ask the image's own ld.so for the plugin's libraries: which file each name is."""
+    if static.loader is None or result.path.plugin is None:
+        return
+    run = container.list_libraries(static.loader, result.path.plugin)
+    result.runs.append(run)
+    listed = [line.strip() for line in run.output.splitlines() if " => /" in line]
+    if listed:
+        fabric = tuple(line for line in listed if re.match(r"lib(fabric|cxi|amdhip64|hsa-runtime64)\.so", line))
+        what = f"ld.so of the image finds all {len(listed)} libraries of the plugin"
+        result.findings.add("loader.lists", Severity.INFO, what, evidence=fabric[:_EVIDENCE_LINES])
 
 
 def _judge_failed_open(

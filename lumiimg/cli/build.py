@@ -121,7 +121,7 @@ def _build(arguments: argparse.Namespace, settings: Settings, lock: Lock, output
             engine=engine,
             environment=os.environ,
             cache=settings.cache,
-            log_path=output.with_name(output.name + ".log"),
+            log_path=log_of(output),
             progress=progress,
         )
     finally:
@@ -164,6 +164,19 @@ def _check_output(output: Path, *, force: bool) -> None:
         raise BadInputError("no such folder", where=str(output.parent), hint="make it first")
     if output.exists() and not force:
         raise BadInputError("exists already", where=str(output), hint="--force replaces it")
+    log = log_of(output)
+    if log.exists() and not force and not _is_ours(log):
+        raise BadInputError("exists already, and is no log of a build", where=str(log), hint="--force replaces it")
+
+
+def log_of(output: Path) -> Path:
+    """Return where the engine's output of a build goes."""
+    return output.with_name(output.name + ".log")
+
+
+def _is_ours(log: Path) -> bool:
+    with log.open("rb") as stream:
+        return stream.read(3) in {b"== ", b""}
 
 
 def _new_folder(folder: Path, *, force: bool) -> Path:

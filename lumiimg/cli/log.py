@@ -17,10 +17,10 @@ _EPILOG = """\
 The log needs NCCL_DEBUG=INFO in the job's environment: without it RCCL says
 almost nothing.
 
-exit codes: 0 a fast network carried the traffic, or nothing crossed one
+exit codes: 0 proved: a fast network carried the traffic, or nothing crossed one
             1 it did not: slow path, or the plugin failed
             2 no such file
-            3 the log does not tell
+            3 the log does not tell, or shows no traffic
 """
 # A line longer than this is not one that NCCL printed; the rest of it is passed over, in constant memory.
 _LINE_LIMIT_BYTES = 64 * 1024
@@ -44,7 +44,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def execute(arguments: argparse.Namespace) -> int:
     """Read the files as one job's log and answer by the exit code."""
     from lumiimg.nccl.reader import LogReader  # noqa: PLC0415
-    from lumiimg.nccl.report import Verdict, to_json  # noqa: PLC0415
+    from lumiimg.nccl.report import Confidence, Verdict, to_json  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.log import print_log  # noqa: PLC0415
 
@@ -60,7 +60,8 @@ def execute(arguments: argparse.Namespace) -> int:
         case Verdict.NONE:
             return ExitCode.UNDECIDED
         case Verdict.OFI_CXI | Verdict.OFI_EFA | Verdict.IB | Verdict.INTRA_NODE_ONLY:
-            return ExitCode.GOOD
+            # A network that was selected is not yet one that carried traffic.
+            return ExitCode.GOOD if report.confidence is Confidence.PROVED else ExitCode.UNDECIDED
         case _:
             return ExitCode.NO
 

@@ -6,6 +6,8 @@ Nothing is imported here that `--help` does not need; each command imports its r
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import os
 import signal
 import sys
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
+FAULT = 70
+"""EX_SOFTWARE of sysexits.h: none of our answers."""
 COMMANDS = (build, check, log, listing, show)
 _EPILOG = """\
 exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input ·
@@ -66,16 +70,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"lumiimg: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("lumiimg: interrupted; nothing half-written was left", file=sys.stderr)
+        print("lumiimg: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # The reader (`| head`) has what it wanted; Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            # The reader (`| head`) has what it wanted; Python would complain again when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 128 + signal.SIGPIPE
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"lumiimg: {one_line(f'{where}{error.strerror or error}')}", file=sys.stderr)
+        return ExitCode.NO if error.errno in {errno.ENOSPC, errno.EDQUOT} else ExitCode.BAD_INPUT
+    except Exception as error:
+        if os.environ.get("LUMIIMG_DEBUG"):
+            raise
+        what = one_line(f"{type(error).__name__}: {error}")
+        print(f"lumiimg: a fault of lumiimg: {what} (LUMIIMG_DEBUG=1 shows where; please report it)", file=sys.stderr)
+        return FAULT
 
 
 def run() -> NoReturn:
     """Entry point of the program."""
+    for stream in (sys.stdout, sys.stderr):
+        # LANG=C on a compute node has no letter for what a log line or a file name may hold.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     # A job's time limit sends SIGTERM: leave through the `finally` blocks, which remove what is half-written.
     signal.signal(signal.SIGTERM, _terminate)
     sys.exit(main())

@@ -145,7 +145,7 @@ def _staged(layer: LockedLayer) -> Iterable[StagedFile]:
     for file in layer.layer.files:
         yield StagedFile(f"{folder}/files/{file}", layer.layer.folder / file)
     for source in layer.sources:
-        yield StagedFile(f"{folder}/source/{source.file}", source)
+        yield StagedFile(f"{folder}/source/{source.name}/{source.file}", source)
 
 
 def _environment(layer: LockedLayer) -> Iterable[str]:
@@ -161,7 +161,9 @@ def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work:
     name = layer.layer.name
     variables = dict(layer.arguments)
     if work:
-        variables |= {source.variable: f"{BUILD_FOLDER}/{name}/source/{source.file}" for source in layer.sources}
+        variables |= {
+            source.variable: f"{BUILD_FOLDER}/{name}/source/{source.name}/{source.file}" for source in layer.sources
+        }
         variables["LAYER_FILES"] = f"{BUILD_FOLDER}/{name}/files"
         if layer is lock.base:
             variables["INCLUDE"] = " ".join(lock.bootstrap.include)

@@ -34,7 +34,8 @@ _DEBIAN_NAME_OF_MACHINE = {62: "x86_64-linux-gnu", 183: "aarch64-linux-gnu", 3: 
 _MUSL_LOADERS = ("/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1")
 _SHELLS = ("/bin/sh", "/usr/bin/env", "/bin/ls", "/bin/busybox")
 
-_SYSTEM_DIRS = re.compile(rb"(?<![^\0])(?:/[\x21-\x7e]*?lib[\x21-\x7e]*?/\0)+")
+_DIRECTORY = re.compile(rb"/(?:[\x21-\x7e]*/)?[\x21-\x7e]*lib[\x21-\x7e]*/")
+_MAX_DIRECTORY_BYTES = 256
 _RELEASE = re.compile(rb"(?:GNU C Library|ld\.so) \([^)\n]*\) (?:stable|development) release version (\d+\.\d+)")
 _GLIBC_DEFINITION = re.compile(r"GLIBC_2\.(\d+)$")
 _MAX_LOADER_BYTES = 8 << 20
@@ -84,9 +85,17 @@ def read_system(fs: FileSystem, native: Native, interpreter: str | None) -> Syst
 
 
 def _compiled_directories(loader: bytes) -> tuple[str, ...]:
-    # the run is found twice in newer loaders; the other one (tunables, locale paths) never has a lib directory first
-    found = max(_SYSTEM_DIRS.findall(loader), key=len, default=b"")
-    return tuple(part.decode("ascii") for part in found.split(b"\0") if part)
+    """Return the longest run of C strings that are library directories with a slash at both ends; in linear time."""
+    best: list[bytes] = []
+    run: list[bytes] = []
+    for part in loader.split(b"\0"):
+        if len(part) <= _MAX_DIRECTORY_BYTES and _DIRECTORY.fullmatch(part):
+            run.append(part)
+            # The same run is there twice in newer loaders; the first will do.
+            best = list(run) if len(run) > len(best) else best
+        else:
+            run = []
+    return tuple(part.decode("ascii") for part in best)
 
 
 def _usual_directories(fs: FileSystem, native: Native) -> tuple[str, ...]:

@@ -34,11 +34,13 @@ def _known() -> tuple[tuple[str, re.Pattern[str], str, str], ...]:
 def explain(output: str) -> Failure | None:
     """Return the known failure that the end of an engine's output shows, or None."""
     tail = _ANSI.sub("", output[-_TAIL_CHARS:])
+    last: tuple[int, Failure] | None = None
     for identity, pattern, meaning, remedy in _known():
-        if match := pattern.search(tail):
+        for match in pattern.finditer(tail):
             found = {name: value or "?" for name, value in match.groupdict().items()}
-            return Failure(identity, meaning.format(**found), remedy)
-    return None
+            if last is None or match.start() > last[0]:
+                last = match.start(), Failure(identity, meaning.format(**found), remedy)
+    return last[1] if last else None
 
 
 def telling_line(output: str) -> str:

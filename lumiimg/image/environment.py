@@ -88,6 +88,7 @@ class Environment:
         if depth > _MAX_NESTING:
             raise _NotUnderstoodError
         parts: list[str] = []
+        size = 0
         while position < len(text):
             character = text[position]
             if character == stop:
@@ -111,12 +112,10 @@ class Environment:
             else:
                 part, position = character, position + 1
             parts.append(part)
-            if sum(map(len, parts[-1:])) > _MAX_VALUE:
+            size += len(part)
+            if size > _MAX_VALUE:
                 raise _NotUnderstoodError
-        value = "".join(parts)
-        if len(value) > _MAX_VALUE:
-            raise _NotUnderstoodError
-        return value, position
+        return "".join(parts), position
 
     def _expansion(self, text: str, position: int, *, depth: int, quoted: bool) -> tuple[str, int]:
         braced = _BRACED.match(text, position)

@@ -70,6 +70,8 @@ class LogReader:
 
     def _own(self, message: Message, file: str) -> None:
         for key in {(file, message.task), (file, None)}:
+            if key not in self._owners and len(self._owners) >= PROCESS_LIMIT:
+                continue
             owners = self._owners.setdefault(key, set())
             if len(owners) < 2 and message.process is not None:
                 owners.add(message.process)
@@ -80,9 +82,10 @@ class LogReader:
             return known
         if name is not None and len(self._processes) < PROCESS_LIMIT:
             return self._processes.setdefault(name, Process(name))
-        if message.task is None:
+        key = (file, message.task)
+        if message.task is None or (key not in self._bare and len(self._bare) >= PROCESS_LIMIT):
             return self._bare.setdefault((file, None), Process(file, shared=True))
-        return self._bare.setdefault((file, message.task), Process(f"task {message.task}"))
+        return self._bare.setdefault(key, Process(f"task {message.task}"))
 
     def _take(self, message: Message, file: str, line_number: int) -> None:
         candidates = [(entry, entry.match(message.text)) for entry in self._vocabulary.candidates(message.text)]

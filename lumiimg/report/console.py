@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDTH = 80
-"""Wider than this only where the terminal has the room."""
 MARKS = {"ok": "✓", "info": "·", "unknown": "?", "problem": "✗"}
 STYLES = {"ok": "green", "info": "dim", "unknown": "yellow", "problem": "bold red"}
 
@@ -22,9 +20,14 @@ def console(*, stderr: bool = False) -> Console:
     """
     from rich.console import Console  # noqa: PLC0415 - 26 ms that --help should not cost
 
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            # rich leaves with 1, which is an answer here.
+            raise BrokenPipeError
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else 100
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False, width=width)
+    return PipeConsole(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False, width=width)
 
 
 def can_encode(stream: TextIO, text: str) -> bool:

@@ -24,6 +24,10 @@ _SENTENCES = {
     Verdict.NONE: "this log does not tell which network was used",
     Verdict.MIXED: "ranks used different networks",
 }
+_SELECTED = {
+    Verdict.OFI_CXI: "Slingshot was selected; no line of this log shows traffic over it",
+    Verdict.OFI_EFA: "EFA was selected; no line of this log shows traffic over it",
+}
 _GOOD = {Verdict.OFI_CXI, Verdict.OFI_EFA, Verdict.IB, Verdict.INTRA_NODE_ONLY}
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
 _CAUSES_SHOWN = 3
@@ -33,8 +37,14 @@ _LINES_SHOWN = 3
 def print_log(report: LogReport, *, stderr: bool = False) -> None:
     """Print the report for a person."""
     out = console(stderr=stderr)
-    style = "bold green" if report.verdict in _GOOD else "bold yellow" if report.verdict is Verdict.NONE else "bold red"
-    out.print(f"{report.verdict.value}: {_SENTENCES[report.verdict]} ({_CONFIDENCE[report.confidence]})", style=style)
+    text, style = _SENTENCES[report.verdict], "bold red"
+    if report.verdict in _GOOD and report.confidence is Confidence.PROVED:
+        style = "bold green"
+    elif report.verdict in _GOOD:
+        text, style = _SELECTED.get(report.verdict, text), "bold yellow"
+    elif report.verdict is Verdict.NONE:
+        style = "bold yellow"
+    out.print(f"{report.verdict.value}: {text} ({_CONFIDENCE[report.confidence]})", style=style, soft_wrap=True)
     known = [f"{part.name} {part.version}" for part in (report.library, report.plugin) if part is not None] + (
         [f"provider {report.provider}"] if report.provider else []
     )

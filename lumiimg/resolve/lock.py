@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.layers import Layer, Source, expand
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
+from lumiimg.resolve.mirrors import refuse_password
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +43,7 @@ class Request:
 class LockedSource:
     """An archive that a layer is built from: where from, and what it must be."""
 
+    name: str
     variable: str
     file: str
     """Its name in the build, safe in a definition file."""
@@ -180,15 +182,18 @@ def _lock_source(source: Source, arguments: Mapping[str, str], request: Request,
                 f"no digest is known for {source.name} {key}",
                 hint=f"known: {', '.join(source.sha256) or 'none'}; or --source {source.name}=FILE",
             )
-        return LockedSource(source.variable, _safe(file), pinned, mirrors.rewrite(expand(source.url, arguments)))
+        return LockedSource(
+            source.name, source.variable, _safe(file), pinned, mirrors.rewrite(expand(source.url, arguments))
+        )
     location, digest = _split_digest(source.name, given)
     if location.startswith(("http://", "https://")):
+        refuse_password(location, f"--source {source.name}")
         expected = digest or pinned
         if expected is None:
             raise BadInputError(
                 f"--source {source.name}={location} names no digest", hint="add #sha256=<64 hexadecimal digits>"
             )
-        return LockedSource(source.variable, _safe(file), expected, mirrors.rewrite(location))
+        return LockedSource(source.name, source.variable, _safe(file), expected, mirrors.rewrite(location))
     path = Path(location)
     actual = file_sha256(path)
     expected = digest or (pinned if path.name in {file, Path(expand(source.url, arguments)).name} else None)
@@ -199,7 +204,7 @@ def _lock_source(source: Source, arguments: Mapping[str, str], request: Request,
             hint=f"fetch it again, or say that you mean it: --source '{source.name}={location}#sha256={actual}'",
         )
     note = "" if actual == pinned else "your own archive, none of the releases that lumiimg has a digest of"
-    return LockedSource(source.variable, _safe(path.name), actual, str(path.absolute()), note)
+    return LockedSource(source.name, source.variable, _safe(path.name), actual, str(path.absolute()), note)
 
 
 def _split_digest(name: str, given: str) -> tuple[str, str | None]:

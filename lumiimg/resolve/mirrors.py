@@ -52,6 +52,8 @@ def parse_mirrors(settings: Mapping[str, str], words: list[str]) -> Mirrors:
         if not (source and equals and target):
             raise BadInputError(f"--mirror {word!r} is not FROM=TO", hint="for example debian=https://host/debian")
         table[source] = target
+    for source, target in table.items():
+        refuse_password(target, f"mirror {source!r}")
     return Mirrors(table)
 
 
@@ -79,14 +81,23 @@ def _apt_sources(folder: Path) -> Iterator[str]:
         yield "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
 
 
-def _checked(url: str, where: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not re.fullmatch(r"[!-~]+", url):
-        raise BadInputError(f"{url!r} is no http(s) address", where=where)
-    if parts.username or parts.password:
+def refuse_password(address: str, where: str) -> None:
+    """Refuse an address with credentials in it: they would reach definitions, output and the image.
+
+    Raises BadInputError, which does not repeat them.
+    """
+    host = re.split(r"[/?#]", address.rpartition("://")[2], maxsplit=1)[0]
+    if "@" in host:
         raise BadInputError(
             "its address carries a password, which would be written into the image",
             where=where,
-            hint="give a mirror without one: --mirror debian=URL",
+            hint="leave it out: ~/.netrc serves downloads, `apptainer registry login` a registry",
         )
+
+
+def _checked(url: str, where: str) -> str:
+    refuse_password(url, where)
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not re.fullmatch(r"[!-~]+", url):
+        raise BadInputError(f"{url!r} is no http(s) address", where=where)
     return url

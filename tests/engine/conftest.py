@@ -90,7 +90,16 @@ def with_plugin(images: Path) -> Path:
     )
 
 
-def standin_archive(path: Path) -> Path:
+@pytest.fixture(scope="session")
+def with_old_plugin(images: Path) -> Path:
+    """The stand-in with net API v4 to v6 only, as old plugins have, built by the script of the aws-ofi-rccl layer."""
+    source = standin_archive(images / "old.tar", old_abi=True)
+    return built(
+        images / "old-plugin.sif", "--recipe", "demo", "--add", "aws-ofi-rccl", "--source", f"aws-ofi-rccl={source}"
+    )
+
+
+def standin_archive(path: Path, *, old_abi: bool = False) -> Path:
     """Pack the stand-in's sources; the same bytes each time, so that the layer is built once."""
 
     def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -104,6 +113,8 @@ def standin_archive(path: Path) -> Path:
         archive.add(STANDIN, "standin-1.0", filter=plain, recursive=False)
         for file in sorted(STANDIN.iterdir()):
             archive.add(file, f"standin-1.0/{file.name}", filter=plain)
+        if old_abi:
+            archive.addfile(plain(tarfile.TarInfo("standin-1.0/old-abi")))
     return path
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.cli.main import COMMANDS, main
+from lumiimg.cli.main import COMMANDS, FAULT, main
 from lumiimg.errors import ExitCode, LumiimgError, one_line
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 
@@ -109,6 +109,8 @@ BAD_INPUT = {
     "image that is not there": (["check", "nowhere.sif"], "nowhere.sif"),
     "log that is not there": (["log", "nowhere.out"], "nowhere.out: cannot be read"),
     "log that is a folder": (["log", "."], ".: cannot be read: Is a directory"),
+    "image with a name that no file can have": (["check", "x" * 300], "File name too long"),
+    "output with a name that no file can have": (["build", "--recipe", "demo", "-o", "x" * 300], "File name too long"),
     "unknown entry": (["show", "debian"], "did you mean debian-13?"),
 }
 
@@ -251,6 +253,45 @@ def test_output_into_a_closed_pipe_is_no_traceback() -> None:
         )
     assert "Traceback" not in done.stderr
     assert done.stderr == ""
+
+
+def test_a_letter_that_the_terminal_does_not_have_is_spelled_out(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_bytes("nöde:1:1 [0] NCCL INFO Using network Socket\n".encode())
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "lumiimg", "log", str(log)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.NO, done.stderr
+    assert "n\\xf6de" in done.stdout
+
+
+def test_a_fault_of_lumiimg_is_one_line_and_none_of_its_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("line one\nline two")
+
+    monkeypatch.setattr("lumiimg.check.checker.check_image", broken)
+    assert main(["check", "x"]) == FAULT
+    assert FAULT not in set(ExitCode)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "LUMIIMG_DEBUG=1" in error
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_a_log_of_somebody_elses_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.sif.log").write_text("my notes")
+    assert main(["build", "--recipe", "demo", "-o", str(tmp_path / "x.sif")]) == ExitCode.BAD_INPUT
+    assert "is no log of a build" in capsys.readouterr().err
+    assert (tmp_path / "x.sif.log").read_text() == "my notes"
+
+
+def test_only_proved_traffic_is_exit_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log.out"
+    log.write_text("n:1:1 [0] NCCL INFO NET/OFI Selected Provider is cxi\n")
+    assert main(["log", str(log)]) == ExitCode.UNDECIDED
+    assert "no line of this log shows traffic" in capsys.readouterr().out
 
 
 def test_a_message_stays_one_line_whatever_a_file_is_called() -> None:

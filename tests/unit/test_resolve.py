@@ -198,6 +198,7 @@ def test_a_mirror_is_from_and_to(word: str) -> None:
     ("url", "what"),
     [
         ("http://user:secret@m/debian", "carries a password"),
+        ("http://secret@m", "carries a password"),
         ("file:///srv/debian", "is no http"),
         ("http://m/de bian", "is no http"),
         ("http://m/debian\nIncludeCmd: x", "is no http"),
@@ -207,6 +208,21 @@ def test_a_mirror_that_would_spoil_the_definition_is_refused(url: str, what: str
     with pytest.raises(BadInputError, match=what) as caught:
         Mirrors({"debian": url}).named("debian")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "word", ["docker.io=https://user:secret@reg", "docker.io=user:secret@reg", "https://g=http://secret@m"]
+)
+def test_no_mirror_with_a_password_gets_anywhere(word: str) -> None:
+    with pytest.raises(BadInputError, match="carries a password") as caught:
+        parse_mirrors({}, [word])
+    assert "secret" not in str(caught.value)
+
+
+def test_no_source_with_a_password_gets_anywhere(catalogue: Catalogue) -> None:
+    with pytest.raises(BadInputError, match="carries a password"):
+        lock(catalogue, plugin=f"https://user:secret@host.test/x.tar.gz#sha256={DIGEST}")
+    assert lock(catalogue, plugin=f"https://host.test/@x.tar.gz#sha256={DIGEST}").layers[0].sources[0].name == "plugin"
 
 
 def test_apt_sources_are_read_in_both_formats(tmp_path: Path) -> None:

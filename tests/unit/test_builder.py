@@ -1,0 +1,135 @@
+"""The builder without an engine: the store, the key, and what an engine's last words mean."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lumiimg.build.builder import _scratch_parent, layer_key
+from lumiimg.build.sources import fetch
+from lumiimg.build.workspace import remove_stale, scratch_folder, written_by_rename
+from lumiimg.definition.writer import Definition, StagedFile
+from lumiimg.engine import failures
+from lumiimg.engine.engine import Engine, Kind, clean_environment
+from lumiimg.engine.failures import explain, telling_line
+from lumiimg.errors import FailedError
+from lumiimg.resolve.lock import LockedSource, file_sha256
+
+ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
+KNOWN = tomllib.loads((Path(failures.__file__).parent / "failures.toml").read_text())["failure"]
+
+
+@pytest.mark.parametrize("entry", KNOWN, ids=lambda entry: entry["id"])
+def test_each_known_failure_is_found_in_its_example(entry: dict[str, str]) -> None:
+    found = explain(f"INFO:    Starting build...\n{entry['example']}\n")
+    assert found is not None
+    assert found.id == entry["id"]
+    assert "{" not in found.meaning
+    assert entry["source"]
+
+
+def test_the_failure_that_ended_the_build_is_told_not_one_that_it_survived() -> None:
+    output = "cp: x: No space left on device\nE: Unable to locate package librccl1\nFATAL:   While performing build\n"
+    found = explain(output)
+    assert found is not None
+    assert found.id == "apt"
+    # a download of a layer's own script is no registry
+    assert explain("curl: (7) Failed to connect: Connection refused\n") is None
+
+
+def test_the_telling_line_is_the_scripts_not_the_engines() -> None:
+    output = "+ make\nmake: *** [all] Error 2\n\x1b[31mFATAL:   While performing build: exit status 2\x1b[0m\n"
+    assert telling_line(output) == "make: *** [all] Error 2"
+    assert telling_line("") == ""
+
+
+def definition(tmp_path: Path, **changes: object) -> Definition:
+    file = tmp_path / "tool.c"
+    if not file.exists():
+        file.write_text("int x;")
+    made = Definition("01-a", ("a",), None, "Bootstrap: docker\n", (StagedFile("files/a/tool.c", file),))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) -> None:
+    key = layer_key(definition(tmp_path), "", ENGINE)
+    assert key == layer_key(definition(tmp_path), "", replace(ENGINE, path=Path("/y"), version="1.4.6"))
+    others = {
+        layer_key(definition(tmp_path, text="Bootstrap: docker\n#\n"), "", ENGINE),
+        layer_key(definition(tmp_path), "parent", ENGINE),
+        layer_key(definition(tmp_path), "", replace(ENGINE, build_flags=frozenset())),
+    }
+    (tmp_path / "tool.c").write_text("int y;")
+    others.add(layer_key(definition(tmp_path), "", ENGINE))
+    assert len(others | {key}) == 5
+
+
+def test_what_is_not_finished_is_never_under_its_name(tmp_path: Path) -> None:
+    target = tmp_path / "x.sif"
+
+    def fail_half_way() -> None:
+        with written_by_rename(target) as partial:
+            partial.write_text("half")
+            assert not target.exists()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert list(tmp_path.iterdir()) == []
+    with written_by_rename(target) as partial:
+        partial.write_text("whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.sif"]
+
+
+def test_what_a_killed_build_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
+    with scratch_folder(tmp_path) as mine:
+        name = mine.name
+        dead = tmp_path / name.replace(f".{name.split('.')[1].split('@')[0]}@", ".4194999@")
+        dead.mkdir()
+        (dead / "file").write_text("x")
+        elsewhere = tmp_path / name.replace("@", "@other-")
+        elsewhere.mkdir()
+        remove_stale(tmp_path)
+        assert not dead.exists()
+        assert mine.exists()
+        assert elsewhere.exists(), "another node's: only it can tell"
+    assert not mine.exists()
+
+
+def test_the_engines_scratch_is_where_the_engine_can_work() -> None:
+    assert _scratch_parent(Path("/scratch/project_1/me")) == Path("/scratch/project_1/me/work")
+    for awkward in ("/it's", "/a b", "/a\nb", "/a,b", "/a:b", "/a;b", "/a&b", '/a"b'):
+        assert not str(_scratch_parent(Path(awkward))).startswith(awkward)
+
+
+def test_a_users_profile_does_not_reach_the_build() -> None:
+    environment = {
+        "PATH": "/bin",
+        "SINGULARITY_BIND": "/x",
+        "APPTAINERENV_LD_LIBRARY_PATH": "/y",
+        "SINGULARITYENV_X": "1",
+        "APPTAINER_CACHEDIR": "/cache",
+        "SINGULARITY_DOCKER_PASSWORD": "p",
+    }
+    assert set(clean_environment(environment)) == {"PATH", "APPTAINER_CACHEDIR", "SINGULARITY_DOCKER_PASSWORD"}
+
+
+def source(path: Path, digest: str) -> LockedSource:
+    return LockedSource("s", "SOURCE_S", "s.tar.gz", digest, str(path))
+
+
+def test_a_source_is_kept_by_its_digest_and_refused_with_another(tmp_path: Path) -> None:
+    file = tmp_path / "s.tar.gz"
+    file.write_bytes(b"content")
+    store = tmp_path / "store"
+    digest = file_sha256(file)
+    kept = fetch(source(file, digest), store)
+    assert kept.read_bytes() == b"content"
+    file.write_bytes(b"changed while nobody looked")
+    assert fetch(source(file, digest), store) == kept, "the store has it"
+    kept.write_bytes(b"bit rot")
+    with pytest.raises(FailedError, match="another digest"):
+        fetch(source(file, digest), store)
