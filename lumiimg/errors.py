@@ -51,12 +51,6 @@ class FailedError(LumiimgError):
     exit_code = ExitCode.NO
 
 
-class UndecidedError(LumiimgError):
-    """The question cannot be answered from here; the hint says what would decide it."""
-
-    exit_code = ExitCode.UNDECIDED
-
-
 class MissingHereError(LumiimgError):
     """Something that the command needs is not on this machine."""
 

@@ -61,8 +61,6 @@ class Bootstrap:
     """The suite, or the image reference."""
     mirror: str | None = None
     """Name of the mirror that debootstrap needs (`debian`)."""
-    include: tuple[str, ...] = ()
-    """Packages that debootstrap brings along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +82,8 @@ class Layer:
     set_environment: Mapping[str, str] = field(default_factory=dict)
     prepend_environment: Mapping[str, str] = field(default_factory=dict)
     bootstraps: tuple[Bootstrap, ...] = ()
+    include: tuple[str, ...] = ()
+    """Of a base: packages that debootstrap brings along, and that post.sh has as INCLUDE."""
     post: str = ""
     test: str | None = None
 
@@ -127,6 +127,7 @@ def read_layer(folder: Path) -> Layer:
         set_environment=_environment(environment.table("set"), arguments),
         prepend_environment=_environment(environment.table("prepend"), arguments),
         bootstraps=tuple(_bootstrap(entry) for entry in table.tables("bootstrap")) if kind == "base" else (),
+        include=table.strings("include") if kind == "base" else (),
         post=_script(folder / "post.sh", table, required=True) or "",
         test=_script(folder / "test.sh", table, required=False),
     )
@@ -195,7 +196,6 @@ def _bootstrap(table: Table) -> Bootstrap:
         agent=table.choice("agent", AGENTS),
         origin=table.string("from"),
         mirror=table.optional_string("mirror"),
-        include=table.strings("include"),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from lumiimg.elf.loader import FoundBy
+from lumiimg.elf.objects import FoundBy
 from lumiimg.findings import Details, Findings, Level, Severity
 from lumiimg.nccl.reader import LogReader
 from lumiimg.resolve.rccl import generation_of, version_of_code

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from lumiimg.check.answer import FabricPath
 from lumiimg.check.rccl import read_rccl
 from lumiimg.elf.facts import exported_symbols
-from lumiimg.elf.loader import FoundBy, LoadedObject, LoadOutcome, Process, Settings
+from lumiimg.elf.loader import Process
+from lumiimg.elf.rules import Settings
 from lumiimg.elf.system import libc_kind
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.findings import Findings, Level, Severity
@@ -25,6 +26,7 @@ from lumiimg.resolve.rccl import Generation, generation_of, names_by_variable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lumiimg.elf.objects import FoundBy, LoadedObject, LoadOutcome
     from lumiimg.image import Image
 
 # Libraries that belong to the machine's network: images for host binding leave them out on purpose.

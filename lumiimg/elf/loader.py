@@ -25,30 +25,12 @@ from lumiimg.elf.hwcaps import isa_is_enough
 from lumiimg.elf.objects import FoundBy, LoadedObject, LoadOutcome, MissingLibrary, MissingVersion
 from lumiimg.elf.rules import SearchRules, Settings
 from lumiimg.elf.search import Found, expand, origin_of
-from lumiimg.elf.system import System, glibc_version, libc_kind, read_whole
+from lumiimg.elf.system import System, read_whole
 from lumiimg.elf.version_check import VersionCheck
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
-
-__all__ = [
-    "FileSystem",
-    "Files",
-    "FoundBy",
-    "LoadOutcome",
-    "Loaded",
-    "LoadedObject",
-    "MissingLibrary",
-    "MissingVersion",
-    "Process",
-    "Settings",
-    "glibc_version",
-    "libc_kind",
-]
-
-Loaded = LoadOutcome
-"""What `Process.start` gives: the same facts as of a dlopen."""
 
 _SPELLED_AT_START = (errno.ENOMEM, errno.EINVAL, errno.ENOENT, errno.EPERM, errno.EIO, errno.EACCES)
 _DEFAULT_NATIVE = Native(machine=62, elf_class=64)
@@ -116,7 +98,7 @@ class Process:
             raise RuntimeError("the process is not started")
         return self._system
 
-    def start(self, path: str, *, by_kernel: bool = False) -> Loaded:
+    def start(self, path: str, *, by_kernel: bool = False) -> LoadOutcome:
         """Start a program, or load a library alone, as `ld.so --list PATH` does it.
 
         $ORIGIN of the program is the directory of its real path where the kernel starts it (`by_kernel`: it is run by

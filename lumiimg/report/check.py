@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import one_line
 from lumiimg.findings import Finding, Level, Severity
-from lumiimg.report.console import MARKS, STYLES, can_encode, console
+from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
     from lumiimg.check.answer import CheckReport, FabricPath
 
 SCHEMA = 1
-_WIDTH = 96
+_WIDTH = 100
+"""Longer lines than this are hard to read, however wide the terminal is."""
 _INDENT = "    "
 
 
@@ -52,31 +52,29 @@ def print_check(report: CheckReport, *, verbose: bool, stderr: bool = False) -> 
             continue
         _print_finding(out, finding)
     for level in Level:
-        out.print(_wrapped(f"level {level.value}: {report.levels[level]}", first="  ", rest=_INDENT), style="dim")
+        out.print(_wrapped(out, f"level {level.value}: {report.levels[level]}", first="  ", rest=_INDENT), style="dim")
     if report.levels[Level.RUN] != "done":
         # Only a collective proves the fast path; until then this is how a user gets the proof.
         text = "the proof is a run: NCCL_DEBUG=INFO in your job on two nodes, then `lumiimg log` on its output"
-        out.print(_wrapped(text, first="  ", rest=_INDENT), style="dim")
+        out.print(_wrapped(out, text, first="  ", rest=_INDENT), style="dim")
 
 
 def _print_finding(out: Console, finding: Finding) -> None:
-    mark = MARKS[finding.severity.value]
-    if not can_encode(sys.stdout, mark):
-        mark = {"ok": "+", "info": "-", "unknown": "?", "problem": "x"}[finding.severity.value]
+    mark = (MARKS if out.encoding.startswith("utf") else PLAIN_MARKS)[finding.severity.value]
     head = f"{one_line(finding.summary)}  [{finding.id}, {finding.level.value}]"
-    out.print(_wrapped(head, first=f"{mark} ", rest="  "), style=STYLES[finding.severity.value])
+    out.print(_wrapped(out, head, first=f"{mark} ", rest="  "), style=STYLES[finding.severity.value])
     for line in finding.evidence:
         # Neither is a line that was printed by something else: it is the proof.
         out.print(f"{_INDENT}> {one_line(line.strip())}", soft_wrap=True)
     if len(finding.chain) > 1:
-        out.print(_wrapped("via " + " -> ".join(map(one_line, finding.chain)), first=_INDENT, rest=_INDENT + "  "))
+        out.print(_wrapped(out, "via " + " -> ".join(map(one_line, finding.chain)), first=_INDENT, rest=_INDENT + "  "))
     if finding.cause:
-        out.print(_wrapped(f"why: {one_line(finding.cause)}", first=_INDENT, rest=_INDENT + "  "))
+        out.print(_wrapped(out, f"why: {one_line(finding.cause)}", first=_INDENT, rest=_INDENT + "  "))
     for remedy in finding.remedy:
         # Not wrapped: it is there to be copied.
         out.print(f"{_INDENT}do:  {one_line(remedy)}", soft_wrap=True)
     if finding.source and finding.severity is not Severity.OK:
-        out.print(_wrapped(f"source: {one_line(finding.source)}", first=_INDENT, rest=_INDENT + "  "), style="dim")
+        out.print(_wrapped(out, f"source: {one_line(finding.source)}", first=_INDENT, rest=_INDENT + "  "), style="dim")
     out.print()
 
 
@@ -91,9 +89,14 @@ def _path_line(path: FabricPath) -> str:
     return one_line(" -> ".join(parts))
 
 
-def _wrapped(text: str, *, first: str, rest: str) -> str:
+def _wrapped(out: Console, text: str, *, first: str, rest: str) -> str:
     return textwrap.fill(
-        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+        text,
+        min(out.width, _WIDTH),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 MARKS = {"ok": "✓", "info": "·", "unknown": "?", "problem": "✗"}
+PLAIN_MARKS = {"ok": "+", "info": "-", "unknown": "?", "problem": "x"}
 STYLES = {"ok": "green", "info": "dim", "unknown": "yellow", "problem": "bold red"}
 
 
@@ -28,15 +29,6 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else 100
     return PipeConsole(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False, width=width)
-
-
-def can_encode(stream: TextIO, text: str) -> bool:
-    """Return whether the stream's encoding has these characters (LANG=C on a compute node has none)."""
-    try:
-        text.encode(stream.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def size(size_bytes: int) -> str:

@@ -46,13 +46,13 @@ def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedB
                 else:
                     url, where = mirror
                     because = f"debootstrap is here, the mirror is {where}"
-                    return LockedBootstrap("debootstrap", bootstrap.origin, url, bootstrap.include, because)
+                    return LockedBootstrap("debootstrap", bootstrap.origin, url, base.include, because)
             case _:
                 image, plain_http = _image_reference(bootstrap.origin, mirrors)
                 # The packages come by apt then; a mirror, where one is named, is for them.
                 mirror_url = mirrors.named(bootstrap.mirror) if bootstrap.mirror else None
                 because = "; ".join([*lacking, "so from a registry"]) if lacking else "from a registry"
-                return LockedBootstrap("docker", image, mirror_url, bootstrap.include, because, plain_http)
+                return LockedBootstrap("docker", image, mirror_url, base.include, because, plain_http)
     raise MissingHereError(f"{base.name} cannot be had here ({'; '.join(lacking)})")
 
 

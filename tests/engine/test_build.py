@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 from spython.main import get_client
 
-from lumiimg.elf.loader import Process, Settings
+from lumiimg.elf.loader import Process
+from lumiimg.elf.rules import Settings
 from lumiimg.errors import ExitCode
 from lumiimg.image import Image, open_image
 from tests.engine.conftest import built, inside, lumiimg

@@ -9,7 +9,9 @@ import pytest
 
 from lumiimg.elf.files import Files
 from lumiimg.elf.hwcaps import levels_of_cpu
-from lumiimg.elf.loader import Process, Settings, glibc_version, libc_kind
+from lumiimg.elf.loader import Process
+from lumiimg.elf.rules import Settings
+from lumiimg.elf.system import glibc_version, libc_kind
 from lumiimg.image import open_image
 from tests.unit.elf_builder import LOADER, ask_loader
 

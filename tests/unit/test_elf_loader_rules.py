@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf.loader import FoundBy, LoadOutcome, Process, Settings
+from lumiimg.elf.loader import Process
+from lumiimg.elf.objects import FoundBy, LoadOutcome
+from lumiimg.elf.rules import Settings
 from lumiimg.image import open_image
 from tests.tools import needs
 from tests.unit.elf_builder import ask_loader, library, program, rpath, runpath

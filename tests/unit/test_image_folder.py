@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.elf.loader import FileSystem, Process
+from lumiimg.elf.loader import Process
 from lumiimg.image import ImageKind, RootFileSystem, open_image
+
+if TYPE_CHECKING:
+    from lumiimg.elf.files import FileSystem
 
 
 def test_root_of_an_image_is_a_file_system_for_the_loader_model(tmp_path: Path) -> None:

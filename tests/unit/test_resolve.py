@@ -135,7 +135,7 @@ def test_layers_that_do_not_go_together_are_refused_with_the_rule(layers: Path, 
 
 
 DEBOOTSTRAP = LAYER.replace('"layer"', '"base"', 1) + (
-    '[[bootstrap]]\nagent = "debootstrap"\nfrom = "trixie"\nmirror = "debian"\ninclude = ["librccl1"]\n'
+    '[[bootstrap]]\nagent = "debootstrap"\nfrom = "trixie"\nmirror = "debian"\n'
 )
 
 
