@@ -10,7 +10,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from lumiimg.build.sources import fetch
 from lumiimg.build.workspace import remove_tree, scratch_folder, written_by_rename
@@ -56,11 +56,18 @@ class Built:
     steps: int
 
 
-def write_definitions(definitions: Sequence[Definition], folder: Path, store: Path) -> None:
-    """Write definition files and what they need beside them into `folder`.
+def write_definitions(
+    definitions: Sequence[Definition], folder: Path, store: Path, on_line: Callable[[str], None]
+) -> None:
+    """Write definition files and what they need beside them into `folder`; nothing before every source is there.
 
     Raises FailedError if a source cannot be had.
     """
+    for definition in definitions:
+        for file in definition.files:
+            if isinstance(file.origin, LockedSource):
+                on_line(f"fetching {file.origin.location}")
+                fetch(file.origin, store)
     for definition in definitions:
         (folder / f"{definition.name}.def").write_text(definition.text, encoding="utf-8")
         for file in definition.files:
@@ -91,7 +98,8 @@ def build_image(
     images = cache / "images"
     try:
         images.mkdir(parents=True, exist_ok=True)
-        log = log_path.open("wb")
+        # Unbuffered: whoever watches it sees the build, and kill -9 takes nothing of it away.
+        log = log_path.open("wb", buffering=0)
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
     with log, scratch_folder(_scratch_parent(cache)) as scratch:
@@ -157,12 +165,12 @@ class _Step:
     environment: Mapping[str, str]
     definition: Definition
     folder: Path
-    log: BinaryIO
+    log: IO[bytes]
     progress: Progress
 
     def run(self, parent: Path | None, target: Path, sources: Path) -> None:
         name = self.definition.name
-        write_definitions([self.definition], self.folder, sources)
+        write_definitions([self.definition], self.folder, sources, self.progress.line)
         if self.definition.parent is not None and parent is not None:
             (self.folder / f"{self.definition.parent}.sif").symlink_to(parent)
         scratch = self.folder / "scratch"

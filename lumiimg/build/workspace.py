@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -32,9 +33,12 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
     Folders that builds on this machine left behind when they were killed are removed first.
     """
-    parent.mkdir(parents=True, exist_ok=True)
-    remove_stale(parent)
-    folder = Path(tempfile.mkdtemp(dir=parent, prefix="work-", suffix=_owner()))
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(parent)
+        folder = Path(tempfile.mkdtemp(dir=parent, prefix="work-", suffix=_owner()))
+    except OSError as error:
+        raise _not_writable(parent, error) from error
     try:
         yield folder
     finally:
@@ -53,11 +57,18 @@ def written_by_rename(target: Path) -> Iterator[Path]:
         yield partial
         partial.replace(target)
     except OSError as error:
-        raise FailedError(
-            f"cannot be written: {error.strerror or error}", where=str(target), hint="nothing was left there"
-        ) from error
+        raise _not_writable(target, error) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _not_writable(path: Path, error: OSError) -> FailedError:
+    return FailedError(
+        f"cannot be written: {error.strerror or error}",
+        where=str(path),
+        hint="nothing was left there; LUMIIMG_CACHE says where layers are kept",
+    )
 
 
 def remove_stale(folder: Path) -> None:

@@ -47,10 +47,10 @@ class Catalogue:
 
         Raises UnknownNameError, or CatalogError if it is there and wrong.
         """
-        if NAME.fullmatch(name):
-            for folder in self.layer_folders:
-                if (folder / name / "layer.toml").is_file():
-                    return read_layer(folder / name)
+        for folder in self.layer_folders:
+            # Only names that a listing of the folder has: no path, no `..`.
+            if any(path.name == name for path in folder.glob("*") if (path / "layer.toml").exists()):
+                return read_layer(folder / name)
         raise UnknownNameError("base or layer", name, self.layer_names())
 
     def base(self, name: str) -> Layer:

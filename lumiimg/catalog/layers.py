@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.table import CatalogError, Table, read_toml
+from lumiimg.catalog.table import Table, read_limited, read_toml
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -200,14 +200,11 @@ def _bootstrap(table: Table) -> Bootstrap:
 
 
 def _script(path: Path, table: Table, *, required: bool) -> str | None:
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+    if not path.exists():
         if required:
             table.faults.append(f"{path.name} is missing beside it")
         return None
-    except OSError as error:
-        raise CatalogError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    data = read_limited(path, SCRIPT_LIMIT_BYTES + 1)
     if len(data) > SCRIPT_LIMIT_BYTES:
         table.faults.append(f"{path.name} is larger than {SCRIPT_LIMIT_BYTES} bytes")
         return None

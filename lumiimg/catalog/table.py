@@ -29,20 +29,31 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     Raises CatalogError if it cannot be read, is not UTF-8, or is not TOML.
     """
+    data = read_limited(path, FILE_LIMIT_BYTES + 1)
+    if len(data) > FILE_LIMIT_BYTES:
+        raise CatalogError(f"larger than {FILE_LIMIT_BYTES} bytes", where=str(path))
     try:
-        with path.open("rb") as stream:
-            data = stream.read(FILE_LIMIT_BYTES + 1)
-        if len(data) > FILE_LIMIT_BYTES:
-            raise CatalogError(f"larger than {FILE_LIMIT_BYTES} bytes", where=str(path))
         return tomllib.loads(data.decode("utf-8"))
-    except OSError as error:
-        raise CatalogError(f"cannot be read: {error.strerror}", where=str(path)) from error
     except UnicodeDecodeError as error:
         raise CatalogError("is not UTF-8", where=str(path)) from error
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"is not TOML: {error}", where=str(path)) from error
     except RecursionError as error:
         raise CatalogError("is nested too deeply", where=str(path)) from error
+
+
+def read_limited(path: Path, limit_bytes: int) -> bytes:
+    """Return the beginning of a regular file.
+
+    Raises CatalogError if it is none (opening a FIFO would wait for ever), or cannot be read.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise CatalogError("is not a file", where=str(path))
+        with path.open("rb") as stream:
+            return stream.read(limit_bytes)
+    except OSError as error:
+        raise CatalogError(f"cannot be read: {error.strerror}", where=str(path)) from error
 
 
 class Table:

@@ -102,7 +102,8 @@ def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
     """Return the answer as one sentence."""
     if answer is Answer.NO:
         first = next(finding for finding in findings if finding.severity is Severity.PROBLEM)
-        slow = "NO: as it is run here, RCCL would use TCP sockets, several times slower than Slingshot"
+        how = "as it is run here" if level is Level.PROBE else "from its files alone"
+        slow = f"NO: {how}, RCCL would use TCP sockets, several times slower than Slingshot"
         return _FIRST_PROBLEM.get(first.id, slow)
     if answer is Answer.NO_OBSTACLE:
         return f"no obstacle found at level {level.value}: nothing checked here keeps RCCL from using Slingshot"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +17,10 @@ from lumiimg.definition.writer import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Finding, Level, Severity
-from lumiimg.image import open_image
+from lumiimg.image import ImageError, open_image
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from lumiimg.check.static import StaticResult
     from lumiimg.image import Image
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _DEVICES = Path("/dev")
 _PLUGIN_LAYER = "aws-ofi-nccl"
 _NOT_ASKED = "not asked for"
-_NOT_BUILT = "lumiimg cannot take it yet"
+_NOT_BUILT = "not taken: NCCL_DEBUG=INFO in your job on two nodes, then `lumiimg log` on its output"
 
 
 def check_image(path: Path, environment: Mapping[str, str], level: Level | None) -> CheckReport:
@@ -35,7 +36,7 @@ def check_image(path: Path, environment: Mapping[str, str], level: Level | None)
 
     Raises BadInputError for what is no image, MissingHereError if `level` is named and what it needs is not here.
     """
-    with open_image(path) as image:
+    with _opened(path) as image:
         static = check_static(image, environment)
         levels = {Level.STATIC: "done", Level.RUN: _NOT_BUILT}
         probed: ProbeResult | None = None
@@ -66,6 +67,29 @@ def check_image(path: Path, environment: Mapping[str, str], level: Level | None)
         findings=findings,
         runs=tuple(run_details(run) for run in probed.runs) if probed else (),
     )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
+    """Open an image; what is wrong inside it names the image.
+
+    Raises ImageError also for a folder that holds no root file system.
+    """
+    try:
+        with open_image(path) as image:
+            _refuse_empty(path, image)
+            yield image
+    except ImageError as error:
+        if error.where is None or not error.where.startswith(str(path)):
+            inside = f" (at {error.where})" if error.where else ""
+            hint = error.hint or "fetch or build the image again"
+            raise ImageError(f"{error.what}{inside}", where=str(path), hint=hint) from error
+        raise
+
+
+def _refuse_empty(path: Path, image: Image) -> None:
+    if not any(image.root.exists(name) for name in ("/etc", "/usr", "/lib", "/opt")):
+        raise ImageError("holds no root file system", where=str(path), hint="is it an image, and readable?")
 
 
 def _probe(path: Path, image: Image, static: StaticResult, environment: Mapping[str, str]) -> ProbeResult:

@@ -180,6 +180,10 @@ def _judge_handshake(
     if crashed is not None or _SIGNAL_BASE < run.exit_code <= _LAST_SIGNAL:
         number = (crashed or {}).get("number", str(run.exit_code - _SIGNAL_BASE))
         during = (crashed or {}).get("during", "handled")
+        if during == "rccl":
+            what = f"the process died of signal {number} while {result.path.rccl} was opened"
+            result.findings.add("rccl.load", Severity.PROBLEM, what, evidence=_tail(run))
+            return
         result.findings.add(
             "plugin.crash",
             Severity.PROBLEM,
@@ -253,7 +257,7 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
         result.findings.add(
             "plugin.api",
             Severity.PROBLEM,
-            f"the plugin exports net API {none.get('exported') or 'none'}, this RCCL takes {none.get('accepted')}",
+            f"the plugin exports net API {none.get('exported') or 'none'}; this RCCL takes {none.get('accepted')}",
             remedy=("use aws-ofi-nccl 1.18 or newer: `lumiimg build … --add aws-ofi-nccl`",),
         )
         return
@@ -340,5 +344,6 @@ def _ending(run: ProbeRun) -> str:
 
 
 def _tail(run: ProbeRun) -> tuple[str, ...]:
-    lines = [line for line in run.output.splitlines() if line.strip() and not line.startswith("@probe mapped")]
+    passing = ("@probe mapped", "INFO:", "WARNING:")  # the engine's own chatter
+    lines = [line for line in run.output.splitlines() if line.strip() and not line.startswith(passing)]
     return tuple(lines[-_EVIDENCE_LINES:])

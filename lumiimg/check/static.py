@@ -79,7 +79,7 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
     _read_rccl_facts(image, rccl, result, named=_variable("NCCL_NET_PLUGIN", image, environment))
     result.loader = process.system.loader
     _judge_variables(image, environment, result)
-    outcome = _load_plugin(process, rccl, files, result)
+    outcome = _load_plugin(image, process, rccl, files, result)
     if outcome is not None and outcome.root is not None:
         _judge_plugin(image, outcome, process, result)
     return result
@@ -243,7 +243,9 @@ def _read_rccl_facts(image: Image, rccl: LoadedObject, result: StaticResult, *, 
     )
 
 
-def _load_plugin(process: Process, rccl: LoadedObject, files: list[str], result: StaticResult) -> LoadOutcome | None:
+def _load_plugin(
+    image: Image, process: Process, rccl: LoadedObject, files: list[str], result: StaticResult
+) -> LoadOutcome | None:
     names = result.path.plugin_files
     if not names:
         return None
@@ -256,8 +258,21 @@ def _load_plugin(process: Process, rccl: LoadedObject, files: list[str], result:
             return outcome
         absent += outcome.errors
     elsewhere = [file for file in files if re.search(r"/lib[nr]ccl-net[^/]*\.so[^/]*$", file)]
+    dangling = [file for file in elsewhere if not image.root.exists(file)]
+    elsewhere = [file for file in elsewhere if file not in dangling]
     same_name = [file for file in elsewhere if file.rpartition("/")[2] in names]
-    if same_name:
+    if dangling and not same_name:
+        result.findings.add(
+            "plugin.dangling",
+            Severity.PROBLEM,
+            f"{dangling[0]} is a link to {image.root.readlink(dangling[0])}, which is not in the image",
+            where=dangling[0],
+            evidence=tuple(absent[:4]),
+            cause="a link into a folder of the host leads somewhere only where that folder is bound",
+            remedy=("put the file itself into the image",),
+            source=_RULE_SOURCE,
+        )
+    elif same_name:
         folder = same_name[0].rpartition("/")[0]
         result.findings.add(
             "plugin.not-on-path",

@@ -29,6 +29,7 @@ _COMPILERS = ("cc", "gcc", "clang")
 _SOURCES = ("handshake.c", "rcclprobe.c", "probe.h")
 _COMPILE_TIMEOUT_S = 120.0
 _GLIBC_FROM = "libc.so.6"
+_LOADER = "/lib64/ld-linux-x86-64.so.2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def _missing_versions(image: Image, programs: list[Path]) -> list[str]:
         facts = read_elf(BytesReader(program.read_bytes()))
         needed.update(need.name for need in facts.version_needs if need.file == _GLIBC_FROM)
     process = Process(image.root)
-    process.start("/bin/sh")
-    libc = process.find(_GLIBC_FROM)
+    process.start(_LOADER)
+    libc = process.dlopen(_GLIBC_FROM).root if process.objects else None
     defined = set(libc.facts.version_definitions) if libc else set()
     return sorted(needed - defined)

@@ -96,7 +96,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
         definitions = [*chain, write_flat(lock)]
         folder = _new_folder(arguments.definitions, force=arguments.force)
-        write_definitions(definitions, folder, settings.cache / "sources")
+        write_definitions(definitions, folder, settings.cache / "sources", _progress(arguments).line)
         report.print_definitions(definitions, folder, as_json=arguments.json)
         return ExitCode.GOOD
     output = arguments.output or Path(f"{Path(arguments.recipe).stem if arguments.recipe else 'image'}.sif")
@@ -138,15 +138,15 @@ def _request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request:
     recipe = catalogue.recipe(arguments.recipe) if arguments.recipe else None
     base = arguments.base or (recipe.base if recipe else None)
     if base is None:
-        raise BadInputError(
-            "what should the image start from?", hint="--base NAME or --recipe NAME; see `lumiimg list`"
-        )
+        raise BadInputError("no base", hint="give --base NAME or --recipe NAME; see `lumiimg list`")
     values = dict(recipe.arguments) if recipe else {}
     for word in arguments.arg:
         name, equals, value = word.partition("=")
         layer, dot, argument = name.rpartition(".")
         if not (equals and dot and layer and argument):
-            raise BadInputError(f"--arg {word!r} is not LAYER.NAME=VALUE", hint="for example netprobe.PREFIX=/opt/x")
+            raise BadInputError(
+                f"--arg {word!r} is not LAYER.NAME=VALUE", hint="for example aws-ofi-nccl.PREFIX=/opt/x"
+            )
         values[layer, argument] = value
     sources = {}
     for word in arguments.source:

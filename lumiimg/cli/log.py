@@ -50,6 +50,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     reader = LogReader()
     for name in arguments.files:
+        _refuse_compressed(name)
         for number, line in enumerate(_lines(name), start=1):
             reader.feed(name, number, line)
     report = reader.report()
@@ -59,11 +60,24 @@ def execute(arguments: argparse.Namespace) -> int:
     match report.verdict:
         case Verdict.NONE:
             return ExitCode.UNDECIDED
+        case Verdict.OFI_OTHER if report.provider is None:
+            return ExitCode.UNDECIDED  # cxi and tcp look the same where the provider is not named
         case Verdict.OFI_CXI | Verdict.OFI_EFA | Verdict.IB | Verdict.INTRA_NODE_ONLY:
             # A network that was selected is not yet one that carried traffic.
             return ExitCode.GOOD if report.confidence is Confidence.PROVED else ExitCode.UNDECIDED
         case _:
             return ExitCode.NO
+
+
+def _refuse_compressed(name: str) -> None:
+    """Raise BadInputError for a compressed file: its bytes would read as a log that tells nothing."""
+    if name == "-" or not Path(name).is_file():
+        return
+    with Path(name).open("rb") as stream:
+        head = stream.read(4)
+    for magic, program in ((b"\x1f\x8b", "zcat"), (b"\x28\xb5\x2f\xfd", "zstdcat"), (b"\xfd7zX", "xzcat")):
+        if head.startswith(magic):
+            raise BadInputError("is compressed", where=name, hint=f"{program} FILE | lumiimg log -")
 
 
 def _lines(name: str) -> Iterator[bytes]:
@@ -72,6 +86,10 @@ def _lines(name: str) -> Iterator[bytes]:
     Raises BadInputError if the file cannot be read.
     """
     try:
+        if not name:
+            raise BadInputError("the name of the log is empty")
+        if name == "-" and sys.stdin is None:
+            raise BadInputError("there is no standard input to read")
         if name == "-":
             yield from _cut_lines(sys.stdin.buffer)
             return

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_layers
-from lumiimg.errors import ExitCode
+from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -31,5 +31,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
     from lumiimg.report.catalogue import print_entry  # noqa: PLC0415
 
-    print_entry(open_catalogue(os.environ, arguments.layers).entry(arguments.name), as_json=arguments.json)
+    catalogue = open_catalogue(os.environ, arguments.layers)
+    if arguments.name in catalogue.recipe_names() and arguments.name not in catalogue.layer_names():
+        hint = f"lumiimg build --recipe {arguments.name} --dry-run"
+        raise BadInputError(f"{arguments.name!r} is a recipe", hint=hint)
+    print_entry(catalogue.entry(arguments.name), as_json=arguments.json)
     return ExitCode.GOOD

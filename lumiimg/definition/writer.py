@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
-from lumiimg.definition.text import DefinitionError, checked_body, checked_target, quote_bash, quote_sh
+from lumiimg.definition.text import (
+    LINE_LIMIT_BYTES,
+    DefinitionError,
+    checked_body,
+    checked_target,
+    quote_bash,
+    quote_sh,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -118,7 +125,15 @@ def _text(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequenc
     labels = "".join(f"    {_LABEL}{len(below) + n:02} {layer.layer.name}\n" for n, layer in enumerate(layers, start=1))
     version = "" if below else f"    lumiimg.version {__version__}\n"
     sections.append(f"%labels\n{version}{labels}")
-    return "\n".join(sections)
+    text = "\n".join(sections)
+    for line in text.splitlines():
+        if len(line.encode()) > LINE_LIMIT_BYTES:
+            raise DefinitionError(
+                f"the line {line[:40]!r}… has more than {LINE_LIMIT_BYTES} bytes, which the engine cannot read",
+                where=layers[-1].layer.name,
+                hint="give long text to a layer as a file of it",
+            )
+    return text
 
 
 def _bootstrap_header(lock: Lock) -> str:

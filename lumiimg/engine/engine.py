@@ -19,7 +19,7 @@ from lumiimg.errors import MissingHereError, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import BinaryIO
+    from typing import IO
 
 NAMES = ("apptainer", "singularity")
 PROBE_TIMEOUT_S = 20.0
@@ -109,7 +109,7 @@ def build(
     environment: Mapping[str, str],
     scratch: Path,
     plain_http: bool = False,
-    log: BinaryIO | None = None,
+    log: IO[bytes] | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> Completed:
     """Run the engine's own `build` of a definition file, in the folder of that file.

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING
 
 from lumiimg.errors import MissingHereError
 
@@ -69,7 +69,7 @@ def run(
     env: Mapping[str, str],
     cwd: Path | None = None,
     timeout_s: float | None = None,
-    log: BinaryIO | None = None,
+    log: IO[bytes] | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> Completed:
     """Run `argv` to its end and return how it ended; a status other than 0 is a result, not an exception.
@@ -155,7 +155,7 @@ def _read_to_the_end(child: subprocess.Popen[bytes], collector: _Collector, dead
 class _Collector:
     """Splits the byte stream into lines, keeps what fits, and hands everything on."""
 
-    def __init__(self, log: BinaryIO | None, on_line: Callable[[str], None] | None) -> None:
+    def __init__(self, log: IO[bytes] | None, on_line: Callable[[str], None] | None) -> None:
         self._log = log
         self._on_line = on_line
         self._kept: deque[bytes] = deque()

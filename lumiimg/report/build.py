@@ -84,7 +84,8 @@ def print_built(built: Built, lock: Lock, engine: Engine, *, as_json: bool, quie
     elif not quiet:
         name = one_line(str(built.image))
         print(f"{name}: {size(built.size_bytes)} in {duration(built.seconds)} (log: {name}.log)")
-        print(f"next: lumiimg check {one_line(shlex.quote(str(built.image)))}")
+        if name == str(built.image):  # else the line could not be copied
+            print(f"next: lumiimg check {'-- ' if name.startswith('-') else ''}{shlex.quote(name)}")
 
 
 def plan_data(lock: Lock) -> dict[str, Any]:

@@ -53,10 +53,6 @@ def print_check(report: CheckReport, *, verbose: bool, stderr: bool = False) -> 
         _print_finding(out, finding)
     for level in Level:
         out.print(_wrapped(out, f"level {level.value}: {report.levels[level]}", first="  ", rest=_INDENT), style="dim")
-    if report.levels[Level.RUN] != "done":
-        # Only a collective proves the fast path; until then this is how a user gets the proof.
-        text = "the proof is a run: NCCL_DEBUG=INFO in your job on two nodes, then `lumiimg log` on its output"
-        out.print(_wrapped(out, text, first="  ", rest=_INDENT), style="dim")
 
 
 def _print_finding(out: Console, finding: Finding) -> None:

@@ -25,8 +25,9 @@ _SENTENCES = {
     Verdict.MIXED: "ranks used different networks",
 }
 _SELECTED = {
-    Verdict.OFI_CXI: "Slingshot was selected; no line of this log shows traffic over it",
-    Verdict.OFI_EFA: "EFA was selected; no line of this log shows traffic over it",
+    Verdict.OFI_CXI: "Slingshot, it seems: this log does not prove that traffic went over it",
+    Verdict.OFI_EFA: "EFA, it seems: this log does not prove that traffic went over it",
+    Verdict.OFI_OTHER: "the OFI plugin was used; the log does not name its provider: Slingshot or TCP",
 }
 _GOOD = {Verdict.OFI_CXI, Verdict.OFI_EFA, Verdict.IB, Verdict.INTRA_NODE_ONLY}
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
@@ -40,7 +41,7 @@ def print_log(report: LogReport, *, stderr: bool = False) -> None:
     text, style = _SENTENCES[report.verdict], "bold red"
     if report.verdict in _GOOD and report.confidence is Confidence.PROVED:
         style = "bold green"
-    elif report.verdict in _GOOD:
+    elif report.verdict in _GOOD or (report.verdict is Verdict.OFI_OTHER and report.provider is None):
         text, style = _SELECTED.get(report.verdict, text), "bold yellow"
     elif report.verdict is Verdict.NONE:
         style = "bold yellow"

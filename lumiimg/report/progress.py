@@ -10,7 +10,7 @@ from lumiimg.errors import one_line
 from lumiimg.report.console import console, duration, size
 
 if TYPE_CHECKING:
-    from rich.status import Status
+    from rich.progress import TaskID
 
 _ALIVE_EVERY_S = 60.0
 
@@ -45,27 +45,29 @@ class LineProgress:
 
 
 class TerminalProgress:
-    """A spinner with the step and the last line that the engine printed."""
+    """A spinner with the step, a clock that runs by itself, and the last line that was printed."""
 
     def __init__(self) -> None:
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - 50 ms
+        from rich.table import Column  # noqa: PLC0415
+
         self._console = console(stderr=True)
-        self._status: Status | None = None
+        line = TextColumn("{task.fields[line]}", markup=False, style="dim", table_column=Column(no_wrap=True, ratio=1))
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(), line)
+        self._progress = Progress(*columns, console=self._console, transient=True, expand=True)
+        self._task: TaskID | None = None
         self._title = ""
-        self._started_at = 0.0
 
     def step_started(self, number: int, total: int, name: str) -> None:
         """Start the spinner of a step."""
         self._title = f"[{number}/{total}] {name}"
-        self._started_at = time.monotonic()
-        self._status = self._console.status(self._title, spinner="dots", speed=0.5)
-        self._status.start()
+        self._task = self._progress.add_task(self._title, total=None, line="")
+        self._progress.start()
 
     def line(self, text: str) -> None:
-        """Show the line behind the spinner, cut to the terminal's width."""
-        if self._status is not None:
-            elapsed = duration(time.monotonic() - self._started_at)
-            shown = f"{self._title}  {elapsed}  {one_line(text.strip())}"
-            self._status.update(shown[: max(20, self._console.width - 4)])
+        """Show the line behind the clock, cut to the terminal's width."""
+        if self._task is not None:
+            self._progress.update(self._task, line=one_line(text.strip()))
 
     def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
         """Replace the spinner by the step's outcome."""
@@ -75,9 +77,10 @@ class TerminalProgress:
 
     def stop(self) -> None:
         """Take the spinner away; the terminal is as before."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
+        self._progress.stop()
 
 
 class VerboseProgress(LineProgress):

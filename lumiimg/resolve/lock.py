@@ -157,7 +157,7 @@ def _arguments(layer: Layer, request: Request) -> dict[str, str]:
         value = request.arguments.get((layer.name, argument.name), argument.default)
         if argument.pattern is not None and not argument.pattern.fullmatch(value):
             raise BadInputError(
-                f"{layer.name}.{argument.name}={value!r} does not match {argument.pattern.pattern}",
+                f"{layer.name}.{argument.name}={value[:80]!r} does not match {argument.pattern.pattern}",
                 hint=f"{argument.name}: {argument.help}; default {argument.default!r}",
             )
         if "\0" in value:

@@ -54,6 +54,8 @@ def parse_mirrors(settings: Mapping[str, str], words: list[str]) -> Mirrors:
         table[source] = target
     for source, target in table.items():
         refuse_password(target, f"mirror {source!r}")
+        if "://" in source:
+            _checked(target, f"mirror {source!r}")
     return Mirrors(table)
 
 
@@ -97,7 +99,10 @@ def refuse_password(address: str, where: str) -> None:
 
 def _checked(url: str, where: str) -> str:
     refuse_password(url, where)
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise BadInputError(f"{url!r} is no http(s) address", where=where) from error
     if parts.scheme not in {"http", "https"} or not parts.hostname or not re.fullmatch(r"[!-~]+", url):
         raise BadInputError(f"{url!r} is no http(s) address", where=where)
     return url

@@ -174,7 +174,7 @@ def test_cxi_selected_and_no_service_is_not_green_and_names_the_cause() -> None:
 def test_no_symbol_that_rccl_takes_is_a_no() -> None:
     result = probed(Recorded(run("rccl-ofi-rccl"), run("handshake-abi", 11)), PRESENT, version="2.27.7")
     assert by_id(result)["plugin.api"].severity is Severity.PROBLEM
-    assert "net API 5, this RCCL takes 10,9,8,7,6" in by_id(result)["plugin.api"].summary
+    assert "net API 5; this RCCL takes 10,9,8,7,6" in by_id(result)["plugin.api"].summary
 
 
 def test_a_plugin_whose_library_is_missing_brings_the_loaders_list() -> None:
@@ -208,6 +208,14 @@ def test_a_crash_or_a_hang_is_a_finding(text: str, exit_code: int, identity: str
     result = probed(Recorded(run("rccl-ofi-nccl"), run("x", exit_code, text=text)), PRESENT)
     assert by_id(result)[identity].severity is Severity.PROBLEM
     assert words in by_id(result)[identity].summary
+
+
+def test_a_crash_while_rccl_is_opened_is_not_blamed_on_the_plugin() -> None:
+    text = "@probe start program=handshake protocol=1\nINFO:    squashfuse\n@probe signal number=7 during=rccl\n"
+    result = probed(Recorded(run("rccl-ofi-nccl"), run("x", 135, text=text)), PRESENT)
+    assert by_id(result)["rccl.load"].severity is Severity.PROBLEM
+    assert not any("INFO" in line for line in by_id(result)["rccl.load"].evidence)
+    assert "plugin.crash" not in by_id(result)
 
 
 def test_a_probe_that_hangs_without_a_word_is_a_finding_too() -> None:

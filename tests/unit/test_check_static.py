@@ -340,6 +340,13 @@ def test_a_provider_file_somewhere_is_not_the_provider_of_this_libfabric(root: P
     assert severities(check(root))["provider.cxi-built-in"] is Severity.INFO
 
 
+def test_a_plugin_that_is_a_link_to_nothing_is_told_so(root: Path) -> None:
+    (root / LIB / "librccl-net.so").symlink_to("/opt/cray/lib/librccl-net.so")
+    found = finding(check(root), "plugin.dangling")
+    assert found.severity is Severity.PROBLEM
+    assert "a link to /opt/cray/lib/librccl-net.so, which is not in the image" in found.summary
+
+
 def test_a_dangling_link_named_like_rccl_is_passed_over(root: Path) -> None:
     (root / "opt").mkdir(exist_ok=True)
     (root / "opt/librccl.so").symlink_to("gone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -95,7 +96,7 @@ def test_wrong_usage_is_one_line_and_exit_2(argv: list[str], what: str, capsys: 
 
 
 BAD_INPUT = {
-    "nothing to build": (["build"], "what should the image start from?"),
+    "nothing to build": (["build"], "no base; "),
     "unknown base": (["build", "--base", "debian13"], "did you mean debian-13?"),
     "unknown layer": (["build", "--base", "debian-13", "--add", "netprob"], "did you mean netprobe?"),
     "unknown recipe": (["build", "--recipe", "dem"], "did you mean demo?"),
@@ -108,6 +109,27 @@ BAD_INPUT = {
     "layers folder": (["list", "--layers", "nowhere"], "nowhere: is not a folder"),
     "image that is not there": (["check", "nowhere.sif"], "nowhere.sif"),
     "log that is not there": (["log", "nowhere.out"], "nowhere.out: cannot be read"),
+    "folder that is no image": (["check", "."], ".: holds no root file system"),
+    "recipe shown as a layer": (["show", "demo"], "is a recipe; lumiimg build --recipe demo --dry-run"),
+    "address that is none": (["build", "--recipe", "demo", "--mirror", "debian=http://[::1"], "is no http(s) address"),
+    "mirror that is no address": (
+        ["build", "--recipe", "demo", "--mirror", "https://g.test=nope"],
+        "is no http(s) address",
+    ),
+    "value that no definition can hold": (
+        [
+            "build",
+            "--base",
+            "debian-13",
+            "--add",
+            "aws-ofi-nccl",
+            "--arg",
+            f"aws-ofi-nccl.ROCM=/{'x' * 100_000}",
+            "--dry-run",
+        ],
+        "which the engine cannot read; give long text to a layer as a file",
+    ),
+    "log without a name": (["log", ""], "the name of the log is empty"),
     "log that is a folder": (["log", "."], ".: cannot be read: Is a directory"),
     "image with a name that no file can have": (["check", "x" * 300], "File name too long"),
     "output with a name that no file can have": (["build", "--recipe", "demo", "-o", "x" * 300], "File name too long"),
@@ -230,6 +252,48 @@ def test_a_line_without_end_is_read_in_bounded_memory(tmp_path: Path) -> None:
     assert limited.stdout.startswith("socket: ")
 
 
+def test_a_compressed_log_is_not_read_as_one_that_tells_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "job.out.gz"
+    log.write_bytes(gzip.compress(b"n:1:1 [0] NCCL INFO Using network Socket\n"))
+    assert main(["log", str(log)]) == ExitCode.BAD_INPUT
+    assert "is compressed; zcat FILE | lumiimg log -" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_definitions_are_written_whole_or_not_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "defs"
+    argv = ["build", "--base", "debian-13", "--add", "aws-ofi-nccl", "--definitions", str(folder), "--quiet"]
+    assert (
+        main([*argv, "--mirror", "debian=http://m/debian", "--mirror", "https://github.com=http://127.0.0.1:9"])
+        == ExitCode.NO
+    )
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "127.0.0.1:9" in error
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_an_odd_folder_beside_the_layers_does_not_hide_the_others(
+    make_layer: MakeLayer, layers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_layer("good", LAYER)
+    for name in ("Cap", "sp ace", "--"):
+        make_layer(name, LAYER)
+    waiting = make_layer("waiting", LAYER)
+    (waiting / "layer.toml").unlink()
+    os.mkfifo(waiting / "layer.toml")
+    script = make_layer("script", LAYER)
+    (script / "post.sh").unlink()
+    os.mkfifo(script / "post.sh")
+    assert main(["list", "--layers", str(layers), "--json"]) == ExitCode.GOOD
+    kinds = {entry["name"]: entry["kind"] for entry in json.loads(capsys.readouterr().out)["entries"]}
+    assert kinds["good"] == "layer"
+    assert {kinds[name] for name in ("Cap", "sp ace", "--", "waiting", "script")} == {"broken"}
+
+
 @pytest.mark.usefixtures("clean_home")
 def test_list_shows_what_is_broken_as_broken(
     make_layer: MakeLayer, layers: Path, capsys: pytest.CaptureFixture[str]
@@ -291,7 +355,10 @@ def test_only_proved_traffic_is_exit_0(tmp_path: Path, capsys: pytest.CaptureFix
     log = tmp_path / "log.out"
     log.write_text("n:1:1 [0] NCCL INFO NET/OFI Selected Provider is cxi\n")
     assert main(["log", str(log)]) == ExitCode.UNDECIDED
-    assert "no line of this log shows traffic" in capsys.readouterr().out
+    assert "does not prove that traffic went over it" in capsys.readouterr().out
+    log.write_text("n:1:1 [0] NCCL INFO Using network AWS Libfabric\n")
+    assert main(["log", str(log)]) == ExitCode.UNDECIDED
+    assert "does not name its provider" in capsys.readouterr().out
 
 
 def test_a_message_stays_one_line_whatever_a_file_is_called() -> None:
