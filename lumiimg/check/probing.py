@@ -331,7 +331,7 @@ def _known_causes(run: ProbeRun) -> tuple[Cause, ...]:
 
 def _explained(causes: tuple[Cause, ...], *, evidence: Iterable[str], otherwise: str | None = None) -> Details:
     """Return evidence, cause and remedy: of the first cause that the knowledge base has, else what helps in general."""
-    lines = tuple(evidence)[-_EVIDENCE_LINES:]
+    lines = tuple(dict.fromkeys(evidence))[-_EVIDENCE_LINES:]
     remedy = (otherwise,) if otherwise else ()
     if not causes:
         return {"evidence": lines, "remedy": remedy}
