@@ -84,7 +84,11 @@ def catalogue() -> Iterator[str]:
 def findings() -> Iterator[str]:
     """Yield a row for each id that the code of check/ gives to a finding."""
     found: dict[str, tuple[set[str], set[str]]] = {}
-    for file, level in (("static", "static"), ("probing", "probe"), ("checker", "probe")):
+    for file, level in (
+        *((file, "static") for file in ("static", "variables", "library", "plugin")),
+        ("probing", "probe"),
+        ("checker", "probe"),
+    ):
         for node in ast.walk(ast.parse((PACKAGE / "check" / f"{file}.py").read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add"):
                 continue

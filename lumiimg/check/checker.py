@@ -22,7 +22,7 @@ from lumiimg.image import ImageError, open_image
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from lumiimg.check.static import StaticResult
+    from lumiimg.check.evidence import StaticResult
     from lumiimg.image import Image
 
 _DEVICES = Path("/dev")

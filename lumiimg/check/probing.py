@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from lumiimg.check.answer import FabricPath
+    from lumiimg.check.evidence import StaticResult
     from lumiimg.check.probes import Container, ProbeRun
-    from lumiimg.check.static import StaticResult
     from lumiimg.nccl.report import Cause
     from lumiimg.resolve.rccl import Generation
 

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from lumiimg.check.answer import Answer, FabricPath, decide
+from lumiimg.check.evidence import StaticResult
 from lumiimg.check.probes import Container, ProbeRun, read_events, read_run
 from lumiimg.check.probing import ProbeResult, probe
-from lumiimg.check.static import StaticResult
 from lumiimg.engine.process import Completed
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.resolve.rccl import generation_of

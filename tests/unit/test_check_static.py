@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.check.answer import Answer, decide, settle
 from lumiimg.check.checker import check_image, excuse
 from lumiimg.check.rccl import read_rccl
-from lumiimg.check.static import StaticResult, check_static
+from lumiimg.check.static import check_static
 from lumiimg.cli.main import main
 from lumiimg.elf.reader import BytesReader
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.image import ImageError, open_image
 from tests.unit.elf_builder import library, runpath
+
+if TYPE_CHECKING:
+    from lumiimg.check.evidence import StaticResult
 
 LIB = "usr/lib/x86_64-linux-gnu"
 RCCL_2_13 = ["RCCL version 2.13.4+hip5.7", "librccl-net.so", "ncclNetPlugin_v6", "ncclNetPlugin_v5", "ncclNetPlugin_v4"]

@@ -1,0 +1,239 @@
+"""The net plugin as the files have it: found under RCCL's name, loadable, of an API that RCCL takes, on cxi."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumiimg.check.variables import ENGINE_LIBRARIES
+from lumiimg.elf.facts import exported_symbols
+from lumiimg.errors import BadInputError, one_line
+from lumiimg.findings import Severity
+
+if TYPE_CHECKING:
+    from lumiimg.check.evidence import StaticResult
+    from lumiimg.elf.loader import Process
+    from lumiimg.elf.objects import LoadedObject, LoadOutcome
+    from lumiimg.elf.rules import Settings
+    from lumiimg.image import Image
+
+# Libraries that belong to the machine's network: images for host binding leave them out on purpose.
+_HOST_LIBRARIES = re.compile(r"lib(fabric|cxi|nl-3|nl-route-3|json-c|curl|jansson|pmi|pmi2|pals|xpmem|atomic)\.so\b")
+_NET_SYMBOL = re.compile(r"ncclNetPlugin_v(\d{1,2})")
+_RULE_SOURCE = "RCCL src/net.cc, src/plugin/plugin_open.cc; glibc elf/dl-load.c"
+
+
+def load_plugin(
+    image: Image, process: Process, rccl: LoadedObject, files: list[str], result: StaticResult
+) -> LoadOutcome | None:
+    names = result.path.plugin_files
+    if not names:
+        return None
+    absent: list[str] = []
+    for name in names:
+        outcome = process.dlopen(name, rccl)
+        if outcome.root is not None or not _is_absent(outcome, name):
+            if outcome.root is None:
+                _report_broken(name, outcome, result)
+            return outcome
+        absent += outcome.errors
+    elsewhere = [file for file in files if re.search(r"/lib[nr]ccl-net[^/]*\.so[^/]*$", file)]
+    dangling = [file for file in elsewhere if not image.root.exists(file)]
+    elsewhere = [file for file in elsewhere if file not in dangling]
+    same_name = [file for file in elsewhere if file.rpartition("/")[2] in names]
+    if dangling and not same_name:
+        result.findings.add(
+            "plugin.dangling",
+            Severity.PROBLEM,
+            f"{dangling[0]} is a link to {image.root.readlink(dangling[0])}, which is not in the image",
+            where=dangling[0],
+            evidence=tuple(absent[:4]),
+            cause="a link into a folder of the host leads somewhere only where that folder is bound",
+            remedy=("put the file itself into the image",),
+            source=_RULE_SOURCE,
+        )
+    elif same_name:
+        folder = same_name[0].rpartition("/")[0]
+        result.findings.add(
+            "plugin.not-on-path",
+            Severity.PROBLEM,
+            f"{same_name[0]} is in the image, but not where the loader looks",
+            where=same_name[0],
+            evidence=tuple(absent[:4]),
+            cause=f"LD_LIBRARY_PATH in the image is {process.settings.library_path}; {folder} is not in it, "
+            "nor in the loader's cache",
+            remedy=(f"export SINGULARITYENV_LD_LIBRARY_PATH={_prepended(folder, process.settings)}",),
+            source=_RULE_SOURCE,
+        )
+    elif elsewhere:
+        result.findings.add(
+            "plugin.other-name",
+            Severity.PROBLEM,
+            f"this RCCL looks for {' or '.join(names)}; the image has {elsewhere[0]}",
+            where=elsewhere[0],
+            evidence=tuple(absent[:4]),
+            cause="NCCL_NET_PLUGIN asks for another name; up to RCCL 2.20 it is a part of the name only, never a path"
+            if result.path.named_by
+            else "the name that RCCL looks for changed with ROCm 7.1, and back after 7.2",
+            remedy=("unset NCCL_NET_PLUGIN",)
+            if result.path.named_by
+            else (
+                f"ln -s {shlex.quote(elsewhere[0])} {shlex.quote(elsewhere[0].rpartition('/')[0] + '/' + names[0])}",
+            ),
+            source=_RULE_SOURCE,
+        )
+    else:
+        result.findings.add(
+            "plugin.absent",
+            Severity.PROBLEM,
+            f"no net plugin: nothing called {' or '.join(names)} is in the image",
+            evidence=tuple(absent[:4]),
+            chain=(rccl.path, names[0]),
+            cause="without a plugin RCCL has InfiniBand verbs, which Slingshot 11 does not speak, and TCP sockets",
+            source=_RULE_SOURCE,
+        )
+    return None
+
+
+def judge_plugin(image: Image, outcome: LoadOutcome, process: Process, result: StaticResult) -> None:
+    plugin = outcome.root
+    assert plugin is not None  # noqa: S101 - asked by the caller
+    result.path = replace(result.path, plugin=plugin.path)
+    result.plugin_found_by = plugin.found_by
+    if outcome.errors:
+        _report_load_errors(plugin, outcome, result)
+    else:
+        result.findings.add(
+            "plugin.loads",
+            Severity.OK,
+            f"{plugin.path} and all that it needs would be loaded",
+            where=plugin.path,
+            evidence=(f"found by: {plugin.found_by.value}",),
+        )
+    _judge_api(image, plugin, result)
+    _judge_libfabric(image, process, result)
+
+
+def _beside(path: str, name: str) -> str:
+    return f"{path.rpartition('/')[0]}/{name}"
+
+
+def _prepended(folder: str, settings: Settings) -> str:
+    """Return LD_LIBRARY_PATH with a folder in front: what the engine is told replaces what the image says."""
+    rest = [part for part in (settings.library_path or "").split(":") if part and part != ENGINE_LIBRARIES]
+    return shlex.quote(":".join([folder, *rest]))
+
+
+def _is_absent(outcome: LoadOutcome, name: str) -> bool:
+    return all(error.startswith(f"{name}: cannot open shared object file: No such file") for error in outcome.errors)
+
+
+def _report_broken(name: str, outcome: LoadOutcome, result: StaticResult) -> None:
+    result.findings.add(
+        "plugin.loads",
+        Severity.PROBLEM,
+        f"{name} is found, and is no library that can be loaded",
+        evidence=outcome.errors[:4],
+        remedy=("build or copy the plugin again; a text of three lines is a git-lfs pointer, not the file",),
+        source=_RULE_SOURCE,
+    )
+
+
+def _report_load_errors(plugin: LoadedObject, outcome: LoadOutcome, result: StaticResult) -> None:
+    from_host = [missing for missing in outcome.missing if _HOST_LIBRARIES.match(missing.name)]
+    only_from_host = from_host and len(from_host) == len(outcome.missing) and not outcome.missing_versions
+    chain = outcome.missing[0].chain if outcome.missing else (plugin.path,)
+    if only_from_host:
+        names = ", ".join(dict.fromkeys(missing.name for missing in from_host))
+        result.findings.add(
+            "plugin.needs-host",
+            Severity.UNKNOWN,
+            f"the plugin needs {names}, which the image does not have: it must come from the host",
+            where=plugin.path,
+            evidence=outcome.errors[:8],
+            chain=chain,
+            remedy=("run the check on the machine, with the binds of your jobs: `lumiimg check --level probe`",),
+            source="glibc elf/dl-load.c",
+        )
+        return
+    result.findings.add(
+        "plugin.loads",
+        Severity.PROBLEM,
+        f"{plugin.path} cannot be loaded",
+        where=plugin.path,
+        evidence=outcome.errors[:8],
+        chain=chain,
+        cause="RCCL takes a plugin that cannot be loaded for one that is not there, and goes on over TCP",
+        remedy=("add the libraries named above to the image, or build the plugin in it: `lumiimg list`",),
+        source="glibc elf/dl-load.c, elf/dl-version.c",
+    )
+
+
+def _judge_api(image: Image, plugin: LoadedObject, result: StaticResult) -> None:
+    try:
+        symbols = exported_symbols(image.root.open(plugin.path), "ncclNetPlugin_v")
+    except BadInputError as error:
+        result.findings.add("plugin.api", Severity.UNKNOWN, f"its symbols cannot be read: {one_line(str(error))}")
+        return
+    exported = sorted({int(m[1]) for s in symbols if (m := _NET_SYMBOL.fullmatch(s))}, reverse=True)
+    accepts = result.path.accepts
+    taken = next((version for version in accepts if version in exported), None)
+    shown = ", ".join(f"v{version}" for version in exported) or "none"
+    if taken is not None:
+        result.path = replace(result.path, plugin_api=taken)
+        result.findings.add("plugin.api", Severity.OK, f"the plugin exports net API {shown}; this RCCL takes v{taken}")
+    elif accepts:
+        result.findings.add(
+            "plugin.api",
+            Severity.PROBLEM,
+            f"the plugin exports net API {shown}; RCCL {result.path.rccl_version or ''} takes only "
+            f"v{', v'.join(map(str, accepts))}",
+            where=plugin.path,
+            cause="aws-ofi-rccl exports v5 only, which RCCL gave up with 2.26 (ROCm 7.0)" if exported == [5] else None,
+            remedy=("use aws-ofi-nccl 1.18 or newer (1.20 at best): `lumiimg build … --add aws-ofi-nccl`",),
+            source=_RULE_SOURCE,
+        )
+
+
+def _judge_libfabric(image: Image, process: Process, result: StaticResult) -> None:
+    told = any(finding.severity in {Severity.PROBLEM, Severity.UNKNOWN} for finding in result.findings.found)
+    libfabric = process.find("libfabric.so.1")
+    libcxi = process.find("libcxi.so.1")
+    result.path = replace(
+        result.path, libfabric=libfabric.path if libfabric else None, libcxi=libcxi.path if libcxi else None
+    )
+    if libfabric is None:
+        if not told:
+            result.findings.add(
+                "provider.no-libfabric",
+                Severity.UNKNOWN,
+                f"{result.path.plugin} does not use libfabric: it is not the OFI plugin, and whether it can use "
+                "Slingshot is not known here",
+                where=result.path.plugin,
+            )
+        return
+    if "libcxi.so.1" in libfabric.facts.needed or _provider_beside(libfabric, image):
+        result.findings.add(
+            "provider.cxi-built-in", Severity.INFO, f"{libfabric.path} has the cxi provider", where=libfabric.path
+        )
+        return
+    result.findings.add(
+        "provider.no-cxi",
+        Severity.UNKNOWN,
+        f"{libfabric.path} of the image has no cxi provider (it does not need libcxi.so.1): alone, it would use TCP",
+        where=libfabric.path,
+        chain=(result.path.plugin or "the plugin", libfabric.path),
+        remedy=(
+            "bind the host's libfabric in front of it (LUMI: /opt/cray and libcxi.so.1), where the glibc is new enough",
+            "or build libcxi and libfabric with cxi in the image",
+        ),
+        source="libfabric prov/cxi/configure.m4: the built-in provider links libcxi",
+    )
+
+
+def _provider_beside(libfabric: LoadedObject, image: Image) -> bool:
+    """Whether a cxi provider lies where this libfabric looks for providers in files of their own: lib/libfabric/."""
+    folder = libfabric.path.rpartition("/")[0]
+    return image.root.is_file(f"{folder}/libfabric/libcxi-fi.so")

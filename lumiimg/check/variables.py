@@ -1,0 +1,56 @@
+"""Variables as they are in the container, and those that take RCCL off the fabric."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.findings import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumiimg.check.evidence import StaticResult
+    from lumiimg.image import Image
+
+ENGINE_LIBRARIES = "/.singularity.d/libs"
+"""The engine puts this folder behind whatever the image has in LD_LIBRARY_PATH (99-base.sh)."""
+
+
+def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str | None:
+    """Return a variable as it is in the container: what the engine is told, else the image's, else the user's own.
+
+    The user's LD_LIBRARY_PATH is the one that does not get in (apptainer `internal/pkg/util/env/clean.go`).
+    """
+    for prefix in ("APPTAINERENV_", "SINGULARITYENV_"):
+        if prefix + name in environment:
+            return environment[prefix + name]
+    return image.environment.get(name) or (environment.get(name) if name != "LD_LIBRARY_PATH" else None)
+
+
+def judge_variables(image: Image, environment: Mapping[str, str], result: StaticResult) -> None:
+    """Judge what is set in the image or by the user and takes RCCL or libfabric off the fabric."""
+    forced = variable_of("NCCL_NET", image, environment)
+    if forced and forced.lower() in {"socket", "ib"}:
+        result.findings.add(
+            "network.forced",
+            Severity.PROBLEM,
+            f"NCCL_NET={forced} makes RCCL use its own transport, whatever plugin there is",
+            remedy=("unset NCCL_NET; on one node alone it may stay",),
+            source="NCCL src/net.cc ncclNetInit",
+        )
+    providers = variable_of("FI_PROVIDER", image, environment)
+    if providers and not _allows_cxi(providers):
+        result.findings.add(
+            "provider.excluded",
+            Severity.PROBLEM,
+            f"FI_PROVIDER={providers} keeps libfabric from using cxi",
+            remedy=("unset FI_PROVIDER, or FI_PROVIDER=cxi",),
+            source="fabric(7), FI_PROVIDER",
+        )
+
+
+def _allows_cxi(providers: str) -> bool:
+    """Whether a filter of libfabric lets cxi through: names with commas, or after `^` those that are left out."""
+    left_out = providers.startswith("^")
+    names = {name.strip().lower() for name in providers.lstrip("^").split(",")}
+    return ("cxi" in names) != left_out
