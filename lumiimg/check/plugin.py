@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from dataclasses import replace
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING
 
 from lumiimg.check.variables import ENGINE_LIBRARIES
@@ -19,8 +22,6 @@ if TYPE_CHECKING:
     from lumiimg.elf.rules import Settings
     from lumiimg.image import Image
 
-# Libraries that belong to the machine's network: images for host binding leave them out on purpose.
-_HOST_LIBRARIES = re.compile(r"lib(fabric|cxi|nl-3|nl-route-3|json-c|curl|jansson|pmi|pmi2|pals|xpmem|atomic)\.so\b")
 _NET_SYMBOL = re.compile(r"ncclNetPlugin_v(\d{1,2})")
 _RULE_SOURCE = "RCCL src/net.cc, src/plugin/plugin_open.cc; glibc elf/dl-load.c"
 
@@ -141,8 +142,15 @@ def _report_broken(name: str, outcome: LoadOutcome, result: StaticResult) -> Non
     )
 
 
+@cache
+def _host_libraries() -> frozenset[str]:
+    data = tomllib.loads(resources.files(__package__).joinpath("host_libraries.toml").read_text("utf-8"))
+    return frozenset(data["names"])
+
+
 def _report_load_errors(plugin: LoadedObject, outcome: LoadOutcome, result: StaticResult) -> None:
-    from_host = [missing for missing in outcome.missing if _HOST_LIBRARIES.match(missing.name)]
+    host = _host_libraries()
+    from_host = [missing for missing in outcome.missing if missing.name.partition(".so")[0] in host]
     only_from_host = from_host and len(from_host) == len(outcome.missing) and not outcome.missing_versions
     chain = outcome.missing[0].chain if outcome.missing else (plugin.path,)
     if only_from_host:
