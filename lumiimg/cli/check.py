@@ -34,7 +34,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF, a squashfs file or a sandbox folder")
     parser.add_argument("--level", choices=("static", "probe"), help="check no further than this")
-    parser.add_argument("--verbose", action="store_true", help="show also what was fine")
+    parser.add_argument("--verbose", action="store_true", help="show everything that was looked at")
     add_json(parser)
     parser.set_defaults(execute=execute)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lumiimg.nccl.lines import Message
 
 PROCESS_LIMIT = 65_536
+_BEYOND = "processes beyond the limit"
 """Processes told apart; the lines of any more are read as if they had no prefix."""
 
 
@@ -82,6 +83,9 @@ class LogReader:
             return known
         if name is not None and len(self._processes) < PROCESS_LIMIT:
             return self._processes.setdefault(name, Process(name))
+        if name is not None:
+            # All beyond the limit are one, under the name of the first: a host's name is a hint of its network.
+            return self._bare.setdefault((file, _BEYOND), Process(name, shared=True))
         key = (file, message.task)
         if message.task is None or (key not in self._bare and len(self._bare) >= PROCESS_LIMIT):
             return self._bare.setdefault((file, None), Process(file, shared=True))
