@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import LockedSource
 
 SIZE_LIMIT_BYTES = 4 * 1024**3
-_CHUNK_BYTES = 256 * 1024
+_CHUNK_BYTES = 64 * 1024
+_ELSEWHERE = "fetch it where there is a network and name it: --source NAME=FILE; or --mirror FROM=TO"
 _TIMEOUT_S = (10.0, 60.0)
 """To connect, and between two reads."""
+TOTAL_S = 3600.0
+"""Of one download: a server that drips is left."""
 _ATTEMPTS = 4
 
 
@@ -64,6 +68,7 @@ def _download(url: str, target: Path) -> str:
     session.mount("http://", HTTPAdapter(max_retries=retry))
     digest = hashlib.sha256()
     size_bytes = 0
+    deadline = time.monotonic() + TOTAL_S
     try:
         with session, session.get(url, stream=True, timeout=_TIMEOUT_S) as answer, target.open("wb") as file:
             answer.raise_for_status()
@@ -71,13 +76,15 @@ def _download(url: str, target: Path) -> str:
                 size_bytes += len(chunk)
                 if size_bytes > SIZE_LIMIT_BYTES:
                     raise FailedError(f"is larger than {SIZE_LIMIT_BYTES} bytes", where=url)
+                if time.monotonic() > deadline:
+                    raise FailedError(f"did not come within {TOTAL_S:.0f} s", where=url, hint=_ELSEWHERE)
                 digest.update(chunk)
                 file.write(chunk)
     except requests.RequestException as error:
         raise FailedError(
             f"could not be downloaded: {_reason(error)}",
             where=url,
-            hint="fetch it where there is a network and name it: --source NAME=FILE; or --mirror FROM=TO",
+            hint=_ELSEWHERE,
         ) from error
     return digest.hexdigest()
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import http.server
+import threading
+import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +23,9 @@ from lumiimg.engine.engine import Engine, Kind, clean_environment
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.errors import FailedError
 from lumiimg.resolve.lock import LockedSource, file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
 KNOWN = tomllib.loads((Path(failures.__file__).parent / "failures.toml").read_text())["failure"]
@@ -119,6 +128,62 @@ def test_a_users_profile_does_not_reach_the_build() -> None:
 
 def source(path: Path, digest: str) -> LockedSource:
     return LockedSource("s", "SOURCE_S", "s.tar.gz", digest, str(path))
+
+
+class Serve(http.server.BaseHTTPRequestHandler):
+    """A hostile little server: /good, /other, /short, /drip, /loop, /500."""
+
+    def do_GET(self) -> None:
+        if self.path == "/loop":
+            self.send_response(302)
+            self.send_header("Location", "/loop")
+            self.end_headers()
+            return
+        self.send_response(500 if self.path == "/500" else 200)
+        self.send_header("Content-Length", {"/short": "100", "/drip": "1000000"}.get(self.path, "7"))
+        self.end_headers()
+        self.wfile.write(b"changed" if self.path == "/other" else b"content")
+        with contextlib.suppress(OSError):
+            while self.path == "/drip":
+                self.wfile.write(b"x" * 70_000)
+                time.sleep(0.1)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Serve) as serving:
+        serving.daemon_threads = True
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("/other", "has another digest"),
+        ("/short", "could not be downloaded"),
+        ("/loop", "could not be downloaded"),
+        ("/500", "could not be downloaded"),
+        ("/drip", "did not come within"),
+    ],
+)
+def test_a_hostile_server_is_left_with_one_line_and_nothing_kept(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, what: str
+) -> None:
+    monkeypatch.setattr("lumiimg.build.sources.TOTAL_S", 0.3)
+    monkeypatch.setattr("lumiimg.build.sources._ATTEMPTS", 0)
+    store = tmp_path / "store"
+    digest = hashlib.sha256(b"content").hexdigest()
+    with pytest.raises(FailedError, match=what) as caught:
+        fetch(LockedSource("s", "SOURCE_S", "s.tar.gz", digest, f"{server}{path}"), store)
+    assert "\n" not in str(caught.value)
+    assert list(store.iterdir()) == []
+    kept = fetch(LockedSource("s", "SOURCE_S", "s.tar.gz", digest, f"{server}/good"), store)
+    assert kept.read_bytes() == b"content"
 
 
 def test_a_source_is_kept_by_its_digest_and_refused_with_another(tmp_path: Path) -> None:
