@@ -43,6 +43,9 @@ class Progress(Protocol):
     def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
         """Hear that the image of the step is in the store."""
 
+    def stop(self) -> None:
+        """Hear that nothing more comes, also where a step failed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Built:
@@ -63,17 +66,17 @@ def write_definitions(
 
     Raises FailedError if a source cannot be had.
     """
-    for definition in definitions:
-        for file in definition.files:
-            if isinstance(file.origin, LockedSource):
-                on_line(f"fetching {file.origin.location}")
-                fetch(file.origin, store)
+    archives: dict[LockedSource, Path] = {}
+    for file in (file for definition in definitions for file in definition.files):
+        if isinstance(file.origin, LockedSource) and file.origin not in archives:
+            on_line(f"fetching {file.origin.location}")
+            archives[file.origin] = fetch(file.origin, store)
     for definition in definitions:
         (folder / f"{definition.name}.def").write_text(definition.text, encoding="utf-8")
         for file in definition.files:
             target = folder / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
-            origin = fetch(file.origin, store) if isinstance(file.origin, LockedSource) else file.origin
+            origin = archives[file.origin] if isinstance(file.origin, LockedSource) else file.origin
             shutil.copyfile(origin, target)
             target.chmod(0o644)
 

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 def load_rccl(
     image: Image, settings: Settings, files: list[str], result: StaticResult
 ) -> tuple[Process, LoadedObject | None]:
-    """Start a process with the RCCL that matters: the one a torch wheel bundles, else the one on the loader's path."""
+    """Start a process with the RCCL that matters: the one that torch gets, else the one on the loader's path."""
     candidates = [file for file in files if re.search(r"/librccl\.so(\.\d+)*$", file) and image.root.is_file(file)]
     process, torch, rccl = _of_torch(image, settings)
+    why = f"it is what {torch} loads"
     if rccl is None:
         named = _on_loader_path(image, settings, candidates)
         chosen = named or next(iter(candidates), None)
+        why = "it is on the loader's path" if named else "none is on the loader's path, and it is the first"
         process = Process(image.root, settings)
         if chosen is None:
             result.findings.add(
@@ -54,7 +56,6 @@ def load_rccl(
         rccl = outcome.root
     others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
     if others:
-        why = f"it is what {torch} loads" if torch else "it is on the loader's path"
         result.findings.add(
             "rccl.several",
             Severity.INFO,
@@ -97,6 +98,7 @@ def _on_loader_path(image: Image, settings: Settings, candidates: list[str]) -> 
 
 
 def read_facts(image: Image, rccl: LoadedObject, result: StaticResult, *, named: str | None) -> None:
+    """Fill in what this RCCL looks for and takes; `named` is NCCL_NET_PLUGIN, if it is set."""
     strings = read_rccl(image.root.open(rccl.path))
     generation = generation_of(strings.version) if strings.version else None
     result.generation = generation

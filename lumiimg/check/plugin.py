@@ -14,6 +14,7 @@ from lumiimg.check.variables import ENGINE_LIBRARIES
 from lumiimg.elf.facts import exported_symbols
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.findings import Severity
+from lumiimg.resolve.rccl import remedy_for_old_api
 
 if TYPE_CHECKING:
     from lumiimg.check.evidence import StaticResult
@@ -29,6 +30,7 @@ _RULE_SOURCE = "RCCL src/net.cc, src/plugin/plugin_open.cc; glibc elf/dl-load.c"
 def load_plugin(
     image: Image, process: Process, rccl: LoadedObject, files: list[str], result: StaticResult
 ) -> LoadOutcome | None:
+    """Follow RCCL's dlopen of its plugin; where nothing is found, say why: another folder, name, or nothing at all."""
     names = result.path.plugin_files
     if not names:
         return None
@@ -80,9 +82,7 @@ def load_plugin(
             else "the name that RCCL looks for changed with ROCm 7.1, and back after 7.2",
             remedy=("unset NCCL_NET_PLUGIN",)
             if result.path.named_by
-            else (
-                f"ln -s {shlex.quote(elsewhere[0])} {shlex.quote(elsewhere[0].rpartition('/')[0] + '/' + names[0])}",
-            ),
+            else (f"ln -s {shlex.quote(elsewhere[0])} {shlex.quote(_beside(elsewhere[0], names[0]))}",),
             source=_RULE_SOURCE,
         )
     else:
@@ -99,6 +99,7 @@ def load_plugin(
 
 
 def judge_plugin(image: Image, outcome: LoadOutcome, process: Process, result: StaticResult) -> None:
+    """Judge a plugin that was found: its libraries, its API, and the libfabric that it gets."""
     plugin = outcome.root
     assert plugin is not None  # noqa: S101 - asked by the caller
     result.path = replace(result.path, plugin=plugin.path)
@@ -200,7 +201,7 @@ def _judge_api(image: Image, plugin: LoadedObject, result: StaticResult) -> None
             f"v{', v'.join(map(str, accepts))}",
             where=plugin.path,
             cause="aws-ofi-rccl exports v5 only, which RCCL gave up with 2.26 (ROCm 7.0)" if exported == [5] else None,
-            remedy=("use aws-ofi-nccl 1.18 or newer (1.20 at best): `lumiimg build … --add aws-ofi-nccl`",),
+            remedy=(remedy_for_old_api(),),
             source=_RULE_SOURCE,
         )
 

@@ -11,10 +11,10 @@ from packaging.version import Version
 from lumiimg.elf.objects import FoundBy
 from lumiimg.findings import Details, Findings, Level, Severity
 from lumiimg.nccl.reader import LogReader
-from lumiimg.resolve.rccl import generation_of, version_of_code
+from lumiimg.resolve.rccl import generation_of, remedy_for_old_api, version_of_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from lumiimg.check.answer import FabricPath
     from lumiimg.check.evidence import StaticResult
@@ -200,7 +200,7 @@ def _judge_handshake(
         result.findings.add("plugin.handshake", Severity.UNKNOWN, what, evidence=_tail(run))
         return
     if opened.get("ok") != "1":
-        _judge_failed_open(opened, names, container, static, result, causes)
+        _judge_failed_open(run, names, container, static, result, causes)
         return
     result.path = replace(
         result.path,
@@ -227,15 +227,16 @@ def _list_libraries(container: Container, static: StaticResult, result: ProbeRes
 
 
 def _judge_failed_open(
-    opened: Mapping[str, str],
+    run: ProbeRun,
     names: list[str],
     container: Container,
     static: StaticResult,
     result: ProbeResult,
     causes: tuple[Cause, ...],
 ) -> None:
+    opened = run.first("dlopen") or {}
     path, error = opened.get("path", "the plugin"), opened.get("error", "")
-    if error.startswith(f"{path}: cannot open shared object file: No such") and static.path.plugin is None:
+    if _is_absent(run, path) and static.path.plugin is None:
         if not any(finding.id.startswith("plugin.") for finding in static.findings.found):
             what = f"no net plugin: nothing called {' or '.join(names)} is on the loader's path"
             result.findings.add("plugin.absent", Severity.PROBLEM, what, evidence=(error,))
@@ -258,7 +259,7 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
             "plugin.api",
             Severity.PROBLEM,
             f"the plugin exports net API {none.get('exported') or 'none'}; this RCCL takes {none.get('accepted')}",
-            remedy=("use aws-ofi-nccl 1.18 or newer: `lumiimg build … --add aws-ofi-nccl`",),
+            remedy=(remedy_for_old_api(),),
         )
         return
     using = run.first("using")

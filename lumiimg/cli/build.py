@@ -12,9 +12,12 @@ from lumiimg.cli.options import add_json, add_layers
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lumiimg.build.builder import Progress
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.settings import Settings
+    from lumiimg.definition.writer import Definition
     from lumiimg.resolve.lock import Lock, Request
 
 _EPILOG = """\
@@ -100,12 +103,13 @@ def execute(arguments: argparse.Namespace) -> int:
         report.print_definitions(definitions, folder, as_json=arguments.json)
         return ExitCode.GOOD
     output = arguments.output or Path(f"{Path(arguments.recipe).stem if arguments.recipe else 'image'}.sif")
-    return _build(arguments, settings, lock, output)
+    return _build(arguments, settings, lock, chain, output)
 
 
-def _build(arguments: argparse.Namespace, settings: Settings, lock: Lock, output: Path) -> int:
+def _build(
+    arguments: argparse.Namespace, settings: Settings, lock: Lock, chain: Sequence[Definition], output: Path
+) -> int:
     from lumiimg.build.builder import build_image  # noqa: PLC0415
-    from lumiimg.definition.writer import write_chain  # noqa: PLC0415
     from lumiimg.engine.engine import find_engine  # noqa: PLC0415
     from lumiimg.report import build as report  # noqa: PLC0415
 
@@ -116,7 +120,7 @@ def _build(arguments: argparse.Namespace, settings: Settings, lock: Lock, output
     progress = _progress(arguments)
     try:
         built = build_image(
-            write_chain(lock),
+            chain,
             output,
             engine=engine,
             environment=os.environ,
@@ -125,9 +129,7 @@ def _build(arguments: argparse.Namespace, settings: Settings, lock: Lock, output
             progress=progress,
         )
     finally:
-        stop = getattr(progress, "stop", None)
-        if stop is not None:
-            stop()
+        progress.stop()
     report.print_built(built, lock, engine, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD
 

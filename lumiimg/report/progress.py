@@ -15,7 +15,23 @@ if TYPE_CHECKING:
 _ALIVE_EVERY_S = 60.0
 
 
-class LineProgress:
+class QuietProgress:
+    """Nothing but errors."""
+
+    def step_started(self, number: int, total: int, name: str) -> None:
+        """Say nothing."""
+
+    def line(self, text: str) -> None:
+        """Say nothing."""
+
+    def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
+        """Say nothing."""
+
+    def stop(self) -> None:
+        """Say nothing."""
+
+
+class LineProgress(QuietProgress):
     """One line when a step begins and one when it is done; a sign of life each minute."""
 
     def __init__(self) -> None:
@@ -44,7 +60,7 @@ class LineProgress:
         print(text, file=sys.stderr, flush=True)
 
 
-class TerminalProgress:
+class TerminalProgress(QuietProgress):
     """A spinner with the step, a clock that runs by itself, and the last line that was printed."""
 
     def __init__(self) -> None:
@@ -89,19 +105,6 @@ class VerboseProgress(LineProgress):
     def line(self, text: str) -> None:
         """Print the line."""
         print(one_line(text), file=sys.stderr)
-
-
-class QuietProgress:
-    """Nothing but errors."""
-
-    def step_started(self, number: int, total: int, name: str) -> None:
-        """Say nothing."""
-
-    def line(self, text: str) -> None:
-        """Say nothing."""
-
-    def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
-        """Say nothing."""
 
 
 def _outcome(seconds: float, size_bytes: int, *, reused: bool) -> str:

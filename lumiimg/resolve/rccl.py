@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -28,9 +29,18 @@ class Generation:
 
 
 @cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath("rccl.toml").read_text("utf-8"))
+
+
+def remedy_for_old_api() -> str:
+    """Return what to do about a plugin whose API this RCCL does not take."""
+    return str(_data()["remedy_for_old_api"])
+
+
+@cache
 def generations() -> tuple[Generation, ...]:
     """Return the table, oldest first."""
-    data = tomllib.loads(resources.files(__package__).joinpath("rccl.toml").read_text("utf-8"))
     return tuple(
         Generation(
             since=Version(entry["since"]),
@@ -41,7 +51,7 @@ def generations() -> tuple[Generation, ...]:
             unique_id_loads_plugin=entry["unique_id"] == "loads",
             basis=entry["basis"],
         )
-        for entry in data["generation"]
+        for entry in _data()["generation"]
     )
 
 
