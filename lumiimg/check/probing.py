@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from lumiimg.elf.objects import FoundBy
 from lumiimg.findings import Details, Findings, Level, Severity
-from lumiimg.nccl.reader import LogReader
+from lumiimg.nccl.reader import read_lines
 from lumiimg.resolve.rccl import generation_of, remedy_for_old_api, version_of_code
 
 if TYPE_CHECKING:
@@ -324,10 +324,7 @@ def _provider(run: ProbeRun) -> str | None:
 
 
 def _known_causes(run: ProbeRun) -> tuple[Cause, ...]:
-    reader = LogReader()
-    for number, line in enumerate(run.output.splitlines(), start=1):
-        reader.feed(run.name, number, line)
-    return reader.report().causes
+    return read_lines(run.name, run.output.splitlines()).causes
 
 
 def _explained(causes: tuple[Cause, ...], *, evidence: Iterable[str], otherwise: str | None = None) -> Details:
