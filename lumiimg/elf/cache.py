@@ -9,14 +9,15 @@ Format: glibc `sysdeps/generic/dl-cache.h`; meaning: `elf/dl-cache.c`.
 
 key and value are offsets of strings, in the old part from the end of its entries, in the new part from its header.
 Entries are sorted in descending order, digits by their value (`lib.so.10` before `lib.so.9`). Bit 62 of hwcap says that
-its low half is an index into the names of extension 1: the entry is for CPUs of that glibc-hwcaps level only.
+its low half is an index into the names of extension 1: the entry is for CPUs of that glibc-hwcaps level only; bits 32
+to 41 are the number of the ISA level that the file is marked with. Without bit 62, hwcap is a mask of legacy names.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lumiimg.elf.reader import ElfError
@@ -35,8 +36,13 @@ _EXTENSION = struct.Struct("<IIII")
 _EXTENSION_MAGIC = 0xEAA42174
 _MAX_EXTENSIONS = 256
 _TAG_GENERATOR, _TAG_HWCAPS = 0, 1
-_ENDIAN_MASK, _ENDIAN_INVALID, _ENDIAN_BIG = 3, 1, 3
+_ENDIAN_MASK, _ENDIAN_LITTLE = 3, 2
 _HWCAP_EXTENSION = 1 << 62
+_ISA_LEVEL_SHIFT, _ISA_LEVEL_MASK = 32, 0x3FF
+_FLAG_ELF = 1  # FLAG_ELF alone, which every loader takes
+_MAX_NAME_BYTES = 1024
+_MAX_HWCAP_NAMES = 1024
+_MAX_EQUAL_ENTRIES = 4096
 _NUMBER_OR_OTHER = re.compile(rb"([0-9]+)|([^0-9])")
 
 _FLAGS_OF_MACHINE = {
@@ -61,13 +67,22 @@ class _Entry(NamedTuple):
 class LoaderCache:
     """One parsed cache; `lookup` is what `_dl_load_cache_lookup` does with it."""
 
-    entries: tuple[_Entry, ...]
+    table: bytes
+    """The entries, as they are in the file."""
+    entry: struct.Struct
+    """What one entry is made of."""
     strings: bytes
     """What key and value are offsets into."""
     generator: str | None
     """What wrote the cache: `ldconfig (GNU libc) stable release version 2.31`."""
     hwcaps: tuple[str, ...]
     """Names of the glibc-hwcaps subdirectories that entries refer to."""
+    _keys: dict[int, tuple[tuple[int, int], ...] | None] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def count(self) -> int:
+        """Return the number of entries."""
+        return len(self.table) // self.entry.size
 
     @property
     def glibc_version(self) -> str | None:
@@ -75,61 +90,79 @@ class LoaderCache:
         found = re.search(r"release version (\d+\.\d+)", self.generator or "")
         return found[1] if found else None
 
-    def lookup(self, name: str, *, machine: int = 62, elf_class: int = 64, hwcaps: tuple[str, ...] = ()) -> str | None:
+    def lookup(
+        self,
+        name: str,
+        *,
+        machine: int = 62,
+        elf_class: int = 64,
+        hwcaps: tuple[str, ...] = (),
+        isa: int = 0x3FF,
+        legacy_hwcaps: int = 0,
+    ) -> str | None:
         """Return the one path that the loader tries for a name.
 
-        `hwcaps` are the glibc-hwcaps names that the CPU has, best first. Only one path comes back: where that file is
-        gone, the loader does not try another entry.
+        `hwcaps` are the glibc-hwcaps names that the CPU has, best first; `isa` its ISA_1 bits; `legacy_hwcaps` the bits
+        that an entry without a name may have. Only one path comes back: where that file is gone, the loader does not
+        try another entry.
         """
         wanted = name.encode("utf-8", "surrogateescape")
         flags = _FLAGS_OF_MACHINE.get((machine, elf_class))
         best: str | None = None
         best_rank = len(hwcaps)
-        for entry in self._equal_entries(wanted):
-            if entry.flags != flags:
+        for entry in map(self._entry, self._equal_entries(wanted)):
+            if entry.flags not in (flags, _FLAG_ELF):
                 continue
             path = self._string(entry.value)
             if path is None:
                 continue
             if entry.hwcap & _HWCAP_EXTENSION:
+                if not isa >> (entry.hwcap >> _ISA_LEVEL_SHIFT & _ISA_LEVEL_MASK) & 1:
+                    continue
                 index = entry.hwcap & 0xFFFFFFFF
                 level = self.hwcaps[index] if index < len(self.hwcaps) else None
                 rank = hwcaps.index(level) if level in hwcaps else len(hwcaps)
                 if rank < best_rank:
                     best, best_rank = path.decode("utf-8", "surrogateescape"), rank
-            elif entry.hwcap == 0:
+            elif best is not None or not entry.hwcap & ~legacy_hwcaps:
                 # plain entries come after those for a CPU level, and the first one ends the search
                 return best if best is not None else path.decode("utf-8", "surrogateescape")
         return best
 
-    def _equal_entries(self, wanted: bytes) -> tuple[_Entry, ...]:
+    def _entry(self, index: int) -> _Entry:
+        flags, key, value, *rest = self.entry.unpack_from(self.table, index * self.entry.size)
+        return _Entry(flags, key, value, rest[1] if rest else 0)
+
+    def _equal_entries(self, wanted: bytes) -> range:
         """Binary search as `search_cache` does it: in a file that is not sorted it misses what the loader misses."""
         key = _sort_key(wanted)
-        low, high = 0, len(self.entries) - 1
+        low, high = 0, self.count - 1
         while low <= high:
             middle = (low + high) // 2
             other = self._key(middle)
             if other is None:
-                return ()
+                return range(0)
             if other == key:
                 first = last = middle
-                while first > 0 and self._key(first - 1) == key:
+                while first > 0 and middle - first < _MAX_EQUAL_ENTRIES and self._key(first - 1) == key:
                     first -= 1
-                while last < len(self.entries) - 1 and self._key(last + 1) == key:
+                while last < self.count - 1 and last - middle < _MAX_EQUAL_ENTRIES and self._key(last + 1) == key:
                     last += 1
-                return self.entries[first : last + 1]
+                return range(first, last + 1)
             if key < other:
                 low = middle + 1
             else:
                 high = middle - 1
-        return ()
+        return range(0)
 
     def _key(self, index: int) -> tuple[tuple[int, int], ...] | None:
-        name = self._string(self.entries[index].key)
-        return None if name is None else _sort_key(name)
+        if index not in self._keys:
+            name = self._string(self._entry(index).key)
+            self._keys[index] = None if name is None else _sort_key(name)
+        return self._keys[index]
 
     def _string(self, offset: int) -> bytes | None:
-        end = self.strings.find(b"\0", offset)
+        end = self.strings.find(b"\0", offset, offset + _MAX_NAME_BYTES)
         return self.strings[offset:end] if 0 <= offset <= end else None
 
 
@@ -156,38 +189,30 @@ def parse_cache(data: bytes) -> LoaderCache:
             raise ElfError(f"a loader cache of {len(data)} bytes that claims {count} old entries")
         start = (end + 7) & -8
         if not data.startswith(_NEW_MAGIC, start):
-            entries = tuple(
-                _Entry(flags, key, value, 0)
-                for flags, key, value in _OLD_ENTRY.iter_unpack(data[_OLD_HEADER.size : end])
-            )
-            return LoaderCache(entries, data[end:], None, ())
+            return LoaderCache(data[_OLD_HEADER.size : end], _OLD_ENTRY, data[end:], None, ())
     elif not data.startswith(_NEW_MAGIC):
         raise ElfError("not a cache of the dynamic loader")
     return _parse_new(data[start:])
 
 
 def _parse_new(data: bytes) -> LoaderCache:
-    _, count, strings_bytes, flags, extensions_at = _unpack(_NEW_HEADER, data, 0)
-    if flags & _ENDIAN_MASK in (_ENDIAN_INVALID, _ENDIAN_BIG):
+    # len_strings is not looked at by the loader either
+    _, count, _, flags, extensions_at = _unpack(_NEW_HEADER, data, 0)
+    if flags and flags & _ENDIAN_MASK != _ENDIAN_LITTLE:
         raise ElfError("a loader cache for the other byte order")
     end = _NEW_HEADER.size + count * _NEW_ENTRY.size
-    if end + strings_bytes > len(data):
+    if end > len(data):
         raise ElfError(f"a loader cache of {len(data)} bytes that claims {count} entries")
-    entries = tuple(
-        _Entry(entry_flags, key, value, hwcap)
-        for entry_flags, key, value, _, hwcap in _NEW_ENTRY.iter_unpack(data[_NEW_HEADER.size : end])
-    )
     generator: str | None = None
     hwcaps: tuple[str, ...] = ()
     for tag, payload in _extensions(data, extensions_at):
         if tag == _TAG_GENERATOR:
             generator = payload.decode("utf-8", "surrogateescape")
         elif tag == _TAG_HWCAPS:
-            names = (
-                data[at : data.find(b"\0", at)] for (at,) in struct.iter_unpack("<I", payload[: len(payload) & -4])
-            )
+            offsets = struct.iter_unpack("<I", payload[: min(len(payload) & -4, 4 * _MAX_HWCAP_NAMES)])
+            names = (data[at : at + _MAX_NAME_BYTES].partition(b"\0")[0] for (at,) in offsets)
             hwcaps = tuple(name.decode("utf-8", "surrogateescape") for name in names)
-    return LoaderCache(entries, data, generator, hwcaps)
+    return LoaderCache(data[_NEW_HEADER.size : end], _NEW_ENTRY, data, generator, hwcaps)
 
 
 def _extensions(data: bytes, at: int) -> list[tuple[int, bytes]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lumiimg.elf.notes import read_notes
+from lumiimg.elf.notes import DlopenNote, read_notes
 from lumiimg.elf.reader import BytesReader, ElfError, Reader
 from lumiimg.elf.segments import (
     PF_X,
@@ -23,19 +23,24 @@ from lumiimg.elf.segments import (
 from lumiimg.elf.symbols import DT_STRSZ, DT_STRTAB, defined_names
 from lumiimg.elf.versions import VersionNeed, read_version_definitions, read_version_needs
 
-__all__ = ["BytesReader", "ElfError", "ElfFacts", "Reader", "VersionNeed", "exported_symbols", "read_elf"]
+__all__ = ["BytesReader", "DlopenNote", "ElfError", "ElfFacts", "Reader", "VersionNeed", "exported_symbols", "read_elf"]
 
 _DT_NULL, _DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_FLAGS = 0, 1, 14, 15, 29, 30
-_DT_RELR, _DT_RELRSZ = 36, 35
+_DT_RELR = 36
 _DT_FLAGS_1, _DT_VERDEF, _DT_VERNEED = 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
 _DT_AUXILIARY, _DT_FILTER = 0x7FFFFFFD, 0x7FFFFFFF
 
+DF_STATIC_TLS = 0x10
 DF_1_NODEFLIB, DF_1_NOOPEN, DF_1_PIE = 0x800, 0x40, 0x08000000
 ET_EXEC, ET_DYN = 2, 3
 
 _MAX_PATH_BYTES = 4096
 _MAX_DYNAMIC_BYTES = 1 << 20
 _MAX_NEEDED = 4096
+_DYNAMIC_READ_BYTES = 4096
+_PAGE_BYTES = 4096
+# DEFAULT_STACK_PERMS in sysdeps/*/stackinfo.h: without PT_GNU_STACK the stack is executable on these machines
+_EXECUTABLE_BY_DEFAULT = frozenset({2, 3, 4, 8, 15, 20, 22, 40, 42, 43, 62, 92, 0x9026})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +73,25 @@ class ElfFacts:
     """With the base definition, which is the file's own name."""
     tls_size_bytes: int = 0
     executable_stack: bool = True
-    """True without a PT_GNU_STACK too: that is the default of the loader on x86-64 and aarch64."""
+    """Without a PT_GNU_STACK, what the loader takes for this machine: True on x86-64, False on aarch64."""
     isa_needed: int | None = None
     """GNU_PROPERTY_X86_ISA_1_NEEDED: bit 0 baseline, 1 v2, 2 v3, 3 v4."""
     build_id: str | None = None
     has_relr: bool = False
+    tls_align: int = 0
+    tls_skew_bytes: int = 0
+    """How far the TLS block starts behind an address of that alignment."""
+    has_loads: bool = True
+    """Whether there is any PT_LOAD."""
+    loads_misplaced: bool = False
+    """Whether the address and the file offset of a PT_LOAD differ within a page: no loader maps that."""
+    loads_underaligned: bool = False
+    """Whether the alignment of a PT_LOAD is less than a page: glibc before 2.35 refuses that."""
+    missing_bytes: int = 0
+    """How far the segments reach behind the end of the file: it was cut off, as by a copy that did not end."""
+    linux_needed: tuple[int, int, int] | None = None
+    """NT_GNU_ABI_TAG: glibc before 2.36 passes the file over on an older kernel."""
+    dlopen_notes: tuple[DlopenNote, ...] = ()
 
 
 def read_elf(reader: Reader) -> ElfFacts:
@@ -87,9 +106,9 @@ def read_elf(reader: Reader) -> ElfFacts:
     def texts(tag: int) -> tuple[str, ...]:
         return tuple(_string(strings, offset) for number, offset in repeated if number == tag)
 
-    stack = segments.first(PT_GNU_STACK)
-    tls = segments.first(PT_TLS)
-    build_id, isa_needed = read_notes(segments)
+    stack = segments.last(PT_GNU_STACK)
+    tls = next((each for each in reversed(segments.all) if each.type == PT_TLS and each.memory_bytes), None)
+    notes = read_notes(segments)
     needs: tuple[VersionNeed, ...] = ()
     definitions: tuple[str, ...] = ()
     if strings is not None and _DT_VERNEED in dynamic:
@@ -114,10 +133,18 @@ def read_elf(reader: Reader) -> ElfFacts:
         version_needs=needs,
         version_definitions=definitions,
         tls_size_bytes=tls.memory_bytes if tls else 0,
-        executable_stack=stack is None or bool(stack.flags & PF_X),
-        isa_needed=isa_needed,
-        build_id=build_id,
-        has_relr=dynamic.get(_DT_RELR, 0) != 0 and dynamic.get(_DT_RELRSZ, 0) != 0,
+        executable_stack=bool(stack.flags & PF_X) if stack else segments.machine in _EXECUTABLE_BY_DEFAULT,
+        isa_needed=notes.isa_needed,
+        build_id=notes.build_id,
+        has_relr=_DT_RELR in dynamic,
+        tls_align=tls.align if tls else 0,
+        tls_skew_bytes=tls.address & (tls.align - 1) if tls and tls.align else 0,
+        has_loads=bool(segments.loads),
+        loads_misplaced=any((load.address - load.offset) % _PAGE_BYTES for load in segments.loads),
+        loads_underaligned=any(load.align % _PAGE_BYTES for load in segments.loads),
+        missing_bytes=max(0, *(load.offset + load.file_bytes - reader.size for load in segments.loads), 0),
+        linux_needed=notes.linux,
+        dlopen_notes=notes.dlopen,
     )
 
 
@@ -129,25 +156,40 @@ def exported_symbols(reader: Reader, prefix: str = "") -> frozenset[str]:
 
 
 def _read_dynamic(segments: Segments) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """Return (the last value of each tag, as the loader keeps it; the entries of tags that may repeat)."""
-    segment = segments.first(PT_DYNAMIC)
-    if segment is None:
+    """Return (the last value of each tag, as the loader keeps it; the entries of tags that may repeat).
+
+    The loader never looks at the size of PT_DYNAMIC: it reads to DT_NULL. Where none is left in the file, zeros follow
+    in memory. A PT_DYNAMIC without bytes is what a file of separate debug information has, and is none.
+    """
+    segment = segments.last(PT_DYNAMIC)
+    if segment is None or segment.file_bytes == 0:
         return {}, []
-    if segment.file_bytes > _MAX_DYNAMIC_BYTES:
-        raise ElfError(f"a dynamic segment of {segment.file_bytes} bytes")
-    entry = segments.layout.dynamic
-    data = segments.at(segment.address, segment.file_bytes)
     values: dict[int, int] = {}
     repeated: list[tuple[int, int]] = []
-    for tag, value in entry.iter_unpack(data[: len(data) - len(data) % entry.size]):
-        if tag == _DT_NULL:
-            break
+    for tag, value in _dynamic_entries(segments, segment.address, segment.file_bytes):
         values[tag] = value
         if tag in (_DT_NEEDED, _DT_AUXILIARY, _DT_FILTER):
             repeated.append((tag, value))
     if len(repeated) > _MAX_NEEDED:
         raise ElfError(f"{len(repeated)} needed libraries")
     return values, repeated
+
+
+def _dynamic_entries(segments: Segments, address: int, file_bytes: int) -> list[tuple[int, int]]:
+    entry = segments.layout.dynamic
+    size = min(max(file_bytes, entry.size), _MAX_DYNAMIC_BYTES)
+    while True:
+        data = segments.at(address, size)
+        entries: list[tuple[int, int]] = []
+        for tag, value in entry.iter_unpack(data[: len(data) - len(data) % entry.size]):
+            if tag == _DT_NULL:
+                return entries
+            entries.append((tag, value))
+        if len(data) < size:
+            return entries
+        if size >= _MAX_DYNAMIC_BYTES:
+            raise ElfError(f"a dynamic segment of more than {_MAX_DYNAMIC_BYTES} bytes")
+        size = min(max(2 * size, _DYNAMIC_READ_BYTES), _MAX_DYNAMIC_BYTES)
 
 
 def _strings(segments: Segments, dynamic: dict[int, int]) -> StringTable | None:
@@ -166,8 +208,8 @@ def _string(strings: StringTable | None, offset: int) -> str:
 
 def _interpreter(segments: Segments) -> str | None:
     segment = segments.first(PT_INTERP)
-    if segment is None:
-        return None
+    if segment is None or segment.file_bytes == 0:
+        return None  # without bytes: a file of separate debug information
     if not 1 < segment.file_bytes <= _MAX_PATH_BYTES:
         raise ElfError(f"an interpreter path of {segment.file_bytes} bytes")
     path, end, _ = segments.file_range(segment.offset, segment.file_bytes).partition(b"\0")

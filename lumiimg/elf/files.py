@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from lumiimg.elf.facts import ET_DYN, ET_EXEC, ElfFacts, read_elf
 from lumiimg.elf.reader import ElfError, Reader
+from lumiimg.elf.recorded import RecordedElf
 from lumiimg.elf.system import System, read_system
 from lumiimg.errors import BadInputError
 
@@ -118,6 +119,8 @@ class Files:
         """Return what kind of loader a file is for; None where it is no ELF file that can be read."""
         try:
             with contextlib.closing(self.fs.open(path)) as file:
+                if isinstance(file, RecordedElf):
+                    return Native(file.facts.machine, file.facts.elf_class, file.facts.little_endian)
                 head = file.read_at(0, 20)
         except (OSError, BadInputError):
             return None
@@ -164,10 +167,14 @@ def _cannot_open(number: int) -> Opened:
     if number == errno.EISDIR:
         # open(2) of a directory succeeds; it is the read that fails
         return Opened(Verdict.FATAL, "cannot read file data", number)
+    if number == errno.ENXIO:
+        return Opened(Verdict.FATAL, "no regular file: ld.so waits for ever at a FIFO, and reads what a device gives")
     return Opened(Verdict.STOPS_LIST, errno=number)
 
 
 def _judge(file: OpenFile, native: Native) -> Opened:
+    if isinstance(file, RecordedElf):
+        return _judge_recorded(file, native)
     head = file.read_at(0, 64)
     problem = header_problem(head, native)
     if isinstance(problem, Verdict):
@@ -175,6 +182,15 @@ def _judge(file: OpenFile, native: Native) -> Opened:
     if problem is not None:
         return Opened(Verdict.FATAL, problem)
     return Opened(Verdict.GOOD, identity=file.identity, facts=read_elf(file))
+
+
+def _judge_recorded(file: RecordedElf, native: Native) -> Opened:
+    facts = file.facts
+    if facts.elf_class != native.elf_class:
+        return Opened(Verdict.OTHER_CLASS, errno=errno.ENOENT)
+    if facts.machine != native.machine or facts.little_endian != native.little_endian:
+        return Opened(Verdict.OTHER_MACHINE, errno=errno.ENOENT)
+    return Opened(Verdict.GOOD, identity=file.identity, facts=facts)
 
 
 def header_problem(head: bytes, native: Native) -> str | Verdict | None:

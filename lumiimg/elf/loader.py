@@ -9,6 +9,10 @@ with a program or a library, as `ld.so --list` does it, and may then dlopen more
     outcome = process.dlopen("librccl-net.so", requester)
 
 Where ld.so stops at the first error, the model notes it and goes on, so that one run tells all that is wrong.
+
+Not modelled: AT_SECURE (setuid programs: LD_* is dropped, $ORIGIN and names with a slash are restricted), LD_AUDIT and
+its libraries, GLIBC_TUNABLES, dlmopen, dlclose, the preloads of a static program under an explicit ld.so, and
+whether the symbols behind a version are there.
 """
 
 from __future__ import annotations
@@ -16,60 +20,31 @@ from __future__ import annotations
 import errno
 import os
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-from lumiimg.elf.facts import DF_1_NOOPEN, DF_1_PIE, ET_DYN
+from lumiimg.elf.checks import isa_problem, map_problem, open_problem
 from lumiimg.elf.files import Files, FileSystem, Native, Opened, Verdict
-from lumiimg.elf.hwcaps import isa_is_enough
-from lumiimg.elf.objects import FoundBy, LoadedObject, LoadOutcome, MissingLibrary, MissingVersion
+from lumiimg.elf.hwcaps import platform
+from lumiimg.elf.names import LoadedNames
+from lumiimg.elf.objects import FoundBy, LoadedObject, LoadOutcome, MissingLibrary
+from lumiimg.elf.report import Report
 from lumiimg.elf.rules import SearchRules, Settings
 from lumiimg.elf.search import Found, expand, origin_of
+from lumiimg.elf.static_tls import StaticTls
 from lumiimg.elf.system import System, read_whole
 from lumiimg.elf.version_check import VersionCheck
 from lumiimg.errors import BadInputError
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
 _SPELLED_AT_START = (errno.ENOMEM, errno.EINVAL, errno.ENOENT, errno.EPERM, errno.EIO, errno.EACCES)
+_ERRNO_AT_END = re.compile(f": (?:Error [0-9]+|{'|'.join(map(os.strerror, _SPELLED_AT_START))})$")
 _DEFAULT_NATIVE = Native(machine=62, elf_class=64)
 _PRELOAD_FILE = "/etc/ld.so.preload"
 _MAX_PRELOAD_BYTES = 1 << 20
 _MAX_OBJECTS = 4096
-_FIRST_MINOR_CHECKING_ISA = 33
-_FIRST_MINOR_REFUSING_STACK = 41
-_FIRST_MINOR_WITH_REAL_ORIGIN = 41
-
-
-@dataclass(slots=True)
-class _Report:
-    """What one load has met so far."""
-
-    order: list[LoadedObject]
-    missing: list[MissingLibrary]
-    missing_versions: list[MissingVersion]
-    errors: list[str]
-    warnings: list[str]
-    closure: dict[str, str | None]
-
-    def outcome(
-        self, root: LoadedObject | None, found_by: FoundBy | None, *, already: frozenset[LoadedObject] = frozenset()
-    ) -> LoadOutcome:
-        return LoadOutcome(
-            root=root,
-            found_by=found_by,
-            objects=tuple(loaded for loaded in self.order if loaded not in already),
-            missing=tuple(self.missing),
-            missing_versions=tuple(self.missing_versions),
-            errors=tuple(dict.fromkeys(self.errors)),
-            warnings=tuple(dict.fromkeys(self.warnings)),
-            closure=self.closure,
-        )
-
-
-def _empty_report() -> _Report:
-    return _Report([], [], [], [], [], {})
+_FIRST_MINOR_WITH_REAL_ORIGIN = 42
+_FIRST_MINOR_LISTING_ITSELF = 41
+_FIRST_MINOR_WITH_DLOPENED_FILTERS = 32
+_NO_STATIC_TLS = "cannot allocate memory in static TLS block"
 
 
 class Process:
@@ -80,16 +55,20 @@ class Process:
 
     def __init__(self, fs: FileSystem, settings: Settings | None = None, *, files: Files | None = None) -> None:
         self.settings = settings or Settings()
-        self.objects: list[LoadedObject] = []
         self._files = files or Files(fs)
         self._native = _DEFAULT_NATIVE
-        self._names: dict[str, LoadedObject] = {}
-        self._identities: dict[Hashable, LoadedObject] = {}
-        self._missing: set[str] = set()
+        self._names = LoadedNames()
         self._system: System | None = None
         self._rules: SearchRules | None = None
         self._stack_is_executable = False
         self._is_running = False
+        self._tls: StaticTls | None = None
+        self._before_failure: tuple[LoadedNames, StaticTls | None] | None = None
+
+    @property
+    def objects(self) -> list[LoadedObject]:
+        """What the process has loaded, in the order in which it came."""
+        return self._names.objects
 
     @property
     def system(self) -> System:
@@ -102,98 +81,115 @@ class Process:
         """Start a program, or load a library alone, as `ld.so --list PATH` does it.
 
         $ORIGIN of the program is the directory of its real path where the kernel starts it (`by_kernel`: it is run by
-        its own name), and since glibc 2.41 under an explicit ld.so too; before that, of the path as given.
+        its own name), and since glibc 2.42 under an explicit ld.so too; before that, of the path as given.
         """
-        report = _empty_report()
-        self._native = self._files.native_of(self.settings.absolute(path)) or _DEFAULT_NATIVE
-        opened = self._files.open(self.settings.absolute(path), self._native)
+        report = Report()
+        absolute = self.settings.absolute(path)
+        self._native = self._files.native_of(absolute) or _DEFAULT_NATIVE
+        opened = self._files.open(absolute, self._native)
         if opened.verdict is not Verdict.GOOD or opened.facts is None:
             report.errors.append(self._failure(path, opened))
             return report.outcome(None, None)
         facts = opened.facts
-        system = self._system = self._files.system(self._native, facts.interpreter)
-        absolute = self.settings.absolute(path)
-        if by_kernel or system.glibc_minor is None or system.glibc_minor >= _FIRST_MINOR_WITH_REAL_ORIGIN:
+        system = self._files.system(self._native, facts.interpreter)
+        own_platform = platform(self._native.machine, self.settings.hwcaps, intel=self.settings.intel)
+        self._system = system = replace(system, platform=own_platform)
+        if by_kernel or not _is_before(system.glibc_minor, _FIRST_MINOR_WITH_REAL_ORIGIN):
             absolute = self._files.fs.resolve(absolute)
         main = LoadedObject(path, path, facts, FoundBy.PROGRAM, None, origin_of(absolute, "/"))
-        self._add(main, opened.identity)
+        self._names.add(main)
         report.order.append(main)
-        if not facts.is_dynamic:
+        problem = None if by_kernel else map_problem(facts, system.glibc_minor, is_program=True)
+        if problem:
+            report.errors.append(f"{path}: {problem}")
+        if problem or not facts.is_dynamic:
             return report.outcome(main, FoundBy.PROGRAM)
         if facts.interpreter and "ld-musl" in facts.interpreter:
             report.errors.append(f"{path}: its loader is {facts.interpreter} of musl, not glibc's")
             return report.outcome(main, FoundBy.PROGRAM)
         self._rules = SearchRules(self._files, self._native, self.settings, system, main)
-        report.warnings.extend(self._system.warnings)
-        self._check_isa(main, report)
-        self._add_loader(main, report)
+        report.warnings.extend(system.warnings)
+        self._add_loader(main, opened, report)
         self._preload(main, report)
         self._load_needed(report)
-        if len(report.order) > 1:
+        lists_itself = not _is_before(system.glibc_minor, _FIRST_MINOR_LISTING_ITSELF)
+        if lists_itself and (facts.needed or len(report.order) > 1):
             # it is in every process; ld.so lists it last where nothing needs it, and calls a lone object static
             report.order.extend(loader for loader in self.objects[1:2] if loader not in report.order)
         self._stack_is_executable = any(loaded.facts.executable_stack for loaded in report.order)
         self._check_versions(report.order, report, at_start=True)
+        self._check_isa(report.order, report)
+        self._check_length(report.order, report)
+        self._tls = StaticTls(self._native.machine, report.order, system.glibc_minor)
         self._is_running = True
         return report.outcome(main, FoundBy.PROGRAM)
 
     def dlopen(self, name: str, requester: LoadedObject | None = None) -> LoadOutcome:
-        """Load a library on top of what the process has; `requester` is the object whose code calls dlopen."""
+        """Load a library on top of what the process has; `requester` is the object whose code calls dlopen.
+
+        What a dlopen with errors has loaded can be looked at until the next dlopen, which finds the process without it.
+        """
         if not self.objects:
             raise RuntimeError("the process is not started")
-        report = _empty_report()
+        if self._before_failure is not None:
+            self._names, self._tls = self._before_failure
+        before = self._names.copy(), self._tls.copy() if self._tls else None
+        report = Report()
+        outcome = self._dlopen(name, requester or self.objects[0], report)
+        self._before_failure = before if report.errors else None
+        return outcome
+
+    def _dlopen(self, name: str, requester: LoadedObject, report: Report) -> LoadOutcome:
         already = frozenset(self.objects)
-        root = self._map(name, requester or self.objects[0], report, expand_name="/" in name)
+        root = self._map(name, requester, report, by_dlopen=True) if name else self.objects[0]
         if root is None:
             return report.outcome(None, None)
-        if root in already:
-            report.closure[name] = root.path
-            return report.outcome(root, FoundBy.ALREADY_LOADED, already=already)
-        if root.facts.flags_1 & DF_1_NOOPEN:
-            report.errors.append(f"{root.path}: shared object cannot be dlopen()ed")
-        report.order.append(root)
         report.closure[name] = root.path
+        if root in already:
+            return report.outcome(root, FoundBy.ALREADY_LOADED, already=already)
+        report.order.append(root)
         self._load_needed(report)
         new = [loaded for loaded in report.order if loaded not in already]
         self._check_versions(new, report, at_start=False)
-        self._check_stack(new, report)
+        self._check_isa(new, report)
+        self._check_length(new, report)
+        # relocated in the reverse order, what is needed before what needs it
+        for loaded in reversed(new):
+            if self._tls is not None and not self._tls.take(loaded.facts):
+                report.errors.append(f"{loaded.path}: {_NO_STATIC_TLS}")
         return report.outcome(root, root.found_by, already=already)
 
     def find(self, name: str) -> LoadedObject | None:
         """Return the object of the process that a name, path or soname belongs to."""
-        return self._names.get(name)
+        found = self._names.find(name)
+        if found is None and self.objects and name == self.objects[0].path:
+            return self.objects[0]
+        return found
 
-    def _add(self, loaded: LoadedObject, identity: Hashable) -> None:
-        self.objects.append(loaded)
-        self._identities.setdefault(identity, loaded)
-        for name in (loaded.name, loaded.path, loaded.facts.soname):
-            if name:
-                self._names.setdefault(name, loaded)
-
-    def _add_loader(self, main: LoadedObject, report: _Report) -> None:
+    def _add_loader(self, main: LoadedObject, program: Opened, report: Report) -> None:
         """Put the loader itself into the process: a need for it is met before any search."""
         path = self.system.loader
         opened = self._files.open(self.settings.absolute(path), self._native)
         if opened.verdict is not Verdict.GOOD or opened.facts is None:
             report.errors.append(self._failure(path, opened))
             return
-        if opened.identity in self._identities:
+        if opened.identity == program.identity:
             return  # the loader was started on itself
         name = opened.facts.soname or path
         loader = LoadedObject(name, path, opened.facts, FoundBy.INTERPRETER, main, origin_of(path, "/"))
-        self._add(loader, opened.identity)
+        self._names.add(loader, name, path)
 
-    def _preload(self, main: LoadedObject, report: _Report) -> None:
+    def _preload(self, main: LoadedObject, report: Report) -> None:
         sources = [("LD_PRELOAD", name) for entry in self.settings.preload for name in re.split("[ :]", entry) if name]
         sources += [(_PRELOAD_FILE, name) for name in self._preload_file()]
         for source, name in sources:
-            attempt = _empty_report()
-            loaded = self._map(name, main, attempt, expand_name="/" in name, found_by=FoundBy.PRELOAD)
+            attempt = Report()
+            loaded = self._map(name, main, attempt, found_by=FoundBy.PRELOAD)
             if loaded is not None and loaded not in report.order:
                 report.order.append(loaded)
                 report.closure[name] = loaded.path
             for error in attempt.errors:
-                words = error.split(": ", 1)[-1].removesuffix(f": {os.strerror(errno.ENOENT)}")
+                words = _ERRNO_AT_END.sub("", error.split(": ", 1)[-1])
                 report.warnings.append(
                     f"ERROR: ld.so: object '{name}' from {source} cannot be preloaded ({words}): ignored."
                 )
@@ -206,71 +202,90 @@ class Process:
         text = re.sub(r"#[^\n]*", " ", data.decode("utf-8", "surrogateescape"))
         return [name for name in re.split(r"[ \t\n:]+", text) if name]
 
-    def _load_needed(self, report: _Report) -> None:
-        """Load what the objects of a list need, breadth first; filtees come before the object that filters them."""
+    def _load_needed(self, report: Report) -> None:
+        """Load what the objects of a list need, breadth first; filtees come before the object that filters them.
+
+        Filtees are taken up themselves right after the object, before what follows it in the list.
+        """
+        order, listed, done = report.order, set(report.order), set[LoadedObject]()
+        root = order[0]
         index = 0
-        while index < len(report.order) and len(self.objects) < _MAX_OBJECTS:
-            loaded = report.order[index]
-            facts = loaded.facts
-            for name in facts.needed:
-                dependency = self._map(name, loaded, report, expand_name=True)
-                if report.closure.get(name) is None:
-                    # the same name may be found for one object and not for another
-                    report.closure[name] = dependency.path if dependency else None
-                if dependency is not None and dependency not in report.order:
-                    report.order.append(dependency)
-            for name, must_exist in (*((n, True) for n in facts.filter), *((n, False) for n in facts.auxiliary)):
-                attempt = report if must_exist else _empty_report()
-                filtee = self._map(name, loaded, attempt, expand_name=True)
-                if filtee is not None and filtee not in report.order:
-                    report.order.insert(index, filtee)
-                    report.closure.setdefault(name, filtee.path)
-                    index += 1
-            index += 1
+        while index < len(order):
+            loaded = order[index]
+            if loaded in done:
+                index += 1
+                continue
+            if len(self.objects) >= _MAX_OBJECTS:
+                report.errors.append(f"more than {_MAX_OBJECTS} objects in one process: the rest is not followed")
+                return
+            done.add(loaded)
+            for name in loaded.facts.needed:
+                dependency = self._need(name, loaded, report)
+                if dependency is not None and dependency not in listed:
+                    order.append(dependency)
+                    listed.add(dependency)
+            place = index
+            for name, must_exist in _filtees(loaded):
+                filtee = self._need(name, loaded, report if must_exist else Report())
+                if filtee is None or filtee in order[:place] or filtee is loaded:
+                    continue
+                if filtee in listed:
+                    order.remove(filtee)
+                order.insert(place, filtee)
+                listed.add(filtee)
+                done.discard(filtee)
+                place += 1
+        if order[0] is not root and _is_before(self.system.glibc_minor, _FIRST_MINOR_WITH_DLOPENED_FILTERS):
+            report.errors.append(f"{root.path}: filters another library: ld.so stops at an assertion")
+
+    def _need(self, name: str, loaded: LoadedObject, report: Report) -> LoadedObject | None:
+        found = self._map(name, loaded, report)
+        if report.closure.get(name) is None:
+            # the same name may be found for one object and not for another
+            report.closure[name] = found.path if found else None
+        return found
 
     def _map(
         self,
         name: str,
         requester: LoadedObject,
-        report: _Report,
+        report: Report,
         *,
-        expand_name: bool,
         found_by: FoundBy | None = None,
+        by_dlopen: bool = False,
     ) -> LoadedObject | None:
         """Return the object for a name: one of the process, or a file that the rules find (`_dl_map_object`)."""
         if self._rules is None:
             raise RuntimeError("the process has no loader: it is static, or not started")
-        wanted = expand(name, origin=requester.origin, system=self.system) if expand_name else name
-        known = self._names.get(wanted)
+        # a need is expanded whatever it looks like, any other name only where it is a path
+        is_need = found_by is None and not by_dlopen
+        wanted = expand(name, origin=requester.origin, system=self.system) if is_need or "/" in name else name
+        known = self._names.lookup(wanted)
         if known is not None:
             return known
         rule, found, other_class = self._rules.search(wanted, requester)
         if found is None or found.opened.verdict is not Verdict.GOOD or found.opened.facts is None:
-            self._missing.update((name, wanted))
-            report.errors.append(self._missing_words(wanted, found, other_class=other_class))
+            report.missing_names.update((name, wanted))
+            report.errors.append(self._missing_words(wanted if is_need else name, found, other_class=other_class))
             if found is None or found.opened.verdict is not Verdict.FATAL:
                 report.missing.append(MissingLibrary(name, requester))
             return None
         facts = found.opened.facts
-        same = self._identities.get(found.opened.identity)
+        same = self._names.same_file(found.opened.identity, wanted)
         if same is not None:
-            self._names.setdefault(wanted, same)
             return same
-        problem = None
-        if not facts.is_dynamic:
-            problem = "object file has no dynamic section"
-        elif facts.flags_1 & DF_1_PIE:
-            problem = "cannot dynamically load position-independent executable"
-        elif facts.type != ET_DYN:
-            problem = "cannot dynamically load executable"
+        problem = map_problem(facts, self.system.glibc_minor)
         if problem:
-            self._missing.update((name, wanted))
-            report.errors.append(f"{found.path}: {problem}")
+            report.missing_names.update((name, wanted))
+            report.errors.append(f"{wanted if is_need else name}: {problem}")
             return None
+        if self._is_running:
+            refused = open_problem(facts, self.system.glibc_minor, stack_is_executable=self._stack_is_executable)
+            if refused:
+                report.errors.append(f"{wanted if is_need else name}: {refused}")
         origin = origin_of(found.path, self.settings.cwd)
-        loaded = LoadedObject(wanted, found.path, facts, found_by or rule, requester, origin)
-        self._add(loaded, found.opened.identity)
-        self._check_isa(loaded, report)
+        loaded = LoadedObject(wanted, found.path, facts, found_by or rule, requester, origin, by_dlopen)
+        self._names.add(loaded, wanted, found.path, identity=found.opened.identity)
         return loaded
 
     def _missing_words(self, name: str, found: Found | None, *, other_class: bool) -> str:
@@ -280,31 +295,26 @@ class Process:
         opened = Opened(Verdict.OTHER_CLASS if other_class else Verdict.ABSENT, errno=number)
         return self._failure(name, opened)
 
-    def _check_versions(self, objects: list[LoadedObject], report: _Report, *, at_start: bool) -> None:
-        check = VersionCheck(self._names.get, self._missing, self.system.glibc_minor)
+    def _check_versions(self, objects: list[LoadedObject], report: Report, *, at_start: bool) -> None:
+        check = VersionCheck(self._names.named, report.missing_names, self.system.glibc_minor)
         check.run(objects)
         report.missing_versions.extend(check.missing_versions)
         report.errors.extend(check.errors)
         if at_start:
             report.warnings.extend(check.warnings)
 
-    def _check_isa(self, loaded: LoadedObject, report: _Report) -> None:
-        minor = self.system.glibc_minor
-        needed = loaded.facts.isa_needed
-        if needed is None or (minor is not None and minor < _FIRST_MINOR_CHECKING_ISA):
-            return
-        if not isa_is_enough(needed, self.settings.hwcaps):
-            report.errors.append(f"{loaded.path}: CPU ISA level is lower than required")
+    def _check_isa(self, objects: list[LoadedObject], report: Report) -> None:
+        for loaded in objects:
+            problem = isa_problem(loaded.facts, self.system.glibc_minor, self.settings.hwcaps)
+            if problem and loaded.found_by is not FoundBy.INTERPRETER:
+                report.errors.append(f"{loaded.path}: {problem}")
 
-    def _check_stack(self, new: list[LoadedObject], report: _Report) -> None:
-        """Refuse an executable stack in a running process, as glibc does since 2.41 (`elf/dl-load.c`)."""
-        minor = self.system.glibc_minor
-        if self._stack_is_executable or (minor is not None and minor < _FIRST_MINOR_REFUSING_STACK):
-            return
-        for loaded in new:
-            if loaded.facts.executable_stack:
-                words = "cannot enable executable stack as shared object requires"
-                report.errors.append(f"{loaded.path}: {words}: {os.strerror(errno.EINVAL)}")
+    def _check_length(self, objects: list[LoadedObject], report: Report) -> None:
+        """Warn of files that were cut off: mmap(2) takes them, and a read of a page that is not there is SIGBUS."""
+        for loaded in objects:
+            if loaded.facts.missing_bytes:
+                lost = loaded.facts.missing_bytes
+                report.warnings.append(f"{loaded.path}: cut off: {lost} bytes are not in the file")
 
     def _failure(self, name: str, opened: Opened) -> str:
         """Return the loader's words for a file that it cannot take."""
@@ -315,6 +325,15 @@ class Process:
         number = opened.errno or errno.ENOENT
         what = opened.problem or "cannot open shared object file"
         return f"{name}: {what}: {os.strerror(number) if self._is_running else _words_at_start(number)}"
+
+
+def _is_before(minor: int | None, first: int) -> bool:
+    return minor is not None and minor < first
+
+
+def _filtees(loaded: LoadedObject) -> tuple[tuple[str, bool], ...]:
+    facts = loaded.facts
+    return (*((name, True) for name in facts.filter), *((name, False) for name in facts.auxiliary))
 
 
 def _words_at_start(number: int) -> str:

@@ -43,6 +43,8 @@ class LoadedObject:
     requested_by: LoadedObject | None
     origin: str
     """$ORIGIN for its own search paths."""
+    by_dlopen: bool = False
+    """Whether a dlopen asked for it, not another object's need."""
 
     @property
     def chain(self) -> tuple[str, ...]:

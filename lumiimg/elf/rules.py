@@ -7,12 +7,13 @@ cache, in the default directories.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import DF_1_NODEFLIB
 from lumiimg.elf.files import Files, Native, Opened, Verdict
-from lumiimg.elf.hwcaps import ZEN3, subdirectories
+from lumiimg.elf.hwcaps import ZEN3, isa_mask, legacy_mask, levels_in_cache, subdirectories
 from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.search import Found, split_path, try_directories
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.elf.system import System
+
+_LAST_MINOR_CHECKING_KERNEL = 35
+_FIRST_MINOR_PAST_ENOTDIR = 39
+_FOR_A_NEWER_KERNEL = Opened(Verdict.OTHER_MACHINE, errno=errno.ENOENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,10 @@ class Settings:
     cwd: str = "/"
     hwcaps: tuple[str, ...] = ZEN3
     """glibc-hwcaps levels of the CPU, best first."""
+    intel: bool = False
+    """Whether the CPU is one of Intel: only then is `$PLATFORM` `haswell`, and are there directories of that name."""
+    linux: tuple[int, int, int] | None = None
+    """The running kernel; None for one that is newer than any file asks for."""
 
     def absolute(self, path: str) -> str:
         """Return a path as the kernel takes it, from the current directory."""
@@ -48,7 +57,14 @@ class SearchRules:
         self._settings = settings
         self._system = system
         self._main = main
-        self._subdirectories = subdirectories(settings.hwcaps, native.machine, system.glibc_minor)
+        levels, machine, minor, intel = settings.hwcaps, native.machine, system.glibc_minor, settings.intel
+        self._subdirectories = subdirectories(levels, machine, minor, intel=intel)
+        self._cache_levels = levels_in_cache(levels, minor)
+        self._legacy_hwcaps = legacy_mask(levels, machine, minor, intel=intel)
+        minor_checks = minor is not None and minor <= _LAST_MINOR_CHECKING_KERNEL
+        self._linux = settings.linux if minor_checks else None
+        goes_past_file = minor is None or minor >= _FIRST_MINOR_PAST_ENOTDIR
+        self._goes_past = (errno.ENOENT, errno.EACCES, *([errno.ENOTDIR] if goes_past_file else []))
         self._directories: dict[tuple[LoadedObject, FoundBy], tuple[str, ...]] = {}
 
     def search(self, name: str, requester: LoadedObject) -> tuple[FoundBy, Found | None, bool]:
@@ -65,7 +81,12 @@ class SearchRules:
                     found = None  # the loader tries no other entry of the cache
             else:
                 found, passed = try_directories(
-                    name, directories, self._subdirectories, open_path=self._open, is_dir=self._is_dir
+                    name,
+                    directories,
+                    self._subdirectories,
+                    open_path=self._open,
+                    is_dir=self._is_dir,
+                    goes_past=self._goes_past,
                 )
             other_class |= passed
             if found is not None:
@@ -81,7 +102,8 @@ class SearchRules:
             while above is not None:
                 did_main |= above is main
                 yield FoundBy.RPATH, self._path_of(above, FoundBy.RPATH)
-                above = above.requested_by
+                # dlopen takes the caller for this one search, and does not note it as the object's loader (l_loader)
+                above = None if above.by_dlopen else above.requested_by
             if not did_main:
                 yield FoundBy.RPATH, self._path_of(main, FoundBy.RPATH)
         yield FoundBy.LD_LIBRARY_PATH, self._path_of(main, FoundBy.LD_LIBRARY_PATH)
@@ -111,7 +133,12 @@ class SearchRules:
         if cache is None:
             return None
         path = cache.lookup(
-            name, machine=self._native.machine, elf_class=self._native.elf_class, hwcaps=self._settings.hwcaps
+            name,
+            machine=self._native.machine,
+            elf_class=self._native.elf_class,
+            hwcaps=self._cache_levels,
+            isa=isa_mask(self._settings.hwcaps),
+            legacy_hwcaps=self._legacy_hwcaps,
         )
         if path is None:
             return None
@@ -120,7 +147,10 @@ class SearchRules:
         return Found(path, self._open(path))
 
     def _open(self, path: str) -> Opened:
-        return self._files.open(self._settings.absolute(path), self._native)
+        opened = self._files.open(self._settings.absolute(path), self._native)
+        if self._linux and opened.facts and (opened.facts.linux_needed or (0, 0, 0)) > self._linux:
+            return _FOR_A_NEWER_KERNEL
+        return opened
 
     def _is_dir(self, path: str) -> bool:
         return self._files.is_dir(self._settings.absolute(path))

@@ -29,11 +29,13 @@ class Found:
 
 
 def expand(text: str, *, origin: str, system: System) -> str:
-    """Replace $ORIGIN, $LIB and $PLATFORM."""
+    """Replace $ORIGIN, $LIB and $PLATFORM; text with a token that has no value becomes empty, and is no path then."""
     if "$" not in text:
         return text
     values = {"ORIGIN": origin, "LIB": system.lib, "PLATFORM": system.platform}
-    return _TOKEN.sub(lambda match: values[match[1] or match[2]], text)
+    if any(values[match[1] or match[2]] is None for match in _TOKEN.finditer(text)):
+        return ""
+    return _TOKEN.sub(lambda match: values[match[1] or match[2]] or "", text)
 
 
 def split_path(text: str, *, separators: str, origin: str, system: System) -> tuple[str, ...]:
@@ -44,8 +46,9 @@ def split_path(text: str, *, separators: str, origin: str, system: System) -> tu
     """
     if not text:
         return ()
-    elements = (expand(element, origin=origin, system=system) for element in re.split(f"[{separators}]", text))
-    return tuple(dict.fromkeys(_with_slash(element) for element in elements))
+    written = re.split(f"[{separators}]", text)
+    expanded = ((element, expand(element, origin=origin, system=system)) for element in written)
+    return tuple(dict.fromkeys(_with_slash(value) for element, value in expanded if value or not element))
 
 
 def _with_slash(directory: str) -> str:
@@ -65,12 +68,19 @@ def try_directories(
     *,
     open_path: Callable[[str], Opened],
     is_dir: Callable[[str], bool],
+    goes_past: tuple[int, ...],
 ) -> tuple[Found | None, bool]:
-    """Return (what ends the search in this list, whether a file of the other ELF class was passed over)."""
+    """Return (what ends the search in this list, whether a file of the other ELF class was passed over).
+
+    An error that stops the list counts only where it is the last one that a directory gave: what a subdirectory said is
+    forgotten when the directory itself is tried (`open_path` looks at errno once a directory). `goes_past` are the
+    errnos that do not stop it.
+    """
     other_class = False
     for directory in directories:
         if not is_dir(directory):
             continue
+        opened: Opened | None = None
         for subdirectory in subdirectories:
             if subdirectory and not is_dir(directory + subdirectory):
                 continue
@@ -78,7 +88,7 @@ def try_directories(
             opened = open_path(path)
             if opened.verdict in (Verdict.GOOD, Verdict.FATAL):
                 return Found(path, opened), other_class
-            if opened.verdict is Verdict.STOPS_LIST:
-                return None, other_class
             other_class |= opened.verdict is Verdict.OTHER_CLASS
+        if opened is not None and opened.errno not in goes_past:
+            return None, other_class
     return None, other_class

@@ -29,6 +29,7 @@ _FIRST_READ_BYTES = 4096
 _MAX_SEGMENTS = 1024
 _MAX_STRING_BYTES = 65536
 _STRING_READ_BYTES = 256
+_WHOLE_STRINGS_BYTES = 16384
 
 
 class Layout(NamedTuple):
@@ -113,18 +114,27 @@ class Segments:
         entry = self.layout.segment
         if entry_bytes != entry.size:
             raise ElfError(f"program headers of {entry_bytes} bytes, {entry.size} expected")
+        if offset + count * entry.size > self._reader.size:
+            raise ElfError("cannot read file data")  # the loader's words for program headers outside of the file
         if count > _MAX_SEGMENTS:
             raise ElfError(f"{count} program headers, more than the {_MAX_SEGMENTS} that are read")
         table = self.file_range(offset, count * entry.size)
         if len(table) != count * entry.size:
-            raise ElfError("program headers lie outside the file")
+            raise ElfError("cannot read file data")
         if self.layout.bits == 64:
             return tuple(Segment(t, f, o, a, fs, ms, al) for t, f, o, a, _, fs, ms, al in entry.iter_unpack(table))
         return tuple(Segment(t, f, o, a, fs, ms, al) for t, o, a, _, fs, ms, f, al in entry.iter_unpack(table))
 
     def first(self, kind: int) -> Segment | None:
-        """Return the first segment of this type."""
+        """Return the first segment of this type, which is the one that the kernel takes."""
         for segment in self.all:
+            if segment.type == kind:
+                return segment
+        return None
+
+    def last(self, kind: int) -> Segment | None:
+        """Return the last segment of this type, which is the one that the loader ends up with."""
+        for segment in reversed(self.all):
             if segment.type == kind:
                 return segment
         return None
@@ -184,7 +194,7 @@ class StringTable:
         self._segments = segments
         self._address = address
         self._size_bytes = size_bytes
-        self._whole = segments.at(address, size_bytes) if size_bytes <= 2048 else None
+        self._whole = segments.at(address, size_bytes) if size_bytes <= _WHOLE_STRINGS_BYTES else None
 
     def at(self, offset: int) -> str:
         """Return one string; bytes that are not UTF-8 become surrogates, as in file names of Python."""

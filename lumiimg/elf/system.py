@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.cache import CACHE_PATH, MAX_CACHE_BYTES, LoaderCache, parse_cache
 from lumiimg.elf.facts import read_elf
+from lumiimg.elf.hwcaps import platform
 from lumiimg.elf.reader import ElfError
 from lumiimg.errors import BadInputError
 
@@ -29,13 +30,13 @@ _LOADER_OF_MACHINE = {
     (22, 64): "/lib/ld64.so.1",
     (243, 64): "/lib/ld-linux-riscv64-lp64d.so.1",
 }
-_PLATFORM_OF_MACHINE = {62: "x86_64", 183: "aarch64", 22: "z900", 3: "i686"}
 _DEBIAN_NAME_OF_MACHINE = {62: "x86_64-linux-gnu", 183: "aarch64-linux-gnu", 3: "i386-linux-gnu"}
 _MUSL_LOADERS = ("/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1")
 _SHELLS = ("/bin/sh", "/usr/bin/env", "/bin/ls", "/bin/busybox")
 
 _DIRECTORY = re.compile(rb"/(?:[\x21-\x7e]*/)?[\x21-\x7e]*lib[\x21-\x7e]*/")
 _MAX_DIRECTORY_BYTES = 256
+_MAX_CANDIDATES = 10_000
 _RELEASE = re.compile(rb"(?:GNU C Library|ld\.so) \([^)\n]*\) (?:stable|development) release version (\d+\.\d+)")
 _GLIBC_DEFINITION = re.compile(r"GLIBC_2\.(\d+)$")
 _MAX_LOADER_BYTES = 8 << 20
@@ -52,8 +53,8 @@ class System:
     """Default directories, each with a slash at the end, in the order of the search."""
     lib: str
     """`$LIB`."""
-    platform: str
-    """`$PLATFORM`."""
+    platform: str | None
+    """`$PLATFORM`, of a CPU that is not one of Intel; None where it is not known."""
     glibc_minor: int | None
     """35 for glibc 2.35; None where it cannot be told."""
     cache: LoaderCache | None
@@ -72,12 +73,13 @@ def read_system(fs: FileSystem, native: Native, interpreter: str | None) -> Syst
     cache, problem = _read_cache(fs)
     if problem:
         warnings.append(problem)
-    version = glibc_version(fs)
+    own = _RELEASE.search(data)
+    version = own[1].decode("ascii") if own else glibc_version(fs)
     return System(
         loader=loader,
         directories=directories,
         lib=directories[0].strip("/"),
-        platform=_PLATFORM_OF_MACHINE.get(native.machine, "unknown"),
+        platform=platform(native.machine, (), intel=False),
         glibc_minor=int(version.split(".")[1]) if version else None,
         cache=cache,
         warnings=tuple(warnings),
@@ -85,16 +87,24 @@ def read_system(fs: FileSystem, native: Native, interpreter: str | None) -> Syst
 
 
 def _compiled_directories(loader: bytes) -> tuple[str, ...]:
-    """Return the longest run of C strings that are library directories with a slash at both ends; in linear time."""
+    """Return the longest run of C strings that are library directories with a slash at both ends; in linear time.
+
+    The same run is there twice in newer loaders; the first will do.
+    """
     best: list[bytes] = []
     run: list[bytes] = []
-    for part in loader.split(b"\0"):
-        if len(part) <= _MAX_DIRECTORY_BYTES and _DIRECTORY.fullmatch(part):
-            run.append(part)
-            # The same run is there twice in newer loaders; the first will do.
-            best = list(run) if len(run) > len(best) else best
-        else:
-            run = []
+    run_end = -1
+    end = loader.find(b"/\0")
+    for _ in range(_MAX_CANDIDATES):
+        if end < 0:
+            break
+        start = loader.rfind(b"\0", max(0, end - _MAX_DIRECTORY_BYTES), end) + 1
+        part = loader[start : end + 1]
+        if _DIRECTORY.fullmatch(part):
+            run = [*run, part] if start == run_end else [part]
+            run_end = end + 2
+            best = run if len(run) > len(best) else best
+        end = loader.find(b"/\0", end + 1)
     return tuple(part.decode("ascii") for part in best)
 
 

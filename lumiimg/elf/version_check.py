@@ -1,7 +1,9 @@
 """Whether the loaded libraries define the symbol versions that others need.
 
 glibc `elf/dl-version.c`: every need of every object is compared, by name, with the definitions of the library that was
-loaded for it, before any code of it runs. A name that is defined says nothing about the symbols behind it.
+loaded for it, before any code of it runs. A name that is defined says nothing about the symbols behind it. The library
+is the one that was asked for by the name in the need, or has the soname that some object asked for; a soname that
+nobody asked for finds nothing (`find_needed`, `_dl_name_match_p`), and ld.so stops at an assertion.
 """
 
 from __future__ import annotations
@@ -64,8 +66,10 @@ class VersionCheck:
                 self.errors.append(str(missing))
 
     def _check_relr(self, loaded: LoadedObject) -> None:
-        if not loaded.facts.has_relr or (self._glibc_minor or _FIRST_MINOR_WITH_RELR) < _FIRST_MINOR_WITH_RELR:
+        """Refuse DT_RELR in a file that was not linked to ask for a C library that knows it."""
+        facts = loaded.facts
+        if not facts.has_relr or (self._glibc_minor or _FIRST_MINOR_WITH_RELR) < _FIRST_MINOR_WITH_RELR:
             return
-        of_libc = [need.name for need in loaded.facts.version_needs if need.file.startswith(_LIBC_PREFIX)]
-        if of_libc and _RELR_VERSION not in of_libc:
+        needs_libc = any(name.startswith(_LIBC_PREFIX) for name in facts.needed)
+        if facts.version_needs and needs_libc and _RELR_VERSION not in {need.name for need in facts.version_needs}:
             self.errors.append(f"{loaded.path}: DT_RELR without {_RELR_VERSION} dependency")

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from lumiimg.elf.hwcaps import levels_of_cpu
+from lumiimg.elf.rules import Settings
 from tests.tools import needs
+
+if TYPE_CHECKING:
+    from lumiimg.elf.objects import LoadOutcome
 
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 
@@ -68,3 +76,147 @@ def ask_loader(path: Path, environment: dict[str, str] | None = None, *, cwd: Pa
             continue
         printed[name if arrow else found] = None if found == "not found" else found
     return Answer(printed, done.stderr)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What `LD_TRACE_LOADED_OBJECTS=1 ld.so FILE` says, in its order; the loader's own line has its path as its name."""
+
+    found: tuple[tuple[str, str], ...]
+    missing: tuple[str, ...]
+    words: frozenset[str]
+    """What is on standard error, without the name of the program in front."""
+    is_static: bool
+    """It said `statically linked` and listed nothing."""
+    is_fatal: bool
+    """It gave up before it listed anything."""
+    crashed: bool = False
+
+
+def read_trace(path: str, out: str, err: str, *, crashed: bool = False) -> Trace:
+    found: list[tuple[str, str]] = []
+    missing: list[str] = []
+    for line in filter(None, map(str.strip, out.splitlines())):
+        name, arrow, rest = line.partition(" => ")
+        if name.startswith("linux-vdso") or line == "statically linked":
+            continue
+        if rest == "not found":
+            missing.append(name)
+            continue
+        where = (rest if arrow else name).rpartition(" (0x")[0]
+        found.append((name if arrow and "/ld-linux" not in where else where, where))
+    words = set[str]()
+    fatal = False
+    for line in err.splitlines():
+        before, gave_up, after = line.partition(": error while loading shared libraries: ")
+        fatal |= bool(gave_up)
+        words.add(after if gave_up else line.removeprefix(f"{path}: "))
+        assert not gave_up or before
+    return Trace(tuple(found), tuple(missing), frozenset(words), "statically linked" in out, fatal, crashed)
+
+
+def trace(path: Path | str, environment: dict[str, str] | None = None, *, cwd: Path | None = None) -> Trace:
+    """Ask the loader of this machine."""
+    if not Path(LOADER).exists():
+        needs(LOADER)
+    done = subprocess.run(
+        [LOADER, path],
+        capture_output=True,
+        check=False,
+        cwd=cwd,
+        env={"LD_TRACE_LOADED_OBJECTS": "1", "LC_ALL": "C", **(environment or {})},
+    )
+    out, err = (text.decode("utf-8", "surrogateescape") for text in (done.stdout, done.stderr))
+    return read_trace(str(path), out, err, crashed=done.returncode < 0)
+
+
+def assert_same(outcome: LoadOutcome, real: Trace) -> None:
+    """The model must say what the loader says: names, paths and order, what is missing, every word of trouble."""
+    lost = ("cannot open shared object file", "wrong ELF class")
+    # a trace goes on without a library that is not there, and ends before the CPU is compared
+    of_model = {word for word in outcome.errors if not any(part in word for part in (*lost, "CPU ISA level"))}
+    if real.is_fatal:
+        assert real.words <= set(outcome.errors), (real.words, outcome.errors)
+        return
+    assert not real.crashed, "ld.so crashed"
+    assertion = [word for word in real.words if word.startswith("Inconsistency detected by ld.so")]
+    if assertion:
+        assert any("assertion" in word for word in outcome.errors), (assertion, outcome.errors)
+        return
+    if not real.is_static:
+        listed = tuple(
+            (each.path if "/ld-linux" in each.path else each.name, each.path) for each in outcome.objects[1:]
+        )
+        assert listed == real.found, (listed, real.found)
+        missing = tuple(missing.name for missing in outcome.missing)
+        assert missing == real.missing, (missing, real.missing)
+    assert of_model | set(outcome.warnings) == real.words, (of_model | set(outcome.warnings)) ^ real.words
+
+
+def settings_here(environment: dict[str, str], cwd: Path | None = None) -> Settings:
+    """What the loader of this machine gets: its CPU, and the environment of a question."""
+    cpuinfo = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "").split()
+    return Settings(
+        library_path=environment.get("LD_LIBRARY_PATH"),
+        preload=(environment["LD_PRELOAD"],) if "LD_PRELOAD" in environment else (),
+        cwd=str(cwd or Path.cwd()),
+        hwcaps=levels_of_cpu(flags),
+        intel="GenuineIntel" in cpuinfo,
+    )
+
+
+_OBJECTS: dict[str, Path] = {}
+
+
+def compiled(source: str) -> Path:
+    """Return an object file, made once."""
+    if source not in _OBJECTS:
+        needs("gcc", "ld")
+        folder = tempfile.TemporaryDirectory(prefix="lumiimg-elf-")  # for as long as the tests run
+        atexit.register(folder.cleanup)
+        path = Path(folder.name) / "o.o"
+        subprocess.run(
+            ["gcc", "-x", "c", "-", "-c", "-fPIC", "-ftls-model=initial-exec", "-o", path],
+            input=source.encode(),
+            check=True,
+        )
+        _OBJECTS[source] = path
+    return _OBJECTS[source]
+
+
+def so(path: Path, *arguments: str | Path, source: str = "int f;", soname: str | None = None) -> Path:
+    """Link a shared library with ld alone, which takes a tenth of the time of gcc."""
+    return _linked(path, "-shared", "-soname", path.name if soname is None else soname, *arguments, source=source)
+
+
+def exe(path: Path, *arguments: str | Path, source: str = "void start(void) {}") -> Path:
+    return _linked(
+        path,
+        "-pie",
+        "-dynamic-linker",
+        LOADER,
+        "-e",
+        "start",
+        "--unresolved-symbols=ignore-all",
+        *arguments,
+        source=source,
+    )
+
+
+def _linked(path: Path, *arguments: str | Path, source: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        ["ld", "-z", "noexecstack", "--no-as-needed", "-o", path, compiled(source), *arguments],
+        check=True,
+        capture_output=True,
+    )
+    return path
+
+
+def old_rpath(*directories: str | Path) -> tuple[str, str, str]:
+    return "--disable-new-dtags", "-rpath", ":".join(map(str, directories))
+
+
+def new_runpath(*directories: str | Path) -> tuple[str, str, str]:
+    return "--enable-new-dtags", "-rpath", ":".join(map(str, directories))

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from lumiimg.elf.files import Files
-from lumiimg.elf.hwcaps import levels_of_cpu
 from lumiimg.elf.loader import Process
-from lumiimg.elf.rules import Settings
 from lumiimg.elf.system import glibc_version, libc_kind
 from lumiimg.image import open_image
-from tests.unit.elf_builder import LOADER, ask_loader
+from tests.unit.elf_builder import LOADER, assert_same, settings_here, trace
 
-_SAMPLE = 60
+_SAMPLE = 1200
 
 
 def _elf_files() -> list[Path]:
@@ -30,21 +28,14 @@ def _elf_files() -> list[Path]:
 
 
 @pytest.mark.skipif(not Path(LOADER).exists(), reason="no glibc of x86-64 here")
-def test_names_order_and_paths_are_those_of_ld_so() -> None:
-    cpuinfo = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    flags = next(line for line in cpuinfo.splitlines() if line.startswith("flags")).split()
-    settings = Settings(hwcaps=levels_of_cpu(flags))
+def test_names_order_paths_and_words_are_those_of_ld_so() -> None:
     with open_image(Path("/")) as image:
         files = Files(image.root)
         for path in _elf_files():
-            outcome = Process(image.root, settings, files=files).start(str(path))
-            real = ask_loader(path)
-            if " error while loading " in real.errors:
-                assert outcome.errors[0] in real.errors
-                continue
-            found = [lib.path for lib in outcome.objects[1:]]
-            assert found == [where for where in real.printed.values() if where not in (None, "statically linked")], path
-            assert {m.name for m in outcome.missing} == {n for n, where in real.printed.items() if where is None}, path
+            real = trace(path, cwd=Path("/"))
+            outcome = Process(image.root, settings_here({}, Path("/")), files=files).start(str(path))
+            if not real.crashed:  # ld.so falls over a few programs that are linked to its own addresses
+                assert_same(outcome, real)
 
 
 @pytest.mark.skipif(not Path(LOADER).exists(), reason="no glibc of x86-64 here")

@@ -347,3 +347,11 @@ def test_dlopen_of_a_library_with_an_executable_stack_is_refused_since_2_41(tmp_
         assert minor is not None
         outcome = process.dlopen(str(tmp_path / "libstack.so"))
     assert outcome.ok == (minor < 41)
+
+
+def test_fifo_in_place_of_a_library_is_an_error(tmp_path: Path) -> None:
+    good = library(tmp_path / "good/liba.so")
+    (tmp_path / "bad").mkdir()
+    os.mkfifo(tmp_path / "bad/liba.so")  # the real loader would not come back from this
+    outcome = _model(program(tmp_path / "prog", good, *runpath(tmp_path / "bad", tmp_path / "good")), {})
+    assert outcome.errors[0].startswith(f"{tmp_path}/bad/liba.so: no regular file")

@@ -1,0 +1,309 @@
+"""dlopen: a small C program calls it and says what happened; the model must say the same, in the same words."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lumiimg.elf.loader import Process
+from lumiimg.elf.objects import FoundBy, LoadOutcome
+from lumiimg.elf.static_tls import StaticTls
+from lumiimg.image import open_image
+from tests.tools import needs
+from tests.unit.elf_builder import exe, new_runpath, old_rpath, settings_here, so
+from tests.unit.test_elf_rules_table import _versioned, entry_at, patched
+
+_CALLER = "#include <dlfcn.h>\nvoid *call(const char *name) { return dlopen(name, RTLD_NOW); }"
+_OPENER = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+void *call(const char *name);
+static int seen(struct dl_phdr_info *info, size_t size, void *data) {
+    printf("has %s\n", info->dlpi_name);
+    return 0;
+}
+int main(int argc, char **argv) {
+    dl_iterate_phdr(seen, 0);
+    for (int i = 1; i < argc; i++) {
+        void *found = argv[i][0] == '@' ? call(argv[i] + 1) : dlopen(argv[i], RTLD_NOW);
+        puts("--");
+        if (!found) printf("error %s\n", dlerror());
+        dl_iterate_phdr(seen, 0);
+    }
+    return 0;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What one dlopen did."""
+
+    new: tuple[str, ...]
+    error: str | None
+
+
+class Machine:
+    """The program, and the library from which it can call dlopen too (`@name`)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._objects: dict[str, Path] = {}
+
+    def build(self, tmp: Path, *, caller: tuple[str, ...] = (), program: tuple[str, ...] = ()) -> Path:
+        lib = tmp / "libcaller.so"
+        self._link(lib, "-shared", "-Wl,-soname,libcaller.so", *caller, source=_CALLER)
+        paths = program or (f"-Wl,-rpath,{tmp}", "-Wl,--enable-new-dtags")
+        return self._link(tmp / "opener", lib, *paths, source=_OPENER)
+
+    def _link(self, path: Path, *arguments: str | Path, source: str) -> Path:
+        compiled = self._objects.get(source)
+        if compiled is None:
+            compiled = self._objects[source] = self.folder / f"{len(self._objects)}.o"
+            subprocess.run(["gcc", "-x", "c", "-", "-c", "-fPIC", "-o", compiled], input=source.encode(), check=True)
+        subprocess.run(["gcc", "-Wl,--no-as-needed", compiled, *arguments, "-ldl", "-o", path], check=True)
+        return path
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    needs("gcc", "ld")
+    return Machine(tmp_path_factory.mktemp("opener"))
+
+
+def ask(program: Path, *names: str, cwd: Path | None = None) -> list[Opened]:
+    done = subprocess.run([program, *names], capture_output=True, check=True, cwd=cwd, env={"LC_ALL": "C"})
+    before: list[str] = []
+    answers: list[Opened] = []
+    for index, part in enumerate(done.stdout.decode("utf-8", "surrogateescape").split("--\n")):
+        there = re.findall(r"^has (.*)$", part, re.MULTILINE)
+        error = re.search(r"^error (.*)$", part, re.MULTILINE)
+        if index:
+            answers.append(Opened(tuple(name for name in there if name not in before), error[1] if error else None))
+        before = there
+    return answers
+
+
+def same(program: Path, *names: str, cwd: Path | None = None) -> list[LoadOutcome]:
+    """Ask both; what is loaded and the first error must be equal, dlopen by dlopen."""
+    with open_image(Path("/")) as image:
+        process = Process(image.root, settings_here({}, cwd))
+        assert process.start(str(program), by_kernel=True).ok
+        caller = process.find("libcaller.so")
+        outcomes = [process.dlopen(name.lstrip("@"), caller if name.startswith("@") else None) for name in names]
+    said = [
+        Opened(
+            () if outcome.errors else tuple(each.path for each in outcome.objects),
+            outcome.errors[0] if outcome.errors else None,
+        )
+        for outcome in outcomes
+    ]
+    assert said == ask(program, *names, cwd=cwd)
+    return outcomes
+
+
+def test_runpath_of_the_caller_and_not_of_the_program(machine: Machine, tmp_path: Path) -> None:
+    so(tmp_path / "mine/liba.so")
+    program = machine.build(tmp_path, caller=(f"-Wl,-rpath,{tmp_path}/mine",))
+    same(program, "liba.so", "@liba.so")
+
+
+def test_rpath_of_the_caller_is_not_passed_on_to_what_is_opened(machine: Machine, tmp_path: Path) -> None:
+    libb = so(tmp_path / "mine/libb.so")
+    so(tmp_path / "mine/liba.so", libb)
+    program = machine.build(tmp_path, caller=("-Wl,--disable-new-dtags", f"-Wl,-rpath,{tmp_path}/mine"))
+    assert same(program, "@libb.so")[0].ok
+    assert not same(program, "@liba.so")[0].ok
+
+
+def test_rpath_of_the_program_is(machine: Machine, tmp_path: Path) -> None:
+    so(tmp_path / "liba.so", so(tmp_path / "libb.so"))
+    program = machine.build(tmp_path, program=("-Wl,--disable-new-dtags", f"-Wl,-rpath,{tmp_path}"))
+    same(program, "@liba.so", "libb.so")
+
+
+def test_what_is_loaded_is_not_loaded_again(machine: Machine, tmp_path: Path) -> None:
+    liba = so(tmp_path / "liba.so")
+    (tmp_path / "link.so").symlink_to("liba.so")
+    so(tmp_path / "other/liba.so")
+    program = machine.build(tmp_path)
+    names = ("liba.so", str(liba), f"{tmp_path}/link.so", "link.so", f"{tmp_path}/other/../liba.so")
+    outcomes = same(program, *names)
+    assert [outcome.found_by for outcome in outcomes[1:]] == [FoundBy.ALREADY_LOADED] * 4
+    same(program, f"{tmp_path}/other/liba.so", "liba.so", str(liba))
+
+
+def test_soname_of_a_loaded_library_serves_the_need_of_a_plugin(machine: Machine, tmp_path: Path) -> None:
+    so(tmp_path / "any-name.so", soname="libfabric.so.1")
+    need = so(tmp_path / "own/libfabric.so.1")
+    so(tmp_path / "libplugin.so", need, *new_runpath(tmp_path / "own"))
+    program = machine.build(tmp_path)
+    same(program, "any-name.so", "libplugin.so")
+    same(program, "libplugin.so", "any-name.so")
+
+
+def test_paths(machine: Machine, tmp_path: Path) -> None:
+    so(tmp_path / "sub/liba.so")
+    program = machine.build(tmp_path)
+    same(program, "sub/liba.so", "./sub/liba.so", cwd=tmp_path)
+    same(program, "$ORIGIN/sub/liba.so", f"{tmp_path}/sub/liba.so")
+    same(program, "$ORIGIN/none.so", "$ORIGIN", "${LIB}x.so", f"{tmp_path}/none.so", "@$ORIGIN/none.so")
+
+
+def test_missing_libraries(machine: Machine, tmp_path: Path) -> None:
+    gone = so(tmp_path / "libgone.so")
+    so(tmp_path / "libneeds.so", so(tmp_path / "libok.so"), gone, *new_runpath(tmp_path))
+    gone.unlink()
+    program = machine.build(tmp_path)
+    same(program, "libnowhere.so", "libneeds.so", "libok.so", "libneeds.so")
+
+
+def test_a_dlopen_that_fails_leaves_nothing_behind(machine: Machine, tmp_path: Path) -> None:
+    gone = so(tmp_path / "libgone.so")
+    first = so(tmp_path / "one/libx.so")
+    so(tmp_path / "libneeds.so", first, gone, *new_runpath(tmp_path, tmp_path / "one"))
+    so(tmp_path / "two/libx.so")
+    gone.unlink()
+    program = machine.build(tmp_path, program=(f"-Wl,-rpath,{tmp_path}:{tmp_path}/two",))
+    same(program, "libneeds.so", "libx.so")
+
+
+def test_files_that_cannot_be_opened_so(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "text.so").write_text("INPUT(liba.so)\n" * 9)
+    (tmp_path / "empty.so").touch()
+    (tmp_path / "folder.so").mkdir()
+    (tmp_path / "loop.so").symlink_to("loop.so")
+    so(tmp_path / "libnoopen.so", "-z", "nodlopen")
+    needs_it = so(tmp_path / "libneeds.so", tmp_path / "libnoopen.so", *new_runpath(tmp_path))
+    small = patched(so(tmp_path / "small.so"), 4, b"\1")
+    other = patched(so(tmp_path / "other.so"), 18, b"\xb7\0")
+    patched(so(tmp_path / "fixed.so"), 16, b"\2")
+    pie = exe(tmp_path / "pie")
+    program = machine.build(tmp_path)
+    same(program, "text.so", "empty.so", "folder.so", "loop.so", f"{tmp_path}/loop.so", "libnoopen.so", str(needs_it))
+    same(program, "small.so", str(small), "other.so", str(other), "fixed.so", str(pie), f"{tmp_path}/folder.so")
+
+
+def test_versions(machine: Machine, tmp_path: Path) -> None:
+    new = _versioned(tmp_path / "new/libv.so", "V1", "V2")
+    calls = "int g_V2(void); void f(void) { g_V2(); }"
+    so(tmp_path / "libuser.so", new, *new_runpath(tmp_path / "old"), source=calls)
+    so(tmp_path / "libgood.so", new, *new_runpath(tmp_path / "new"), source=calls)
+    _versioned(tmp_path / "old/libv.so", "V1")
+    program = machine.build(tmp_path)
+    same(program, "libuser.so", "libgood.so", "libuser.so")
+
+
+@pytest.mark.parametrize("level", ["2", "3", "4", "9"])
+def test_level_of_the_cpu(machine: Machine, tmp_path: Path, level: str) -> None:
+    path = so(tmp_path / "liba.so", "-z", "x86-64-v3")
+    mark = path.read_bytes().index(b"\x02\x80\x00\xc0\x04\0\0\0") + 8
+    patched(path, mark, (1 << (int(level) - 1)).to_bytes(4, "little"))
+    same(machine.build(tmp_path), "liba.so")
+
+
+def test_executable_stack(machine: Machine, tmp_path: Path) -> None:
+    so(tmp_path / "libstack.so", "-z", "execstack")
+    so(tmp_path / "libneeds.so", tmp_path / "libstack.so", *new_runpath(tmp_path))
+    nothing = so(tmp_path / "libnothing.so")
+    header = next(at for at in range(64, 2000, 56) if nothing.read_bytes()[at : at + 4] == b"\x51\xe5\x74\x64")
+    patched(nothing, header, b"\0\0\0\x60")
+    program = machine.build(tmp_path)
+    same(program, "libstack.so", "libneeds.so", "libnothing.so")
+    loose = machine.build(tmp_path, program=("-Wl,-z,execstack", "-Wl,--no-warn-execstack", f"-Wl,-rpath,{tmp_path}"))
+    same(loose, "libstack.so", "libneeds.so", "libnothing.so")
+
+
+def _tls(path: Path, size: int, align: int = 1) -> Path:
+    # a name of its own: the first definition of the process would serve all of one name
+    name = f"{path.stem}_{size}"
+    source = (
+        f"__thread char {name}[{size}] __attribute__((aligned({align}))); char *f_{name}(void) {{ return {name}; }}"
+    )
+    return so(path, source=source)
+
+
+def _room(program: Path) -> int:
+    with open_image(Path("/")) as image:
+        process = Process(image.root, settings_here({}))
+        process.start(str(program), by_kernel=True)
+        assert process._tls is not None
+        return process._tls.free_bytes
+
+
+def test_static_tls_has_room_to_the_last_byte(machine: Machine, tmp_path: Path) -> None:
+    program = machine.build(tmp_path)
+    room = _room(program)
+    assert room >= 1664
+    _tls(tmp_path / "libfits.so", room)
+    _tls(tmp_path / "libtoobig.so", room + 1)
+    _tls(tmp_path / "libone.so", 1)
+    assert [outcome.ok for outcome in same(program, "libtoobig.so", "libfits.so", "libone.so")] == [False, True, False]
+
+
+@pytest.mark.parametrize("sizes", [(1000, 600, 100), (500, 500, 500, 200), (24, 1600, 33, 16)])
+def test_static_tls_is_used_up(machine: Machine, tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    for index, size in enumerate(sizes):
+        _tls(tmp_path / f"lib{index}.so", size, align=16)
+    program = machine.build(tmp_path)
+    same(program, *(f"lib{index}.so" for index in range(len(sizes))))
+
+
+def test_static_tls_of_libraries_at_the_start_takes_nothing(machine: Machine, tmp_path: Path) -> None:
+    big = _tls(tmp_path / "libbig.so", 100_000, align=128)
+    program = machine.build(tmp_path, program=(str(big), f"-Wl,-rpath,{tmp_path}"))
+    room = _room(program)
+    _tls(tmp_path / "libfits.so", room // 64 * 64, align=64)
+    _tls(tmp_path / "libtoobig.so", room + 1)
+    _tls(tmp_path / "libaligned.so", 16, align=256)
+    assert same(program, "libtoobig.so", "libaligned.so", "libfits.so")[2].ok
+
+
+def test_dynamic_tls_has_no_limit(machine: Machine, tmp_path: Path) -> None:
+    path = _tls(tmp_path / "liba.so", 100_000)
+    at = entry_at(path, 30)  # DT_FLAGS
+    patched(path, at, b"\xf0\xff\xff\x6f")  # some tag that nobody knows
+    with open_image(Path("/")) as image:
+        process = Process(image.root, settings_here({}))
+        process.start(str(machine.build(tmp_path)), by_kernel=True)
+        assert process.dlopen("liba.so").ok
+
+
+def test_other_machines_are_not_judged() -> None:
+    from lumiimg.elf.facts import ElfFacts  # noqa: PLC0415
+
+    facts = ElfFacts(64, True, 183, 3, True, flags=0x10, tls_size_bytes=9999, tls_align=8)
+    assert StaticTls(183, (), 36).take(facts)
+
+
+def test_circle_of_needs(machine: Machine, tmp_path: Path) -> None:
+    liba = so(tmp_path / "liba.so")
+    libb = so(tmp_path / "libb.so", liba, *new_runpath(tmp_path))
+    so(liba, libb, *old_rpath(tmp_path))
+    same(machine.build(tmp_path), "libb.so", "liba.so")
+
+
+def test_filters(machine: Machine, tmp_path: Path) -> None:
+    so(tmp_path / "libfiltee.so")
+    so(tmp_path / "liba.so", "-f", "libfiltee.so", "-f", "libnowhere.so", *new_runpath(tmp_path))
+    so(tmp_path / "libb.so", "-F", "libnowhere.so", *new_runpath(tmp_path))
+    same(machine.build(tmp_path), "liba.so", "libb.so")
+
+
+def test_more_objects_than_are_followed_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("lumiimg.elf.loader._MAX_OBJECTS", 3)
+    libs = [so(tmp_path / f"lib{n}.so", *new_runpath(tmp_path)) for n in range(4)]
+    program = exe(tmp_path / "prog", libs[0], *new_runpath(tmp_path))
+    so(libs[0], libs[1], *new_runpath(tmp_path))
+    so(libs[1], libs[2], *new_runpath(tmp_path))
+    with open_image(Path("/")) as image:
+        outcome = Process(image.root).start(str(program))
+    assert any("more than 3 objects" in error for error in outcome.errors)
+    assert os.fspath(tmp_path)

@@ -1,0 +1,106 @@
+"""Roots of damaged libraries: the model ends, soon, and says what is wrong; no other error comes out of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lumiimg.elf.loader import Process
+from lumiimg.elf.reader import BytesReader
+from lumiimg.elf.rules import Settings
+
+_LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
+_NAMES = ("libz.so.1", "libgcc_s.so.1", "liblzma.so.5", "libcap.so.2", "libm.so.6", "libc.so.6", "libzstd.so.1")
+_LOADER = "/lib64/ld-linux-x86-64.so.2"
+
+
+class _File(BytesReader):
+    def __init__(self, path: str, data: bytes) -> None:
+        super().__init__(data)
+        self.identity = path
+
+    def close(self) -> None:
+        pass
+
+
+class _Root:
+    """A root file system in memory."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+
+    def open(self, path: str) -> _File:
+        path = os.path.normpath(path)
+        if path not in self.files:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return _File(path, self.files[path])
+
+    def is_dir(self, path: str) -> bool:
+        start = os.path.normpath(path).rstrip("/") + "/"
+        return any(name.startswith(start) for name in self.files)
+
+    def resolve(self, path: str) -> str:
+        return os.path.normpath(path)
+
+
+def _files() -> dict[str, bytes]:
+    paths = {str(_LIBRARIES / name): _LIBRARIES / name for name in _NAMES}
+    paths |= {_LOADER: Path(_LOADER), "/prog": Path("/bin/ls"), "/etc/ld.so.cache": Path("/etc/ld.so.cache")}
+    return {name: path.read_bytes() for name, path in paths.items() if path.exists()}
+
+
+_FILES = _files()
+# the header, the program headers and what comes first in the file are what a loader reads
+_CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(sorted(_FILES)),
+        st.one_of(st.integers(0, 1000), st.integers(0, 9000), st.integers(0, 200_000)),
+        st.one_of(
+            st.binary(min_size=1, max_size=8),
+            st.sampled_from([b"\xff" * 8, bytes(8), b"\1\0\0\0", b"\xff\xff", b"\0\0\0\x80", b"\x7fELF"]),
+        ),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@pytest.mark.skipif(len(_FILES) < 5, reason="not the libraries of a Debian")
+@given(_CHANGES)
+@settings(max_examples=60, deadline=3000)
+def test_a_process_over_damaged_libraries_ends(changes: list[tuple[str, int, bytes]]) -> None:
+    files = dict(_FILES)
+    for name, offset, value in changes:
+        data = bytearray(files[name])
+        at = offset % len(data)
+        data[at : at + len(value)] = value
+        files[name] = bytes(data)
+    process = Process(_Root(files), Settings(library_path="$ORIGIN:/x", preload=("libz.so.1",)))
+    outcome = process.start("/prog")
+    assert outcome.ok == (not outcome.errors)
+    if outcome.ok and process.objects[0].facts.is_dynamic:
+        process.dlopen("liblzma.so.5")
+        process.dlopen("libzstd.so.1", process.find("libc.so.6"))
+
+
+def test_counts_in_a_cache_take_no_memory() -> None:
+    from lumiimg.elf.cache import parse_cache  # noqa: PLC0415
+
+    count = 1 << 16
+    names = 48 + 24 * count
+    entries = (b"\3\3\0\0" + names.to_bytes(4, "little") * 2 + bytes(12)) * count
+    head = b"glibc-ld.so.cache1.1" + count.to_bytes(4, "little") + bytes(4) + b"\2" + bytes(19)
+    data = head + entries + b"x" * 5_000_000
+    tracemalloc.start()
+    cache = parse_cache(data)
+    assert cache.lookup("x" * 5_000) is None
+    assert cache.lookup("liba.so") is None
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * len(data)

@@ -1,0 +1,461 @@
+"""A table of the loader's rules: each row is a set of tiny files, asked of the real ld.so and of the model.
+
+Names, paths, order, what is missing, and every word on standard error must be the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from lumiimg.elf.loader import Process
+from lumiimg.image import open_image
+from tests.unit.elf_builder import assert_same, exe, new_runpath, old_rpath, settings_here, so, trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Ask(NamedTuple):
+    """A program, and the environment that it is asked in."""
+
+    program: Path
+    environment: dict[str, str] = {}  # noqa: RUF012 - never changed
+    cwd: Path | None = None
+
+
+_ROWS: list[Callable[[Path], Ask]] = []
+
+
+def row(build: Callable[[Path], Ask]) -> Callable[[Path], Ask]:
+    _ROWS.append(build)
+    return build
+
+
+def compare(build: Callable[[Path], Ask], tmp_path: Path) -> None:
+    """Ask both."""
+    ask = build(tmp_path)
+    with open_image(Path("/")) as image:
+        outcome = Process(image.root, settings_here(ask.environment, ask.cwd)).start(str(ask.program))
+    assert_same(outcome, trace(ask.program, ask.environment, cwd=ask.cwd))
+
+
+def patched(path: Path, at: int, value: bytes) -> Path:
+    data = bytearray(path.read_bytes())
+    data[at : at + len(value)] = value
+    path.write_bytes(data)
+    return path
+
+
+def _headers(data: bytes) -> list[tuple[int, int]]:
+    """Return (place, type) of every program header."""
+    count = int.from_bytes(data[56:58], "little")
+    return [(64 + 56 * i, int.from_bytes(data[64 + 56 * i : 68 + 56 * i], "little")) for i in range(count)]
+
+
+def header_at(path: Path, kind: int) -> int:
+    return next(at for at, found in _headers(path.read_bytes()) if found == kind)
+
+
+def entry_at(path: Path, tag: int) -> int:
+    """Return the place of the first dynamic entry with a tag."""
+    data = path.read_bytes()
+    header = header_at(path, 2)
+    at = int.from_bytes(data[header + 8 : header + 16], "little")
+    while int.from_bytes(data[at : at + 8], "little") != tag:
+        assert data[at : at + 8] != bytes(8)
+        at += 16
+    return at
+
+
+def retagged(path: Path, tag: int, new: int) -> Path:
+    return patched(path, entry_at(path, tag), new.to_bytes(8, "little"))
+
+
+_AUXILIARY, _RUNPATH, _DEBUG = 0x7FFFFFFD, 29, 21
+
+# Where a name is searched
+
+
+@row
+def runpath_with_origin(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "bin/prog", so(tmp / "lib/liba.so"), *new_runpath("$ORIGIN/../lib")))
+
+
+@row
+def rpath_serves_the_grandchild(tmp: Path) -> Ask:
+    liba = so(tmp / "a/liba.so", so(tmp / "b/libb.so"))
+    return Ask(exe(tmp / "prog", liba, *old_rpath(tmp / "a", tmp / "b")))
+
+
+@row
+def runpath_does_not_serve_the_grandchild(tmp: Path) -> Ask:
+    liba = so(tmp / "a/liba.so", so(tmp / "b/libb.so"))
+    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp / "a", tmp / "b")))
+
+
+@row
+def own_rpath_is_ignored_beside_runpath(tmp: Path) -> Ask:
+    liba = so(tmp / "old/liba.so")
+    so(tmp / "new/liba.so")
+    prog = so(tmp / "libmain.so", liba, *old_rpath(tmp / "old"), "-f", str(tmp / "new"))
+    return Ask(retagged(prog, _AUXILIARY, _RUNPATH))
+
+
+@row
+def rpath_of_ancestors_is_ignored_beside_runpath(tmp: Path) -> Ask:
+    liba = so(tmp / "a/liba.so", so(tmp / "b/libb.so"), *new_runpath(tmp / "none"))
+    return Ask(exe(tmp / "prog", liba, *old_rpath(tmp / "a", tmp / "b")))
+
+
+@row
+def rpath_of_an_ancestor_with_runpath_is_ignored(tmp: Path) -> Ask:
+    liba = so(tmp / "a/liba.so", so(tmp / "b/libb.so"))
+    prog = so(tmp / "libmain.so", liba, *old_rpath(tmp / "b"), "-f", str(tmp / "a"))
+    return Ask(retagged(prog, _AUXILIARY, _RUNPATH))
+
+
+@row
+def empty_runpath_switches_rpath_off(tmp: Path) -> Ask:
+    prog = so(tmp / "libmain.so", so(tmp / "a/liba.so"), *old_rpath(tmp / "a"), "-f", "x")
+    at = entry_at(prog, _AUXILIARY)
+    return Ask(patched(retagged(prog, _AUXILIARY, _RUNPATH), at + 8, bytes(8)))
+
+
+@row
+def ld_library_path_beats_runpath(tmp: Path) -> Ask:
+    liba = so(tmp / "run/liba.so")
+    so(tmp / "env/liba.so")
+    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp / "run")), {"LD_LIBRARY_PATH": f"{tmp}/env"})
+
+
+@row
+def rpath_beats_ld_library_path(tmp: Path) -> Ask:
+    liba = so(tmp / "r/liba.so")
+    so(tmp / "env/liba.so")
+    return Ask(exe(tmp / "prog", liba, *old_rpath(tmp / "r")), {"LD_LIBRARY_PATH": f"{tmp}/env"})
+
+
+@row
+def nearest_rpath_comes_first(tmp: Path) -> Ask:
+    libb = so(tmp / "near/libb.so")
+    so(tmp / "far/libb.so")
+    liba = so(tmp / "far/liba.so", libb, *old_rpath(tmp / "near"))
+    return Ask(exe(tmp / "prog", liba, *old_rpath(tmp / "far")))
+
+
+@row
+def nodeflib_shuts_out_default_directories_and_their_cache_entries(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "x/libc.so.6"), "-z", "nodefaultlib"))
+
+
+@row
+def nodeflib_leaves_runpath(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "x/libc.so.6"), "-z", "nodefaultlib", *new_runpath(tmp / "x")))
+
+
+@row
+def library_of_the_system(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "x/libc.so.6"), so(tmp / "x/libm.so.6")))
+
+
+# The text of a search path
+
+
+@row
+def semicolons_part_ld_library_path(tmp: Path) -> Ask:
+    prog = exe(tmp / "prog", so(tmp / "b/liba.so"))
+    return Ask(prog, {"LD_LIBRARY_PATH": f"{tmp}/a;{tmp}/b"})
+
+
+@row
+def semicolons_do_not_part_runpath(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "b/liba.so"), *new_runpath(f"{tmp}/a;{tmp}/b")))
+
+
+@row
+def empty_element_is_the_current_directory(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "here/liba.so")), {"LD_LIBRARY_PATH": "/nowhere::/none"}, tmp / "here")
+
+
+@row
+def empty_last_element_is_the_current_directory(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "here/liba.so")), {"LD_LIBRARY_PATH": "/nowhere:"}, tmp / "here")
+
+
+@row
+def empty_ld_library_path_is_none(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "here/liba.so")), {"LD_LIBRARY_PATH": ""}, tmp / "here")
+
+
+@row
+def empty_element_of_runpath_is_the_current_directory(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "here/liba.so"), *new_runpath("/nowhere::/x")), {}, tmp / "here")
+
+
+@row
+def relative_element(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "sub/liba.so")), {"LD_LIBRARY_PATH": "./none:sub//"}, tmp)
+
+
+@row
+def relative_runpath(tmp: Path) -> Ask:
+    libb = so(tmp / "sub/deep/libb.so")
+    liba = so(tmp / "sub/liba.so", libb, *new_runpath("$ORIGIN/deep"))
+    return Ask(exe(tmp / "prog", liba, *new_runpath("sub")), {}, tmp)
+
+
+@row
+def slashes_at_the_end_are_one(tmp: Path) -> Ask:
+    prog = exe(tmp / "prog", so(tmp / "a/liba.so"))
+    return Ask(prog, {"LD_LIBRARY_PATH": f"{tmp}/a///:{tmp}/a"})
+
+
+@row
+def slashes_within_stay(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "a/liba.so")), {"LD_LIBRARY_PATH": f"{tmp}//./a/../a"})
+
+
+@row
+def root_as_a_directory(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "a/liba.so")), {"LD_LIBRARY_PATH": f"///:{tmp}/a"})
+
+
+@row
+def lib_token_and_braces(tmp: Path) -> Ask:
+    liba = so(tmp / "lib/x86_64-linux-gnu/liba.so")
+    so(tmp / "lib64/liba.so")
+    so(tmp / "lib/liba.so")
+    return Ask(exe(tmp / "prog", liba, *new_runpath("$ORIGIN/${LIB}")))
+
+
+@row
+def platform_token(tmp: Path) -> Ask:
+    for name in ("x86_64", "haswell", "xeon_phi"):
+        so(tmp / name / "liba.so")
+    return Ask(exe(tmp / "prog", tmp / "x86_64/liba.so", *new_runpath("$ORIGIN/$PLATFORM")))
+
+
+@row
+def token_in_ld_library_path_is_of_the_program(tmp: Path) -> Ask:
+    libb = so(tmp / "bin/libb.so")
+    liba = so(tmp / "bin/sub/liba.so", libb)
+    return Ask(exe(tmp / "bin/prog", liba), {"LD_LIBRARY_PATH": "$ORIGIN/sub:${ORIGIN}"})
+
+
+@row
+def token_ends_where_a_name_ends(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "a/liba.so"), *new_runpath("$ORIGINS/a:$ORIGIN_/a:$LIB2")))
+
+
+@row
+def token_before_a_dash(tmp: Path) -> Ask:
+    liba = so(tmp / "d-x/liba.so")
+    return Ask(exe(tmp / "d/prog", liba, *new_runpath("$ORIGIN-x")))
+
+
+@row
+def token_without_its_brace(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "a/liba.so"), *new_runpath("${ORIGIN/a", "$", "$$ORIGIN/a")))
+
+
+@row
+def unknown_token_is_text(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "$HOME/liba.so"), *new_runpath(f"{tmp}/$HOME")))
+
+
+# A name with a slash
+
+
+@row
+def needed_with_origin_is_opened_without_a_search(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "sub/liba.so", soname="$ORIGIN/sub/liba.so")))
+
+
+@row
+def needed_with_a_relative_path(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "sub/liba.so", soname="sub/liba.so")), {}, tmp)
+
+
+@row
+def needed_with_an_absolute_path_that_is_gone(tmp: Path) -> Ask:
+    liba = so(tmp / "sub/liba.so", soname=f"{tmp}/gone/liba.so")
+    return Ask(exe(tmp / "prog", liba, so(tmp / "libb.so"), *new_runpath(tmp)))
+
+
+@row
+def needed_with_a_token_and_no_slash_is_searched(tmp: Path) -> Ask:
+    so(tmp / "a/x86_64-linux-gnu")
+    liba = so(tmp / "a/lib.so", soname="$LIBx")
+    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp / "a")))
+
+
+# What the kernel says of a path
+
+
+@row
+def link_that_leads_in_a_circle_stops_the_list(tmp: Path) -> Ask:
+    good = so(tmp / "good/liba.so")
+    (tmp / "loop").mkdir()
+    (tmp / "loop/liba.so").symlink_to("liba.so")
+    return Ask(exe(tmp / "prog", good), {"LD_LIBRARY_PATH": f"{tmp}/loop:{tmp}/good"})
+
+
+@row
+def link_that_leads_in_a_circle_below_a_level_is_forgotten(tmp: Path) -> Ask:
+    good = so(tmp / "good/liba.so")
+    (tmp / "loop/glibc-hwcaps/x86-64-v2").mkdir(parents=True)
+    (tmp / "loop/glibc-hwcaps/x86-64-v2/liba.so").symlink_to("liba.so")
+    return Ask(exe(tmp / "prog", good), {"LD_LIBRARY_PATH": f"{tmp}/loop:{tmp}/good"})
+
+
+@row
+def name_longer_than_any_file_may_have(tmp: Path) -> Ask:
+    liba = so(tmp / "liba.so", soname="lib" + "x" * 300 + ".so")
+    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp)), {"LD_LIBRARY_PATH": str(tmp)})
+
+
+@row
+def directory_that_is_a_file(tmp: Path) -> Ask:
+    good = so(tmp / "good/liba.so")
+    (tmp / "file").touch()
+    return Ask(exe(tmp / "prog", good, *new_runpath(tmp / "file", tmp / "good")))
+
+
+@row
+def name_that_is_not_utf8(tmp: Path) -> Ask:
+    good = so(tmp / "libaaaa.so")
+    prog = exe(tmp / "prog", good, *new_runpath(tmp))
+    prog.write_bytes(prog.read_bytes().replace(b"libaaaa.so", b"lib\xff\xfe\xe9a.so"))
+    good.rename(tmp / os.fsdecode(b"lib\xff\xfe\xe9a.so"))
+    return Ask(prog)
+
+
+@row
+def end_mark_behind_the_end_of_the_dynamic_segment(tmp: Path) -> Ask:
+    liba = so(tmp / "liba.so", so(tmp / "libb.so"), *new_runpath(tmp))
+    patched(liba, header_at(liba, 2) + 32, b"\x20" + bytes(7))
+    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp)))
+
+
+@row
+def noopen_is_no_matter_at_the_start(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "liba.so", "-z", "nodlopen"), *new_runpath(tmp)))
+
+
+@row
+def executable_stack_is_no_matter_at_the_start(tmp: Path) -> Ask:
+    return Ask(exe(tmp / "prog", so(tmp / "liba.so", "-z", "execstack"), *new_runpath(tmp)))
+
+
+# The CPU
+
+
+@pytest.mark.parametrize("present", [("v2",), ("v2", "v3"), ("v2", "v3", "v4"), ("v9",)], ids=" ".join)
+def test_the_best_level_of_the_cpu_comes_first(present: tuple[str, ...], tmp_path: Path) -> None:
+    def build(tmp: Path) -> Ask:
+        for level in present:
+            so(tmp / f"glibc-hwcaps/x86-64-{level}/liba.so")
+        return Ask(exe(tmp / "prog", so(tmp / "liba.so"), *new_runpath(tmp)))
+
+    compare(build, tmp_path)
+
+
+@row
+def legacy_directories_are_for_old_versions_only(tmp: Path) -> Ask:
+    for name in ("tls", "haswell", "x86_64", "tls/x86_64", "tls/haswell/avx512_1/x86_64"):
+        so(tmp / name / "liba.so")
+    return Ask(exe(tmp / "prog", so(tmp / "liba.so"), *new_runpath(tmp)))
+
+
+# Versions
+
+
+def _versioned(path: Path, *versions: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    script = path.with_suffix(".map")
+    script.write_text("".join(f"{name} {{ global: g_{name}; }};\n" for name in versions))
+    source = "".join(f"int g_{name}(void) {{ return 0; }}\n" for name in versions)
+    return so(path, "--version-script", script, source=source)
+
+
+_CALLS_V2 = "int g_V2(void); void start(void) { g_V2(); }"
+
+
+def _needs_v2(tmp: Path) -> Path:
+    new = _versioned(tmp / "new/libv.so", "V1", "V2")
+    return exe(tmp / "prog", new, *new_runpath(tmp / "old"), source=_CALLS_V2)
+
+
+@row
+def version_that_is_there(tmp: Path) -> Ask:
+    _versioned(tmp / "old/libv.so", "V1", "V2", "V3")
+    return Ask(_needs_v2(tmp))
+
+
+@row
+def version_that_is_missing(tmp: Path) -> Ask:
+    _versioned(tmp / "old/libv.so", "V1")
+    return Ask(_needs_v2(tmp))
+
+
+@row
+def weak_version_that_is_missing(tmp: Path) -> Ask:
+    _versioned(tmp / "old/libv.so", "V1")
+    prog = _needs_v2(tmp)
+    record = re.search(rb"\x92\x05\0\0(\0\0)..", prog.read_bytes())  # Vernaux of V2; no linker option makes it weak
+    assert record
+    return Ask(patched(prog, record.start(1), b"\2\0"))
+
+
+@row
+def library_without_versions_serves_all(tmp: Path) -> Ask:
+    so(tmp / "old/libv.so", source="int g_V2(void) { return 0; }")
+    return Ask(_needs_v2(tmp))
+
+
+@row
+def base_version_serves_a_need_of_that_name(tmp: Path) -> Ask:
+    (tmp / "old").mkdir()
+    script = tmp / "old/libv.map"
+    script.write_text("W { global: g_V2; };")
+    so(tmp / "old/libv.so", "--version-script", script, source="int g_V2(void) { return 0; }", soname="V2")
+    return Ask(_needs_v2(tmp))
+
+
+@row
+def versions_of_a_library_that_is_missing(tmp: Path) -> Ask:
+    return Ask(_needs_v2(tmp))
+
+
+@row
+def versions_of_a_library_that_is_not_needed_any_more(tmp: Path) -> Ask:
+    _versioned(tmp / "old/libv.so", "V1", "V2")
+    return Ask(retagged(_needs_v2(tmp), 1, _DEBUG))
+
+
+@row
+def versions_of_a_library_whose_soname_alone_is_loaded(tmp: Path) -> Ask:
+    _versioned(tmp / "new/libv.so", "V1", "V2")
+    prog = retagged(_needs_v2(tmp), 1, _DEBUG)
+    pre = tmp / "libpre.so"
+    pre.write_bytes((tmp / "new/libv.so").read_bytes())
+    return Ask(prog, {"LD_PRELOAD": str(pre)})
+
+
+@row
+def packed_relocations_without_the_version_of_libc(tmp: Path) -> Ask:
+    (tmp / "old").mkdir()
+    libc = _versioned(tmp / "old/libc.so.6", "V2")
+    source = "static int a; int *p[4] = {&a, &a, &a, &a};" + _CALLS_V2
+    prog = exe(tmp / "prog", libc, "-z", "pack-relative-relocs", *new_runpath(tmp / "old"), source=source)
+    return Ask(prog)
+
+
+@pytest.mark.parametrize("build", _ROWS, ids=lambda build: build.__name__)
+def test_the_model_says_what_ld_so_says(build: Callable[[Path], Ask], tmp_path: Path) -> None:
+    compare(build, tmp_path)

@@ -1,0 +1,261 @@
+"""Small roots of their own: what the loader finds in one is asked under chroot, and the model must say the same.
+
+The loader of this machine is copied into each; the real ldconfig writes their caches.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lumiimg.elf.cache import parse_cache
+from lumiimg.elf.files import Files
+from lumiimg.elf.loader import Process
+from lumiimg.elf.objects import FoundBy, LoadOutcome
+from lumiimg.elf.rules import Settings
+from lumiimg.image import open_image
+from tests.tools import needs
+from tests.unit.elf_builder import (
+    LOADER,
+    Trace,
+    assert_same,
+    exe,
+    new_runpath,
+    old_rpath,
+    read_trace,
+    settings_here,
+    so,
+)
+
+_SBIN = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+_AS_ROOT = () if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a root with a loader and no library."""
+    needs("ld", "gcc", "unshare")
+    if not Path(LOADER).exists():
+        needs(LOADER)
+    if _AS_ROOT and subprocess.run([*_AS_ROOT, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no user namespaces here")
+    folder = tmp_path / "root"
+    for name in ("lib64", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "etc", "opt/a", "opt/b"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(LOADER, folder / "lib64")
+    return folder
+
+
+def ldconfig(root: Path, *directories: str) -> None:
+    program = shutil.which("ldconfig", path=_SBIN)
+    if program is None:
+        needs("ldconfig")
+    (root / "etc/ld.so.conf").write_text("".join(f"{directory}\n" for directory in directories))
+    subprocess.run([*_AS_ROOT, str(program), "-r", root], check=True, capture_output=True)
+
+
+def ask(root: Path, program: str, library_path: str | None = None) -> Trace:
+    options = ["--library-path", library_path] if library_path is not None else []
+    chroot = str(shutil.which("chroot", path=_SBIN))
+    done = subprocess.run(
+        [*_AS_ROOT, chroot, root, LOADER, "--list", *options, program],
+        capture_output=True,
+        check=False,
+        env={"PATH": _SBIN, "LC_ALL": "C"},
+    )
+    return read_trace(program, os.fsdecode(done.stdout), os.fsdecode(done.stderr))
+
+
+def same(root: Path, program: str, library_path: str | None = None) -> LoadOutcome:
+    environment = {"LD_LIBRARY_PATH": library_path} if library_path is not None else {}
+    with open_image(root) as image:
+        outcome = Process(image.root, settings_here(environment, Path("/"))).start(program)
+    assert_same(outcome, ask(root, program, library_path))
+    return outcome
+
+
+def test_directory_that_only_the_cache_knows(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"))
+    ldconfig(root, "/opt/a")
+    assert same(root, "/prog").objects[1].found_by is FoundBy.CACHE
+
+
+def test_configuration_that_the_cache_does_not_know_is_nothing(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"))
+    ldconfig(root)
+    (root / "etc/ld.so.conf").write_text("/opt/a\n")
+    assert same(root, "/prog").missing
+
+
+def test_cache_is_believed_after_its_configuration_is_gone(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"))
+    ldconfig(root, "/opt/a")
+    (root / "etc/ld.so.conf").unlink()
+    assert same(root, "/prog").ok
+
+
+def test_absolute_links_stay_in_the_root(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"), *new_runpath("/opt/b"))
+    (root / "opt/b/liba.so").symlink_to("/opt/a/liba.so")
+    assert same(root, "/prog").ok
+
+
+def test_dots_do_not_leave_the_root(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"), *new_runpath("/../../../../../../opt/b/../a"))
+    assert same(root, "/prog").ok
+
+
+def test_links_in_a_circle_are_not_found(root: Path) -> None:
+    so(root / "opt/a/liba.so")
+    exe(root / "prog", root / "opt/a/liba.so", *new_runpath("/opt/b"))
+    (root / "opt/b/liba.so").symlink_to("libb.so")
+    (root / "opt/b/libb.so").symlink_to("liba.so")
+    assert same(root, "/prog").missing
+
+
+def test_forty_links_are_followed_and_one_more_is_not(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"), *new_runpath("/opt/b"))
+    (root / "opt/b/link0").symlink_to("../a/liba.so")
+    for n in range(1, 40):
+        (root / f"opt/b/link{n}").symlink_to(f"link{n - 1}")
+    (root / "opt/b/liba.so").symlink_to("link38")
+    assert same(root, "/prog").ok
+    (root / "opt/b/liba.so").unlink()
+    (root / "opt/b/liba.so").symlink_to("link39")
+    assert same(root, "/prog").missing
+
+
+def test_directory_behind_an_absolute_link(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"), *new_runpath("/opt/c"))
+    (root / "opt/c").symlink_to("/opt/a")
+    assert same(root, "/prog").objects[1].path == "/opt/c/liba.so"
+
+
+def test_default_directories_in_their_order(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"))
+    for directory in ("usr/lib", "lib", "usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"):
+        so(root / directory / "liba.so")
+        assert same(root, "/prog").objects[1].path == f"/{directory}/liba.so"
+
+
+def test_levels_of_the_cpu_in_the_cache(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"))
+    chosen = []
+    for level in ("x86-64-v9", "x86-64-v2", "x86-64-v3", "x86-64-v4"):
+        so(root / f"opt/a/glibc-hwcaps/{level}/liba.so")
+        ldconfig(root, "/opt/a")
+        chosen.append(same(root, "/prog").objects[1].path)
+    assert chosen[0] == "/opt/a/liba.so"
+    with open_image(root) as image:
+        for levels, path in (((), "/opt/a/liba.so"), (("x86-64-v2",), "/opt/a/glibc-hwcaps/x86-64-v2/liba.so")):
+            assert Process(image.root, Settings(hwcaps=levels)).start("/prog").objects[1].path == path
+
+
+def test_level_that_a_file_in_the_cache_is_marked_with(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"))
+    so(root / "opt/a/glibc-hwcaps/x86-64-v2/liba.so", "-z", "x86-64-v4")
+    ldconfig(root, "/opt/a")
+    same(root, "/prog")
+    with open_image(root) as image:
+        started = Process(image.root, Settings(hwcaps=("x86-64-v3", "x86-64-v2"))).start("/prog")
+    assert started.objects[1].path == "/opt/a/liba.so"
+
+
+def test_file_of_the_cache_that_is_gone(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"))
+    so(root / "opt/b/liba.so")
+    ldconfig(root, "/opt/a", "/opt/b")
+    (root / "opt/a/liba.so").unlink()
+    assert same(root, "/prog").missing
+    so(root / "usr/lib/liba.so")
+    assert same(root, "/prog").objects[1].found_by is FoundBy.DEFAULT
+
+
+def test_file_of_the_cache_that_is_no_library_any_more(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"))
+    ldconfig(root, "/opt/a")
+    (root / "opt/a/liba.so").write_text("text " * 99)
+    assert not same(root, "/prog").ok
+
+
+def test_file_of_another_machine_in_the_cache(root: Path) -> None:
+    liba = so(root / "opt/a/liba.so")
+    exe(root / "prog", liba)
+    ldconfig(root, "/opt/a")
+    data = bytearray(liba.read_bytes())
+    data[18] = 183
+    liba.write_bytes(data)
+    assert same(root, "/prog").missing
+
+
+def test_cache_is_asked_before_default_directories_and_after_runpath(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"), so(root / "opt/b/libb.so"), *new_runpath("/opt/b"))
+    for directory in ("opt/a", "opt/b", "usr/lib"):
+        so(root / directory / "liba.so")
+        so(root / directory / "libb.so")
+    (root / "opt/b/liba.so").unlink()
+    ldconfig(root, "/opt/a")
+    assert [each.path for each in same(root, "/prog").objects[1:3]] == ["/opt/a/liba.so", "/opt/b/libb.so"]
+    same(root, "/prog", "/usr/lib")
+
+
+def test_names_with_numbers(root: Path) -> None:
+    libs = [so(root / f"opt/a/liba.so.{n}") for n in ("1", "2", "9", "10", "1.2", "1.10")]
+    exe(root / "prog", *libs)
+    ldconfig(root, "/opt/a")
+    assert same(root, "/prog").ok
+
+
+@pytest.mark.parametrize("size", [0, 10, 20, 47, 48, 49, 90])
+def test_cache_that_is_cut_off(root: Path, size: int) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"), so(root / "opt/a/libb.so"))
+    ldconfig(root, "/opt/a")
+    cache = root / "etc/ld.so.cache"
+    cache.write_bytes(cache.read_bytes()[:size])
+    assert same(root, "/prog").missing
+
+
+@pytest.mark.parametrize("at", [*range(24, 32), *range(48, 72)])
+def test_cache_with_one_byte_changed(root: Path, at: int) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"), so(root / "opt/a/libb.so"))
+    ldconfig(root, "/opt/a")
+    cache = root / "etc/ld.so.cache"
+    data = bytearray(cache.read_bytes())
+    data[at] ^= 0x01
+    cache.write_bytes(data)
+    outcome = same(root, "/prog")
+    assert outcome.ok == (not ask(root, "/prog").is_fatal)
+
+
+def test_preload_file(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"), *old_rpath("/opt/a"))
+    so(root / "opt/b/libpre.so")
+    so(root / "opt/b/libtwo.so")
+    (root / "etc/ld.so.preload").write_text(
+        "# /opt/b/libnever.so\n/opt/b/libpre.so:/opt/b/none.so # a comment\n\t/opt/b/libtwo.so liba.so"
+    )
+    assert [each.name for each in same(root, "/prog").objects[1:3]] == ["/opt/b/libpre.so", "/opt/b/libtwo.so"]
+
+
+def test_origin_of_a_program_behind_a_link(root: Path) -> None:
+    so(root / "opt/a/lib/liba.so")
+    exe(root / "opt/a/prog", root / "opt/a/lib/liba.so", *new_runpath("$ORIGIN/lib"))
+    (root / "link").symlink_to("opt/a/prog")
+    with open_image(root) as image:
+        files = Files(image.root)
+        assert Process(image.root, files=files).start("/link", by_kernel=True).ok
+        given = Process(image.root, files=files).start("/link")
+        assert given.ok == (files.system(files.native_of("/link"), None).glibc_minor >= 42)  # type: ignore[arg-type,operator]
+
+
+def test_the_cache_itself_is_what_ldconfig_wrote(root: Path) -> None:
+    so(root / "opt/a/liba.so.1.2.3", soname="liba.so.1")
+    so(root / "opt/a/glibc-hwcaps/x86-64-v3/liba.so.1")
+    ldconfig(root, "/opt/a")
+    cache = parse_cache((root / "etc/ld.so.cache").read_bytes())
+    assert cache.hwcaps == ("x86-64-v3",)
+    assert cache.lookup("liba.so.1") == "/opt/a/liba.so.1"
