@@ -69,7 +69,10 @@ class FolderTree:
                 elif name.is_file(follow_symlinks=False):
                     kind = FileKind.FILE
                 else:
-                    kind = FolderNode(name.path, name.stat(follow_symlinks=False)).kind
+                    try:
+                        kind = FolderNode(name.path, name.stat(follow_symlinks=False)).kind
+                    except FileNotFoundError:
+                        continue  # gone since it was listed; overlayfs even lists whiteouts that nobody can look up
                 yield Entry(name.name, kind)
 
     def link_target(self, link: FolderNode) -> str:

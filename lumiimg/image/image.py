@@ -1,35 +1,31 @@
-"""An image, whatever it is made of, opened by its content: SIF, squashfs file or folder."""
+"""An image, whatever it is made of, opened by its content: SIF, squashfs file, folder, OCI layout or archive of one."""
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from lumiimg.image.environment import Environment
+from lumiimg.image.description import Description, OciDescription, SingularityDescription
 from lumiimg.image.folder import FolderTree
+from lumiimg.image.oci import tar
+from lumiimg.image.oci.archive import is_oci_layout, read_docker_archive, read_oci_layout
+from lumiimg.image.oci.files import StoredArchive, StoredFiles, StoredFolder
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.sif import MAGIC as SIF_MAGIC
 from lumiimg.image.sif import MAGIC_OFFSET as SIF_MAGIC_OFFSET
-from lumiimg.image.sif import DataObject, DataType, Sif, read_sif
+from lumiimg.image.sif import PartitionFormat, Sif, read_sif
 from lumiimg.image.source import ByteSource
 from lumiimg.image.squashfs.superblock import MAGIC as SQUASHFS_MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree
+from lumiimg.image.stack import StackedTree
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_METADATA_NAME = "inspect-metadata.json"
-_ENVIRONMENT_FOLDER = "/.singularity.d/env"
-_LABELS = "/.singularity.d/labels.json"
-_DEFINITION = "/.singularity.d/Singularity"
-_MAX_METADATA_BYTES = 16 << 20
-_MAX_SCRIPT_BYTES = 1 << 20
-# written by the engine, not by whoever built the image: they deal with the run, by conditions
-_SCRIPTS_OF_THE_ENGINE = ("94-appsbase.sh", "95-apps.sh", "99-base.sh", "99-runtimevars.sh")
 _MOUNTED_BY_ENGINES = ("/proc", "/sys", "/dev")
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
+"""By the first two bytes."""
 
 
 class ImageKind(StrEnum):
@@ -38,6 +34,9 @@ class ImageKind(StrEnum):
     SIF = "sif"
     SQUASHFS = "squashfs"
     FOLDER = "folder"
+    OCI_LAYOUT = "oci-layout"
+    OCI_ARCHIVE = "oci-archive"
+    DOCKER_ARCHIVE = "docker-archive"
 
 
 class Image:
@@ -47,15 +46,13 @@ class Image:
         self,
         kind: ImageKind,
         root: RootFileSystem,
-        *,
-        source: ByteSource | None = None,
-        sif: Sif | None = None,
+        description: Description,
+        held: ByteSource | StoredFiles | None = None,
     ) -> None:
         self.kind = kind
         self.root = root
-        self._source = source
-        self._sif = sif
-        self._metadata = self._read_metadata()
+        self._description = description
+        self._held = held
 
     def __enter__(self) -> Self:
         return self
@@ -65,96 +62,42 @@ class Image:
 
     def close(self) -> None:
         """Close the file; nothing of the image can be read afterwards."""
-        if self._source is not None:
-            self._source.close()
+        if self._held is not None:
+            self._held.close()
 
     @property
     def architecture(self) -> str | None:
         """Return the architecture that the image names, as Go calls it (`amd64`); None where it names none."""
-        return self._sif.architecture if self._sif else None
+        return self._description.architecture
 
-    @cached_property
+    @property
     def labels(self) -> dict[str, str]:
-        """The labels of the image; empty without any."""
-        labels = self._metadata.get("labels")
-        if not isinstance(labels, dict):
-            labels = _json_object(self._text(_LABELS) or "{}")
-        return {str(key): str(value) for key, value in labels.items()}
+        """Return the labels of the image; empty without any."""
+        return self._description.labels
 
-    @cached_property
+    @property
     def definition(self) -> str | None:
-        """The definition file that the image was built from."""
-        item = self._sif.first(DataType.DEFINITION) if self._sif else None
-        text = self._object_text(item) if item else None
-        return text or self._text(_DEFINITION)
+        """Return the definition file that the image was built from."""
+        return self._description.definition
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the environment scripts of the image export."""
-        return self._environment.result()
-
-    @cached_property
-    def _environment(self) -> Environment:
-        environment = Environment()
-        for path, text in self._scripts():
-            environment.read(text, path)
-        return environment
-
-    def _scripts(self) -> list[tuple[str, str]]:
-        try:
-            names = [entry.name for entry in self.root.list_dir(_ENVIRONMENT_FOLDER)]
-        except OSError:
-            recorded = self._metadata.get("environment")
-            scripts = recorded if isinstance(recorded, dict) else {}
-            return sorted((str(path), str(text)) for path, text in scripts.items())
-        paths = [f"{_ENVIRONMENT_FOLDER}/{name}" for name in names if name.endswith(".sh")]
-        own = [path for path in paths if not path.endswith(_SCRIPTS_OF_THE_ENGINE)]
-        return [(path, text) for path in own if (text := self._text(path)) is not None]
+        """Return what the environment scripts of the image export, or what its OCI config sets."""
+        return self._description.environment
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return what of the image is not seen through this object."""
-        found: list[str] = []
-        overlays = self._sif.overlays() if self._sif else ()
-        if overlays:
-            numbers = ", ".join(str(item.identifier) for item in overlays)
-            found.append(f"overlay partition {numbers} is not read: what it adds or changes is not seen")
-        return (*found, *self._environment.warnings)
-
-    def _read_metadata(self) -> dict[str, Any]:
-        item = self._sif.first(DataType.JSON, _METADATA_NAME) if self._sif else None
-        if item is None:
-            return {}
-        data = _json_object(self._object_text(item)).get("data")
-        attributes = data.get("attributes") if isinstance(data, dict) else None
-        return attributes if isinstance(attributes, dict) else {}
-
-    def _object_text(self, item: DataObject) -> str:
-        if self._source is None or item.size_bytes > _MAX_METADATA_BYTES:
-            return ""
-        data = self._source.read_at(item.offset, item.size_bytes)
-        return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
-
-    def _text(self, path: str) -> str | None:
-        try:
-            return self.root.read_bytes(path, _MAX_SCRIPT_BYTES).decode("utf-8", "surrogateescape")
-        except OSError:
-            return None
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    """Return a JSON object; an empty one for anything else: metadata is no reason not to read an image."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return self._description.warnings
 
 
 def open_image(path: Path) -> Image:
-    """Open an image by what it is, not by its name. Raises ImageError."""
+    """Open an image by what it is, not by its name. Raises ImageError.
+
+    The layers of OCI and Docker images are read whole once, to find their files and to verify them.
+    """
     if path.is_dir():
-        return Image(ImageKind.FOLDER, RootFileSystem(FolderTree(path), hidden=_MOUNTED_BY_ENGINES))
+        return _open_folder(path)
     if path.exists() and not path.is_file():
         raise ImageError("neither a file nor a folder", where=str(path))
     source = ByteSource.open(path)
@@ -165,14 +108,47 @@ def open_image(path: Path) -> Image:
         raise
 
 
+def _open_folder(path: Path) -> Image:
+    files = StoredFolder(path)
+    if is_oci_layout(files):
+        try:
+            return _layered(ImageKind.OCI_LAYOUT, files)
+        except BaseException:
+            files.close()
+            raise
+    files.close()
+    root = RootFileSystem(FolderTree(path), hidden=_MOUNTED_BY_ENGINES)
+    return Image(ImageKind.FOLDER, root, SingularityDescription(root, None, None))
+
+
 def _open_file(source: ByteSource) -> Image:
-    head = source.read_at(0, min(source.size, SIF_MAGIC_OFFSET + len(SIF_MAGIC)))
-    if head[SIF_MAGIC_OFFSET:] == SIF_MAGIC:
+    head = source.read_at(0, min(source.size, tar.BLOCK_BYTES))
+    if head[SIF_MAGIC_OFFSET:].startswith(SIF_MAGIC):
         sif = read_sif(source)
-        partition = sif.root_partition(source.name)
-        content = source.slice(partition.offset, partition.size_bytes)
-        return Image(ImageKind.SIF, RootFileSystem(SquashfsTree(content)), source=source, sif=sif)
+        root = RootFileSystem(_sif_tree(sif, source))
+        return Image(ImageKind.SIF, root, SingularityDescription(root, sif, source), source)
     if head.startswith(SQUASHFS_MAGIC):
-        return Image(ImageKind.SQUASHFS, RootFileSystem(SquashfsTree(source)), source=source)
-    what = "an empty file" if not head else "neither a SIF nor a squashfs file"
-    raise ImageError(what, where=source.name, hint="give a .sif, a squashfs file or a sandbox folder")
+        root = RootFileSystem(SquashfsTree(source))
+        return Image(ImageKind.SQUASHFS, root, SingularityDescription(root, None, None), source)
+    if head[tar.MAGIC_OFFSET :].startswith(tar.MAGIC):
+        files = StoredArchive(source)
+        return _layered(ImageKind.OCI_ARCHIVE if is_oci_layout(files) else ImageKind.DOCKER_ARCHIVE, files)
+    if head[:2] in _COMPRESSED:
+        hint = "unpack it first: an archive of an image is read where its tar is not compressed"
+        raise ImageError(f"a file compressed with {_COMPRESSED[head[:2]]}", where=source.name, hint=hint)
+    what = "an empty file" if not head else "neither a SIF nor a squashfs file, nor an OCI or Docker archive"
+    raise ImageError(what, where=source.name, hint="give a .sif, a squashfs file, a sandbox folder or an archive")
+
+
+def _sif_tree(sif: Sif, source: ByteSource) -> SquashfsTree | StackedTree:
+    """Return the root file system, with the overlays that an engine puts over it by itself."""
+    overlays = [item for item in sif.overlays() if item.file_system == PartitionFormat.SQUASHFS]
+    partitions = [sif.root_partition(source.name), *overlays]
+    layers = [SquashfsTree(source.slice(item.offset, item.size_bytes)) for item in partitions]
+    return StackedTree(layers) if overlays else layers[0]
+
+
+def _layered(kind: ImageKind, files: StoredFiles) -> Image:
+    image = read_docker_archive(files) if kind is ImageKind.DOCKER_ARCHIVE else read_oci_layout(files)
+    root = RootFileSystem(image.tree(files.name))
+    return Image(kind, root, OciDescription(image.config), files)

@@ -14,10 +14,11 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lumiimg.image.mounts import Mounted, MountedTree
 from lumiimg.image.tree import Entry, FileKind, FileStat, ImageError, Node, OpenFile, Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
 _MAX_LINKS = 40
 _MAX_PATH_BYTES = 4095
@@ -156,6 +157,32 @@ class RootFileSystem:
         for found, kind in self.walk(path):
             if kind is not FileKind.DIRECTORY and matches(found.rpartition("/")[2]):
                 yield found
+
+    def source(self, path: str) -> Mounted:
+        """Return what is at a path, to be mounted over another root; OSError where nothing is."""
+        return Mounted(self._tree, self._lookup(path).nodes[-1])
+
+    def mounted(self, mounts: Sequence[tuple[str, Mounted]]) -> RootFileSystem:
+        """Return this root with other trees mounted over it, in this order, each at an absolute path.
+
+        A target whose symlinks lead in a circle, or through a file, is an OSError: no engine starts with that.
+        """
+        root, over = self, dict[str, Mounted]()
+        for target, source in mounts:
+            over[root._target(target)] = source  # noqa: SLF001
+            root = RootFileSystem(MountedTree(self._tree, over), hidden=self._hidden)
+        return root
+
+    def _target(self, path: str) -> str:
+        """Resolve a mount point; what of it is not there is taken as written."""
+        there, missing = path.rstrip("/") or "/", list[str]()
+        while True:
+            try:
+                return "/".join([self._lookup(there).path.rstrip("/"), *reversed(missing)])
+            except FileNotFoundError:
+                above, _, name = there.rpartition("/")
+                there = above or "/"
+                missing.append(name)
 
     def _lookup(self, path: str, *, follow: bool = True) -> _Place:
         """Walk a path; a relative one starts at the root."""

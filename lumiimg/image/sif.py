@@ -126,7 +126,7 @@ class Sif:
                 raise ImageError(f"the root file system has the unknown format {other}", where=where)
 
     def overlays(self) -> tuple[DataObject, ...]:
-        """Return the partitions that an engine lays over the root file system."""
+        """Return the partitions that an engine lays over the root file system, the lowest first."""
         return tuple(item for item in self.objects if item.partition_type == OVERLAY)
 
     def first(self, data_type: DataType, name: str | None = None) -> DataObject | None:

@@ -93,10 +93,34 @@ def test_files_labels_environment_and_definition(squashfs: bytes, tmp_path: Path
         assert image.warnings == ()
 
 
-def test_overlay_partition_is_a_warning(squashfs: bytes, tmp_path: Path) -> None:
-    objects = [*_good(squashfs), (PARTITION, "overlay", squashfs, _partition(kind=4))]
+def test_overlay_partitions_are_laid_over_the_root_in_their_order(squashfs: bytes, tmp_path: Path) -> None:
+    overlays = [(PARTITION, "", _packed(tmp_path, content), _partition(kind=4)) for content in ("lower", "upper")]
+    with open_image(_write(tmp_path / "a.sif", _sif([*_good(squashfs), *overlays]))) as image:
+        assert image.root.read_bytes("/hello", 100) == b"upper"
+        assert image.root.read_bytes("/lower", 100) == b"lower"
+        assert image.environment["A"] == "v w"
+        assert image.warnings == ()
+
+
+def _packed(folder: Path, content: str) -> bytes:
+    (folder / content).mkdir()
+    for name in ("hello", content):
+        (folder / content / name).write_text(content)
+    file = folder / f"{content}.squashfs"
+    subprocess.run(["mksquashfs", folder / content, file, "-all-root", "-no-progress", "-quiet"], check=True)
+    return file.read_bytes()
+
+
+def test_overlay_partition_that_is_no_squashfs_is_a_warning(squashfs: bytes, tmp_path: Path) -> None:
+    objects = [*_good(squashfs), (PARTITION, "overlay", b"ext3", _partition(file_system=2, kind=4))]
     with open_image(_write(tmp_path / "a.sif", _sif(objects))) as image:
         assert image.warnings == ("overlay partition 5 is not read: what it adds or changes is not seen",)
+
+
+def test_damaged_overlay_partition_is_named(squashfs: bytes, tmp_path: Path) -> None:
+    objects = [*_good(squashfs), (PARTITION, "overlay", squashfs[:200], _partition(kind=4))]
+    with pytest.raises(ImageError, match="cut off"):
+        open_image(_write(tmp_path / "a.sif", _sif(objects)))
 
 
 def test_image_of_apptainer_itself(squashfs: bytes, tmp_path: Path) -> None:

@@ -47,11 +47,24 @@ def _decoder(compression: Compression) -> tuple[Callable[[], _Decoder], tuple[ty
             return (lambda: lzma.LZMADecompressor(lzma.FORMAT_ALONE, _LZMA_MEMORY_BYTES)), (lzma.LZMAError, EOFError)
         case Compression.ZSTD:
             return _zstd()
-        case Compression.LZO | Compression.LZ4:
+        case Compression.LZ4:
+            return _lz4()
+        case Compression.LZO:
             raise ImageError(
-                f"squashfs compressed with {compression.name.lower()} is not supported",
-                hint="pack the image again with gzip, xz or zstd",
+                "squashfs compressed with lzo is not supported", hint="pack the image again with gzip, xz, lz4 or zstd"
             )
+
+
+def _lz4() -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
+    """Return the decoder of bare blocks: no frame around them (kernel `fs/squashfs/lz4_wrapper.c`)."""
+    from lz4 import block  # type: ignore[import-untyped]  # noqa: PLC0415, for the reason below
+
+    class Decoder:
+        def decompress(self, data: bytes, max_length: int) -> bytes:
+            content: bytes = block.decompress(data, uncompressed_size=max_length)
+            return content
+
+    return Decoder, (block.LZ4BlockError, ValueError)
 
 
 def _zstd() -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:

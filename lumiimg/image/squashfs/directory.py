@@ -22,8 +22,8 @@ _HEADER = struct.Struct("<III")
 _ENTRY = struct.Struct("<HhHH")
 _MAX_NAMES_IN_RUN = 256
 _DOTS_BYTES = 3
-# a listing of 256 MiB has some ten million names
-_MAX_LISTING_BYTES = 256 << 20
+# a listing of 64 MiB has some two million names
+_MAX_LISTING_BYTES = 64 << 20
 
 
 class Name(NamedTuple):
@@ -41,19 +41,27 @@ def read_listing(metadata: Metadata, table: int, directory: Inode) -> dict[str, 
     if left > _MAX_LISTING_BYTES:
         raise ImageError(f"a directory listing of {left} bytes")
     block, offset = directory.listing
-    cursor = metadata.cursor(table + block, offset)
+    listing = metadata.cursor(table + block, offset).read(left)
+    try:
+        return _names(listing)
+    except struct.error as error:
+        raise ImageError("a squashfs directory that is cut off") from error
+
+
+def _names(listing: bytes) -> dict[str, Name]:
     names: dict[str, Name] = {}
-    while left > 0:
-        count, inode_block, _ = cursor.unpack(_HEADER)
+    at = 0
+    while at < len(listing):
+        count, inode_block, _ = _HEADER.unpack_from(listing, at)
         if count >= _MAX_NAMES_IN_RUN:
             raise ImageError(f"a run of {count + 1} names in a squashfs directory")
-        left -= _HEADER.size
+        at += _HEADER.size
         for _ in range(count + 1):
-            inode_offset, _, kind_number, name_size = cursor.unpack(_ENTRY)
-            name = cursor.read(name_size + 1)
-            left -= _ENTRY.size + len(name)
+            inode_offset, _, kind_number, name_size = _ENTRY.unpack_from(listing, at)
+            at += _ENTRY.size + name_size + 1
+            name = listing[at - name_size - 1 : at]
             kind = KIND_OF_TYPE.get(kind_number)
-            if kind is None or left < 0 or b"/" in name or b"\0" in name or name in (b".", b".."):
+            if kind is None or at > len(listing) or b"/" in name or b"\0" in name or name in (b".", b".."):
                 raise ImageError("a damaged squashfs directory")
             names[name.decode("utf-8", "surrogateescape")] = Name(inode_block << 16 | inode_offset, kind)
     return names

@@ -29,7 +29,7 @@ KIND_OF_TYPE = {
     6: FileKind.FIFO,
     7: FileKind.SOCKET,
 }
-NO_FRAGMENT = 0xFFFFFFFF
+NO_FRAGMENT = NO_XATTRS = 0xFFFFFFFF
 
 _COMMON = struct.Struct("<HHHHII")
 _DIRECTORY = struct.Struct("<IIHHI")
@@ -38,6 +38,8 @@ _FILE = struct.Struct("<IIII")
 _LONG_FILE = struct.Struct("<QQQIIII")
 _LINK = struct.Struct("<II")
 _LINKS = struct.Struct("<I")
+_DEVICE = struct.Struct("<II")
+_BLOCK_DEVICES = (4, 11)
 _LONG = 7
 """What an extended type is above its basic one."""
 _MAX_TARGET_BYTES = 65535
@@ -82,6 +84,12 @@ class Inode:
     """Of a directory: metadata position in the directory table, and offset."""
     file: FileLayout | None = None
     target: str = ""
+    device: int = 0
+    """Of a device: its number as stored, 0 for major 0 and minor 0."""
+    is_block: bool = False
+    """Of a device: a block device, else a character device."""
+    xattrs: int = NO_XATTRS
+    """Of a directory: where the table of extended attributes has its own."""
 
 
 def read_inode(metadata: Metadata, table: int, reference: int) -> Inode:
@@ -95,11 +103,12 @@ def read_inode(metadata: Metadata, table: int, reference: int) -> Inode:
     common = (reference, kind, mode & 0o7777, uid, gid, mtime, number)
     match kind:
         case FileKind.DIRECTORY:
+            xattrs = NO_XATTRS
             if long:
-                links, size, block, _, _, offset, _ = cursor.unpack(_LONG_DIRECTORY)
+                links, size, block, _, _, offset, xattrs = cursor.unpack(_LONG_DIRECTORY)
             else:
                 block, links, size, offset, _ = cursor.unpack(_DIRECTORY)
-            return Inode(*common, links=links, size_bytes=size, listing=(block, offset))
+            return Inode(*common, links=links, size_bytes=size, listing=(block, offset), xattrs=xattrs)
         case FileKind.FILE:
             links = 1
             if long:
@@ -114,5 +123,8 @@ def read_inode(metadata: Metadata, table: int, reference: int) -> Inode:
                 raise ImageError(f"a symlink target of {size} bytes")
             target = cursor.read(size).decode("utf-8", "surrogateescape")
             return Inode(*common, links=links, size_bytes=size, target=target)
+        case FileKind.DEVICE:
+            links, device = cursor.unpack(_DEVICE)
+            return Inode(*common, links=links, device=device, is_block=number_of_type in _BLOCK_DEVICES)
         case _:
             return Inode(*common, links=cursor.unpack(_LINKS)[0])

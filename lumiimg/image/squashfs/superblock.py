@@ -43,6 +43,8 @@ class Superblock:
     inode_table: int
     directory_table: int
     fragment_table: int
+    xattr_table: int
+    """Where the header of the extended attributes is; beyond the file system where there are none."""
 
 
 def read_superblock(source: ByteSource) -> Superblock:
@@ -64,7 +66,7 @@ def read_superblock(source: ByteSource) -> Superblock:
         root,
         used,
         id_table,
-        _xattr_table,
+        xattr_table,
         inode_table,
         directory_table,
         fragment_table,
@@ -98,4 +100,5 @@ def read_superblock(source: ByteSource) -> Superblock:
         inode_table=inode_table,
         directory_table=directory_table,
         fragment_table=fragment_table,
+        xattr_table=xattr_table,
     )

@@ -6,12 +6,13 @@ import itertools
 import struct
 from typing import TYPE_CHECKING
 
+from lumiimg.image.recent import Recent
 from lumiimg.image.squashfs.compression import decompressor
 from lumiimg.image.squashfs.directory import Name, read_listing
-from lumiimg.image.squashfs.inodes import FileLayout, Inode, read_inode
+from lumiimg.image.squashfs.inodes import NO_XATTRS, FileLayout, Inode, read_inode
 from lumiimg.image.squashfs.metadata import BLOCK_BYTES, Metadata
-from lumiimg.image.squashfs.recent import Recent
 from lumiimg.image.squashfs.superblock import read_superblock
+from lumiimg.image.squashfs.xattrs import Xattrs
 from lumiimg.image.tree import Entry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _FRAGMENT = struct.Struct("<QII")
 _POINTER = struct.Struct("<Q")
 _ID = struct.Struct("<I")
 _STORED = 1 << 24
+_OPAQUE = (b"trusted.overlay.opaque", b"user.overlay.opaque")
 _CACHED_BYTES = 16 << 20
 _CACHED_NAMES = 200_000
 _CACHED_INODES = 20_000
@@ -84,6 +86,17 @@ class SquashfsTree:
         if node.file is None:
             raise ImageError(f"a {node.kind} cannot be opened", where=self._source.name)
         return SquashfsFile(self, node.reference, node.file)
+
+    def is_whiteout(self, node: Inode) -> bool:
+        """Tell whether overlayfs takes it for the mark of a name that is gone."""
+        return node.kind is FileKind.DEVICE and not node.is_block and node.device == 0
+
+    def is_opaque(self, directory: Inode) -> bool:
+        """Tell whether overlayfs shows nothing of the directories below it."""
+        if directory.xattrs == NO_XATTRS:
+            return False
+        xattrs = Xattrs(self._source, self._metadata, self.superblock.xattr_table).read(directory.xattrs)
+        return any(xattrs.get(name) == b"y" for name in _OPAQUE)
 
     def close(self) -> None:
         """Nothing is held: the source belongs to the image."""

@@ -1,0 +1,159 @@
+"""What an image says of itself: architecture, labels, environment, the definition file that it was built from."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lumiimg.image.environment import Environment
+from lumiimg.image.sif import DataObject, DataType, PartitionFormat, Sif
+
+if TYPE_CHECKING:
+    from lumiimg.image.oci.config import Config
+    from lumiimg.image.root import RootFileSystem
+    from lumiimg.image.source import ByteSource
+
+_METADATA_NAME = "inspect-metadata.json"
+_ENVIRONMENT_FOLDER = "/.singularity.d/env"
+_LABELS = "/.singularity.d/labels.json"
+_DEFINITION = "/.singularity.d/Singularity"
+_MAX_METADATA_BYTES = 16 << 20
+_MAX_SCRIPT_BYTES = 1 << 20
+# written by the engine, not by whoever built the image: they deal with the run, by conditions
+_SCRIPTS_OF_THE_ENGINE = ("94-appsbase.sh", "95-apps.sh", "99-base.sh", "99-runtimevars.sh")
+
+
+class Description(Protocol):
+    """What an image says of itself."""
+
+    @property
+    def architecture(self) -> str | None:
+        """As Go calls it (`amd64`); None where it is not said."""
+        ...
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Empty without any."""
+        ...
+
+    @property
+    def definition(self) -> str | None:
+        """The definition file."""
+        ...
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What processes in the container get."""
+        ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the image is not seen."""
+        ...
+
+
+class SingularityDescription:
+    """What Singularity and Apptainer write: into a SIF, and under `/.singularity.d` in any root file system."""
+
+    def __init__(self, root: RootFileSystem, sif: Sif | None, source: ByteSource | None) -> None:
+        """`source` is the file of the SIF."""
+        self._root = root
+        self._source = source
+        self._sif = sif
+        self._metadata = self._read_metadata()
+
+    @property
+    def architecture(self) -> str | None:
+        """Return the architecture that the image names, as Go calls it (`amd64`); None where it names none."""
+        return self._sif.architecture if self._sif else None
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """The labels of the image; empty without any."""
+        labels = self._metadata.get("labels")
+        if not isinstance(labels, dict):
+            labels = _json_object(self._text(_LABELS) or "{}")
+        return {str(key): str(value) for key, value in labels.items()}
+
+    @cached_property
+    def definition(self) -> str | None:
+        """The definition file that the image was built from."""
+        item = self._sif.first(DataType.DEFINITION) if self._sif else None
+        text = self._object_text(item) if item else None
+        return text or self._text(_DEFINITION)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the environment scripts of the image export."""
+        return self._environment.result()
+
+    @cached_property
+    def _environment(self) -> Environment:
+        environment = Environment()
+        for path, text in self._scripts():
+            environment.read(text, path)
+        return environment
+
+    def _scripts(self) -> list[tuple[str, str]]:
+        try:
+            names = [entry.name for entry in self._root.list_dir(_ENVIRONMENT_FOLDER)]
+        except OSError:
+            recorded = self._metadata.get("environment")
+            scripts = recorded if isinstance(recorded, dict) else {}
+            return sorted((str(path), str(text)) for path, text in scripts.items())
+        paths = [f"{_ENVIRONMENT_FOLDER}/{name}" for name in names if name.endswith(".sh")]
+        own = [path for path in paths if not path.endswith(_SCRIPTS_OF_THE_ENGINE)]
+        return [(path, text) for path in own if (text := self._text(path)) is not None]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what of the image is not seen through this object."""
+        found: list[str] = []
+        overlays = self._sif.overlays() if self._sif else ()
+        unread = [str(item.identifier) for item in overlays if item.file_system != PartitionFormat.SQUASHFS]
+        if unread:
+            numbers = ", ".join(unread)
+            found.append(f"overlay partition {numbers} is not read: what it adds or changes is not seen")
+        return (*found, *self._environment.warnings)
+
+    def _read_metadata(self) -> dict[str, Any]:
+        item = self._sif.first(DataType.JSON, _METADATA_NAME) if self._sif else None
+        if item is None:
+            return {}
+        data = _json_object(self._object_text(item)).get("data")
+        attributes = data.get("attributes") if isinstance(data, dict) else None
+        return attributes if isinstance(attributes, dict) else {}
+
+    def _object_text(self, item: DataObject) -> str:
+        if self._source is None or item.size_bytes > _MAX_METADATA_BYTES:
+            return ""
+        data = self._source.read_at(item.offset, item.size_bytes)
+        return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
+
+    def _text(self, path: str) -> str | None:
+        try:
+            return self._root.read_bytes(path, _MAX_SCRIPT_BYTES).decode("utf-8", "surrogateescape")
+        except OSError:
+            return None
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    """Return a JSON object; an empty one for anything else: metadata is no reason not to read an image."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+class OciDescription:
+    """The config of an OCI or Docker image."""
+
+    definition = None
+    warnings = ()
+
+    def __init__(self, config: Config) -> None:
+        self.architecture = config.architecture
+        self.labels = config.labels
+        self.environment = config.environment

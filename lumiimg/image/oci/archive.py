@@ -1,0 +1,116 @@
+"""An image in the forms that registries and Docker hand out: its config, its layers, its root file system.
+
+OCI layout   folder (or a tar of it) with `oci-layout`, `index.json`, and blobs under `blobs/ALGORITHM/HEX`
+             (OCI image-spec `image-layout.md`)
+docker save  tar with `manifest.json`, a list of {Config, RepoTags, Layers}, all three by names in the tar; Docker 25
+             and later write an OCI layout into the same tar, which is what is read then
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.image.oci.choice import SAVE_ONE, choose_manifest, find_blob, read_blob, read_descriptor
+from lumiimg.image.oci.config import Config, config_of
+from lumiimg.image.oci.document import a_list, a_text, an_object, read_document
+from lumiimg.image.oci.layer import Allowance, Blob, Layer
+from lumiimg.image.oci.tree import LayeredTree
+from lumiimg.image.oci.unpacking import Workspace
+from lumiimg.image.tree import ImageError
+
+if TYPE_CHECKING:
+    from lumiimg.image.oci.choice import Descriptor
+    from lumiimg.image.oci.files import StoredFiles
+
+_MAX_LAYERS = 1000
+# application/vnd.oci.image.layer.v1.tar+gzip, application/vnd.docker.image.rootfs.diff.tar.gzip and their like
+_LAYER = re.compile(r"application/vnd\.(oci\.image\.layer|docker\.image\.rootfs)\.[a-z0-9.]*tar([.+](gzip|zstd))?")
+_KEPT_ELSEWHERE = re.compile(r"nondistributable|foreign")
+
+
+@dataclass(frozen=True, slots=True)
+class LayeredImage:
+    """One image: what it says of itself, and its layers as they are stored, the lowest first."""
+
+    config: Config
+    layers: tuple[Blob, ...]
+
+    def tree(self, where: str) -> LayeredTree:
+        """Read all layers and verify them. Raises ImageError."""
+        workspace = Workspace(len(self.layers))
+        allowance = Allowance(sum(blob.source.size for blob in self.layers))
+        layers = (Layer(blob, number, workspace, allowance) for number, blob in enumerate(self.layers))
+        return LayeredTree(layers, where)
+
+
+def is_oci_layout(files: StoredFiles) -> bool:
+    """Tell whether there is an OCI image layout."""
+    return files.find("oci-layout") is not None and files.find("index.json") is not None
+
+
+def read_oci_layout(files: StoredFiles) -> LayeredImage:
+    """Return the image of an OCI layout. Raises ImageError."""
+    where = files.name
+    manifest = choose_manifest(files)
+    if "layers" not in manifest:
+        raise ImageError("a manifest without layers", where=where, hint="save the image again with a newer engine")
+    config = config_of(read_blob(files, read_descriptor(manifest.get("config"), where)), where)
+    layers = [read_descriptor(item, where) for item in _bounded(manifest["layers"], where)]
+    return LayeredImage(config, tuple(_blob(files, item) for item in layers))
+
+
+def _blob(files: StoredFiles, layer: Descriptor) -> Blob:
+    if layer.media_type.endswith("+encrypted"):
+        raise ImageError(
+            f"layer {layer.digest} is encrypted", where=files.name, hint="fetch the image with its key, unencrypted"
+        )
+    if not _LAYER.fullmatch(layer.media_type):
+        raise ImageError(f"layer {layer.digest} has the unknown type {layer.media_type[:100]}", where=files.name)
+    source = find_blob(files, layer)
+    if source is None:
+        if _KEPT_ELSEWHERE.search(layer.media_type):
+            raise ImageError(f"layer {layer.digest} is kept elsewhere by its owner, and not here", where=files.name)
+        raise ImageError(f"blob {layer.digest} is not there", where=files.name, hint="fetch the image again")
+    return Blob(source, layer.digest)
+
+
+def read_docker_archive(files: StoredFiles) -> LayeredImage:
+    """Return the image of a `docker save`. Raises ImageError."""
+    where = files.name
+    listing = files.find("manifest.json")
+    if listing is None:
+        raise ImageError(
+            "a tar that holds no image", where=where, hint="unpack it into a folder and give that, if it is a root"
+        )
+    images = a_list(read_document(listing, "manifest.json"), "manifest.json", where)
+    images = [an_object(item, "an image of manifest.json", where) for item in images]
+    if len(images) != 1:
+        tags = (
+            a_text(tag, "RepoTags", where) for item in images for tag in a_list(item.get("RepoTags"), "Tags", where)
+        )
+        named = f": {', '.join(tags)}" if images else ""
+        raise ImageError(f"{len(images)} images{named}", where=where, hint=SAVE_ONE)
+    image = images[0]
+    stored = files.find(a_text(image.get("Config"), "Config", where))
+    if stored is None:
+        raise ImageError("the config is not in the archive", where=where, hint="save the image again")
+    config = config_of(an_object(read_document(stored, "the config"), "the config", where), where)
+    names = [a_text(item, "Layers", where) for item in _bounded(image.get("Layers"), where)]
+    if len(names) != len(config.layers):
+        raise ImageError(f"{len(names)} layers where the config has {len(config.layers)}", where=where)
+    layers: list[Blob] = []
+    for name, digest in zip(names, config.layers, strict=True):
+        source = files.find(name)
+        if source is None:
+            raise ImageError(f"layer {name} is not in the archive", where=where, hint="save the image again")
+        layers.append(Blob(source, digest, digest_is_of_content=True))
+    return LayeredImage(config, tuple(layers))
+
+
+def _bounded(layers: object, where: str) -> list[object]:
+    items = a_list(layers, "layers", where)
+    if len(items) > _MAX_LAYERS:
+        raise ImageError(f"{len(items)} layers; {_MAX_LAYERS} are the limit", where=where)
+    return items

@@ -1,0 +1,115 @@
+"""OCI layouts and Docker archives, written by hand: what no engine would write can be written too."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import sys
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LAYER = "application/vnd.oci.image.layer.v1.tar"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, "+gzip": gzip.compress, "+zstd": zstd.compress}
+
+
+def member(name: str, content: bytes | None = None, **attributes: Any) -> tuple[tarfile.TarInfo, bytes]:
+    """Return a file; without content a directory; or what `type` says."""
+    info = tarfile.TarInfo(name)
+    info.type = tarfile.REGTYPE if content is not None else tarfile.DIRTYPE
+    info.mode = 0o644 if content is not None else 0o755
+    info.size = len(content or b"")
+    for key, value in attributes.items():
+        setattr(info, key, value)
+    return info, content or b""
+
+
+def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tuple[tarfile.TarInfo, bytes]:
+    return member(name, b"", type=kind, linkname=target)
+
+
+def tar(*members: tuple[tarfile.TarInfo, bytes], style: int = tarfile.PAX_FORMAT) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=style, errors="surrogateescape") as archive:
+        for info, content in members:
+            archive.addfile(info, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+class Layout:
+    """The files of a layout, by their names."""
+
+    def __init__(self) -> None:
+        self.files = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
+
+    def blob(self, data: bytes, media_type: str, **more: Any) -> dict[str, Any]:
+        """Add a blob and return its descriptor."""
+        self.files[f"blobs/sha256/{digest(data)[7:]}"] = data
+        return {"mediaType": media_type, "digest": digest(data), "size": len(data), **more}
+
+    def json(self, value: object, media_type: str, **more: Any) -> dict[str, Any]:
+        return self.blob(json.dumps(value).encode(), media_type, **more)
+
+    def manifest(self, *layers: bytes, pack: str = "+gzip", config: object = None, **more: Any) -> dict[str, Any]:
+        """Add an image of unpacked layers and return the descriptor of its manifest."""
+        described = self.json(config if config is not None else make_config(*layers), CONFIG)
+        packed = [self.blob(PACK[pack](layer), LAYER + pack) for layer in layers]
+        return self.json({"schemaVersion": 2, "config": described, "layers": packed}, MANIFEST, **more)
+
+    def index(self, *descriptors: object) -> None:
+        self.files["index.json"] = json.dumps({"schemaVersion": 2, "manifests": descriptors}).encode()
+
+    def write_folder(self, folder: Path) -> Path:
+        for name, data in self.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        return folder
+
+    def write_tar(self, path: Path) -> Path:
+        path.write_bytes(tar(*(member(f"./{name}", data) for name, data in self.files.items())))
+        return path
+
+
+def make_config(*layers: bytes) -> dict[str, Any]:
+    return {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Env": ["PATH=/usr/bin:/bin", "A=b=c", "EMPTY="], "Labels": {"maintainer": "me"}},
+        "rootfs": {"type": "layers", "diff_ids": [digest(layer) for layer in layers]},
+    }
+
+
+def image(*layers: bytes, pack: str = "+gzip") -> Layout:
+    """Return a layout of one image."""
+    layout = Layout()
+    layout.index(layout.manifest(*layers, pack=pack))
+    return layout
+
+
+def docker_save(path: Path, *layers: bytes, pack: str = "", images: int = 1) -> Path:
+    """Write what `docker save` wrote before it took up OCI."""
+    listed = [
+        {"Config": "config.json", "RepoTags": [f"x:{number}"], "Layers": [f"{n}/layer.tar" for n in range(len(layers))]}
+        for number in range(images)
+    ]
+    files = [member(f"{number}/layer.tar", PACK[pack](layer)) for number, layer in enumerate(layers)]
+    files.append(member("config.json", json.dumps(make_config(*layers)).encode()))
+    path.write_bytes(tar(*files, member("manifest.json", json.dumps(listed).encode())))
+    return path

@@ -1,0 +1,95 @@
+"""Binds over an image are seen as the kernel would show them."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.image import FileKind, open_image
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.image import RootFileSystem
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> tuple[RootFileSystem, RootFileSystem]:
+    """An image and a host."""
+    image, host = tmp_path / "image", tmp_path / "host"
+    (image / "usr/lib").mkdir(parents=True)
+    (image / "usr/lib/real.so.1.2").write_text("image")
+    (image / "usr/lib/real.so").symlink_to("real.so.1.2")
+    (image / "lib").symlink_to("usr/lib")
+    (image / "data").mkdir()
+    (image / "data/hidden").write_text("image")
+    (image / "loop").symlink_to("loop")
+    (host / "opt/cray").mkdir(parents=True)
+    (host / "opt/cray/libfabric.so").write_text("host")
+    (host / "opt/cray/up").symlink_to("/usr/lib/real.so")
+    (host / "lib").mkdir()
+    (host / "lib/cxi.so").write_text("host")
+    return open_image(image).root, open_image(host).root
+
+
+def text(root: RootFileSystem, path: str) -> str:
+    return root.read_bytes(path, 100).decode()
+
+
+def test_a_file_lands_on_what_the_link_leads_to_and_every_name_shows_it(
+    roots: tuple[RootFileSystem, RootFileSystem],
+) -> None:
+    image, host = roots
+    seen = image.mounted([("/lib/real.so", host.source("/lib/cxi.so"))])
+    assert [text(seen, path) for path in ("/usr/lib/real.so.1.2", "/lib/real.so", "/usr/lib/real.so")] == ["host"] * 3
+    assert seen.resolve("/lib/real.so") == "/usr/lib/real.so.1.2"
+    assert text(image, "/lib/real.so") == "image"
+
+
+def test_a_folder_hides_what_was_there(roots: tuple[RootFileSystem, RootFileSystem]) -> None:
+    image, host = roots
+    seen = image.mounted([("/data", host.source("/opt/cray"))])
+    assert [entry.name for entry in seen.list_dir("/data")] == ["libfabric.so", "up"]
+    assert not seen.exists("/data/hidden")
+
+
+def test_links_in_a_bound_folder_are_followed_in_the_container(roots: tuple[RootFileSystem, RootFileSystem]) -> None:
+    image, host = roots
+    seen = image.mounted([("/opt/cray", host.source("/opt/cray"))])
+    assert text(seen, "/opt/cray/up") == "image"
+
+
+def test_folders_that_lead_to_a_target_are_made(roots: tuple[RootFileSystem, RootFileSystem]) -> None:
+    image, host = roots
+    seen = image.mounted([("/opt/own/libcxi.so.1", host.source("/lib/cxi.so"))])
+    assert seen.stat("/opt/own").kind is FileKind.DIRECTORY
+    assert [entry.name for entry in seen.list_dir("/")] == ["data", "lib", "loop", "opt", "usr"]
+    assert list(seen.list_dir("/opt/own")) == [("libcxi.so.1", FileKind.FILE)]
+    assert "/opt/own/libcxi.so.1" in [found.path for found in seen.walk()]
+    assert not seen.exists("/opt/own/other")
+
+
+def test_a_later_bind_sees_the_earlier_one(roots: tuple[RootFileSystem, RootFileSystem]) -> None:
+    image, host = roots
+    mounts = [("/data", host.source("/opt/cray")), ("/data/libfabric.so", host.source("/lib/cxi.so"))]
+    mounts.append(("/data/new", host.source("/lib/cxi.so")))
+    seen = image.mounted(mounts)
+    assert [entry.name for entry in seen.list_dir("/data")] == ["libfabric.so", "new", "up"]
+    assert seen.stat("/data/libfabric.so").identity == seen.stat("/data/new").identity
+
+
+@pytest.mark.parametrize(("target", "number"), [("/loop", errno.ELOOP), ("/lib/real.so/x", errno.ENOTDIR)])
+def test_a_target_that_cannot_be_is_an_error(
+    roots: tuple[RootFileSystem, RootFileSystem], target: str, number: int
+) -> None:
+    image, host = roots
+    with pytest.raises(OSError, match=target) as raised:
+        image.mounted([(target, host.source("/lib/cxi.so"))])
+    assert raised.value.errno == number
+
+
+def test_a_source_that_is_not_there_is_an_error(roots: tuple[RootFileSystem, RootFileSystem]) -> None:
+    with pytest.raises(FileNotFoundError):
+        roots[1].source("/nothing")

@@ -1,0 +1,326 @@
+"""OCI and Docker images that are damaged or hostile: one line that says what is wrong, and nothing else ever."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import tarfile
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lumiimg.image import FileKind, ImageError, open_image
+from tests.unit.oci_builder import (
+    CONFIG,
+    INDEX,
+    LAYER,
+    MANIFEST,
+    PACK,
+    Layout,
+    docker_save,
+    image,
+    link,
+    make_config,
+    member,
+    tar,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def _visit(path: Path) -> None:
+    """Use everything of an image."""
+    with open_image(path) as opened:
+        assert isinstance(opened.environment, dict)
+        assert isinstance(opened.labels, dict)
+        for entry in opened.root.walk():
+            with contextlib.suppress(OSError):
+                opened.root.stat(entry.path)
+                if entry.kind is FileKind.FILE:
+                    opened.root.open(entry.path).read_at(0, 65536)
+
+
+def _one_layer(data: bytes, media_type: str = LAYER, **more: Any) -> Layout:
+    """Return a layout whose one layer is these bytes."""
+    layout = Layout()
+    described = {**layout.blob(data, media_type), **more}
+    config = layout.json(make_config(), CONFIG)
+    layout.index(layout.json({"config": config, "layers": [described]}, MANIFEST))
+    return layout
+
+
+def _other_content(layout: Layout) -> Layout:
+    """Change one byte of the layer, which stays a good gzip and tar otherwise."""
+    name = next(name for name, data in layout.files.items() if data.startswith(b"\x1f\x8b"))
+    data = bytearray(layout.files[name])
+    data[4] ^= 1  # the time in the header of gzip
+    layout.files[name] = bytes(data)
+    return layout
+
+
+def _without(layout: Layout, start: bytes) -> Layout:
+    layout.files = {name: data for name, data in layout.files.items() if not data.startswith(start)}
+    return layout
+
+
+def _nested(depth: int) -> Layout:
+    layout = Layout()
+    item = layout.manifest(tar())
+    for _ in range(depth):
+        item = layout.json({"manifests": [item]}, INDEX)
+    layout.index(item)
+    return layout
+
+
+def _with_index(data: bytes) -> Layout:
+    layout = image(tar())
+    layout.files["index.json"] = data
+    return layout
+
+
+def _chain_of_links() -> bytes:
+    return tar(link("a", "b"), link("b", "a"), member("a/x", b""))
+
+
+def _sparse() -> bytes:
+    return tar(member("holes", b"x", pax_headers={"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}))
+
+
+def _long_name(size: int) -> bytes:
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, size
+    return info.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
+
+
+def _broken(data: bytes, at: int) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 0xFF
+    return bytes(changed)
+
+
+_PLAIN = tar(member("a", b"content" * 999))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        pytest.param(lambda: _other_content(image(_PLAIN)), "has other content; fetch the image again", id="digest"),
+        pytest.param(lambda: _without(image(_PLAIN), b"\x1f\x8b"), "blob sha256:.* is not there", id="no-layer"),
+        pytest.param(
+            lambda: _without(image(_PLAIN), b'{"schemaVersion": 2, "config"'), "is not there", id="no-manifest"
+        ),
+        pytest.param(lambda: _one_layer(_PLAIN, size=5), "where 5 are announced", id="other-size"),
+        pytest.param(
+            lambda: _one_layer(_PLAIN, digest="sha256:../../etc"), "no sha256 or sha512", id="digest-is-a-path"
+        ),
+        pytest.param(lambda: _one_layer(_PLAIN, digest=7), "no sha256 or sha512", id="digest-is-a-number"),
+        pytest.param(lambda: _one_layer(_PLAIN, LAYER + "+gzip+encrypted"), "is encrypted", id="encrypted"),
+        pytest.param(lambda: _one_layer(_PLAIN, "application/vnd.x.squashfs"), "unknown type", id="no-tar"),
+        pytest.param(lambda: _with_index(b"{"), "index.json is no JSON", id="index-no-json"),
+        pytest.param(lambda: _with_index(b"[" * 100_000), "index.json is no JSON", id="index-deep"),
+        pytest.param(lambda: _with_index(b"[]"), "no JSON object", id="index-a-list"),
+        pytest.param(lambda: _with_index(b'{"manifests": 3}'), "no JSON list", id="manifests-a-number"),
+        pytest.param(lambda: _with_index(b"{}"), "no image", id="index-empty"),
+        pytest.param(lambda: _with_index(b" " * (9 << 20)), "are the limit", id="index-huge"),
+        pytest.param(lambda: _nested(9), "nested more than 4 deep", id="index-nested"),
+        pytest.param(lambda: image(*[tar()] * 1001), "1001 layers", id="layers"),
+        pytest.param(lambda: _one_layer(gzip.compress(_PLAIN)[:-9]), "cut off inside its gzip", id="gzip-cut"),
+        pytest.param(lambda: _one_layer(PACK["+zstd"](_PLAIN)[:-9]), "cut off inside its zstd", id="zstd-cut"),
+        pytest.param(lambda: _one_layer(_broken(PACK["+zstd"](_PLAIN), 9)), "damaged zstd", id="zstd-damaged"),
+        pytest.param(lambda: _one_layer(_broken(gzip.compress(_PLAIN), 12)), "damaged gzip", id="gzip-damaged"),
+        pytest.param(lambda: _one_layer(_PLAIN[:1500]), "cut off inside a member", id="tar-cut"),
+        pytest.param(lambda: _one_layer(b"no tar" * 999), "damaged tar", id="no-tar-at-all"),
+        pytest.param(lambda: image(tar(link("a", "b", tarfile.LNKTYPE))), "hard link a to b", id="hard-link"),
+        pytest.param(
+            lambda: image(tar(member("d"), link("a", "d", tarfile.LNKTYPE))), "hard link a to d", id="link-dir"
+        ),
+        pytest.param(lambda: image(tar(link("a", "", tarfile.LNKTYPE))), "hard link a", id="link-to-nothing"),
+        pytest.param(lambda: image(_chain_of_links()), "too many symlinks", id="links"),
+        pytest.param(lambda: image(tar(member("a/" * 2000 + "b", b""))), "more than 1024 directories", id="deep"),
+        pytest.param(lambda: image(tar(member("n" * 300, b""))), "a name of 300", id="long-name"),
+        pytest.param(lambda: image(tar(member("a/" * 3000, b""))), "a path of 6000", id="long-path"),
+        pytest.param(lambda: image(_sparse()), "sparse tar member holes is not read", id="sparse"),
+        pytest.param(lambda: image(tar(member("a", b"", type=b"M"))), "unknown type", id="type"),
+        pytest.param(lambda: _one_layer(_long_name(1 << 40)), "damaged tar", id="name-of-a-terabyte"),
+        pytest.param(lambda: _one_layer(_long_name(2 << 20)), "extended header of 2097152", id="name-of-two-megabytes"),
+        pytest.param(lambda: image(tar(member("a", b"", pax_headers={"size": "9" * 40}))), "record size", id="size"),
+        pytest.param(lambda: image(tar(member("a", b"", pax_headers={"uid": "x"}))), "record uid", id="uid"),
+    ],
+)
+def test_hostile_image_is_named_in_one_line(tmp_path: Path, make: Callable[[], Layout], words: str) -> None:
+    folder = make().write_folder(tmp_path / "bad\nname")
+    with pytest.raises(ImageError, match=words) as caught:
+        _visit(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_layer_kept_elsewhere_is_named(tmp_path: Path) -> None:
+    foreign = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"
+    layout = _without(_one_layer(gzip.compress(_PLAIN), foreign), b"\x1f\x8b")
+    with pytest.raises(ImageError, match="is kept elsewhere by its owner"):
+        open_image(layout.write_folder(tmp_path))
+
+
+def test_docker_archive_is_verified_by_what_its_config_says(tmp_path: Path) -> None:
+    path = docker_save(tmp_path / "a.tar", _PLAIN)
+    path.write_bytes(path.read_bytes().replace(b"content", b"CONTENT"))
+    with pytest.raises(ImageError, match="has other content; fetch the image again"):
+        open_image(path)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        (b"{}", "no JSON list"),
+        (b"[]", "0 images"),
+        (b'[{"Config": "/etc/passwd", "Layers": []}]', "config is not in the archive"),
+        (b'[{"Config": "config.json", "Layers": ["../../x"]}]', "layer ../../x is not in the archive"),
+        (b'[{"Config": "config.json", "Layers": []}]', "0 layers where the config has 1"),
+        (b'[{"Config": "config.json", "Layers": ["loop"]}]', "loop is not in the archive"),
+    ],
+)
+def test_docker_manifest_that_lies_is_named(tmp_path: Path, manifest: bytes, words: str) -> None:
+    config = json.dumps(make_config(_PLAIN)).encode()
+    stored = tar(member("config.json", config), member("manifest.json", manifest), link("loop", "loop"))
+    (tmp_path / "a.tar").write_bytes(stored)
+    with pytest.raises(ImageError, match=words):
+        open_image(tmp_path / "a.tar")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (_PLAIN, "a tar that holds no image"),
+        (gzip.compress(_PLAIN), "compressed with gzip; unpack it first"),
+        (_PLAIN[:1024], "cut off"),
+    ],
+)
+def test_other_tars_are_named(tmp_path: Path, data: bytes, words: str) -> None:
+    (tmp_path / "a.tar").write_bytes(data)
+    with pytest.raises(ImageError, match=words):
+        open_image(tmp_path / "a.tar")
+
+
+def test_paths_never_lead_to_the_host(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("host")
+    content = tar(
+        link("out", str(tmp_path)),
+        member("out/secret", b"image"),
+        member("../../../etc/passwd", b"image"),
+        link("up", "../../../etc"),
+        link("hard", "/etc/passwd", tarfile.LNKTYPE),
+    )
+    with open_image(image(content).write_folder(tmp_path / "layout")) as opened:
+        for path in ("/out/secret", f"{tmp_path}/secret", "/etc/passwd", "/up/passwd", "/hard"):
+            assert opened.root.read_bytes(path, 99) == b"image"
+    assert (tmp_path / "secret").read_text() == "host"
+
+
+def test_blobs_are_not_looked_for_outside_of_the_layout(tmp_path: Path) -> None:
+    layout = image(_PLAIN)
+    name = next(name for name, data in layout.files.items() if data.startswith(b"\x1f\x8b"))
+    (tmp_path / "outside").write_bytes(layout.files.pop(name))
+    layout.write_folder(tmp_path / "layout")
+    (tmp_path / "layout" / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(ImageError, match="is not there"):
+        open_image(tmp_path / "layout")
+
+
+@pytest.mark.parametrize("pack", ["+gzip", "+zstd"])
+def test_layer_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: str) -> None:
+    monkeypatch.setattr("lumiimg.image.oci.layer._FREE_BYTES", 8 << 20)
+    content = tar(member("zeros", bytes(64 << 20)))
+    with pytest.raises(ImageError, match="more than 200 times their size"):
+        open_image(image(content, pack=pack).write_folder(tmp_path))
+
+
+@pytest.mark.parametrize("pack", ["+gzip", "+zstd"])
+def test_memory_does_not_grow_with_a_layer(tmp_path: Path, pack: str) -> None:
+    noise = hashlib.shake_128(b"noise").digest(1 << 20)
+    content = tar(*(member(str(number), noise) for number in range(96)))
+    path = image(content, pack=pack).write_folder(tmp_path)
+    del content
+    tracemalloc.start()
+    try:
+        with open_image(path) as opened:
+            for number in range(95, -1, -5):
+                assert opened.root.open(f"/{number}").read_at(0, 1 << 20) == noise
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    content = tar(member("d/file", b"content"), link("link", "d"), link("hard", "d/file", tarfile.LNKTYPE))
+    above = tar(member("d/.wh.file", b""), member("d/" + "n" * 150, b"long"), style=tarfile.GNU_FORMAT)
+    path = tmp_path_factory.mktemp("oci") / "a.tar"
+    return docker_save(path, content, above).read_bytes()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 60), st.integers(0, 511), st.binary(min_size=1, max_size=6)), min_size=1, max_size=4
+    )
+)
+@settings(max_examples=300, deadline=3000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_other_error_whatever_the_bytes_of_an_archive(
+    archive: bytes, tmp_path: Path, changes: list[tuple[int, int, bytes]]
+) -> None:
+    data = bytearray(archive)
+    for block, offset, value in changes:
+        at = (block * 512 + offset) % len(data)
+        data[at : at + len(value)] = value
+    (tmp_path / "fuzz").write_bytes(data)
+    with contextlib.suppress(ImageError):
+        _visit(tmp_path / "fuzz")
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 12), st.integers(0, 511), st.binary(min_size=1, max_size=12)), min_size=1, max_size=4
+    )
+)
+@settings(max_examples=300, deadline=3000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_other_error_whatever_the_bytes_of_a_layer(tmp_path: Path, changes: list[tuple[int, int, bytes]]) -> None:
+    """The digest is right, so that every byte gets to the reader of the tar."""
+    data = bytearray(
+        tar(member("d/" + "n" * 150, b"long"), link("d/l", "x" * 120), member("u", b"x", uid=1 << 30))
+        + tar(member("d/" + "n" * 150, b"long"), style=tarfile.GNU_FORMAT)
+    )
+    for block, offset, value in changes:
+        at = block * 512 + offset
+        data[at : at + len(value)] = value
+    with contextlib.suppress(ImageError):
+        _visit(_one_layer(bytes(data)).write_folder(tmp_path / hashlib.sha256(data).hexdigest()))
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+_KEYS = ("config", "layers", "manifests", "mediaType", "digest", "size", "annotations", "platform", "rootfs", "Env")
+
+
+@given(st.dictionaries(st.sampled_from(_KEYS), _JSON | st.dictionaries(st.sampled_from(_KEYS), _JSON)))
+@settings(max_examples=300, deadline=3000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_other_error_whatever_the_documents_say(tmp_path: Path, document: dict[str, object]) -> None:
+    layout = Layout()
+    content = layout.blob(_PLAIN, LAYER)
+    good: dict[str, object] = {"config": layout.json(make_config(), CONFIG), "layers": [content]}
+    config = layout.json({**make_config(), **document}, CONFIG)
+    for number, manifest in enumerate(({**good, **document}, {**good, "config": config})):
+        layout.index(layout.json(manifest, MANIFEST, annotations=document.get("annotations")))
+        with contextlib.suppress(ImageError):
+            _visit(layout.write_folder(tmp_path / str(number)))
+    layout.index(document)
+    with contextlib.suppress(ImageError):
+        _visit(layout.write_folder(tmp_path / "index"))

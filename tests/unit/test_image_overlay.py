@@ -1,0 +1,159 @@
+"""Trees laid over each other are what overlayfs shows: the kernel's rules, on file systems of the real mksquashfs."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lumiimg.image import FileKind, ImageError, RootFileSystem
+from lumiimg.image.source import ByteSource
+from lumiimg.image.squashfs.tree import SquashfsTree
+from lumiimg.image.stack import StackedTree
+from tests.tools import needs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_WHITEOUT = "c 000 0 0 0 0"
+
+
+def _pack(folder: Path, name: str, files: dict[str, str], *pseudo: str) -> Path:
+    """Pack files; `pseudo` are definitions of mksquashfs for what an ordinary user cannot make."""
+    needs("mksquashfs")
+    tree = folder / f"{name}-tree"
+    tree.mkdir()
+    for path, content in files.items():
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        if content.startswith("->"):
+            (tree / path).symlink_to(content[2:])
+        else:
+            (tree / path).write_text(content)
+    definitions = [word for line in pseudo for word in ("-p", line)]
+    packed = folder / name
+    subprocess.run(
+        ["mksquashfs", tree, packed, *definitions, "-all-root", "-no-progress", "-quiet", "-processors", "1"],
+        check=True,
+    )
+    return packed
+
+
+def _layers(folder: Path) -> list[Path]:
+    lower = {
+        "same": "lower",
+        "gone": "lower",
+        "merged/lower": "lower",
+        "merged/same": "lower",
+        "opaque/lower": "lower",
+        "opaque-of-users/lower": "lower",
+        "not-opaque/lower": "lower",
+        "gone-folder/lower": "lower",
+        "file": "lower",
+        "folder/lower": "lower",
+        "link": "->merged",
+        "back": "lower",
+    }
+    middle = {
+        "same": "middle",
+        "merged/middle": "middle",
+        "merged/same": "middle",
+        "opaque/middle": "middle",
+        "opaque-of-users/middle": "middle",
+        "not-opaque/middle": "middle",
+        "file/middle": "middle",
+        "folder": "middle",
+        "link/middle": "middle",
+    }
+    hidden = [f"{name} {_WHITEOUT}" for name in ("gone", "gone-folder", "back", "merged/never-there")]
+    marks = ["opaque x trusted.overlay.opaque=y", "opaque-of-users x user.overlay.opaque=y"]
+    marks.append("not-opaque x trusted.overlay.opaque=n")
+    upper = {"back": "upper", "merged/upper": "upper", "opaque/upper": "upper", "not-opaque/upper": "upper"}
+    return [
+        _pack(folder, "lower", lower, "null c 666 0 0 1 3"),
+        _pack(folder, "middle", middle, *hidden, *marks),
+        _pack(folder, "upper", upper, f"not-opaque/lower {_WHITEOUT}", "disk b 660 0 0 0 0"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return _layers(tmp_path_factory.mktemp("overlay"))
+
+
+@pytest.fixture
+def root(packed: list[Path]) -> Iterator[RootFileSystem]:
+    sources = [ByteSource.open(path) for path in packed]
+    yield RootFileSystem(StackedTree([SquashfsTree(source) for source in sources]))
+    for source in sources:
+        source.close()
+
+
+def test_every_name_is_that_of_the_uppermost_layer_that_shows_it(root: RootFileSystem) -> None:
+    contents = {
+        entry.path: root.read_bytes(entry.path, 99).decode() for entry in root.walk() if entry.kind is FileKind.FILE
+    }
+    assert contents == {
+        "/same": "middle",
+        "/merged/lower": "lower",
+        "/merged/middle": "middle",
+        "/merged/same": "middle",
+        "/merged/upper": "upper",
+        "/opaque/middle": "middle",
+        "/opaque/upper": "upper",
+        "/opaque-of-users/middle": "middle",
+        "/not-opaque/middle": "middle",
+        "/not-opaque/upper": "upper",
+        "/file/middle": "middle",
+        "/folder": "middle",
+        "/link/middle": "middle",
+        "/back": "upper",
+    }
+
+
+def test_what_is_hidden_cannot_be_looked_up(root: RootFileSystem) -> None:
+    for path in ("/gone", "/gone-folder", "/gone-folder/lower", "/opaque/lower", "/not-opaque/lower", "/folder/lower"):
+        assert not root.exists(path)
+    assert not root.exists("/merged/never-there")
+
+
+def test_other_devices_are_no_whiteouts(root: RootFileSystem) -> None:
+    assert root.stat("/null").kind is FileKind.DEVICE
+    assert root.stat("/disk").kind is FileKind.DEVICE
+
+
+def test_same_inode_numbers_of_two_layers_are_two_files(tmp_path: Path) -> None:
+    paths = [_pack(tmp_path, name, {name: "content"}) for name in ("one", "two")]
+    sources = [ByteSource.open(path) for path in paths]
+    plain = [RootFileSystem(SquashfsTree(source)) for source in sources]
+    assert plain[0].stat("/one").identity == plain[1].stat("/two").identity
+    stacked = RootFileSystem(StackedTree([SquashfsTree(source) for source in sources]))
+    assert stacked.stat("/one").identity != stacked.stat("/two").identity
+    assert stacked.stat("/one").identity == stacked.open("/one").identity
+    for source in sources:
+        source.close()
+
+
+@given(st.lists(st.tuples(st.integers(0, 600), st.binary(min_size=1, max_size=4)), min_size=1, max_size=4))
+@settings(max_examples=150, deadline=3000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damaged_attributes_are_image_errors(
+    packed: list[Path], tmp_path: Path, changes: list[tuple[int, bytes]]
+) -> None:
+    data = bytearray(packed[1].read_bytes().rstrip(b"\0"))
+    for back, value in changes:
+        at = max(0, len(data) - 1 - back)
+        data[at : at + len(value)] = value
+    (tmp_path / "fuzz").write_bytes(data.ljust(8192, b"\0"))
+    sources = [ByteSource.open(packed[0]), ByteSource.open(tmp_path / "fuzz")]
+    try:
+        stacked = RootFileSystem(StackedTree([SquashfsTree(source) for source in sources]))
+        for entry in stacked.walk():
+            assert entry.path
+    except ImageError:
+        pass
+    finally:
+        for source in sources:
+            source.close()
