@@ -24,7 +24,8 @@ class UnknownNameError(BadInputError):
     def __init__(self, kind: str, name: str, known: Collection[str]) -> None:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
-        super().__init__(f"no {kind} is called {name!r}", hint=f"{hint} (`lumiimg list` shows all)")
+        listed = "" if kind == "site" else " (`lumiimg list` shows all)"
+        super().__init__(f"no {kind} is called {name!r}", hint=hint + listed)
 
 
 @dataclass(frozen=True, slots=True)

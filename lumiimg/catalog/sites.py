@@ -1,0 +1,71 @@
+"""Sites: what is true of a machine, `sites/<name>.toml`; a user's own are searched first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.catalogue import UnknownNameError, user_folder
+from lumiimg.catalog.layers import NAME
+from lumiimg.catalog.table import Table, read_toml
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping
+
+_SHIPPED = Path(__file__).with_name("sites")
+
+
+@dataclass(frozen=True, slots=True)
+class SiteBind:
+    """A path that containers get at the same place, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One machine."""
+
+    name: str
+    title: str
+    binds: tuple[SiteBind, ...]
+    source: str
+    date: dt.date
+
+
+def read_site(path: Path) -> Site:
+    """Read and validate a site. Raises CatalogError, which names the file and every wrong key."""
+    table = Table(read_toml(path), path)
+    site = Site(
+        name=path.stem,
+        title=table.string("title"),
+        binds=tuple(_bind(entry) for entry in table.tables("bind")),
+        source=table.string("source"),
+        date=table.date("date"),
+    )
+    table.finish()
+    return site
+
+
+def _bind(entry: Table) -> SiteBind:
+    bind = SiteBind(entry.string("path"), entry.string("reason"))
+    if bind.path and not bind.path.startswith("/"):
+        entry.fault("path", f"is {bind.path!r}, no absolute path")
+    return bind
+
+
+def find_site(name: str, environment: Mapping[str, str]) -> Site:
+    """Return a site by its name, or by the path of its file.
+
+    Raises UnknownNameError, or CatalogError if it is there and wrong.
+    """
+    if name.endswith(".toml"):
+        return read_site(Path(name))
+    folders = (user_folder(environment) / "sites", _SHIPPED)
+    for folder in folders:
+        if NAME.fullmatch(name) and (folder / f"{name}.toml").is_file():
+            return read_site(folder / f"{name}.toml")
+    raise UnknownNameError("site", name, sorted({file.stem for folder in folders for file in folder.glob("*.toml")}))

@@ -1,0 +1,70 @@
+"""`lumiimg host`: what this machine offers to a container."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from lumiimg.cli.options import add_json
+from lumiimg.errors import ExitCode
+
+_EPILOG = """\
+Take it where the jobs run, with the modules of the job loaded:
+  srun -p small-g --gpus=1 lumiimg host scan -o host.json
+
+exit codes: 0 a libfabric that loads, with libcxi, was found
+            2 a path of --include offers nothing
+            3 written, but no such libfabric was found here
+            4 no glibc here to ask
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "host",
+        help="what does this machine offer to a container?",
+        description="Look at what this machine offers to a container.",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
+    scan = actions.add_parser(
+        "scan",
+        help="record the fabric's libraries, NICs, driver and engine of this node",
+        description="Record what this node offers: libfabric, libcxi and all that they need,\n"
+        "NICs, GPU driver, container engine. The file says what `lumiimg bind` and\n"
+        "`lumiimg explain` need to know, on any machine.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    scan.add_argument("-o", "--output", metavar="FILE", help="write the snapshot; - for standard output")
+    scan.add_argument(
+        "--include",
+        metavar="PATH",
+        type=Path,
+        action="append",
+        default=[],
+        help="a library, or a folder with some, that the scan would not find (may be repeated)",
+    )
+    add_json(scan)
+    scan.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Scan, write, and answer by the exit code whether the fabric was found."""
+    from lumiimg.host.scan import fabric_entry, scan_host  # noqa: PLC0415
+    from lumiimg.host.snapshot import to_text, write_snapshot  # noqa: PLC0415
+    from lumiimg.report.host import print_snapshot  # noqa: PLC0415
+
+    snapshot = scan_host(os.environ, include=arguments.include)
+    to_stdout = arguments.json or arguments.output == "-"
+    written = Path(arguments.output) if arguments.output not in (None, "-") else None
+    if written is not None:
+        write_snapshot(snapshot, written)
+    if to_stdout:
+        sys.stdout.write(to_text(snapshot))
+    print_snapshot(snapshot, written, stderr=to_stdout)
+    return ExitCode.UNDECIDED if fabric_entry(snapshot) is None else ExitCode.GOOD

@@ -1,0 +1,94 @@
+"""Small looks at a root file system that may or may not have what is looked for."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import re
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import BadInputError
+from lumiimg.image.tree import FileKind
+
+if TYPE_CHECKING:
+    from lumiimg.image import RootFileSystem
+
+_MAX_TEXT_BYTES = 1 << 20
+_MAX_MATCHES = 512
+_MAX_LINKS = 40
+_NUMBER = re.compile(r"(\d+)")
+
+
+def read_text(root: RootFileSystem, path: str) -> str | None:
+    """Return the beginning of a file, also of /proc and /sys, whose files say that they are empty; None without it."""
+    try:
+        with contextlib.closing(root.open(path)) as file:
+            return file.read_at(0, _MAX_TEXT_BYTES).decode("utf-8", "replace")
+    except (OSError, BadInputError):
+        return None
+
+
+def read_word(root: RootFileSystem, path: str) -> str | None:
+    """Return the first line of a file without blanks around it; None where that is nothing."""
+    lines = (read_text(root, path) or "").splitlines()
+    return (lines[0].strip() or None) if lines else None
+
+
+def names_in(root: RootFileSystem, directory: str) -> list[str]:
+    """Return the names in a directory, sorted; none where it cannot be read."""
+    try:
+        return [entry.name for entry in root.list_dir(directory)]
+    except (OSError, BadInputError):
+        return []
+
+
+def matches(root: RootFileSystem, pattern: str) -> list[str]:
+    """Return the paths that exist for a pattern in which `*` and `[…]` stand for parts of one name, sorted."""
+    found = [""]
+    for part in pattern.strip("/").split("/"):
+        if "*" in part or "[" in part:
+            found = [
+                f"{above}/{name}"
+                for above in found
+                for name in fnmatch.filter(names_in(root, above or "/"), part)
+                if not name.startswith(".")
+            ][:_MAX_MATCHES]
+        else:
+            found = [f"{above}/{part}" for above in found]
+    return [path for path in found if root.exists(path)]
+
+
+def by_version(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key in which 1.9 comes before 1.22."""
+    parts = (part for part in _NUMBER.split(name) if part)
+    return tuple((1, int(part[:18]), "") if part.isdigit() else (0, 0, part) for part in parts)
+
+
+def trace(root: RootFileSystem, path: str) -> tuple[str, dict[str, str], set[str]]:
+    """Walk a path and return (its real path, the symlinks on the way with their text, directories left again by `..`).
+
+    A symlink is given by where it really is. OSError as from a lookup.
+    """
+    real = root.resolve(path)  # raises whatever is wrong with it
+    links: dict[str, str] = {}
+    left: set[str] = set()
+    here: list[str] = []
+    todo = [part for part in path.split("/") if part][::-1]
+    while todo and len(links) <= _MAX_LINKS:
+        name = todo.pop()
+        if name == ".":
+            continue
+        if name == "..":
+            if here:
+                left.add("/" + "/".join(here))
+                here.pop()
+            continue
+        inner = "/" + "/".join([*here, name])
+        if root.stat(inner, follow=False).kind is not FileKind.SYMLINK:
+            here.append(name)
+            continue
+        links[inner] = text = root.readlink(inner)
+        if text.startswith("/"):
+            here.clear()
+        todo.extend([part for part in text.split("/") if part][::-1])
+    return real, links, left

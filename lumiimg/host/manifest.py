@@ -1,0 +1,86 @@
+"""What to bind into one image on one machine, each line with its reason; or why it cannot be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lumiimg.elf.objects import LoadedObject
+
+PRIVATE = "/opt/lumiimg/host"
+"""Where the host's libraries are put in the container: a folder that nothing else uses, in front of LD_LIBRARY_PATH."""
+
+
+class Fabric(StrEnum):
+    """Where the libraries of the fast network come from."""
+
+    HOST = "host"
+    """Bound from the machine."""
+    BUNDLED = "bundled"
+    """The image has its own, and needs no library of the machine."""
+    NONE = "none"
+    """From nowhere: neither way loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """One file or folder of the host in the container."""
+
+    source: str
+    target: str
+    reason: str
+    chain: tuple[str, ...] = ()
+    """Names from the program to this library, each needed by the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable to set for the container."""
+
+    name: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why one attempt fails: the library, what it needs, and what there is."""
+
+    attempt: str
+    """What was tried: the libfabric of the image, or one of the host by its path."""
+    library: str
+    """Path of the library that cannot be loaded, and whose it is."""
+    need: str
+    have: str
+    chain: tuple[str, ...]
+    words: str
+    """What ld.so would print."""
+
+    def __str__(self) -> str:
+        return f"{' -> '.join(self.chain)} needs {self.need}; {self.have}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """One file of the process as it would be with the manifest."""
+
+    object: LoadedObject
+    host_path: str | None
+    """Where it lies on the host; None for a file of the image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The answer for one image and one machine."""
+
+    fabric: Fabric
+    binds: tuple[Bind, ...] = ()
+    variables: tuple[Variable, ...] = ()
+    loaded: tuple[Loaded, ...] = ()
+    """What the loader would have in the process of RCCL and its plugin, in its order."""
+    refusals: tuple[Refusal, ...] = ()
+    """Of the attempts that do not work, in the order in which they were made."""
+    notes: tuple[str, ...] = ()
+    """What is worth knowing and changes nothing: two copies of a library, what an engine must be allowed to do."""

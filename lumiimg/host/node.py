@@ -1,0 +1,124 @@
+"""What a node says of itself in /etc, /proc, /sys and /dev, and its container engine and Slurm."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.hwcaps import levels_of_cpu
+from lumiimg.engine.engine import Kind, find_engine
+from lumiimg.engine.process import run
+from lumiimg.errors import MissingHereError
+from lumiimg.host.known import known
+from lumiimg.host.look import matches, names_in, read_text, read_word
+from lumiimg.host.snapshot import ContainerEngine, Nic, OperatingSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from lumiimg.image import RootFileSystem
+
+_ASSIGNMENT = re.compile(r"([A-Z_]+)=(.*)")
+_SLURM_VERSION = re.compile(r"^slurm (\S+)", re.MULTILINE)
+_SLURM_TIMEOUT_S = 10.0
+_ROCM_VERSIONS = "/opt/rocm*/.info/version"
+
+
+def operating_system(root: RootFileSystem) -> OperatingSystem:
+    """Return what os-release(5) says."""
+    text = read_text(root, "/etc/os-release") or read_text(root, "/usr/lib/os-release") or ""
+    values = {match[1]: match[2].strip("\"'") for line in text.splitlines() if (match := _ASSIGNMENT.fullmatch(line))}
+    name = values.get("PRETTY_NAME") or values.get("NAME", "")
+    return OperatingSystem(values.get("ID", ""), values.get("VERSION_ID", ""), name)
+
+
+def cpu(root: RootFileSystem) -> tuple[str | None, bool, tuple[str, ...]]:
+    """Return (model name, whether it is one of Intel, its glibc-hwcaps levels, best first), by proc_cpuinfo(5)."""
+    values: dict[str, str] = {}
+    for line in (read_text(root, "/proc/cpuinfo") or "").splitlines():
+        key, _, value = line.partition(":")
+        values.setdefault(key.strip(), value.strip())
+    levels = levels_of_cpu(values.get("flags", "").split())
+    return values.get("model name") or None, values.get("vendor_id") == "GenuineIntel", levels
+
+
+def devices(root: RootFileSystem) -> tuple[str, ...]:
+    """Return the device files that the fabric and the GPUs are used through."""
+    return tuple(path for pattern in known().devices for path in matches(root, pattern))
+
+
+def nics(root: RootFileSystem) -> tuple[Nic, ...]:
+    """Return the Slingshot NICs; what is read is what cxi_stat of HPE's libcxi reads, without addresses and numbers."""
+    netdevs: dict[str, str] = {}
+    for name in names_in(root, "/sys/class/net"):
+        device = f"/sys/class/net/{name}/device"
+        if root.exists(device):
+            netdevs[root.resolve(device).rpartition("/")[2]] = name
+    found = []
+    for path in matches(root, "/sys/class/cxi/cxi[0-9]*"):
+        device = f"{path}/device"
+        uevent = read_text(root, f"{device}/uevent") or ""
+        pci = next((line.partition("=")[2] for line in uevent.splitlines() if line.startswith("PCI_SLOT_NAME=")), None)
+        speed = read_word(root, f"{device}/properties/speed") or ""
+        link = read_word(root, f"{device}/properties/link")
+        found.append(
+            Nic(
+                device=path.rpartition("/")[2],
+                speed_mbit_s=int(speed) if re.fullmatch(r"[1-9][0-9]{0,9}", speed) else None,
+                link_is_up=None if link is None else link == "1",
+                chip=read_word(root, f"{device}/properties/cassini_version"),
+                firmware=read_word(root, f"{device}/uc/qspi_blob_version"),
+                driver=read_word(root, f"{device}/properties/driver_rev"),
+                pci=pci,
+                netdev=netdevs.get(pci) if pci else None,
+            )
+        )
+    return tuple(found)
+
+
+def rocm_versions(root: RootFileSystem) -> tuple[str, ...]:
+    """Return the versions of ROCm under /opt, each once."""
+    found = (read_word(root, path) for path in matches(root, _ROCM_VERSIONS))
+    return tuple(dict.fromkeys(version for version in found if version))
+
+
+def slurm_version(environment: Mapping[str, str]) -> str | None:
+    """Return the version of Slurm's commands here; None without them, or where they do not answer."""
+    program = shutil.which("scontrol", path=environment.get("PATH"))
+    if program is None:
+        return None
+    try:
+        completed = run([program, "--version"], env=environment, timeout_s=_SLURM_TIMEOUT_S)
+    except MissingHereError:
+        return None
+    match = _SLURM_VERSION.search(completed.output)
+    return match[1] if completed.ok and match else None
+
+
+def container_engine(
+    root: RootFileSystem, environment: Mapping[str, str], is_private: Callable[[str], bool]
+) -> ContainerEngine:
+    """Return the engine of this machine with the settings that decide about binds. Raises MissingHereError."""
+    engine = find_engine(environment)
+    name = "apptainer" if engine.kind is Kind.APPTAINER else "singularity"
+    prefix = str(engine.path.resolve().parent.parent)
+    places = [pattern.format(name=name, prefix=prefix) for pattern in known().engine_files]
+    found = ContainerEngine("Apptainer" if engine.kind is Kind.APPTAINER else "SingularityCE", engine.version)
+    # the installation's own file counts: one under /etc may be left over from another
+    for path in reversed(places) if prefix != "/usr" else places:
+        text = read_text(root, path)
+        if text is not None and not is_private(path):
+            return ContainerEngine(found.name, found.version, path, engine_settings(text))
+    return found
+
+
+def engine_settings(text: str) -> dict[str, str]:
+    """Return the settings that matter of an apptainer.conf or singularity.conf; of `bind path` all, with commas."""
+    settings: dict[str, str] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        name = key.strip()
+        if equals and name in known().engine_settings:
+            settings[name] = ", ".join(filter(None, (settings.get(name), value.strip())))
+    return settings

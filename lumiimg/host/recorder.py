@@ -1,0 +1,96 @@
+"""Collects what the scan has met: each library once, with the links on the way to it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import time
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.facts import exported_symbols, read_elf
+from lumiimg.errors import BadInputError, one_line
+from lumiimg.host.look import trace
+from lumiimg.host.snapshot import Library
+
+if TYPE_CHECKING:
+    from lumiimg.image import RootFileSystem
+    from lumiimg.image.tree import OpenFile
+
+MAX_LIBRARY_BYTES = 2 << 30
+MAX_SECONDS = 300.0
+_MAX_LIBRARIES = 4096
+_CHUNK_BYTES = 4 << 20
+_NET_SYMBOL = re.compile(r"ncclNet(Plugin)?_v\d+")
+
+
+class Recorder:
+    """Libraries, links and directories of one scan over one root."""
+
+    def __init__(self, root: RootFileSystem, *, max_library_bytes: int = MAX_LIBRARY_BYTES) -> None:
+        self.libraries: dict[str, Library] = {}
+        self.links: dict[str, str] = {}
+        self.directories: set[str] = set()
+        self.gaps: list[str] = []
+        self._root = root
+        self._max_library_bytes = max_library_bytes
+        self._deadline = time.monotonic() + MAX_SECONDS
+        self._refused: set[str] = set()
+
+    def add(self, path: str, *, is_entry: bool = False) -> bool:
+        """Record the library at a path and what leads to it; tell whether it could be.
+
+        Of an entry the symbols of a net plugin are looked for too, so it has to come before the libraries that need it.
+        """
+        try:
+            real, links, left = trace(self._root, path)
+        except (OSError, BadInputError) as error:
+            self._refuse(path, getattr(error, "strerror", None) or str(error))
+            return False
+        if real not in self.libraries and not self._record(real, is_entry=is_entry):
+            return False
+        self.links |= links
+        self.directories |= left
+        return True
+
+    def _record(self, real: str, *, is_entry: bool) -> bool:
+        if real in self._refused:
+            return False
+        try:
+            with contextlib.closing(self._root.open(real)) as file:
+                problem = self._problem(file)
+                if problem is None:
+                    self.libraries[real] = _read(file, real, is_entry=is_entry)
+        except (OSError, BadInputError) as error:
+            problem = getattr(error, "strerror", None) or str(error)
+        if problem is not None:
+            self._refuse(real, problem)
+        return problem is None
+
+    def _problem(self, file: OpenFile) -> str | None:
+        if file.size > self._max_library_bytes:
+            return f"it has {file.size} bytes, more than {self._max_library_bytes}"
+        if len(self.libraries) >= _MAX_LIBRARIES:
+            return f"{_MAX_LIBRARIES} libraries are recorded already"
+        if time.monotonic() > self._deadline:
+            return f"the scan had taken {MAX_SECONDS:.0f} s by then"
+        return None
+
+    def _refuse(self, path: str, why: str) -> None:
+        self._refused.add(path)
+        self.gaps.append(one_line(f"{path} is not recorded: {why}"))
+
+
+def _read(file: OpenFile, path: str, *, is_entry: bool) -> Library:
+    facts = read_elf(file)
+    symbols = exported_symbols(file, "ncclNet") if is_entry else frozenset[str]()
+    digest = hashlib.sha256()
+    for offset in range(0, file.size, _CHUNK_BYTES):
+        digest.update(file.read_at(offset, _CHUNK_BYTES))
+    return Library(
+        path=path,
+        size_bytes=file.size,
+        sha256=digest.hexdigest(),
+        facts=facts,
+        net_symbols=tuple(sorted(name for name in symbols if _NET_SYMBOL.fullmatch(name))),
+    )

@@ -1,0 +1,260 @@
+"""A node looked at once: `scan_host` reads, and runs nothing but the engine and Slurm for their versions."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg import __version__
+from lumiimg.elf.files import Files, Native
+from lumiimg.elf.hwcaps import isa_mask, legacy_mask, levels_in_cache
+from lumiimg.elf.loader import Process
+from lumiimg.elf.rules import Settings
+from lumiimg.elf.system import System, glibc_version, libc_kind
+from lumiimg.errors import MissingHereError
+from lumiimg.host import node
+from lumiimg.host.fabric import Search
+from lumiimg.host.known import known
+from lumiimg.host.look import read_word
+from lumiimg.host.recorder import Recorder
+from lumiimg.host.snapshot import SCHEMA, ContainerEngine, Entry, Snapshot
+from lumiimg.host.tree import MACHINES
+from lumiimg.image import RootFileSystem
+from lumiimg.image.folder import FolderTree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from lumiimg.host.fabric import Candidate
+
+CXI_LIBRARY = "libcxi.so.1"
+_SYSTEM_FOLDERS = ("/opt/", "/usr/", "/lib/", "/lib64/", "/etc/")
+
+
+def scan_host(
+    environment: Mapping[str, str], *, root: RootFileSystem | None = None, include: Iterable[Path] = ()
+) -> Snapshot:
+    """Return what this machine offers; with a `root`, what the files of another root file system offer.
+
+    Programs are asked for their versions on this machine only. `include` are libraries or folders that the user names.
+
+    Raises BadInputError for one of these that offers nothing, MissingHereError on a machine without glibc.
+    """
+    is_here = root is None
+    root = root or RootFileSystem(FolderTree(Path("/")))
+    gaps: list[str] = []
+    files = Files(root)
+    native, system = _loader(files)
+    model, intel, levels = node.cpu(root)
+    is_private = private_paths(environment)
+    library_path = _shareable(environment.get("LD_LIBRARY_PATH", ""), is_private, gaps)
+    settings = Settings(library_path=":".join(library_path) or None, hwcaps=levels, intel=intel)
+    cached = _cache_lookup(system, native, settings)
+    search = Search(
+        files=files,
+        root=root,
+        native=native,
+        system=system,
+        cached=cached,
+        library_path=library_path,
+        package_path=tuple(filter(None, environment.get("PKG_CONFIG_PATH", "").split(":"))),
+        variables=environment,
+        is_private=is_private,
+        include=tuple(dict.fromkeys(os.path.abspath(path) for path in include)),  # noqa: PTH100 - links stay
+    )
+    recorder = Recorder(root)
+    recorder.add(system.loader)
+    entries = _entries(search.run(), files, settings, recorder)
+    cache = _record_cache(recorder, entries, cached, root)
+    engine = _engine(root, environment, is_private, gaps) if is_here else None
+    snapshot = Snapshot(
+        schema=SCHEMA,
+        taken=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        tool=__version__,
+        host=(read_word(root, "/proc/sys/kernel/hostname") or "unknown").partition(".")[0],
+        architecture=MACHINES[native.machine],
+        kernel=read_word(root, "/proc/sys/kernel/osrelease") or "unknown",
+        os=node.operating_system(root),
+        cpu=model,
+        intel=intel,
+        hwcaps=levels,
+        glibc=glibc_version(root),
+        loader=system.loader,
+        system_directories=system.directories,
+        lib_token=system.lib,
+        library_path=settings.library_path,
+        entries=entries,
+        libraries=tuple(recorder.libraries[path] for path in sorted(recorder.libraries)),
+        links=recorder.links,
+        directories=tuple(sorted(recorder.directories - _implied(recorder))),
+        cache=cache,
+        devices=node.devices(root),
+        nics=node.nics(root),
+        gpu_driver=read_word(root, "/sys/module/amdgpu/version"),
+        rocm=node.rocm_versions(root),
+        slurm=node.slurm_version(environment) if is_here else None,
+        engine=engine,
+    )
+    recorded = (*(entry.path for entry in entries), *recorder.libraries, *recorder.links)
+    if private := sorted({path for path in recorded if is_private(path)}):
+        others = f" and {len(private) - 1} more" if len(private) > 1 else ""
+        gaps.append(f"this path in somebody's own folder is in the snapshot: {private[0]}{others}")
+    return replace(snapshot, gaps=(*_gaps(snapshot), *system.warnings, *gaps, *recorder.gaps))
+
+
+def fabric_entry(snapshot: Snapshot) -> Entry | None:
+    """Return the libfabric that the host would use with Slingshot: one that loads here, and libcxi with it.
+
+    The provider cxi is a part of libfabric as a rule; where it is a file of its own, that one needs libcxi.
+    """
+    loads = [entry for entry in snapshot.entries if not entry.errors]
+    providers = any(e.role == "libfabric-provider" and e.closure.get(CXI_LIBRARY) for e in loads)
+    libfabrics = [entry for entry in loads if entry.role == "libfabric"]
+    own = next((entry for entry in libfabrics if entry.closure.get(CXI_LIBRARY)), None)
+    return own or (libfabrics[0] if libfabrics and providers else None)
+
+
+def private_paths(environment: Mapping[str, str]) -> Callable[[str], bool]:
+    """Return a test for paths that name a person: below a home, or with the user's name in them."""
+    home = environment.get("HOME", "")
+    homes = [*known().own_folders, *([home, os.path.realpath(home)] if len(home) > 1 else [])]
+    names = {environment.get("USER", ""), environment.get("LOGNAME", "")} - {""}
+
+    def is_private(path: str) -> bool:
+        if path.startswith(_SYSTEM_FOLDERS):
+            return False
+        below_home = any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in homes)
+        return below_home or not names.isdisjoint(path.split("/"))
+
+    return is_private
+
+
+def _shareable(library_path: str, is_private: Callable[[str], bool], gaps: list[str]) -> tuple[str, ...]:
+    elements = tuple(dict.fromkeys(re.split("[:;]", library_path))) if library_path else ()
+    kept = tuple(path for path in elements if path.startswith("/") and not is_private(path))
+    if len(kept) < len(elements):
+        gaps.append(
+            f"left out of LD_LIBRARY_PATH: {len(elements) - len(kept)} of {len(elements)} folders (in a home, with the "
+            "user's name in the path, or relative); --include PATH records a library that is there"
+        )
+    return kept
+
+
+def _loader(files: Files) -> tuple[Native, System]:
+    """Return what kind of files the loader takes, and the loader. Raises MissingHereError."""
+    machines = sorted(MACHINES, key=lambda machine: MACHINES[machine] != os.uname().machine)
+    for machine in machines:
+        system = files.system(Native(machine, 64), None)
+        if files.native_of(system.loader) == Native(machine, 64):
+            return Native(machine, 64), system
+    kind = "musl" if libc_kind(files.fs) == "musl" else "no C library that is known"
+    raise MissingHereError(
+        f"this machine has {kind}; glibc's loader on {' or '.join(MACHINES.values())} is what a scan asks",
+        hint="scan on a compute node, outside of any container",
+    )
+
+
+def _cache_lookup(system: System, native: Native, settings: Settings) -> Callable[[str], str | None]:
+    levels, minor = settings.hwcaps, system.glibc_minor
+
+    def lookup(name: str) -> str | None:
+        if system.cache is None:
+            return None
+        return system.cache.lookup(
+            name,
+            machine=native.machine,
+            elf_class=native.elf_class,
+            hwcaps=levels_in_cache(levels, minor),
+            isa=isa_mask(levels),
+            legacy_hwcaps=legacy_mask(levels, native.machine, minor, intel=settings.intel),
+        )
+
+    return lookup
+
+
+def _entries(
+    candidates: Iterable[Candidate], files: Files, settings: Settings, recorder: Recorder
+) -> tuple[Entry, ...]:
+    entries = []
+    # all of them first: an entry may be in the closure of another one
+    recorded = [candidate for candidate in candidates if recorder.add(candidate.path, is_entry=True)]
+    for candidate in recorded:
+        outcome = Process(files.fs, settings, files=files).start(candidate.path)
+        for path in (*candidate.aliases, *(loaded.path for loaded in outcome.objects[1:])):
+            recorder.add(path)
+        entries.append(
+            Entry(
+                role=candidate.role,
+                path=candidate.path,
+                how=", ".join(candidate.ways),
+                closure=outcome.closure,
+                missing_versions=tuple(str(missing) for missing in outcome.missing_versions),
+                errors=outcome.errors,
+            )
+        )
+    return tuple(entries)
+
+
+def _record_cache(
+    recorder: Recorder, entries: Iterable[Entry], cached: Callable[[str], str | None], root: RootFileSystem
+) -> dict[str, str]:
+    """Return what the cache says for every name under which a recorded library may be asked for."""
+    names = {name for entry in entries for name in entry.closure}
+    names |= {library.facts.soname or "" for library in recorder.libraries.values()}
+    names |= {path.rpartition("/")[2] for path in (*recorder.libraries, *recorder.links)}
+    found: dict[str, str] = {}
+    for name in sorted(names):
+        cached_path = cached(name)
+        if cached_path is not None and root.is_file(cached_path) and root.resolve(cached_path) in recorder.libraries:
+            recorder.add(cached_path)
+            found[name] = cached_path
+    return found
+
+
+def _implied(recorder: Recorder) -> set[str]:
+    """Return the directories that the recorded files are in."""
+    above: set[str] = set()
+    for path in (*recorder.libraries, *recorder.links):
+        rest = path
+        while rest := rest.rpartition("/")[0]:
+            above.add(rest)
+    return above
+
+
+def _engine(
+    root: RootFileSystem, environment: Mapping[str, str], is_private: Callable[[str], bool], gaps: list[str]
+) -> ContainerEngine | None:
+    try:
+        engine = node.container_engine(root, environment, is_private)
+    except MissingHereError:
+        gaps.append("no container engine answers here: its version and its settings for binds are not known")
+        return None
+    if engine.settings is None:
+        gaps.append(f"the configuration of {engine.name} {engine.version} cannot be read: its settings are not known")
+    return engine
+
+
+def _gaps(snapshot: Snapshot) -> list[str]:
+    gaps = []
+    libfabrics = [entry for entry in snapshot.entries if entry.role == "libfabric"]
+    if not libfabrics:
+        gaps.append("no libfabric was found: load the module of the site, or name it with --include PATH")
+    elif fabric_entry(snapshot) is None:
+        if any(CXI_LIBRARY in entry.closure for entry in snapshot.entries):
+            gaps.append(f"libfabric wants {CXI_LIBRARY} and cannot be loaded here: scan on a compute node")
+        else:
+            gaps.append(
+                "no libfabric here needs libcxi, so none is known to have the cxi provider: load the module of the "
+                "site's libfabric, or name it with --include PATH"
+            )
+    if not snapshot.nics:
+        gaps.append("no Slingshot NIC here (/sys/class/cxi): scan on a compute node")
+    if snapshot.gpu_driver is None:
+        gaps.append("no version of amdgpu (/sys/module/amdgpu/version): which ROCm its driver takes is not known")
+    if not snapshot.hwcaps and snapshot.architecture == "x86_64":
+        gaps.append("/proc/cpuinfo names no level of x86-64 beyond the first: the loader is modelled without any")
+    return gaps

@@ -1,0 +1,298 @@
+"""What one node offers to a container, as a value and as a file: `lumiimg host scan` writes it, others read it.
+
+The file is JSON, sorted and in ASCII: the same node gives the same bytes, `taken` aside, so that two files can be
+compared by `diff`. A key that is not there has its default (empty as a rule); a key that is not known is passed over.
+`schema` counts up when a reader of the old one would be misled. docs/host-snapshot.md has the table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from lumiimg.elf.facts import ElfFacts  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.errors import BadInputError, FailedError
+from lumiimg.host.codec import FormError, decode, encode
+from lumiimg.host.tree import SnapshotTree
+from lumiimg.image import RootFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SCHEMA = 1
+MAX_FILE_BYTES = 64 << 20
+_MAX_PATH_BYTES = 4095
+_MAX_NAME_BYTES = 255
+_MAX_ENTRIES = 4096
+_MAX_WEIGHT = 1 << 28
+"""Of all paths with all directories above them, in characters: what a tree of them may take."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_GLIBC = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}")
+_HINT = "take a new one on a compute node: `lumiimg host scan -o host.json`"
+
+
+class SnapshotError(BadInputError):
+    """A file that is no host snapshot, or one that contradicts itself; `where` is the file and the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingSystem:
+    """What /etc/os-release says; empty where it says nothing."""
+
+    id: str
+    version: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One shared library of the host."""
+
+    path: str
+    """Real path on the host, without symlinks."""
+    size_bytes: int
+    sha256: str
+    facts: ElfFacts
+    net_symbols: tuple[str, ...] = ()
+    """Of the exported names, those by which RCCL knows a net plugin; looked for in entries only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A library that the scan looked for and found, and what the host's loader makes of it."""
+
+    role: str
+    """`libfabric`, `libcxi`, `net-plugin`, … (`host/fabric.toml`)."""
+    path: str
+    """As found: a link, often."""
+    how: str
+    """What led to it: `LD_LIBRARY_PATH`, `pkg-config libfabric`, `ldconfig`, `known prefix …`, `asked for`."""
+    closure: dict[str, str | None] = field(default_factory=dict)
+    """Each name that it and its libraries need to the path that the host's loader serves; None where it has none."""
+    missing_versions: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    """Why the host itself cannot load it, in the loader's words; the missing versions among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """One Slingshot NIC, as /sys/class/cxi/<device> describes it; None for what cannot be read."""
+
+    device: str
+    """`cxi0`."""
+    speed_mbit_s: int | None = None
+    link_is_up: bool | None = None
+    chip: str | None = None
+    """Cassini version: `1.1`, `2.0`."""
+    firmware: str | None = None
+    """`uc/qspi_blob_version`, as cxi_stat shows it."""
+    driver: str | None = None
+    """Revision that the cxi driver was built from."""
+    pci: str | None = None
+    """`0000:21:00.0`."""
+    netdev: str | None = None
+    """`hsn0`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEngine:
+    """The container engine of the node, and the settings of its administrator that decide about binds."""
+
+    name: str
+    """`Apptainer`, `SingularityCE`."""
+    version: str
+    configuration: str | None = None
+    """The file that the settings are from."""
+    settings: dict[str, str] | None = None
+    """By their names in that file (`mount tmp`, `enable overlay`); None where it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One node at one time."""
+
+    schema: int
+    taken: str
+    """UTC, ISO 8601."""
+    tool: str
+    """Version of lumiimg."""
+    host: str
+    """Node name without a domain."""
+    architecture: str
+    """As `uname -m`."""
+    kernel: str
+    os: OperatingSystem
+    cpu: str | None
+    """Model name."""
+    intel: bool
+    """Whether the CPU is one of Intel, which changes where the loader looks (`elf/hwcaps.py`)."""
+    hwcaps: tuple[str, ...]
+    """glibc-hwcaps levels of the CPU, best first."""
+    glibc: str | None
+    """`2.38`."""
+    loader: str
+    """Path of the host's ld.so."""
+    system_directories: tuple[str, ...]
+    """Default directories of the loader, each with a slash at the end."""
+    lib_token: str
+    """`$LIB`."""
+    library_path: str | None
+    """LD_LIBRARY_PATH of the scan without what leads into somebody's own folders."""
+    entries: tuple[Entry, ...]
+    """In the order in which they count: of two with the same name the first one is what the loader would take."""
+    libraries: tuple[Library, ...]
+    """Every library of every closure once, sorted by path."""
+    links: dict[str, str]
+    """Each symlink on the way to a recorded library: where it is (no symlink in that) to its text."""
+    directories: tuple[str, ...] = ()
+    """Directories that a path leads through and back out of (`/a/b/../c`), if nothing recorded lies in them."""
+    cache: dict[str, str] = field(default_factory=dict)
+    """Names for which the host's /etc/ld.so.cache leads to a recorded library, and the path that it gives."""
+    devices: tuple[str, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    gpu_driver: str | None = None
+    """Version of amdgpu; None where no such module is loaded, or it does not say."""
+    rocm: tuple[str, ...] = ()
+    """Versions of ROCm under /opt."""
+    slurm: str | None = None
+    engine: ContainerEngine | None = None
+    gaps: tuple[str, ...] = ()
+    """What could not be determined, and why: a line each."""
+
+    def library(self, path: str) -> Library | None:
+        """Return the library at a real path."""
+        return next((library for library in self.libraries if library.path == path), None)
+
+
+def to_json(snapshot: Snapshot) -> dict[str, Any]:
+    """Return a snapshot as JSON data."""
+    data: dict[str, Any] = encode(snapshot)
+    return data
+
+
+def to_text(snapshot: Snapshot) -> str:
+    """Return the text of a snapshot's file."""
+    return json.dumps(to_json(snapshot), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+
+
+def write_snapshot(snapshot: Snapshot, path: Path) -> None:
+    """Write a snapshot; whoever reads meanwhile sees the old file or the new one, never a part.
+
+    Raises SnapshotError if the name is that of something other than a file, FailedError if it cannot be written.
+    """
+    target = path.resolve()  # a link stays a link
+    if target.exists() and not target.is_file():
+        raise SnapshotError("is not a file", where=str(path), hint="`-o -` writes to standard output")
+    partial = target.with_name(f".{target.name[:100]}.{os.getpid()}")
+    try:
+        partial.write_text(to_text(snapshot), encoding="ascii")
+        partial.replace(target)
+    except OSError as error:
+        raise FailedError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Return the snapshot in a file. Raises SnapshotError, whatever the bytes."""
+    data = _read_json(path)
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if type(schema) is not int or schema < 1:
+        raise SnapshotError("is not a host snapshot", where=str(path), hint=_HINT)
+    if schema > SCHEMA:
+        raise SnapshotError(
+            f"was written by a newer lumiimg (schema {schema}, this one reads {SCHEMA})",
+            where=str(path),
+            hint="update lumiimg, or take the snapshot again with this one",
+        )
+    try:
+        snapshot = decode(Snapshot, data, "")
+        _check(snapshot)
+    except FormError as error:
+        raise SnapshotError(error.what, where=f"{path}: {error.key[:200]}", hint=_HINT) from error
+    return snapshot
+
+
+def _read_json(path: Path) -> object:
+    try:
+        if path.exists() and not path.is_file():
+            raise SnapshotError("is not a file", where=str(path))
+        with path.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        what = getattr(error, "strerror", None) or str(error)
+        raise SnapshotError(f"cannot be read: {what}", where=str(path), hint=_HINT) from error
+    if len(data) > MAX_FILE_BYTES:
+        raise SnapshotError(f"has more than {MAX_FILE_BYTES} bytes, which no snapshot has", where=str(path))
+    try:
+        return json.loads(data.decode("utf-8"), parse_constant=_refuse)
+    except RecursionError as error:
+        raise SnapshotError("is nested too deeply", where=str(path)) from error
+    except ValueError as error:
+        raise SnapshotError(f"is not JSON: {str(error)[:200]}", where=str(path), hint=_HINT) from error
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _check(snapshot: Snapshot) -> None:
+    """Raise FormError for what the types allow and no scan writes: the loader model relies on it."""
+    if snapshot.glibc is not None and not _GLIBC.fullmatch(snapshot.glibc):
+        raise FormError("glibc", "should be a version like 2.38")
+    if not snapshot.system_directories or not all(d.startswith("/") for d in snapshot.system_directories):
+        raise FormError("system_directories", "should be absolute paths, one at least")
+    _check_path("loader", snapshot.loader)
+    for index, library in enumerate(snapshot.libraries):
+        key = f"libraries[{index}]"
+        if not _SHA256.fullmatch(library.sha256):
+            raise FormError(f"{key}.sha256", "should be 64 hexadecimal digits")
+        if library.facts.elf_class not in (32, 64):
+            raise FormError(f"{key}.facts.elf_class", "should be 32 or 64")
+    if len(snapshot.entries) > _MAX_ENTRIES:
+        raise FormError("entries", f"should be {_MAX_ENTRIES} at most")
+    kinds: dict[str, str] = {}
+    weight = 0
+    for key, path, kind in _recorded(snapshot):
+        _check_path(key, path)
+        weight += len(path) * path.count("/")
+        if weight > _MAX_WEIGHT:
+            raise FormError(key, "is one path more than any host has")
+        if path in kinds:
+            raise FormError(key, "is recorded twice")
+        kinds[path] = kind
+    for key, path, _ in _recorded(snapshot):
+        above = path
+        while above := above.rpartition("/")[0]:
+            if kinds.get(above, "directory") != "directory":
+                raise FormError(key, "lies below something that is no directory")
+    root = RootFileSystem(SnapshotTree(snapshot))
+    for index, entry in enumerate(snapshot.entries):
+        if not root.is_file(entry.path):
+            raise FormError(f"entries[{index}].path", "leads to no recorded library")
+
+
+def _recorded(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
+    """Yield key, path and kind of all that has a place in the file system."""
+    for index, library in enumerate(snapshot.libraries):
+        yield f"libraries[{index}].path", library.path, "library"
+    for path in snapshot.links:
+        yield f"links.{path}", path, "link"
+    for index, path in enumerate(snapshot.directories):
+        yield f"directories[{index}]", path, "directory"
+
+
+def _check_path(key: str, path: str) -> None:
+    parts = path.split("/")
+    try:
+        data = os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise FormError(key, "holds a character that no path has") from error
+    if parts[0] or len(parts) < 2 or any(part in ("", ".", "..") for part in parts[1:]) or b"\0" in data:
+        raise FormError(key, "should be an absolute path without dots")
+    if len(data) > _MAX_PATH_BYTES or any(len(part) > _MAX_NAME_BYTES for part in data.split(b"/")):
+        raise FormError(key, "is longer than a path can be")

@@ -1,0 +1,109 @@
+"""What `lumiimg host scan` says: what was found, by which way, and what could not be seen from here."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import one_line
+from lumiimg.host.scan import CXI_LIBRARY, fabric_entry
+from lumiimg.host.tree import SnapshotTree
+from lumiimg.image import RootFileSystem
+from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from lumiimg.host.snapshot import Entry, Nic, Snapshot
+
+_WIDTH = 100
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+_ERRORS_SHOWN = 3
+
+
+def print_snapshot(snapshot: Snapshot, written: Path | None, *, stderr: bool = False) -> None:
+    """Print a snapshot for a person; `written` is the file that it went to."""
+    out = console(stderr=stderr)
+    fabric = fabric_entry(snapshot)
+    if fabric is not None:
+        out.print(one_line(f"{snapshot.host}: Slingshot's libfabric is here: {fabric.path}"), style="bold green")
+    else:
+        out.print(one_line(f"{snapshot.host}: no libfabric for Slingshot was found here"), style="bold yellow")
+    out.print()
+    for name, text in _facts(snapshot):
+        out.print(one_line(f"  {name:<9}{text}"), soft_wrap=True)
+    root = RootFileSystem(SnapshotTree(snapshot))
+    for entry in snapshot.entries:
+        _print_entry(out, entry, snapshot, root)
+    if snapshot.gaps:
+        out.print()
+    mark = (MARKS if out.encoding.startswith("utf") else PLAIN_MARKS)["unknown"]
+    for gap in snapshot.gaps:
+        out.print(_wrapped(out, f"{mark} {one_line(gap)}"), style=STYLES["unknown"])
+    out.print()
+    total = sum(library.size_bytes for library in snapshot.libraries)
+    what = f"{len(snapshot.libraries)} libraries ({size(total)}) are described"
+    out.print(one_line(f"{what} in {written}" if written else f"{what}; -o FILE keeps them"), style="dim")
+
+
+def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
+    levels = f" ({', '.join(snapshot.hwcaps)})" if snapshot.hwcaps else ""
+    engine = f"{snapshot.engine.name} {snapshot.engine.version}" if snapshot.engine else "none"
+    known = [
+        ("system", f"{snapshot.os.name or 'not known'}, kernel {snapshot.kernel}, {snapshot.architecture}"),
+        ("CPU", f"{snapshot.cpu or 'not known'}{levels}"),
+        ("glibc", snapshot.glibc or "not known"),
+        ("NICs", "; ".join(map(_nic, snapshot.nics)) or "none"),
+        ("devices", " ".join(snapshot.devices) or "none of cxi, kfd, dri, xpmem"),
+        ("amdgpu", snapshot.gpu_driver or "none"),
+        ("ROCm", ", ".join(snapshot.rocm) or "none under /opt"),
+        ("Slurm", snapshot.slurm or "none"),
+        ("engine", engine),
+    ]
+    if snapshot.library_path:
+        known.append(("LD_LIBRARY_PATH", f" {snapshot.library_path.replace(':', ' : ')}"))
+    return known
+
+
+def _nic(nic: Nic) -> str:
+    parts = [nic.netdev, f"{nic.speed_mbit_s // 1000} Gb/s" if nic.speed_mbit_s else None]
+    if nic.link_is_up is not None:
+        parts.append("up" if nic.link_is_up else "down")
+    if nic.firmware:
+        parts.append(f"firmware {nic.firmware}")
+    return f"{nic.device} ({', '.join(filter(None, parts))})" if any(parts) else nic.device
+
+
+def _print_entry(out: Console, entry: Entry, snapshot: Snapshot, root: RootFileSystem) -> None:
+    marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
+    is_plain = entry.role == "libfabric" and not entry.closure.get(CXI_LIBRARY)
+    kind = "problem" if entry.errors else "info" if is_plain else "ok"
+    real = root.resolve(entry.path)
+    library = snapshot.library(real)
+    symbols = f": {' '.join(library.net_symbols)}" if library is not None and library.net_symbols else ""
+    folder = next((found[0] for part in entry.path.split("/")[-2::-1] if (found := _VERSION.search(part))), None)
+    version = f" {folder}" if folder else ""
+    out.print()
+    out.print(one_line(f"{marks[kind]} {entry.role}{version} ({real.rpartition('/')[2]}){symbols}"), style=STYLES[kind])
+    out.print(one_line(f"    {entry.path}"), soft_wrap=True)
+    loaded = f"{len(entry.closure)} more to load with it" if entry.closure else "needs no other"
+    notes = f"{entry.how}; {loaded}{'; libcxi is not among them' if is_plain else ''}"
+    out.print(_wrapped(out, one_line(notes), "    "), style="dim")
+    for error in entry.errors[:_ERRORS_SHOWN]:
+        out.print(one_line(f"    > {error}"), soft_wrap=True)
+    if len(entry.errors) > _ERRORS_SHOWN:
+        out.print(f"    > and {len(entry.errors) - _ERRORS_SHOWN} more, in the file", style="dim")
+
+
+def _wrapped(out: Console, text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        text,
+        min(out.width, _WIDTH),
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,450 @@
+"""A scan finds what a host offers, wherever its site put it, says by which way, and takes nothing that is a person's."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lumiimg.cli import host as host_command
+from lumiimg.errors import BadInputError, MissingHereError
+from lumiimg.host.fabric import package_variable
+from lumiimg.host.known import known, read_known
+from lumiimg.host.node import container_engine, engine_settings, slurm_version
+from lumiimg.host.recorder import Recorder
+from lumiimg.host.scan import fabric_entry, scan_host
+from lumiimg.host.snapshot import Entry, Snapshot, to_text
+from lumiimg.image import RootFileSystem
+from lumiimg.image.folder import FolderTree
+from lumiimg.report.host import print_snapshot
+from tests.tools import needs
+from tests.unit.elf_builder import LOADER, library
+
+LIBFABRIC = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+ENVIRONMENT = {
+    "HOME": "/users/ada",
+    "USER": "ada",
+    "LD_LIBRARY_PATH": "/opt/cray/libfabric/1.22.0/lib64:/users/ada/lib:/scratch/p/ada/lib",
+    "PKG_CONFIG_PATH": "/opt/cray/libfabric/1.22.0/lib64/pkgconfig",
+}
+_ANY = "int f;"
+_LIBC = "int f225; int f238;"
+_VERSIONS = "GLIBC_2.2.5 { f225; };\nGLIBC_2.38 { f238; } GLIBC_2.2.5;\n"
+
+
+def ldconfig(root: Path) -> None:
+    needs("ldconfig")
+    argv = ["ldconfig", "-r", str(root)]
+    own = argv if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", *argv]
+    subprocess.run(own, check=True, capture_output=True)
+
+
+def put(root: Path, path: str, text: str) -> None:
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def make_host(root: Path) -> Path:
+    """Build the root of a node in the likeness of LUMI's: files by their names and needs, no code worth running."""
+    needs("gcc")
+    if not Path(LOADER).exists():
+        needs(LOADER)
+    (root / "lib64").mkdir(parents=True)
+    shutil.copy(LOADER, root / "lib64")
+    put(root, "/versions", _VERSIONS)
+    system = root / "usr/lib64"
+    libc = library(system / "libc.so.6", f"-Wl,--version-script,{root}/versions", source=_LIBC)
+    (root / "versions").unlink()
+    nl = library(system / "libnl-3.so.200.26.0", "-Wl,-soname,libnl-3.so.200", source=_ANY)
+    json_c, curl = (library(system / name, source=_ANY) for name in ("libjson-c.so.5", "libcurl.so.4"))
+    cxi = library(system / "libcxi.so.1.5.0", "-Wl,-soname,libcxi.so.1", nl, libc, source=_ANY)
+    for version, file in (("1.15.2.0", "1.18.2"), ("1.22.0", "1.27.0")):
+        folder = root / f"opt/cray/libfabric/{version}/lib64"
+        source = "extern int f238; int *p = &f238;"
+        soname = "-Wl,-soname,libfabric.so.1"
+        fabric = library(folder / f"libfabric.so.{file}", soname, cxi, curl, json_c, libc, source=source)
+        (folder / "libfabric.so.1").symlink_to(fabric.name)
+        put(root, f"/opt/cray/libfabric/{version}/lib64/pkgconfig/libfabric.pc", f"{PC}Version: {version}\n")
+    library(root / "opt/cray/libfabric/1.22.0/lib64/libfabric/libtcp-fi.so", libc, source=_ANY)
+    plugin = "int ncclNetPlugin_v8; int ncclNetPlugin_v9; int ncclNetwork;"
+    library(root / "opt/aws-ofi-rccl/lib/librccl-net.so", fabric, libc, source=plugin)
+    (root / "opt/aws-ofi-rccl/lib/libnccl-net.so").symlink_to("librccl-net.so")
+    library(root / "opt/cray/xpmem/2.9.6/lib64/libxpmem.so.0", libc, source=_ANY)
+    (root / "etc").mkdir()
+    put(root, "/etc/ld.so.conf", "/usr/lib64\n")
+    ldconfig(root)  # makes the links of the sonames too
+    for path, text in FILES.items():
+        put(root, path, text)
+    (root / "opt/rocm").symlink_to("rocm-6.3.4")
+    for name, target in (("cxi/cxi0", "cxi/cxi0"), ("net/hsn0", "net/hsn0")):
+        link = root / f"sys/class/{name}"
+        link.parent.mkdir(parents=True)
+        link.symlink_to(f"../../devices/pci0000:20/0000:21:00.0/{target}")
+        (root / f"sys/devices/pci0000:20/0000:21:00.0/{target}/device").symlink_to("../..")
+    return root
+
+
+PC = "prefix=${pcfiledir}/../..\nexec_prefix=${prefix}\nlibdir=${exec_prefix}/lib64\n\nName: libfabric\n"
+_DEVICE = "/sys/devices/pci0000:20/0000:21:00.0"
+FILES = {
+    "/etc/os-release": 'ID="sles"\nVERSION_ID="15.6"\nPRETTY_NAME="SUSE Linux Enterprise Server 15 SP6"\n',
+    "/proc/cpuinfo": "vendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC 7A53\nflags\t\t: cx16 lahf_lm popcnt pni sse4_1 "
+    "sse4_2 ssse3 avx avx2 bmi1 bmi2 f16c fma abm movbe xsave\n",
+    "/proc/sys/kernel/hostname": "nid005001.lumi\n",
+    "/proc/sys/kernel/osrelease": "6.4.0-150600.23.73_15.0.14-cray_shasta_c\n",
+    "/sys/module/amdgpu/version": "6.3.60300\n",
+    "/opt/rocm-6.3.4/.info/version": "6.3.4-76\n",
+    "/dev/cxi0": "",
+    "/dev/kfd": "",
+    "/dev/dri/renderD128": "",
+    f"{_DEVICE}/uevent": "DRIVER=cxi_ss1\nPCI_SLOT_NAME=0000:21:00.0\n",
+    f"{_DEVICE}/properties/speed": "200000\n",
+    f"{_DEVICE}/properties/link": "1\n",
+    f"{_DEVICE}/properties/cassini_version": "1.1\n",
+    f"{_DEVICE}/properties/nic_addr": "0x1234\n",
+    f"{_DEVICE}/uc/qspi_blob_version": "2.0.21\n",
+    f"{_DEVICE}/cxi/cxi0/dev": "240:0\n",
+    f"{_DEVICE}/net/hsn0/address": "02:00:00:00:12:34\n",
+}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_host(tmp_path_factory.mktemp("host"))
+
+
+@pytest.fixture
+def changed(node: Path, tmp_path: Path) -> Path:
+    """Return a copy of the node, to be changed by a test."""
+    copy = tmp_path / "changed"
+    shutil.copytree(node, copy, symlinks=True)
+    return copy
+
+
+def scan(root: Path, *include: str, **environment: str) -> Snapshot:
+    given = {**ENVIRONMENT, **environment}
+    return scan_host(given, root=RootFileSystem(FolderTree(root)), include=tuple(map(Path, include)))
+
+
+def of_role(snapshot: Snapshot, role: str) -> list[Entry]:
+    return [entry for entry in snapshot.entries if entry.role == role]
+
+
+def test_libfabric_is_found_by_every_way_that_leads_to_it(node: Path) -> None:
+    first, second = of_role(scan(node), "libfabric")
+    assert first.path == LIBFABRIC
+    assert first.how == "LD_LIBRARY_PATH, pkg-config libfabric, known prefix /opt/cray/libfabric/*/lib64"
+    assert second.path == "/opt/cray/libfabric/1.15.2.0/lib64/libfabric.so.1"
+    assert second.how == "known prefix /opt/cray/libfabric/*/lib64"
+
+
+def test_the_closure_is_what_the_hosts_loader_serves(node: Path) -> None:
+    snapshot = scan(node)
+    entry = of_role(snapshot, "libfabric")[0]
+    assert entry.closure == {
+        "libcxi.so.1": "/usr/lib64/libcxi.so.1",
+        "libcurl.so.4": "/usr/lib64/libcurl.so.4",
+        "libjson-c.so.5": "/usr/lib64/libjson-c.so.5",
+        "libnl-3.so.200": "/usr/lib64/libnl-3.so.200",
+        "libc.so.6": "/usr/lib64/libc.so.6",
+    }
+    assert entry.errors == ()
+    assert fabric_entry(snapshot) == entry
+
+
+def test_every_library_of_a_closure_is_recorded_once_with_its_links_and_digest(node: Path) -> None:
+    snapshot = scan(node)
+    paths = [recorded.path for recorded in snapshot.libraries]
+    assert paths == sorted(set(paths))
+    assert {"/usr/lib64/libc.so.6", "/usr/lib64/libnl-3.so.200.26.0", "/lib64/ld-linux-x86-64.so.2"} <= set(paths)
+    assert snapshot.links["/usr/lib64/libcxi.so.1"] == "libcxi.so.1.5.0"
+    needs("sha256sum")
+    for recorded in snapshot.libraries:
+        real = node / recorded.path.lstrip("/")
+        told = subprocess.run(["sha256sum", real], check=True, capture_output=True, text=True).stdout.split()[0]
+        assert (recorded.sha256, recorded.size_bytes) == (told, real.stat().st_size)
+
+
+def test_a_plugin_is_recorded_under_each_of_its_names_with_the_symbols_that_rccl_asks_for(node: Path) -> None:
+    snapshot = scan(node)
+    names = [entry.path.rpartition("/")[2] for entry in of_role(snapshot, "net-plugin")]
+    assert names == ["librccl-net.so", "libnccl-net.so"]
+    plugin = snapshot.library("/opt/aws-ofi-rccl/lib/librccl-net.so")
+    assert plugin is not None
+    assert plugin.net_symbols == ("ncclNetPlugin_v8", "ncclNetPlugin_v9")
+
+
+def test_what_libfabric_opens_by_itself_is_looked_for_beside_it(node: Path) -> None:
+    snapshot = scan(node)
+    assert [entry.path for entry in of_role(snapshot, "libfabric-provider")] == [
+        "/opt/cray/libfabric/1.22.0/lib64/libfabric/libtcp-fi.so"
+    ]
+    assert [entry.path for entry in of_role(snapshot, "cxi-helper")] == [
+        "/usr/lib64/libcurl.so.4",
+        "/usr/lib64/libjson-c.so.5",
+    ]
+
+
+def test_a_provider_is_found_by_fi_provider_path(changed: Path) -> None:
+    beside = changed / "opt/cray/libfabric/1.22.0/lib64/libfabric"
+    for name in ("a", "b"):
+        (changed / f"opt/{name}").mkdir()
+        shutil.copy(beside / "libtcp-fi.so", changed / f"opt/{name}/lib{name}-fi.so")
+    found = of_role(scan(changed, FI_PROVIDER_PATH="@/opt/a:+/opt/b/libb-fi.so"), "libfabric-provider")
+    assert [(entry.path, entry.how) for entry in found][:2] == [
+        ("/opt/a/liba-fi.so", "FI_PROVIDER_PATH"),
+        ("/opt/b/libb-fi.so", "FI_PROVIDER_PATH"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("/opt/cray/modulefiles/libfabric/.version", '#%Module\nset ModulesVersion "1.15.2.0"\n'),
+        ("/opt/cray/modulefiles/libfabric/.modulerc", "#%Module\nmodule-version libfabric/1.15.2.0 default\n"),
+        ("/opt/cray/modulefiles/libfabric/.modulerc.lua", 'module_version("libfabric/1.15.2.0", "default")\n'),
+    ],
+)
+def test_the_default_of_the_modules_comes_first_where_none_is_loaded(changed: Path, place: str, text: str) -> None:
+    put(changed, place, text)
+    found = of_role(scan(changed, LD_LIBRARY_PATH="", PKG_CONFIG_PATH=""), "libfabric")
+    assert [entry.path.split("/")[4] for entry in found] == ["1.15.2.0", "1.22.0"]
+
+
+def test_without_a_default_the_newest_comes_first(node: Path) -> None:
+    found = of_role(scan(node, LD_LIBRARY_PATH="", PKG_CONFIG_PATH=""), "libfabric")
+    assert [entry.path.split("/")[4] for entry in found] == ["1.22.0", "1.15.2.0"]
+
+
+def test_a_link_called_default_says_which_version_comes_first(changed: Path) -> None:
+    (changed / "opt/cray/libfabric/default").symlink_to("1.15.2.0")
+    snapshot = scan(changed, LD_LIBRARY_PATH="", PKG_CONFIG_PATH="")
+    assert [entry.path.split("/")[4] for entry in of_role(snapshot, "libfabric")] == ["1.15.2.0", "1.22.0"]
+    assert snapshot.links["/opt/cray/libfabric/default"] == "1.15.2.0"
+
+
+def test_what_the_node_says_of_itself_is_read_as_text(node: Path) -> None:
+    snapshot = scan(node)
+    assert (snapshot.host, snapshot.architecture) == ("nid005001", "x86_64")
+    assert snapshot.kernel == "6.4.0-150600.23.73_15.0.14-cray_shasta_c"
+    assert (snapshot.os.id, snapshot.os.version) == ("sles", "15.6")
+    assert (snapshot.cpu, snapshot.intel, snapshot.hwcaps) == ("AMD EPYC 7A53", False, ("x86-64-v3", "x86-64-v2"))
+    assert (snapshot.gpu_driver, snapshot.rocm) == ("6.3.60300", ("6.3.4-76",))
+    assert snapshot.devices == ("/dev/cxi0", "/dev/kfd", "/dev/dri/renderD128")
+    (nic,) = snapshot.nics
+    assert (nic.device, nic.speed_mbit_s, nic.link_is_up, nic.chip) == ("cxi0", 200000, True, "1.1")
+    assert (nic.firmware, nic.pci, nic.netdev) == ("2.0.21", "0000:21:00.0", "hsn0")
+    (gap,) = snapshot.gaps
+    assert gap.startswith("left out of LD_LIBRARY_PATH: 2 of 3 folders")
+
+
+def test_nothing_of_a_person_and_no_address_is_in_the_file(changed: Path) -> None:
+    secret = {"MY_TOKEN": "hunter2", "SLURM_JOB_USER": "ada", "FI_PROVIDER_PATH": "/users/ada/providers"}
+    (changed / "users/ada/providers").mkdir(parents=True)
+    shutil.copy(changed / "opt/aws-ofi-rccl/lib/librccl-net.so", changed / "users/ada/providers/libx-fi.so")
+    text = to_text(scan(changed, **secret))
+    for word in ("ada", "hunter2", "users", "scratch", "02:00:00", "0x1234", str(changed)):
+        assert word not in text
+
+
+def test_what_the_user_names_comes_first_and_a_home_is_pointed_out(changed: Path) -> None:
+    mine = changed / "users/ada/lib"
+    mine.mkdir(parents=True)
+    shutil.copy(changed / LIBFABRIC.lstrip("/"), mine / "libfabric.so.1")
+    snapshot = scan(changed, "/users/ada/lib/libfabric.so.1")
+    first = snapshot.entries[0]
+    assert (first.role, first.path, first.how) == ("libfabric", "/users/ada/lib/libfabric.so.1", "asked for")
+    assert "this path in somebody's own folder is in the snapshot: /users/ada/lib/libfabric.so.1" in snapshot.gaps
+
+
+def test_a_folder_or_a_library_of_no_role_can_be_named(changed: Path) -> None:
+    (changed / "opt/site/lib64").mkdir(parents=True)
+    shutil.copy(changed / LIBFABRIC.lstrip("/"), changed / "opt/site/lib64/libfabric.so.1")
+    assert scan(changed, "/opt/site").entries[0].path == "/opt/site/lib64/libfabric.so.1"
+    assert scan(changed, "/usr/lib64/libnl-3.so.200").entries[-1].role == "other"
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/etc/os-release", "/etc", "/dev"])
+def test_a_named_path_that_offers_nothing_is_bad_input(node: Path, path: str) -> None:
+    with pytest.raises(BadInputError, match=path):
+        scan(node, path)
+
+
+def test_a_library_of_another_kind_is_no_candidate(changed: Path) -> None:
+    data = bytearray((changed / LIBFABRIC.lstrip("/")).read_bytes())
+    data[18] = 183  # e_machine
+    (changed / "opt/cray/libfabric/1.22.0/lib64/libfabric.so.1.27.0").write_bytes(data)
+    (changed / "opt/cray/libfabric/1.15.2.0/lib64/libfabric.so.1.18.2").write_text("INPUT(-lfabric)")
+    assert of_role(scan(changed), "libfabric") == []
+
+
+def test_a_libfabric_that_cannot_be_loaded_here_is_not_the_fabric(changed: Path) -> None:
+    (changed / "usr/lib64/libcxi.so.1.5.0").unlink()
+    snapshot = scan(changed)
+    entry = of_role(snapshot, "libfabric")[0]
+    assert entry.closure["libcxi.so.1"] is None
+    assert "libcxi.so.1: cannot open shared object file" in entry.errors[0]
+    assert fabric_entry(snapshot) is None
+    assert "libfabric wants libcxi.so.1 and cannot be loaded here: scan on a compute node" in snapshot.gaps
+
+
+def test_a_version_that_the_host_itself_lacks_is_told(changed: Path) -> None:
+    put(changed, "/versions", "GLIBC_2.2.5 { f225; f238; };\n")
+    library(changed / "usr/lib64/libc.so.6", f"-Wl,--version-script,{changed}/versions", source=_LIBC)
+    entry = of_role(scan(changed), "libfabric")[0]
+    assert entry.missing_versions == (
+        f"/usr/lib64/libc.so.6: version `GLIBC_2.38' not found (required by {LIBFABRIC})",
+    )
+
+
+def test_a_provider_of_its_own_makes_a_libfabric_the_fabric(node: Path) -> None:
+    snapshot = scan(node)
+    plain = replace(of_role(snapshot, "libfabric")[0], closure={})
+    own = Entry("libfabric-provider", "/x/libcxi-fi.so", "beside", {"libcxi.so.1": "/usr/lib64/libcxi.so.1"})
+    assert fabric_entry(replace(snapshot, entries=(plain,))) is None
+    assert fabric_entry(replace(snapshot, entries=(plain, own))) == plain
+    assert fabric_entry(replace(snapshot, entries=(plain, replace(own, errors=("x",))))) is None
+
+
+def test_an_empty_machine_gives_a_snapshot_that_says_what_is_missing(tmp_path: Path) -> None:
+    if not Path(LOADER).exists():
+        needs(LOADER)
+    (tmp_path / "lib64").mkdir()
+    shutil.copy(LOADER, tmp_path / "lib64")
+    snapshot = scan_host({}, root=RootFileSystem(FolderTree(tmp_path)))
+    assert snapshot.entries == ()
+    assert [gap.split(":")[0] for gap in snapshot.gaps] == [
+        "no libfabric was found",
+        "no Slingshot NIC here (/sys/class/cxi)",
+        "no version of amdgpu (/sys/module/amdgpu/version)",
+        "/proc/cpuinfo names no level of x86-64 beyond the first",
+    ]
+
+
+def test_a_machine_without_glibc_cannot_be_scanned(tmp_path: Path) -> None:
+    with pytest.raises(MissingHereError, match="no C library that is known"):
+        scan_host({}, root=RootFileSystem(FolderTree(tmp_path)))
+
+
+def test_a_machine_with_musl_is_told_so(tmp_path: Path) -> None:
+    put(tmp_path, "/lib/ld-musl-x86_64.so.1", "")
+    with pytest.raises(MissingHereError, match="has musl"):
+        scan_host({}, root=RootFileSystem(FolderTree(tmp_path)))
+
+
+def test_a_library_that_is_too_large_is_a_gap(node: Path) -> None:
+    recorder = Recorder(RootFileSystem(FolderTree(node)), max_library_bytes=100)
+    assert not recorder.add(LIBFABRIC)
+    assert not recorder.add(LIBFABRIC)
+    assert recorder.libraries == {}
+    assert len(recorder.gaps) == 1
+    assert "more than 100" in recorder.gaps[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("libdir=/usr/lib64", "/usr/lib64"),
+        ("prefix = /opt/x\nlibdir = ${prefix}/lib # here", "/opt/x/lib"),
+        ("libdir=${pcfiledir}/..", "/p/.."),
+        ("libdir=lib64", None),
+        ("libdir=${libdir}x", None),
+        ("a=${b}${b}${b}${b}\nb=${a}${a}${a}${a}\nlibdir=/${a}", None),
+        ("Name: x", None),
+    ],
+)
+def test_a_pc_file_is_read_as_pkg_config_reads_it(text: str, value: str | None) -> None:
+    assert package_variable(text, "libdir", "/p") == value
+
+
+def test_settings_of_the_engine_that_matter_for_binds() -> None:
+    text = (
+        "# mount tmp = no\nmount tmp = yes\nbind path = /etc/localtime\nbind path = /etc/hosts\nmax loop devices = 9\n"
+    )
+    assert engine_settings(text) == {"mount tmp": "yes", "bind path": "/etc/localtime, /etc/hosts"}
+
+
+def _program(folder: Path, name: str, output: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\necho '{output}'\n")
+    (folder / name).chmod(0o755)
+
+
+def test_the_engines_own_configuration_is_read(tmp_path: Path) -> None:
+    """A stand-in that prints what SingularityCE prints, installed beside its configuration."""
+    _program(tmp_path / "bin", "singularity", "singularity-ce version 4.1.3-150500.10.7")
+    put(tmp_path, "/etc/singularity/singularity.conf", "enable overlay = try\n")
+    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "LUMIIMG_ENGINE": "singularity"}
+    engine = container_engine(RootFileSystem(FolderTree(Path("/"))), environment, lambda _: False)
+    assert (engine.name, engine.version) == ("SingularityCE", "4.1.3")
+    assert engine.configuration == f"{tmp_path}/etc/singularity/singularity.conf"
+    assert engine.settings == {"enable overlay": "try"}
+
+
+def test_the_version_of_slurm_is_asked_of_its_own_command(tmp_path: Path) -> None:
+    _program(tmp_path, "scontrol", "slurm 24.05.8")
+    assert slurm_version({"PATH": f"{tmp_path}:/usr/bin:/bin"}) == "24.05.8"
+    _program(tmp_path, "scontrol", "error")
+    assert slurm_version({"PATH": f"{tmp_path}:/usr/bin:/bin"}) is None
+    assert slurm_version({"PATH": "/nowhere"}) is None
+
+
+def test_facts_have_a_source_and_faults_are_told_at_once(tmp_path: Path) -> None:
+    assert {role.wanted_by for role in known().roles} - {None} <= {role.name for role in known().roles}
+    bad = tmp_path / "fabric.toml"
+    bad.write_text('[[role]]\nname = "x"\nfile = []\n')
+    with pytest.raises(BadInputError) as caught:
+        read_known(bad)
+    for word in ("role[0].source", "role[0].date", "role[0].file", "places.source", "node.date"):
+        assert word in str(caught.value)
+
+
+def run(*argv: str) -> int:
+    parser = argparse.ArgumentParser()
+    host_command.configure_parser(parser.add_subparsers())
+    arguments = parser.parse_args(["host", "scan", *argv])
+    return int(arguments.execute(arguments))
+
+
+def test_the_command_scans_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "host.json"
+    code = run("-o", str(target))
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert str(target) in printed.out.replace("\n", "")
+    assert code in (0, 3)
+    assert (code == 3) == ("no libfabric for Slingshot" in printed.out)
+    assert run("--json") == code
+    printed = capsys.readouterr()
+    again, written = json.loads(printed.out), json.loads(target.read_text())
+    assert "libraries" in printed.err
+    assert {**again, "taken": None} == {**written, "taken": None}
+
+
+def test_json_on_standard_output_is_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    run("-o", "-")
+    assert json.loads(capsys.readouterr().out)["schema"] == 1
+
+
+def test_the_page_names_version_way_and_what_is_wrong(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    snapshot = scan(node)
+    print_snapshot(snapshot, None)
+    page = capsys.readouterr().out
+    assert f"nid005001: Slingshot's libfabric is here: {LIBFABRIC}" in page
+    assert "cxi0 (hsn0, 200 Gb/s, up, firmware 2.0.21)" in page
+    assert "libfabric 1.22.0 (libfabric.so.1.27.0)" in page
+    assert "ncclNetPlugin_v8 ncclNetPlugin_v9" in page
+    broken = replace(snapshot.entries[0], errors=tuple(f"error {n}" for n in range(5)))
+    print_snapshot(replace(snapshot, entries=(broken,), hwcaps=(), cpu=None), None)
+    page = capsys.readouterr().out
+    assert "no libfabric for Slingshot was found here" in page
+    assert "> error 2" in page
+    assert "error 3" not in page
+    assert "and 2 more" in page

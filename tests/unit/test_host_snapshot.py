@@ -1,0 +1,267 @@
+"""A snapshot's file: what was scanned comes back whole, the same node gives the same bytes, and no file can do harm."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+import types
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lumiimg.elf.facts import ElfFacts
+from lumiimg.elf.loader import Process
+from lumiimg.errors import FailedError
+from lumiimg.host import snapshot as snapshot_module
+from lumiimg.host.codec import decode, encode
+from lumiimg.host.scan import fabric_entry, scan_host
+from lumiimg.host.snapshot import SCHEMA, Snapshot, SnapshotError, read_snapshot, to_text, write_snapshot
+from lumiimg.host.tree import host_files, host_settings
+from lumiimg.image import RootFileSystem
+from lumiimg.image.folder import FolderTree
+from tests.unit.test_host_scan import ENVIRONMENT, make_host
+
+_TEXT = st.binary(max_size=12).map(lambda data: data.decode("utf-8", "surrogateescape"))
+_INTEGER = st.one_of(st.integers(0, 9), st.integers(0, 2**64 - 1))
+
+
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Return a strategy for any value of a type, by what the type declares: fields to come are covered too."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (types.UnionType, Union):
+        return st.one_of(st.none(), values_of(arguments[0]))
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(values_of, arguments))
+    if origin is dict:
+        return st.dictionaries(_TEXT, values_of(arguments[1]), max_size=3)
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        fields = {field.name: values_of(hints[field.name]) for field in dataclasses.fields(kind)}
+        return st.fixed_dictionaries(fields).map(lambda values: kind(**values))  # type: ignore[operator]
+    return {str: _TEXT, int: _INTEGER, bool: st.booleans()}[kind]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_host(tmp_path_factory.mktemp("host"))
+
+
+@pytest.fixture(scope="module")
+def good(node: Path) -> Snapshot:
+    return scan_host(ENVIRONMENT, root=RootFileSystem(FolderTree(node)))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("file") / "host.json"
+
+
+@settings(max_examples=80, deadline=None)
+@given(values_of(ElfFacts))
+def test_every_fact_of_an_elf_file_survives(facts: ElfFacts) -> None:
+    assert decode(ElfFacts, json.loads(json.dumps(encode(facts))), "") == facts
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(values_of(Snapshot))
+def test_every_field_of_a_snapshot_survives(snapshot: Snapshot) -> None:
+    assert decode(Snapshot, json.loads(to_text(snapshot)), "") == snapshot
+
+
+def test_what_was_scanned_comes_back_whole(good: Snapshot, target: Path) -> None:
+    write_snapshot(good, target)
+    assert read_snapshot(target) == good
+
+
+def test_the_same_node_gives_the_same_bytes(node: Path, good: Snapshot) -> None:
+    again = scan_host(dict(reversed(ENVIRONMENT.items())), root=RootFileSystem(FolderTree(node)))
+    assert to_text(replace(again, taken=good.taken)) == to_text(good)
+
+
+def test_what_is_empty_is_not_written(good: Snapshot) -> None:
+    data = encode(good)
+    assert "runpath" not in data["libraries"][0]["facts"]
+    assert "directories" not in data
+    assert len(to_text(good)) / len(good.libraries) < 3000
+
+
+def test_a_key_that_is_not_known_is_passed_over(good: Snapshot, target: Path) -> None:
+    data = {**json.loads(to_text(good)), "later": {"x": 1}}
+    data["libraries"][0]["later"] = None
+    target.write_text(json.dumps(data))
+    assert read_snapshot(target) == good
+
+
+def test_a_file_is_replaced_at_once_or_not_at_all(
+    good: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "host.json"
+    file.write_text("before")
+    link = tmp_path / "link.json"
+    link.symlink_to(file)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", _no_room)
+        with pytest.raises(FailedError, match="cannot be written: no room"):
+            write_snapshot(good, link)
+    assert file.read_text() == "before"
+    write_snapshot(good, link)
+    assert link.is_symlink()
+    assert read_snapshot(file) == good
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["host.json", "link.json"]
+
+
+def _no_room(*_: object) -> None:
+    raise OSError(28, "no room")
+
+
+@pytest.mark.parametrize("name", ["", "/dev/null"])
+def test_what_is_no_file_is_not_written_over(good: Snapshot, tmp_path: Path, name: str) -> None:
+    with pytest.raises(SnapshotError, match="is not a file"):
+        write_snapshot(good, tmp_path / name)
+
+
+def test_a_folder_that_is_not_there_is_told(good: Snapshot, tmp_path: Path) -> None:
+    with pytest.raises(FailedError, match="No such file or directory"):
+        write_snapshot(good, tmp_path / "nowhere/host.json")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"[" * 200_000, "nested too deeply"),
+        (b"[]", "is not a host snapshot"),
+        (b"{}", "is not a host snapshot"),
+        (b'{"schema": true}', "is not a host snapshot"),
+        (b'{"schema": 1.0}', "is not a host snapshot"),
+        (b'{"schema": 0}', "is not a host snapshot"),
+        (b'{"schema": NaN}', "is not JSON: NaN is no number"),
+        (b'{"schema": ' + b"9" * 5000 + b"}", "is not JSON"),
+        (b'{"schema": 2}', r"newer lumiimg \(schema 2, this one reads 1\); update lumiimg"),
+        (b'{"schema": 1}', "host.json: taken: is missing"),
+    ],
+)
+def test_a_file_that_is_no_snapshot_is_told_in_one_line(target: Path, data: bytes, words: str) -> None:
+    target.write_bytes(data)
+    with pytest.raises(SnapshotError, match=words) as caught:
+        read_snapshot(target)
+    assert "\n" not in str(caught.value)
+
+
+_PATHS = ["relative", "/a/../b", "/a//b", "/a/", "/", "", "/a\0b", "/" + "x" * 300, "/x" * 3000, "/\ud800"]
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (lambda d: d.update(entries=d["entries"][:1] * 5000), "entries"),
+        (lambda d: d.update(directories=[f"{'/x' * 2000}/{n}" for n in range(99)]), r"directories\[\d+\]"),
+        (lambda d: d.update(glibc="2.x"), "glibc"),
+        (lambda d: d.update(glibc="2." + "9" * 5000), "glibc"),
+        (lambda d: d.update(system_directories=[]), "system_directories"),
+        (lambda d: d.update(system_directories=["lib/"]), "system_directories"),
+        (lambda d: d.update(taken=5), "taken"),
+        (lambda d: d.update(intel=1), "intel"),
+        (lambda d: d.update(os=[]), "os"),
+        (lambda d: d.update(links=[]), "links"),
+        (lambda d: d.update(entries={}), "entries"),
+        (lambda d: d["entries"][0].update(path="/nowhere"), r"entries\[0\].path"),
+        (lambda d: d["entries"][0].update(path="/usr"), r"entries\[0\].path"),
+        (lambda d: d["links"].update({"/usr/lib64/libcxi.so.1": "libcxi.so.1"}), r"entries\[\d\].path"),
+        (lambda d: d["entries"][0]["closure"].update(x=1), r"entries\[0\].closure.x"),
+        (lambda d: d["libraries"][0].update(sha256="A" * 64), r"libraries\[0\].sha256"),
+        (lambda d: d["libraries"][0].update(size_bytes=-1), r"libraries\[0\].size_bytes"),
+        (lambda d: d["libraries"][0].update(size_bytes=2**64), r"libraries\[0\].size_bytes"),
+        (lambda d: d["libraries"][0].update(size_bytes=1.5), r"libraries\[0\].size_bytes"),
+        (lambda d: d["libraries"][0]["facts"].update(elf_class=65), r"libraries\[0\].facts.elf_class"),
+        (lambda d: d["libraries"][0]["facts"].update(linux_needed=[1]), r"libraries\[0\].facts.linux_needed"),
+        (lambda d: d["libraries"].append(d["libraries"][0]), r"libraries\[\d+\].path"),
+        (lambda d: d["links"].update({d["libraries"][0]["path"]: "x"}), "links./"),
+        (lambda d: d["links"].update({d["libraries"][0]["path"] + "/x": "x"}), "links./"),
+        (lambda d: d.update(directories=[next(iter(d["links"]))]), r"directories\[0\]"),
+        *((lambda d, p=p: d["libraries"][0].update(path=p), r"libraries\[0\].path") for p in _PATHS),
+        *((lambda d, p=p: d.update(loader=p), "loader") for p in _PATHS),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_key(good: Snapshot, target: Path, change: Any, key: str) -> None:
+    data = json.loads(to_text(good))
+    change(data)
+    target.write_text(json.dumps(data))
+    with pytest.raises(SnapshotError, match=f"host.json: {key}") as caught:
+        read_snapshot(target)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_file_without_end_is_refused(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_module, "MAX_FILE_BYTES", 10)
+    target.write_bytes(b" " * 11)
+    with pytest.raises(SnapshotError, match="more than 10 bytes"):
+        read_snapshot(target)
+    os.mkfifo(target.with_name("pipe"))
+    for name, words in (("pipe", "is not a file"), ("none", "No such file"), ("a\0b", "null byte")):
+        with pytest.raises(SnapshotError, match=words):
+            read_snapshot(target.with_name(name))
+
+
+_JSON = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.sampled_from(["", "/", "..", "/usr/lib64/libc.so.6", "/usr", "\0", "\ud800", "libcxi.so.1", "$ORIGIN"]),
+        st.text(max_size=5),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["path", "facts", "/usr", "x"]), inner, max_size=2)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_the_file_says_it_is_read_or_refused(good: Snapshot, target: Path, data: st.DataObject) -> None:
+    content = json.loads(to_text(good))
+    for _ in range(data.draw(st.integers(1, 3))):
+        _mutate(content, data)
+    target.write_text(json.dumps(content))
+    try:
+        snapshot = read_snapshot(target)
+    except SnapshotError:
+        return
+    files, own = host_files(snapshot), host_settings(snapshot)
+    for entry in snapshot.entries:
+        Process(files.fs, own, files=files).start(entry.path)
+    fabric_entry(snapshot)
+
+
+def _mutate(content: Any, data: st.DataObject) -> None:
+    """Go down to some place and put something else there, or remove it."""
+    here = content
+    while True:
+        keys = sorted(here) if isinstance(here, dict) else range(len(here))
+        if not keys:
+            return
+        key = data.draw(st.sampled_from(keys))
+        inner = here[key]
+        if not isinstance(inner, (dict, list)) or data.draw(st.integers(0, 3)) == 0:
+            break
+        here = inner
+    if data.draw(st.booleans()):
+        here[key] = copy.deepcopy(data.draw(_JSON))
+    else:
+        del here[key]
+
+
+def test_schema_is_written_first_of_all_versions(good: Snapshot) -> None:
+    assert good.schema == SCHEMA == json.loads(to_text(good))["schema"]

@@ -1,0 +1,131 @@
+"""A snapshot answers like the machine that it is of: the loader model says the same over the one and over the other."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lumiimg.elf.cache import parse_cache
+from lumiimg.elf.facts import ElfError
+from lumiimg.elf.files import Files, Native
+from lumiimg.elf.loader import Process
+from lumiimg.elf.objects import FoundBy
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot import Snapshot, read_snapshot, write_snapshot
+from lumiimg.host.tree import SnapshotTree, cache_file, host_files, host_settings
+from lumiimg.image import RootFileSystem
+from lumiimg.image.folder import FolderTree
+from lumiimg.image.tree import FileKind, ImageError
+from tests.unit.elf_builder import library, rpath
+from tests.unit.test_host_scan import ENVIRONMENT, LIBFABRIC, make_host
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = make_host(tmp_path_factory.mktemp("host"))
+    # a library that leads through a directory with nothing recorded in it, and one with an element of the host's own
+    (root / "opt/site/share").mkdir(parents=True)
+    dependency = library(root / "opt/site/lib/libdep.so", source="int g;")
+    library(root / "opt/site/bin/libodd.so", dependency, *rpath("$ORIGIN/../share/../lib"), source="int f;")
+    return root
+
+
+@pytest.fixture(scope="module")
+def snapshot(node: Path, tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    """Return a scan of the node, written and read again."""
+    file = tmp_path_factory.mktemp("snapshot") / "host.json"
+    include = (Path("/opt/site/bin/libodd.so"),)
+    write_snapshot(scan_host(ENVIRONMENT, root=RootFileSystem(FolderTree(node)), include=include), file)
+    return read_snapshot(file)
+
+
+def assert_answers_are_the_same(snapshot: Snapshot, real: RootFileSystem) -> None:
+    recorded, settings = host_files(snapshot), host_settings(snapshot)
+    for entry in snapshot.entries:
+        there = Process(real, settings, files=Files(real)).start(entry.path)
+        here = Process(recorded.fs, settings, files=recorded).start(entry.path)
+        assert here.closure == there.closure == entry.closure
+        assert here.errors == there.errors == entry.errors
+        assert here.missing_versions == there.missing_versions
+        assert [(o.path, o.found_by, o.facts) for o in here.objects] == [
+            (o.path, o.found_by, o.facts) for o in there.objects
+        ]
+
+
+def test_the_loader_says_the_same_over_the_snapshot(snapshot: Snapshot, node: Path) -> None:
+    assert {entry.role for entry in snapshot.entries} >= {"libfabric", "libcxi", "net-plugin", "other"}
+    assert_answers_are_the_same(snapshot, RootFileSystem(FolderTree(node)))
+
+
+def test_the_loader_says_the_same_over_a_snapshot_of_this_machine() -> None:
+    named = sorted(Path("/usr/lib/x86_64-linux-gnu").glob("lib[cs]*.so.[0-9]"))[:12]
+    snapshot = scan_host(os.environ, root=RootFileSystem(FolderTree(Path("/"))), include=named)
+    assert_answers_are_the_same(snapshot, RootFileSystem(FolderTree(Path("/"))))
+
+
+def test_a_path_that_leads_through_a_directory_and_out_again_is_kept(snapshot: Snapshot) -> None:
+    assert snapshot.directories == ("/opt/site/share",)
+    entry = snapshot.entries[-1]
+    assert entry.closure["libdep.so"] == "/opt/site/bin/../share/../lib/libdep.so"
+
+
+def test_a_library_is_found_by_the_rule_that_found_it_on_the_host(snapshot: Snapshot) -> None:
+    files = host_files(snapshot)
+    process = Process(files.fs, host_settings(snapshot), files=files)
+    process.start(snapshot.loader)
+    assert process.dlopen("libfabric.so.1").found_by is FoundBy.LD_LIBRARY_PATH
+    assert process.dlopen("libcxi.so.1").found_by is FoundBy.ALREADY_LOADED
+    assert process.dlopen("libxpmem.so.0").root is None
+    assert files.system(Native(3, 32), None).cache is None
+
+
+_NAMES = st.from_regex(r"lib[a-z+_.0-9-]{1,6}\.so(\.[1-9][0-9]{0,2}){0,2}", fullmatch=True).filter(
+    lambda name: not re.search(r"(?<![0-9])0[0-9]", name)  # 01 and 1 are one name to the loader
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(_NAMES, st.sampled_from(["/a", "/usr/lib64/libx.so.1"]), max_size=12))
+def test_what_the_cache_said_is_found_under_every_name(paths: dict[str, str]) -> None:
+    cache = parse_cache(cache_file({**paths, "x" * 2000: "/too/long"}))
+    assert {name: cache.lookup(name) for name in paths} == paths
+    assert cache.lookup("libother.so") == paths.get("libother.so")
+
+
+def test_links_and_directories_are_as_on_the_host(snapshot: Snapshot) -> None:
+    root = RootFileSystem(SnapshotTree(snapshot))
+    assert root.resolve(LIBFABRIC) == f"{LIBFABRIC}.27.0"
+    assert root.readlink(LIBFABRIC) == "libfabric.so.1.27.0"
+    assert [entry.name for entry in root.list_dir("/opt/cray/libfabric")] == ["1.15.2.0", "1.22.0"]
+    assert root.stat("/opt/cray").kind is FileKind.DIRECTORY
+    fabric = snapshot.library(f"{LIBFABRIC}.27.0")
+    assert fabric is not None
+    assert root.stat(LIBFABRIC).size_bytes == fabric.size_bytes
+    files = {path for path, kind in root.walk() if kind is FileKind.FILE}
+    assert files == {recorded.path for recorded in snapshot.libraries}
+
+
+def test_a_recorded_file_has_facts_and_no_bytes(snapshot: Snapshot) -> None:
+    root = RootFileSystem(SnapshotTree(snapshot))
+    file = root.open("/opt/aws-ofi-rccl/lib/libnccl-net.so")
+    assert file.identity == root.open("/opt/aws-ofi-rccl/lib/librccl-net.so").identity
+    with pytest.raises(ElfError, match="only the facts"):
+        file.read_at(0, 64)
+    tree = SnapshotTree(snapshot)
+    with pytest.raises(ImageError, match="cannot be opened"):
+        tree.open(tree.root)
+
+
+def test_a_part_of_it_can_be_mounted_over_an_image(snapshot: Snapshot, tmp_path: Path) -> None:
+    host = RootFileSystem(SnapshotTree(snapshot))
+    (tmp_path / "opt").mkdir()
+    image = RootFileSystem(FolderTree(tmp_path))
+    mounted = image.mounted([("/host/libcxi.so.1", host.source("/usr/lib64/libcxi.so.1")), ("/f", host.source("/opt"))])
+    assert mounted.is_file("/host/libcxi.so.1")
+    assert mounted.resolve("/f/cray/libfabric/1.22.0/lib64/libfabric.so.1").endswith("libfabric.so.1.27.0")
+    assert Process(mounted).start("/host/libcxi.so.1").closure == {"libnl-3.so.200": None, "libc.so.6": None}
