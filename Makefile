@@ -44,6 +44,7 @@ lint: $(VENV)/.installed
 	shellcheck --external-sources --shell=bash $(SCRIPTS) $(LAYER_SCRIPTS)
 
 bench: $(VENV)/.installed
+	$(BIN)/pip install --quiet '.[bench]'
 	$(BIN)/python -m tests.bench
 
 docs: $(VENV)/.installed

@@ -56,10 +56,16 @@ def reference() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    parser = make_parser()
-    subparsers = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    for name, command in subparsers.choices.items():
-        yield f"\n## lumiimg {name}\n\n{' '.join((command.description or '').split())}\n\n| | |\n|---|---|"
+    yield from commands_of(make_parser(), "lumiimg")
+
+
+def commands_of(parser: argparse.ArgumentParser, above: str) -> Iterator[str]:
+    subparsers = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
+    for name, command in subparsers.choices.items() if subparsers else ():
+        if any(isinstance(action, argparse._SubParsersAction) for action in command._actions):
+            yield from commands_of(command, f"{above} {name}")
+            continue
+        yield f"\n## {above} {name}\n\n{' '.join((command.description or '').split())}\n\n| | |\n|---|---|"
         for action in command._actions:
             if "--help" in action.option_strings:
                 continue
@@ -85,7 +91,7 @@ def findings() -> Iterator[str]:
     """Yield a row for each id that the code of check/ gives to a finding."""
     found: dict[str, tuple[set[str], set[str]]] = {}
     for file, level in (
-        *((file, "static") for file in ("static", "variables", "library", "plugin")),
+        *((file, "static") for file in ("static", "variables", "library", "plugin", "copies", "binding")),
         ("probing", "probe"),
         ("checker", "probe"),
     ):

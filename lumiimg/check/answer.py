@@ -89,6 +89,7 @@ def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level
 _FIRST_PROBLEM = {
     "rccl.absent": "there is nothing here to check: no RCCL was found in this image",
     "rccl.load": "NO: the RCCL of this image cannot be loaded",
+    "bind.refused": "NO: neither the image nor the host gives RCCL libraries that it could reach Slingshot with",
     "provider.other": "NO: here the plugin would carry the traffic over TCP, not over Slingshot",
     "provider.excluded": "NO: a variable keeps libfabric from using Slingshot",
     "network.forced": "NO: NCCL_NET tells RCCL to use another network",

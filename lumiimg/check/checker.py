@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import platform
 import tempfile
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import CheckReport, decide, sentence, settle
+from lumiimg.check.binding import judge_host
+from lumiimg.check.opening import opened
 from lumiimg.check.probes import Container, run_details
 from lumiimg.check.probing import ProbeResult, probe
 from lumiimg.check.static import check_static
@@ -17,12 +19,14 @@ from lumiimg.definition.writer import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Finding, Level, Severity
-from lumiimg.image import ImageError, open_image
+from lumiimg.host.inside import told_to_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from lumiimg.check.evidence import StaticResult
+    from lumiimg.host.manifest import Manifest
+    from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
 
 _DEVICES = Path("/dev")
@@ -31,13 +35,16 @@ _NOT_ASKED = "not asked for"
 _NOT_BUILT = "not taken: NCCL_DEBUG=INFO in your job on two nodes, then `lumiimg log` on its output"
 
 
-def check_image(path: Path, environment: Mapping[str, str], level: Level | None) -> CheckReport:
-    """Check an image up to `level`, or as far as is possible here if it is None.
+def check_image(
+    path: Path, environment: Mapping[str, str], level: Level | None, snapshot: Snapshot | None = None
+) -> CheckReport:
+    """Check an image up to `level`, or as far as is possible here if it is None; with what a host offers, if given.
 
     Raises BadInputError for what is no image, MissingHereError if `level` is named and what it needs is not here.
     """
-    with _opened(path) as image:
+    with opened(path) as image:
         static = check_static(image, environment)
+        manifest = judge_host(str(path), image, environment, snapshot, static) if snapshot else None
         levels = {Level.STATIC: "done", Level.RUN: _NOT_BUILT}
         probed: ProbeResult | None = None
         if level is Level.STATIC:
@@ -46,7 +53,8 @@ def check_image(path: Path, environment: Mapping[str, str], level: Level | None)
             levels[Level.PROBE] = "nothing to probe"
         else:
             try:
-                probed = _probe(path, image, static, environment)
+                here = manifest if manifest and snapshot and snapshot.host == platform.node() else None
+                probed = _probe(path, image, static, environment, here)
                 levels[Level.PROBE] = "done"
             except MissingHereError as error:
                 if level is Level.PROBE:
@@ -69,34 +77,21 @@ def check_image(path: Path, environment: Mapping[str, str], level: Level | None)
     )
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Image]:
-    """Open an image; what is wrong inside it names the image.
+def _probe(
+    path: Path, image: Image, static: StaticResult, environment: Mapping[str, str], manifest: Manifest | None
+) -> ProbeResult:
+    """Run the probes, with the binds and variables of a manifest of this machine.
 
-    Raises ImageError also for a folder that holds no root file system.
+    Raises MissingHereError if there is no engine, no probe program, or no container starts.
     """
-    try:
-        with open_image(path) as image:
-            _refuse_empty(path, image)
-            yield image
-    except ImageError as error:
-        if error.where is None or not error.where.startswith(str(path)):
-            inside = f" (at {error.where})" if error.where else ""
-            hint = error.hint or "fetch or build the image again"
-            raise ImageError(f"{error.what}{inside}", where=str(path), hint=hint) from error
-        raise
-
-
-def _refuse_empty(path: Path, image: Image) -> None:
-    if not any(image.root.exists(name) for name in ("/etc", "/usr", "/lib", "/opt")):
-        raise ImageError("holds no root file system", where=str(path), hint="is it an image, and readable?")
-
-
-def _probe(path: Path, image: Image, static: StaticResult, environment: Mapping[str, str]) -> ProbeResult:
-    """Run the probes. Raises MissingHereError if there is no engine, no probe program, or no container starts."""
     engine = find_engine(environment)
     with tempfile.TemporaryDirectory(prefix="lumiimg-probe-") as scratch:
         tools = provide_tools(engine, path, image, environment, Path(scratch))
+        if manifest is not None:
+            binds = tuple((Path(bind.source), bind.target) for bind in manifest.binds)
+            tools = replace(tools, binds=(*tools.binds, *binds))
+            variables = {item.name: item.value for item in manifest.variables}
+            environment = {**environment, **told_to_engine(variables)}
         result = probe(Container(engine, path, environment, tools), static, excuse=excuse(environment))
     result.findings.add("probe.engine", Severity.INFO, f"probed with {engine.name}, programs {tools.origin}")
     return result

@@ -22,4 +22,6 @@ class StaticResult:
     loader: str | None = None
     """Path of the image's ld.so."""
     plugin_found_by: FoundBy | None = None
+    start: str | None = None
+    """Path of the file whose process has RCCL: itself, or torch's library that needs it."""
     findings: Findings = field(default_factory=lambda: Findings(Level.STATIC))

@@ -10,10 +10,10 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from lumiimg.check.variables import ENGINE_LIBRARIES
 from lumiimg.elf.facts import exported_symbols
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.findings import Severity
+from lumiimg.host.inside import ENGINE_LIBRARIES
 from lumiimg.resolve.rccl import remedy_for_old_api
 
 if TYPE_CHECKING:

@@ -11,13 +11,14 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from lumiimg.check.copies import judge_process
 from lumiimg.check.evidence import StaticResult
 from lumiimg.check.library import load_rccl, read_facts
 from lumiimg.check.plugin import judge_plugin, load_plugin
-from lumiimg.check.variables import ENGINE_LIBRARIES, judge_variables, variable_of
-from lumiimg.elf.rules import Settings
+from lumiimg.check.variables import judge_variables
 from lumiimg.elf.system import libc_kind
 from lumiimg.findings import Severity
+from lumiimg.host.inside import see_inside, variable_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,15 +49,14 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
         )
         return result
     files = sorted(islice(image.root.find(_WANTED), _FIND_LIMIT))
-    library_path = variable_of("LD_LIBRARY_PATH", image, environment)
-    settings = Settings(library_path=":".join(filter(None, (library_path, ENGINE_LIBRARIES))))
-    process, rccl = load_rccl(image, settings, files, result)
+    process, rccl = load_rccl(image, see_inside(image, environment).settings, files, result)
     if rccl is None:
         return result
     read_facts(image, rccl, result, named=variable_of("NCCL_NET_PLUGIN", image, environment))
-    result.loader = process.system.loader
+    result.start, result.loader = process.objects[0].path, process.system.loader
     judge_variables(image, environment, result)
     outcome = load_plugin(image, process, rccl, files, result)
     if outcome is not None and outcome.root is not None:
         judge_plugin(image, outcome, process, result)
+        judge_process(process, result)
     return result

@@ -5,26 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.findings import Severity
+from lumiimg.host.inside import variable_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.check.evidence import StaticResult
     from lumiimg.image import Image
-
-ENGINE_LIBRARIES = "/.singularity.d/libs"
-"""The engine puts this folder behind whatever the image has in LD_LIBRARY_PATH (99-base.sh)."""
-
-
-def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str | None:
-    """Return a variable as it is in the container: what the engine is told, else the image's, else the user's own.
-
-    The user's LD_LIBRARY_PATH is the one that does not get in (apptainer `internal/pkg/util/env/clean.go`).
-    """
-    for prefix in ("APPTAINERENV_", "SINGULARITYENV_"):
-        if prefix + name in environment:
-            return environment[prefix + name]
-    return image.environment.get(name) or (environment.get(name) if name != "LD_LIBRARY_PATH" else None)
 
 
 def judge_variables(image: Image, environment: Mapping[str, str], result: StaticResult) -> None:

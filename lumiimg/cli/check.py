@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_host, add_json
 
 _EPILOG = """\
 levels: static  from the files of the image, nothing run
@@ -33,6 +33,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         allow_abbrev=False,
     )
     parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF, a squashfs file or a sandbox folder")
+    add_host(parser)
     parser.add_argument("--level", choices=("static", "probe"), help="check no further than this")
     parser.add_argument("--verbose", action="store_true", help="show everything that was looked at")
     add_json(parser)
@@ -43,11 +44,13 @@ def execute(arguments: argparse.Namespace) -> int:
     """Check, report, and answer by the exit code."""
     from lumiimg.check.checker import check_image  # noqa: PLC0415
     from lumiimg.findings import Level  # noqa: PLC0415
+    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
     from lumiimg.report.check import print_check, to_json  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
 
     level = Level(arguments.level) if arguments.level else None
-    report = check_image(arguments.image, os.environ, level)
+    snapshot = read_snapshot(arguments.host) if arguments.host else None
+    report = check_image(arguments.image, os.environ, level, snapshot)
     if arguments.json:
         print_json(to_json(report))
     print_check(report, verbose=arguments.verbose, stderr=arguments.json)

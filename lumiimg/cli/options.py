@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.errors import BadInputError
+
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
+
+    from lumiimg.host.inside import Inside
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -26,3 +32,67 @@ def add_layers(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a folder of layer folders of your own, searched first (may be repeated)",
     )
+
+
+def add_host(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Add --host."""
+    parser.add_argument(
+        "--host",
+        metavar="FILE",
+        type=Path,
+        required=required,
+        help="what a node offers, as `lumiimg host scan -o FILE` wrote it there",
+    )
+
+
+def add_container(parser: argparse.ArgumentParser) -> None:
+    """Add what tells how a container would be started: --host, --bind, --env."""
+    add_host(parser)
+    parser.add_argument(
+        "--bind",
+        metavar="SRC[:DST]",
+        action="append",
+        default=[],
+        help="as the engine's: out of the --host snapshot, or else of this machine (may be repeated)",
+    )
+    parser.add_argument(
+        "--env", metavar="K=V", action="append", default=[], help="as the engine's: a variable (may be repeated)"
+    )
+
+
+@contextmanager
+def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
+    """Open an image as a process in a container has it that is started with the options of `add_container`.
+
+    Raises BadInputError.
+    """
+    from lumiimg.host.inside import Cpu, parse_binds, see_inside, told_to_engine  # noqa: PLC0415
+    from lumiimg.host.node import cpu  # noqa: PLC0415
+    from lumiimg.image import RootFileSystem, open_image  # noqa: PLC0415
+
+    variables: dict[str, str] = {}
+    for text in arguments.env:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise BadInputError("not of the form K=V", where=f"--env {text}")
+        variables[name] = value
+    binds = tuple(bind for text in arguments.bind for bind in parse_binds(text))
+    here = open_image(Path("/")).root
+    if arguments.host:
+        from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
+        from lumiimg.host.tree import SnapshotTree  # noqa: PLC0415
+
+        snapshot = read_snapshot(arguments.host)
+        host, of_host = RootFileSystem(SnapshotTree(snapshot)), Cpu(snapshot.hwcaps, snapshot.intel)
+    else:
+        _, intel, levels = cpu(here)
+        host, of_host = here, Cpu(levels, intel)
+    with open_image(arguments.image) as image:
+        yield see_inside(
+            image,
+            told_to_engine(variables),
+            binds=binds,
+            host=host,
+            cwd=arguments.cwd,
+            cpu=of_host,
+        )

@@ -19,7 +19,7 @@ from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 HEAVY = ("requests", "docker", "spython", "rich.progress", "urllib3", "packaging")
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-NAMES = ["build", "check", "log", "list", "show"]
+NAMES = ["build", "check", "log", "host", "bind", "explain", "ldd", "list", "show"]
 
 
 def loaded_after(*argv: str) -> set[str]:
@@ -79,6 +79,8 @@ def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["build", "--bas", "x"], "--bas"),
         (["check"], "required: IMAGE"),
         (["check", "--level", "run", "x"], "invalid choice: 'run'"),
+        (["bind", "x"], "required: --host"),
+        (["host"], "required: COMMAND"),
         (["build", "--base", "a\nb"], r"'a\nb'"),
     ],
 )
@@ -133,6 +135,10 @@ BAD_INPUT = {
     "log that is a folder": (["log", "."], ".: cannot be read: Is a directory"),
     "image with a name that no file can have": (["check", "x" * 300], "File name too long"),
     "output with a name that no file can have": (["build", "--recipe", "demo", "-o", "x" * 300], "File name too long"),
+    "host that is not there": (["bind", ".", "--host", "no.json"], "no.json"),
+    "host that is none": (["check", ".", "--host", "/etc/passwd"], "/etc/passwd"),
+    "image with nothing in it": (["explain", "."], ".: holds no root file system"),
+    "unknown site": (["bind", ".", "--host", "no.json", "--site", "lumo"], "did you mean lumi?"),
     "unknown entry": (["show", "debian"], "did you mean debian-13?"),
 }
 

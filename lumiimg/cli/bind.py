@@ -1,0 +1,68 @@
+"""`lumiimg bind`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from lumiimg.cli.options import add_host
+from lumiimg.errors import ExitCode
+
+_EPILOG = """\
+formats: shell        exports to source (the default), each line's reason above
+         singularity  options for `singularity exec` and `apptainer exec`
+         lmod, tcl    a module file
+         cdi          for engines that take --device
+         json         everything, with what was tried
+
+exit codes: 0 with these binds everything loads
+            1 no set of binds loads (the reasons are on standard error)
+            2 not an image, or no snapshot
+            3 cannot be decided (no glibc in the image)
+"""
+_FORMATS = ("shell", "singularity", "lmod", "tcl", "cdi", "json")
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "bind",
+        help="the least that must be bound from a machine into an image, each line with its reason",
+        description="Compute what must be bound from a machine for an image to use its fabric:\n"
+        "tried in a model of ld.so, with versions; never the C library, never /usr/lib64.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF, squashfs file, OCI image or folder")
+    add_host(parser, required=True)
+    parser.add_argument("--site", metavar="NAME", help="add what every container needs at a site: lumi, or a file")
+    parser.add_argument("--format", choices=_FORMATS, default="shell", help="what to print (default: shell)")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Solve, print, and answer by the exit code."""
+    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
+    from lumiimg.check.boundary import study  # noqa: PLC0415
+    from lumiimg.host.advice import complete  # noqa: PLC0415
+    from lumiimg.host.manifest import Fabric  # noqa: PLC0415
+    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
+    from lumiimg.report.bind import format_manifest  # noqa: PLC0415
+    from lumiimg.report.boundary import print_refusals, print_undecided  # noqa: PLC0415
+
+    site = find_site(arguments.site, os.environ) if arguments.site else None
+    snapshot = read_snapshot(arguments.host)
+    boundary = study(arguments.image, os.environ, snapshot)
+    if boundary.manifest is None:
+        print_undecided(boundary)
+        return ExitCode.UNDECIDED
+    manifest = complete(boundary.manifest, snapshot, site)
+    if manifest.fabric is not Fabric.NONE or arguments.format == "json":
+        print(format_manifest(boundary, manifest, snapshot, arguments.format), end="")
+    if manifest.fabric is Fabric.NONE:
+        print_refusals(boundary, stderr=True)
+        return ExitCode.NO
+    return ExitCode.GOOD

@@ -1,0 +1,62 @@
+"""`lumiimg ldd`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lumiimg.cli.options import add_container, add_json, open_inside
+from lumiimg.errors import BadInputError, ExitCode
+
+_EPILOG = """\
+Not counted: variables of your shell, and what engines mount without being told
+(home folder, /tmp). Say --env and --bind for what your job has.
+
+exit codes: 0 everything would be loaded, in the versions that are needed
+            1 something is missing, or does not fit
+            2 not an image, or no such file in it
+            3 cannot be decided (musl has another loader than the one modelled)
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "ldd",
+        help="which libraries would a file of an image load, from where, and by which rule",
+        description="Say what ld.so would load for files of an image, without running anything.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF, squashfs file, OCI image or folder (/ too)")
+    parser.add_argument("paths", metavar="PATH", nargs="*", help="programs and libraries, by their paths in the image")
+    parser.add_argument("--all", action="store_true", help="every program and library of the image")
+    add_container(parser)
+    parser.add_argument("--cwd", metavar="DIR", default="/", help="current folder of the process (default: /)")
+    parser.add_argument("--verbose", action="store_true", help="with --all or many files: show the good ones too")
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Model, report, and answer by the exit code."""
+    from lumiimg.host.ldd import elf_files, list_libraries, refusal  # noqa: PLC0415
+    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.report.ldd import print_ldd, to_json  # noqa: PLC0415
+
+    if arguments.all == bool(arguments.paths):
+        what = "both --all and files" if arguments.all else "no file to look at"
+        raise BadInputError(what, where="ldd", hint="name files of the image, or say --all")
+    if not arguments.cwd.startswith("/"):
+        raise BadInputError("not an absolute path", where=f"--cwd {arguments.cwd}")
+    with open_inside(arguments) as inside:
+        paths = elf_files(inside.root) if arguments.all else dict.fromkeys(arguments.paths)
+        outcomes = dict(list_libraries(inside, paths))
+        undecided = refusal(inside.root)
+    if arguments.json:
+        print_json(to_json(outcomes))
+    print_ldd(outcomes, undecided, verbose=arguments.verbose, stderr=arguments.json)
+    if undecided:
+        return ExitCode.UNDECIDED
+    return ExitCode.GOOD if all(outcome.ok for outcome in outcomes.values()) else ExitCode.NO

@@ -1,0 +1,217 @@
+"""What `lumiimg explain` says, and `lumiimg bind` where it refuses: the boundary as a person reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.check.boundary import by_number
+from lumiimg.check.remedies import remedies
+from lumiimg.errors import ExitCode, one_line
+from lumiimg.host.manifest import Fabric
+from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from lumiimg.check.boundary import Boundary, Margin
+    from lumiimg.host.manifest import Loaded, Refusal
+
+SCHEMA = 1
+_SEVERITIES = {"ok": "ok", "refused": "problem", "unknown": "unknown"}
+_SHOWN_MARGINS = 8
+
+
+def to_json(boundary: Boundary) -> dict[str, Any]:
+    """Return the account as JSON data (schema 1)."""
+    manifest = boundary.manifest
+    return {
+        "schema": SCHEMA,
+        "image": boundary.image,
+        "host": boundary.host,
+        "decision": {ExitCode.GOOD: "ok", ExitCode.NO: "refused"}.get(boundary.exit_code, "undecided"),
+        "fabric": boundary.fabric.value,
+        "plugin": boundary.static.path.plugin,
+        "torch": boundary.torch,
+        "glibc": {"image": boundary.glibc, "host": boundary.host_glibc},
+        "rules": [
+            {
+                "id": rule.id,
+                "outcome": rule.outcome,
+                "need": rule.need,
+                "have": rule.have,
+                "because": rule.because,
+                "source": rule.source,
+            }
+            for rule in boundary.rules
+        ],
+        "nearest": None,
+        "remedies": list(remedies(boundary)),
+        "loaded": [
+            {"name": item.object.name, "path": item.object.path, "host_path": item.host_path}
+            for item in boundary.loaded
+        ],
+        "missing": list(boundary.missing),
+        "margins": [
+            {
+                "library": margin.library,
+                "from": _side(of_host=margin.of_host),
+                "provider": margin.provider,
+                "provider_from": _side(of_host=margin.provider_of_host),
+                "need": f"{margin.family}_{margin.need}",
+                "have": f"{margin.family}_{margin.have}",
+            }
+            for margin in boundary.margins
+        ],
+        "notes": list(manifest.notes) if manifest else [],
+    }
+
+
+def print_boundary(boundary: Boundary, *, verbose: bool, stderr: bool) -> None:
+    """Print the account for a person."""
+    out = console(stderr=stderr)
+    style = {ExitCode.GOOD: "bold green", ExitCode.NO: "bold red"}.get(boundary.exit_code, "bold yellow")
+    out.print(f"{one_line(boundary.image)}: {_sentence(boundary)}", style=style, soft_wrap=True)
+    out.print(f"    {_sides_line(boundary)}", style="dim", soft_wrap=True)
+    out.print()
+    if boundary.loaded:
+        _print_path(out, boundary)
+    for rule in boundary.rules:
+        if rule.outcome != "ok":
+            _print_mark(out, _SEVERITIES[rule.outcome], f"needs {rule.need}: {rule.have}  [{rule.id}]")
+            out.print(f"    {one_line(rule.because)}", soft_wrap=True)
+    _print_margins(out, boundary.margins, verbose=verbose)
+    for note in boundary.manifest.notes if boundary.manifest else ():
+        _print_mark(out, "unknown", note)
+    for remedy in remedies(boundary):
+        out.print(f"    do:  {one_line(remedy)}", soft_wrap=True)
+
+
+def print_refusals(boundary: Boundary, *, stderr: bool) -> None:
+    """Print why no set of binds loads, attempt by attempt, and what to do."""
+    out = console(stderr=stderr)
+    where = f" on {boundary.host}" if boundary.host else ""
+    out.print(f"{one_line(boundary.image)}: REFUSED: no set of binds loads{where}", style="bold red", soft_wrap=True)
+    for refusal in boundary.manifest.refusals if boundary.manifest else ():
+        _print_refusal(out, refusal)
+    for remedy in remedies(boundary):
+        out.print(f"    do:  {one_line(remedy)}", soft_wrap=True)
+
+
+def print_undecided(boundary: Boundary) -> None:
+    """Print why nothing can be said."""
+    out = console(stderr=True)
+    first = next((finding.summary for finding in boundary.static.findings.found), "there is no loader in it")
+    out.print(f"{one_line(boundary.image)}: CANNOT TELL: {one_line(first)}", style="bold yellow", soft_wrap=True)
+
+
+def _print_refusal(out: Console, refusal: Refusal) -> None:
+    _print_mark(out, "problem", f"{refusal.attempt}: {refusal}")
+    out.print(f"    > {one_line(refusal.words)}", soft_wrap=True)
+
+
+def _print_mark(out: Console, severity: str, text: str) -> None:
+    mark = (MARKS if out.encoding.startswith("utf") else PLAIN_MARKS)[severity]
+    out.print(f"{mark} {one_line(text)}", style=STYLES[severity], soft_wrap=True)
+
+
+def _sentence(boundary: Boundary) -> str:
+    if boundary.exit_code is ExitCode.NO:
+        refused = [rule for rule in boundary.rules if rule.outcome == "refused"]
+        # of several attempts, the one that the C library ends is the one that no bind can mend
+        rule = next((rule for rule in refused if rule.id == "glibc-gate"), refused[-1])
+        return f"REFUSED: {rule.need} is needed, {rule.have}"
+    if boundary.exit_code is ExitCode.UNDECIDED:
+        return "CANNOT TELL from the image alone what the fabric path gets (a host snapshot would: --host)"
+    if boundary.fabric is Fabric.BUNDLED:
+        return f"no obstacle found: it brings its own fabric libraries, and needs none of {boundary.host}"
+    return f"no obstacle found: with the libraries of {boundary.host} bound, the fabric path loads (`lumiimg bind`)"
+
+
+def _sides_line(boundary: Boundary) -> str:
+    parts = [f"image: glibc {boundary.glibc or '?'}"]
+    rccl = boundary.static.path
+    if rccl.rccl:
+        parts.append(f"RCCL {rccl.rccl_version or '?'}")
+    if boundary.torch:
+        parts.append(f"torch {boundary.torch}")
+    if boundary.host:
+        parts.append(f"host {boundary.host}: glibc {boundary.host_glibc or '?'}")
+    return one_line(" · ".join(parts))
+
+
+def _print_path(out: Console, boundary: Boundary) -> None:
+    """Print the fabric path as a tree: what is opened, and below it each library where it was first asked for."""
+    path = boundary.static.path
+    shown = {item.object.path: item for item in boundary.loaded}
+    below: dict[str | None, list[Loaded]] = {}
+    opened = [item for item in boundary.loaded if item.object.name in (*path.plugin_files, "libfabric.so.1")]
+    for item in boundary.loaded:
+        above = item.object.requested_by
+        below.setdefault(above.path if above else None, []).append(item)
+    if path.rccl in shown:
+        _print_file(out, shown[path.rccl], "")
+    tree = "└── " if out.encoding.startswith("utf") else "`-- "
+    pending = [(item, 1) for item in reversed(opened[:1])]
+    while pending:
+        item, depth = pending.pop()
+        _print_file(out, item, "    " * (depth - 1) + tree)
+        pending += [(child, depth + 1) for child in reversed(below.get(item.object.path, []))]
+    out.print()
+
+
+def _print_file(out: Console, item: Loaded, indent: str) -> None:
+    path = item.host_path or item.object.path
+    side = "HOST " if item.host_path else "image"
+    line = f"{side}  {indent}{one_line(item.object.facts.soname or item.object.name)}  {one_line(path)}"
+    out.print(line, style="cyan" if item.host_path else None, soft_wrap=True)
+
+
+def _print_margins(out: Console, margins: Sequence[Margin], *, verbose: bool) -> None:
+    chosen = list(_tightest(margins)) if not verbose else list(margins)
+    if not chosen:
+        return
+    out.print("What meets at the boundary" if not verbose else "Every pair of versions", style="bold")
+    for margin in chosen if verbose else chosen[:_SHOWN_MARGINS]:
+        sides = [
+            f"{name} ({_side(of_host=host)})"
+            for name, host in ((margin.library, margin.of_host), (margin.provider, margin.provider_of_host))
+        ]
+        left = f"; {_left(margin)}" if _left(margin) else ""
+        out.print(
+            f"    {one_line(sides[0])} needs {margin.family}_{margin.need} of {one_line(sides[1])}: "
+            f"it has up to {margin.family}_{margin.have}{left}",
+            soft_wrap=True,
+        )
+    gates = [margin for margin in chosen if margin.family == "GLIBC" and margin.of_host]
+    if gates and not verbose:
+        have = gates[0].have
+        out.print(
+            f"    After a system update to libraries that need more than GLIBC_{have}, this image cannot load them.",
+            soft_wrap=True,
+        )
+    out.print()
+
+
+def _tightest(margins: Sequence[Margin]) -> Iterator[Margin]:
+    """Yield, of the pairs across the boundary, the one that needs most for each provider and family."""
+    best: dict[tuple[str, str], Margin] = {}
+    for margin in margins:
+        key = (margin.provider, margin.family)
+        if margin.crosses and (key not in best or by_number(margin.need) > by_number(best[key].need)):
+            best[key] = margin
+    yield from best.values()
+
+
+def _left(margin: Margin) -> str:
+    """Return how many minor versions are left, where both are of one major."""
+    need, have = by_number(margin.need), by_number(margin.have)
+    if len(need) != 2 or len(have) != 2 or need[0] != have[0]:
+        return ""
+    left = have[1] - need[1]
+    return "nothing left" if left == 0 else f"{left} version{'s' if left > 1 else ''} left"
+
+
+def _side(*, of_host: bool) -> str:
+    return "host" if of_host else "image"

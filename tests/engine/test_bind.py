@@ -1,0 +1,142 @@
+"""What `bind` prints is what a real engine loads; and what it refuses is what a real loader refuses.
+
+The machine is a stand-in: a folder with a real libfabric (the image's own, told to need libcxi.so.1) and a libcxi made
+by gcc. What is bound into the image, and what the kernel then shows in /proc/self/maps, is real.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pytest
+
+from lumiimg.host.manifest import PRIVATE
+from lumiimg.image import open_image
+from tests.engine.conftest import built, inside, lumiimg
+from tests.tools import needs
+from tests.unit.fabric_builder import versioned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.engine.engine import Engine
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+
+LIBFABRIC = "/usr/lib/x86_64-linux-gnu/libfabric.so.1"
+RCCLPROBE = "/opt/lumiimg/netprobe/bin/rcclprobe"
+OLDER = """\
+kind = "base"
+summary = "Debian 12, glibc 2.36"
+status = "proved"
+source = "packages of Debian 12"
+date = 2026-11-21
+include = ["libnl-3-200"]
+
+[[bootstrap]]
+agent = "debootstrap"
+from = "bookworm"
+mirror = "debian"
+"""
+
+
+@pytest.fixture(scope="module")
+def node(with_plugin: Path, images: Path) -> Path:
+    """The snapshot of a machine whose libfabric needs libcxi.so.1, and GLIBC_2.38."""
+    needs("patchelf")
+    prefix = images / "node" / "cray" / "lib64"
+    nl = versioned(images / "node" / "libnl-3.so.200", defines=("libnl_3",))
+    versioned(prefix / "libcxi.so.1", defines=("LIBCXI_1.5",), needs={nl: ("libnl_3",)})
+    fabric = prefix / "libfabric.so.1"
+    with open_image(with_plugin) as image:
+        fabric.write_bytes(image.root.read_bytes(LIBFABRIC, 64 << 20))
+    subprocess.run(["patchelf", "--add-needed", "libcxi.so.1", fabric], check=True)
+    snapshot = images / "node.json"
+    scanned = lumiimg("host", "scan", "-o", snapshot, "--include", fabric, "--include", prefix / "libcxi.so.1")
+    assert snapshot.is_file(), scanned.err
+    return snapshot
+
+
+@pytest.fixture(scope="module")
+def older(images: Path) -> Path:
+    """Debian 12: its glibc, 2.36, is older than what the machine's libraries need."""
+    needs("debootstrap")
+    folder = images / "layers" / "debian-12"
+    folder.mkdir(parents=True)
+    (folder / "layer.toml").write_text(OLDER)
+    (folder / "test.sh").write_text("test -e /usr/lib/x86_64-linux-gnu/libnl-3.so.200\n")
+    return built(images / "older.sif", "--layers", images / "layers", "--base", "debian-12")
+
+
+def test_apptainer_loads_just_the_predicted_files(
+    engine: Engine, with_plugin: Path, node: Path, tmp_path: Path
+) -> None:
+    result = lumiimg("bind", with_plugin, "--host", node, "--json")
+    assert result.code == 0, result.err
+    # the image has a libnl that is good enough: only these two are of the machine
+    assert sorted(bind["target"] for bind in result.data["binds"]) == [
+        f"{PRIVATE}/libcxi.so.1",
+        f"{PRIVATE}/libfabric.so.1",
+    ]
+    with open_image(with_plugin) as image:
+        predicted = {
+            item["path"] if item["host_path"] else image.root.resolve(item["path"]) for item in result.data["loaded"]
+        }
+    exports = tmp_path / "exports.sh"
+    exports.write_text(lumiimg("bind", with_plugin, "--host", node).out)
+    script = f'. "$1"; exec "$2" exec "$3" {RCCLPROBE} "$4"'
+    rccl = next(item["path"] for item in result.data["loaded"] if "librccl.so" in item["path"])
+    done = subprocess.run(
+        ["sh", "-euc", script, "sh", exports, engine.path, with_plugin, rccl],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    mapped = {
+        unquote(line.partition("path=")[2].split()[0])
+        for line in done.stdout.splitlines()
+        if line.startswith("@probe mapped")
+    }
+    assert {path for path in mapped if path.startswith(PRIVATE)} == {
+        f"{PRIVATE}/libcxi.so.1",
+        f"{PRIVATE}/libfabric.so.1",
+    }
+    assert mapped == predicted
+
+
+def test_the_check_with_the_host_probes_with_its_binds(with_plugin: Path, node: Path) -> None:
+    result = lumiimg("check", with_plugin, "--host", node, "--json")
+    assert result.data["path"]["libfabric"] == f"{PRIVATE}/libfabric.so.1"
+    assert result.data["path"]["libcxi"] == f"{PRIVATE}/libcxi.so.1"
+    assert result.data["level"] == "probe"
+    plugin = next(finding for finding in result.data["findings"] if finding["id"] == "plugin.loads")
+    assert (plugin["severity"], plugin["level"]) == ("ok", "probe")
+
+
+def test_an_older_c_library_is_refused_as_its_own_loader_refuses_it(engine: Engine, older: Path, node: Path) -> None:
+    result = lumiimg("bind", older, "--host", node, "--json")
+    assert (result.code, result.data["fabric"]) == (1, "none")
+    refusal = result.data["refusals"][-1]
+    assert refusal["need"] == "GLIBC_2.38 of libc.so.6"
+    assert refusal["have"].endswith("/libc.so.6 has up to GLIBC_2.36")
+    assert "bundle the fabric" in result.err
+    # the real loader, with the same library: it stops at the same version
+    folder = node.parent / "node" / "cray" / "lib64"
+    words = subprocess.run(
+        [engine.path, "exec", "--bind", f"{folder}:{PRIVATE}", older, "ldd", f"{PRIVATE}/libfabric.so.1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "version `GLIBC_2.38' not found" in words.stdout + words.stderr
+
+
+def test_ldd_says_what_ldd_in_the_container_says(engine: Engine, with_plugin: Path) -> None:
+    files = ("/usr/bin/python3", "/opt/aws-ofi-nccl/lib/librccl-net.so", LIBFABRIC, RCCLPROBE)
+    answer = lumiimg("ldd", with_plugin, *files, "--json")
+    for file in files:
+        printed = inside(engine, with_plugin, "ldd", file)
+        pairs = dict(line.split(" (0x")[0].strip().split(" => ") for line in printed.splitlines() if " => " in line)
+        assert pairs.items() <= answer.data["files"][file]["closure"].items()

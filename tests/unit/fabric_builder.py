@@ -1,0 +1,101 @@
+"""Stand-ins for the libraries of a fabric and for the C library under them: real ELF files, made by gcc, of any version.
+
+Only what the loader looks at is like the originals: names, needs, symbol versions. Nothing in them can be run.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tests.unit.elf_builder import library
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOADER = "/lib64/ld-linux-x86-64.so.2"
+RCCL = 'const char banner[] = "RCCL version 2.20.5+hip6.2"; const char file[] = "librccl-net.so"; ' + "".join(
+    f'const char v{n}[] = "ncclNetPlugin_v{n}";' for n in (8, 7, 6, 5)
+)
+PLUGIN = "int ncclNetPlugin_v8;"
+
+
+def symbol(version: str) -> str:
+    return re.sub(r"\W", "_", f"s_{version}")
+
+
+def versioned(
+    path: Path,
+    *,
+    soname: str | None = None,
+    defines: tuple[str, ...] = (),
+    needs: dict[Path, tuple[str, ...]] | None = None,
+    source: str = "",
+) -> Path:
+    """Link a library that defines some versions, and needs some of other libraries."""
+    needs = needs or {}
+    for version in defines:
+        source += f"int {symbol(version)}(void) {{ return 0; }}\n"
+    for number, version in enumerate(v for versions in needs.values() for v in versions):
+        source += f"int {symbol(version)}(void); int use_{number}(void) {{ return {symbol(version)}(); }}\n"
+    arguments: list[str | Path] = [*needs, f"-Wl,-soname,{soname or path.name}"]
+    if defines:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        script = path.with_name(f"{path.name}.map")
+        script.write_text("\n".join(f"{version} {{ global: {symbol(version)}; }};" for version in defines))
+        arguments.append(f"-Wl,--version-script={script}")
+        if source.count("ncclNetPlugin"):
+            raise ValueError("a plugin has no versions")
+    made = library(path, *arguments, source=source)
+    path.with_name(f"{path.name}.map").unlink(missing_ok=True)
+    return made
+
+
+def c_library(root: Path, newest_minor: int) -> Path:
+    """Put a loader and a libc.so.6 of glibc 2.<newest_minor> into a root; returns the libc."""
+    banner = f"GNU C Library (stand-in) stable release version 2.{newest_minor}.\\n"
+    library(
+        root / LOADER[1:],
+        "-Wl,-soname,ld-linux-x86-64.so.2",
+        source=f'const char banner[] = "{banner}"; const char dirs[] = "/lib64/\\0/usr/lib64/\\0";',
+    )
+    versions = ("GLIBC_2.2.5", *(f"GLIBC_2.{minor}" for minor in range(14, newest_minor + 1)))
+    return versioned(root / "lib64/libc.so.6", defines=versions)
+
+
+def host(
+    root: Path, *, glibc: int = 38, needs_glibc: int | None = None, json_c: str = "libjson-c.so.5", nic: bool = True
+) -> Path:
+    """Make the root of a node: libfabric with cxi under /opt/cray, libcxi and what they need in /usr/lib64."""
+    libc = c_library(root, glibc)
+    need = (f"GLIBC_2.{needs_glibc or glibc}",)
+    usr = root / "usr/lib64"
+    nl = versioned(usr / "libnl-3.so.200", defines=("libnl_3",), needs={libc: ("GLIBC_2.14",)})
+    json = versioned(usr / json_c, defines=("JSONC_0.14",), needs={libc: ("GLIBC_2.14",)})
+    cxi_versions = tuple(f"LIBCXI_1.{n}" for n in range(6))
+    cxi = versioned(usr / "libcxi.so.1", defines=cxi_versions, needs={nl: ("libnl_3",), libc: need})
+    folder = root / "opt/cray/libfabric/1.22.0/lib64"
+    fabric = versioned(
+        folder / "libfabric.so.1.27.0",
+        soname="libfabric.so.1",
+        defines=tuple(f"FABRIC_1.{n}" for n in range(8)),
+        needs={cxi: ("LIBCXI_1.4",), json: ("JSONC_0.14",), libc: need},
+    )
+    (folder / "libfabric.so.1").symlink_to(fabric.name)
+    if nic:
+        (root / "sys/class/cxi/cxi0/device").mkdir(parents=True)
+    return root
+
+
+def image(root: Path, *, glibc: int = 41, fabric: str = "FABRIC_1.3", plugin: bool = True) -> Path:
+    """Make the root of an image: RCCL under /opt/rocm, an OFI plugin, no libfabric."""
+    libc = c_library(root, glibc)
+    environment = root / ".singularity.d/env"
+    environment.mkdir(parents=True)
+    (environment / "90-environment.sh").write_text("export LD_LIBRARY_PATH=/opt/rocm/lib\n")
+    (root / "etc").mkdir()
+    library(root / "opt/rocm/lib/librccl.so.1", libc, source=RCCL)
+    if plugin:
+        stub = versioned(root.with_name(f"{root.name}.stub") / "libfabric.so.1", defines=(fabric,))
+        versioned(root / "usr/lib64/librccl-net.so", needs={stub: (fabric,), libc: ("GLIBC_2.14",)}, source=PLUGIN)
+    return root

@@ -1,0 +1,316 @@
+"""`bind`, `explain` and `check --host`: what must come from a machine, tried in the model of the loader.
+
+The libraries are stand-ins (tests/unit/fabric_builder.py): the loader looks at nothing else of them.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot import write_snapshot
+from lumiimg.image import open_image
+from tests.unit import fabric_builder
+from tests.unit.elf_builder import library, rpath
+from tests.unit.fabric_builder import versioned
+
+Capture = pytest.CaptureFixture[str]
+PRIVATE = "/opt/lumiimg/host"
+
+
+def snapshot(root: Path, *include: str) -> Path:
+    with open_image(root) as host:
+        taken = scan_host({}, root=host.root, include=[Path(path) for path in include])
+    path = root.with_name(f"{root.name}.json")
+    write_snapshot(taken, path)
+    return path
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """The snapshot of a node with glibc 2.38 whose libraries need just that."""
+    return snapshot(fabric_builder.host(tmp_path / "host"))
+
+
+def bind(image: Path, node: Path, capsys: Capture) -> tuple[int, dict[str, Any]]:
+    code = main(["bind", str(image), "--host", str(node), "--json"])
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert data["schema"] == 1
+    return code, data
+
+
+def names(data: dict[str, Any]) -> list[str]:
+    return sorted(Path(bind["target"]).name for bind in data["binds"])
+
+
+def test_an_image_with_a_newer_c_library_gets_the_least_list(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    code, data = bind(fabric_builder.image(tmp_path / "image", glibc=41), node, capsys)
+    assert (code, data["decision"], data["fabric"]) == (0, "ok", "host")
+    assert names(data) == ["libcxi.so.1", "libfabric.so.1", "libjson-c.so.5", "libnl-3.so.200"]
+    fabric = next(entry for entry in data["binds"] if entry["target"] == f"{PRIVATE}/libfabric.so.1")
+    assert fabric["source"] == "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+    nl = next(entry for entry in data["binds"] if entry["target"].endswith("libnl-3.so.200"))
+    assert nl["chain"][1:] == ["librccl-net.so", "libfabric.so.1", "libcxi.so.1", "libnl-3.so.200"]
+    assert nl["reason"] == "libcxi.so.1 needs it, and the image has none"
+    assert data["environment"]["LD_LIBRARY_PATH"]["value"] == f"{PRIVATE}:/opt/rocm/lib"
+    loaded = {item["name"]: item for item in data["loaded"]}
+    assert loaded["libcxi.so.1"]["path"] == f"{PRIVATE}/libcxi.so.1"
+    assert loaded["libcxi.so.1"]["host_path"] == "/usr/lib64/libcxi.so.1"
+    assert loaded["libc.so.6"] == {"name": "libc.so.6", "path": "/lib64/libc.so.6", "host_path": None}
+
+
+def test_what_the_image_has_itself_is_not_bound(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    versioned(image / "usr/lib64/libjson-c.so.5", defines=("JSONC_0.14",))
+    _, data = bind(image, node, capsys)
+    assert names(data) == ["libcxi.so.1", "libfabric.so.1", "libnl-3.so.200"]
+
+
+def test_a_library_of_the_image_that_is_too_old_gives_way(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    versioned(image / "usr/lib64/libjson-c.so.5", defines=("JSONC_0.13",))
+    code, data = bind(image, node, capsys)
+    assert code == 0
+    assert "libjson-c.so.5" in names(data)
+    reason = next(entry["reason"] for entry in data["binds"] if "json" in entry["target"])
+    assert "needs JSONC_0.14" in reason
+
+
+def test_an_image_with_an_older_c_library_is_refused_with_both_numbers(
+    tmp_path: Path, node: Path, capsys: Capture
+) -> None:
+    image = fabric_builder.image(tmp_path / "image", glibc=35)
+    assert main(["bind", str(image), "--host", str(node)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "librccl-net.so -> libfabric.so.1 (host) needs GLIBC_2.38 of libc.so.6" in err
+    assert "/lib64/libc.so.6 has up to GLIBC_2.35" in err
+    assert "bundle the fabric" in err
+    assert "Ubuntu 24.04 (glibc 2.39)" in err
+    assert "Ubuntu 22.04" not in err
+
+
+def test_only_a_library_below_libfabric_needs_the_newer_c_library(tmp_path: Path, capsys: Capture) -> None:
+    host = fabric_builder.host(tmp_path / "host", needs_glibc=34)
+    libc = host / "lib64/libc.so.6"
+    versioned(host / "usr/lib64/libnl-3.so.200", defines=("libnl_3",), needs={libc: ("GLIBC_2.38",)})
+    node = snapshot(host)
+    image = fabric_builder.image(tmp_path / "image", glibc=35)
+    code, data = bind(image, node, capsys)
+    assert code == 1
+    assert data["refusals"][-1]["chain"][-2:] == ["libcxi.so.1 (host)", "libnl-3.so.200 (host)"]
+    # an own copy that is good enough takes the place of the host's
+    versioned(image / "usr/lib64/libnl-3.so.200", defines=("libnl_3",))
+    code, data = bind(image, node, capsys)
+    assert (code, names(data)) == (0, ["libcxi.so.1", "libfabric.so.1", "libjson-c.so.5"])
+
+
+def test_a_plugin_built_with_newer_headers_is_refused(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image", fabric="FABRIC_1.8")
+    assert main(["bind", str(image), "--host", str(node)]) == 1
+    err = capsys.readouterr().err
+    assert "needs FABRIC_1.8 of libfabric.so.1" in err
+    assert "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1 has up to FABRIC_1.7" in err
+    assert "headers of the host's libfabric" in err
+
+
+def test_an_image_that_brings_its_own_fabric_needs_nothing(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image", glibc=35)
+    cxi = versioned(image / "usr/lib64/libcxi.so.1", defines=("LIBCXI_1.5",))
+    versioned(image / "usr/lib64/libfabric.so.1", defines=("FABRIC_1.3",), needs={cxi: ("LIBCXI_1.5",)})
+    code, data = bind(image, node, capsys)
+    assert (code, data["fabric"], data["binds"], data["environment"]) == (0, "bundled", [], {})
+    assert main(["bind", str(image), "--host", str(node)]) == 0
+    assert "nothing has to be bound" in capsys.readouterr().out
+
+
+def test_a_libfabric_of_the_image_without_the_provider_is_replaced(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    versioned(image / "usr/lib64/libfabric.so.1", defines=("FABRIC_1.3",))
+    code, data = bind(image, node, capsys)
+    assert (code, data["fabric"]) == (0, "host")
+    assert "it was built without it" in data["refusals"][0]["have"]
+
+
+def test_a_plugin_that_an_rpath_ties_to_the_images_libfabric_is_refused(
+    tmp_path: Path, node: Path, capsys: Capture
+) -> None:
+    """LD_LIBRARY_PATH does not reach past a DT_RPATH: to say that the host's is taken would be wrong."""
+    image = fabric_builder.image(tmp_path / "image")
+    own = versioned(image / "opt/lf/libfabric.so.1", defines=("FABRIC_1.3",))
+    library(image / "usr/lib64/librccl-net.so", own, *rpath("/opt/lf"), source=fabric_builder.PLUGIN)
+    code, data = bind(image, node, capsys)
+    assert (code, data["fabric"]) == (1, "none")
+    assert all(refusal["need"] == "the cxi provider" for refusal in data["refusals"])
+
+
+def test_without_a_plugin_it_is_about_libfabric_alone_and_says_so(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    code, data = bind(fabric_builder.image(tmp_path / "image", plugin=False), node, capsys)
+    assert (code, data["fabric"]) == (0, "host")
+    assert any("no net plugin" in note for note in data["notes"])
+
+
+def test_a_plugin_of_the_host_serves_an_image_without_one(tmp_path: Path, capsys: Capture) -> None:
+    host = fabric_builder.host(tmp_path / "host")
+    fabric = host / "opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+    plugin = host / "opt/plugin/lib/librccl-net.so"
+    versioned(plugin, needs={fabric: ("FABRIC_1.3",)}, source=fabric_builder.PLUGIN)
+    node = snapshot(host, "/opt/plugin/lib/librccl-net.so")
+    code, data = bind(fabric_builder.image(tmp_path / "image", plugin=False), node, capsys)
+    assert code == 0
+    assert "librccl-net.so" in names(data)
+    assert data["notes"] == []
+
+
+def test_two_majors_in_one_process_are_said(tmp_path: Path, capsys: Capture) -> None:
+    node = snapshot(fabric_builder.host(tmp_path / "host", json_c="libjson-c.so.3"))
+    image = fabric_builder.image(tmp_path / "image")
+    json_c = versioned(image / "usr/lib64/libjson-c.so.5", defines=("JSONC_0.14",))
+    library(image / "opt/rocm/lib/librccl.so.1", json_c, image / "lib64/libc.so.6", source=fabric_builder.RCCL)
+    code, data = bind(image, node, capsys)
+    assert code == 0
+    assert any("2 copies of libjson-c in one process" in note for note in data["notes"])
+
+
+# -- formats --
+
+
+def text_of(style: str, image: Path, node: Path, capsys: Capture, *more: str) -> str:
+    assert main(["bind", str(image), "--host", str(node), "--format", style, *more]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_exports_are_what_a_shell_reads(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "an image; touch x")
+    script = text_of("shell", image, node, capsys) + "env"
+    done = subprocess.run(
+        ["sh", "-euc", script], capture_output=True, text=True, check=True, env={"SINGULARITY_BIND": "/mine"}
+    )
+    variables = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    binds = variables["SINGULARITY_BIND"].split(",")
+    assert binds[0] == "/mine"
+    assert f"/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1" in binds
+    assert variables["SINGULARITYENV_LD_LIBRARY_PATH"] == f"{PRIVATE}:/opt/rocm/lib"
+
+
+def test_options_modules_and_cdi_say_the_same(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    words = shlex.split(text_of("singularity", image, node, capsys))
+    binds = [word for flag, word in zip(words[::2], words[1::2], strict=True) if flag == "--bind"]
+    assert words[-2:] == ["--env", f"LD_LIBRARY_PATH={PRIVATE}:/opt/rocm/lib"]
+    lmod = text_of("lmod", image, node, capsys)
+    assert [f'append_path("SINGULARITY_BIND", "{spec}", ",")' in lmod for spec in binds] == [True] * len(binds)
+    tcl = text_of("tcl", image, node, capsys)
+    assert tcl.startswith("#%Module\n")
+    assert [f"append-path --delim , SINGULARITY_BIND {spec}" in tcl for spec in binds] == [True] * len(binds)
+    cdi = json.loads(text_of("cdi", image, node, capsys))
+    edits = cdi["devices"][0]["containerEdits"]
+    assert [f"{mount['hostPath']}:{mount['containerPath']}" for mount in edits["mounts"]] == binds
+    assert edits["env"] == [f"LD_LIBRARY_PATH={PRIVATE}:/opt/rocm/lib"]
+
+
+def test_a_site_adds_what_every_container_there_gets(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    text = text_of("singularity", image, node, capsys, "--site", "lumi")
+    assert "--bind /var/spool/slurmd" in text
+    assert "--bind /scratch" in text
+    assert main(["bind", str(image), "--host", str(node), "--site", "lumo"]) == 2
+    assert "did you mean lumi" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"user bind control": "no"}, "refuses every bind of a user"),
+        ({"enable overlay": "no", "enable underlay": "no"}, f"the image must have {PRIVATE} already"),
+    ],
+    ids=["no binds", "no targets"],
+)
+def test_what_the_engine_of_the_machine_forbids_is_said(
+    tmp_path: Path, node: Path, capsys: Capture, settings: dict[str, str], words: str
+) -> None:
+    data = json.loads(node.read_text())
+    data["engine"] = {"name": "SingularityCE", "version": "4.1.3", "settings": settings}
+    node.write_text(json.dumps(data))
+    _, found = bind(fabric_builder.image(tmp_path / "image"), node, capsys)
+    assert any(words in note for note in found["notes"])
+
+
+def test_a_hidden_nic_is_bound_and_apptainer_gets_its_own_names(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    data = json.loads(node.read_text())
+    data["engine"] = {"name": "Apptainer", "version": "1.4.5", "settings": {"mount dev": "minimal"}}
+    data["devices"] = ["/dev/cxi0", "/dev/kfd"]
+    node.write_text(json.dumps(data))
+    text = text_of("shell", fabric_builder.image(tmp_path / "image"), node, capsys)
+    assert ",/dev/cxi0" in text
+    assert "/dev/kfd" not in text
+    assert "export APPTAINERENV_LD_LIBRARY_PATH=" in text
+
+
+# -- explain, check --
+
+
+def explain(image: Path, capsys: Capture, *argv: str | Path) -> tuple[int, dict[str, Any], str]:
+    code = main(["explain", str(image), *map(str, argv), "--json"])
+    out, err = capsys.readouterr()
+    return code, json.loads(out), err
+
+
+def test_explain_shows_sides_versions_and_margins(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    code, data, text = explain(fabric_builder.image(tmp_path / "image"), capsys, "--host", node)
+    assert (code, data["decision"], data["fabric"]) == (0, "ok", "host")
+    gate = next(rule for rule in data["rules"] if rule["id"] == "glibc-gate")
+    assert (gate["outcome"], gate["need"], gate["have"]) == (
+        "ok",
+        "GLIBC_2.38 of libc.so.6 (image)",
+        "up to GLIBC_2.41",
+    )
+    assert (
+        "libfabric.so.1 (host) needs GLIBC_2.38 of libc.so.6 (image): it has up to GLIBC_2.41; 3 versions left" in text
+    )
+    assert "HOST           └── libcxi.so.1  /usr/lib64/libcxi.so.1" in text
+
+
+def test_explain_refuses_with_the_rule_and_the_numbers(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    code, data, text = explain(fabric_builder.image(tmp_path / "image", glibc=35), capsys, "--host", node)
+    assert (code, data["decision"], data["fabric"]) == (1, "refused", "none")
+    assert "REFUSED: GLIBC_2.38 of libc.so.6 is needed" in text
+    assert any("bundle the fabric" in remedy for remedy in data["remedies"])
+
+
+def test_explain_without_a_host_cannot_tell_and_says_what_would(tmp_path: Path, capsys: Capture) -> None:
+    code, data, text = explain(fabric_builder.image(tmp_path / "image"), capsys)
+    assert (code, data["decision"], data["missing"]) == (3, "undecided", ["libfabric.so.1"])
+    assert "lumiimg host scan" in text
+
+
+def test_check_takes_the_host_into_account(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    assert main(["check", str(image), "--level", "static"]) == 3
+    capsys.readouterr()
+    assert main(["check", str(image), "--level", "static", "--host", str(node), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["path"]["libfabric"] == f"{PRIVATE}/libfabric.so.1"
+    assert "bind.loads" in {finding["id"] for finding in data["findings"]}
+    old = fabric_builder.image(tmp_path / "old", glibc=35)
+    assert main(["check", str(old), "--level", "static", "--host", str(node), "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    refused = next(finding for finding in data["findings"] if finding["id"] == "bind.refused")
+    assert "GLIBC_2.38" in refused["summary"]
+
+
+def test_check_names_search_paths_that_leave_the_image(tmp_path: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    own = versioned(image / "usr/lib64/libfabric.so.1", defines=("FABRIC_1.3",))
+    library(image / "usr/lib64/librccl-net.so", own, "-Wl,-rpath,/tmp/build/lf/lib", source=fabric_builder.PLUGIN)
+    main(["check", str(image), "--level", "static", "--json"])
+    data = json.loads(capsys.readouterr().out)
+    leak = next(finding for finding in data["findings"] if finding["id"] == "fabric.search-path-leak")
+    assert leak["evidence"] == ["/usr/lib64/librccl-net.so: /tmp/build/lf/lib"]

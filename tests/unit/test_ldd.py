@@ -1,0 +1,163 @@
+"""`lumiimg ldd`: the contract's JSON, the tree, the exit codes; the loader itself is the oracle for the paths."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.errors import BadInputError
+from lumiimg.host.inside import parse_binds
+from tests.unit import fabric_builder
+from tests.unit.elf_builder import ask_loader, library, program, runpath
+
+Capture = pytest.CaptureFixture[str]
+
+
+def ldd(capsys: Capture, *argv: str | Path) -> tuple[int, dict[str, Any]]:
+    code = main(["ldd", *map(str, argv), "--json"])
+    data = json.loads(capsys.readouterr().out)
+    assert data["schema"] == 1
+    files: dict[str, Any] = data["files"]
+    return code, files
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with a stand-in C library, and a program in /app that needs liba.so, which needs libb.so."""
+    root = tmp_path / "root"
+    fabric_builder.c_library(root, 36)
+    b = library(root / "opt/b/libb.so")
+    a = library(root / "app/liba.so", b)
+    program(root / "app/prog", a, *runpath("$ORIGIN"))
+    return root
+
+
+def test_the_answer_for_this_machine_is_that_of_its_ld_so(capsys: Capture) -> None:
+    files = [str(Path(shutil.which(name) or "").resolve()) for name in ("ls", "env", "bash")]
+    code, found = ldd(capsys, "/", *files)
+    assert code == 0
+    for path in files:
+        printed = ask_loader(Path(path)).printed
+        assert {n: p for n, p in printed.items() if not n.startswith("/")}.items() <= found[path]["closure"].items()
+        assert found[path]["errors"] == found[path]["missing_versions"] == []
+
+
+def test_what_is_missing_is_null_and_makes_the_answer_no(root: Path, capsys: Capture) -> None:
+    code, files = ldd(capsys, root, "/app/prog")
+    assert code == 1
+    assert files["/app/prog"]["closure"] == {"liba.so": "/app/liba.so", "libb.so": None}
+    assert files["/app/prog"]["errors"] == ["libb.so: cannot open shared object file: No such file or directory"]
+
+
+def test_a_variable_and_a_folder_bound_from_this_machine_are_as_with_an_engine(root: Path, capsys: Capture) -> None:
+    code, files = ldd(capsys, root, "/app/prog", "--env", "LD_LIBRARY_PATH=/opt/b")
+    assert (code, files["/app/prog"]["closure"]["libb.so"]) == (0, "/opt/b/libb.so")
+    outside = library(root.parent / "outside/libb.so")
+    code, files = ldd(capsys, root, "/app/prog", "--bind", f"{outside}:/usr/lib64/libb.so")
+    assert (code, files["/app/prog"]["closure"]["libb.so"]) == (0, "/usr/lib64/libb.so")
+
+
+def test_the_current_folder_counts_where_a_path_is_relative(root: Path, capsys: Capture) -> None:
+    code, files = ldd(capsys, root, "../../app/prog", "--env", "LD_LIBRARY_PATH=:/none", "--cwd", "/opt/b")
+    assert (code, files["../../app/prog"]["closure"]["libb.so"]) == (0, "libb.so")
+
+
+def test_a_version_that_is_not_there_names_both_sides(root: Path, capsys: Capture) -> None:
+    newer = fabric_builder.c_library(root.parent / "newer", 38)
+    fabric_builder.versioned(root / "app/libnew.so", needs={newer: ("GLIBC_2.38",)})
+    code, files = ldd(capsys, root, "/app/libnew.so")
+    assert code == 1
+    assert files["/app/libnew.so"]["missing_versions"] == [
+        {"provider": "/lib64/libc.so.6", "version": "GLIBC_2.38", "required_by": "/app/libnew.so"}
+    ]
+    assert files["/app/libnew.so"]["errors"] == [
+        "/lib64/libc.so.6: version `GLIBC_2.38' not found (required by /app/libnew.so)"
+    ]
+
+
+def test_all_takes_every_program_and_library_once(root: Path, capsys: Capture) -> None:
+    (root / "app/link.so").symlink_to("liba.so")
+    (root / "app/script.so").write_text("/* GNU ld script */")
+    (root / "app/object.o").write_bytes((root / "app/liba.so").read_bytes()[:16] + b"\1\0" + bytes(100))
+    _, files = ldd(capsys, root, "--all")
+    own = {path for path in files if path.startswith("/app/")}
+    assert own == {"/app/prog", "/app/liba.so"}
+
+
+def test_the_tree_says_by_which_rule_each_file_was_found(root: Path, capsys: Capture) -> None:
+    assert main(["ldd", str(root), "/app/prog"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "/app/prog"
+    assert lines[1] == "└── liba.so => /app/liba.so  [RUNPATH]"
+    assert lines[2] == "    └── libb.so => not found"
+
+
+def test_many_files_are_told_in_a_line_each_where_something_is_wrong(root: Path, capsys: Capture) -> None:
+    assert main(["ldd", str(root), "--all"]) == 1
+    text = capsys.readouterr().out
+    assert "✗ /app/prog" in text
+    assert "✗ /opt/b/libb.so" not in text
+    assert "would load, 2 would not" in text
+
+
+def test_a_long_chain_is_no_trouble(tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "root/usr/lib64"
+    fabric_builder.c_library(tmp_path / "root", 36)
+    first = library(folder / "lib0000.so")
+    pattern = library(folder / "lib0001.so", first).read_bytes()
+    for number in range(2, 1200):
+        below, own = f"lib{number - 1:04}.so".encode(), f"lib{number:04}.so".encode()
+        content = pattern.replace(b"lib0001.so", own).replace(b"lib0000.so", below)
+        (folder / own.decode()).write_bytes(content)
+    assert main(["ldd", str(tmp_path / "root"), "/usr/lib64/lib1199.so"]) == 0
+    assert "lib0000.so => /usr/lib64/lib0000.so" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "no file to look at"),
+        (["/app/prog", "--all"], "both --all and files"),
+        (["/app/none"], "cannot be looked up in the image"),
+        (["/app/prog", "--bind", "/no/such/file"], "/no/such/file cannot be bound"),
+        (["/app/prog", "--bind", "/etc:etc"], "no absolute path"),
+        (["/app/prog", "--bind", "/etc:/a:/b:/c"], "more than SRC:DST:OPTIONS"),
+        (["/app/prog", "--bind", "/x.sif:/y:image-src=/"], "binds out of another image"),
+        (["/app/prog", "--bind", "/etc:/app/prog/x"], "cannot be a target"),
+        (["/app/prog", "--env", "LD_LIBRARY_PATH"], "not of the form K=V"),
+        (["/app/prog", "--cwd", "app"], "not an absolute path"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_line_and_exit_2(root: Path, argv: list[str], words: str, capsys: Capture) -> None:
+    assert main(["ldd", str(root), *argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_musl_cannot_be_decided(tmp_path: Path, capsys: Capture) -> None:
+    library(tmp_path / "lib/ld-musl-x86_64.so.1", source="int start;")
+    library(tmp_path / "usr/lib/liba.so")
+    assert main(["ldd", str(tmp_path), "/usr/lib/liba.so"]) == 3
+    assert "CANNOT TELL: this image has musl" in capsys.readouterr().out
+
+
+def test_binds_are_read_as_engines_read_them() -> None:
+    binds = parse_binds(r"/a,/b:/c,/d:/e:ro,rw,/f\:g\,h:/i,/j/:/k")
+    assert [(bind.source, bind.target) for bind in binds] == [
+        ("/a", "/a"),
+        ("/b", "/c"),
+        ("/d", "/e"),
+        ("/f:g,h", "/i"),
+        ("/j", "/k"),
+    ]
+    assert [parse_binds(str(bind))[0] for bind in binds] == list(binds)
+    with pytest.raises(BadInputError):
+        parse_binds(":/a")
