@@ -32,8 +32,9 @@ def judge_host(
     if manifest is None:
         return None
     if manifest.fabric is Fabric.NONE:
-        _refuse(boundary, manifest, static)
-        return manifest
+        if manifest.host_has_fabric:
+            _refuse(boundary, manifest, static)
+        return manifest  # else what is open stays open
     found = {item.object.facts.soname or item.object.name: item for item in manifest.loaded}
     libfabric, libcxi = (found.get(name) for name in ("libfabric.so.1", "libcxi.so.1"))
     opened = next((item for item in manifest.loaded if item.object.name in static.path.plugin_files), None)

@@ -215,7 +215,16 @@ def _rules(
             )
     if manifest is not None and manifest.fabric is Fabric.NONE:
         for refusal in manifest.refusals:
-            yield _rule_of(refusal)
+            yield _rule_of(refusal, "refused" if manifest.host_has_fabric else "unknown")
+        if not manifest.host_has_fabric:
+            yield Rule(
+                "host-fabric",
+                "unknown",
+                "a libfabric with the cxi provider",
+                "the snapshot of the host has none",
+                "was it taken on a compute node, with the modules of the job loaded?",
+                "libfabric prov/cxi/configure.m4: the provider links libcxi",
+            )
         return
     by_name = {item.object.facts.soname or item.object.name: item for item in loaded}
     libfabric = by_name.get(_LIBFABRIC)
@@ -236,10 +245,10 @@ def _rules(
     yield from (_rule_of_margin(margin) for margin in _margins(loaded) if margin.crosses)
 
 
-def _rule_of(refusal: Refusal) -> Rule:
+def _rule_of(refusal: Refusal, outcome: str) -> Rule:
     family = "glibc-gate" if "GLIBC_" in refusal.need else "library"
     because = f"{refusal.attempt}: {' -> '.join(refusal.chain)}; ld.so: {refusal.words}"
-    return Rule(family, "refused", refusal.need, refusal.have, because, _VERSION_SOURCE)
+    return Rule(family, outcome, refusal.need, refusal.have, because, _VERSION_SOURCE)
 
 
 def _rule_of_margin(margin: Margin) -> Rule:

@@ -42,7 +42,7 @@ def judge_process(process: Process, result: StaticResult) -> None:
         result.findings.add(
             "fabric.search-path-leak",
             Severity.UNKNOWN,
-            "a library of the fabric path searches a folder that engines mount from the host, and loads what lies there",
+            "a library of the fabric path searches a folder that engines mount from the host: what is there is loaded",
             evidence=tuple(leaks[:_SHOWN]),
             remedy=("patchelf --remove-rpath FILE in the image's %post, or build it in a folder of its own",),
             source="ld.so(8), RUNPATH comes before the cache; apptainer.conf, mount home and mount tmp",

@@ -28,7 +28,7 @@ def remedies(boundary: Boundary) -> Iterator[str]:
     """Yield sentences, nearest way first; none where nothing is wrong."""
     refused = [rule for rule in boundary.rules if rule.outcome == "refused"]
     minors = [int(found[1]) for rule in refused if (found := _GLIBC.match(rule.need + " "))]
-    if boundary.manifest is not None and boundary.manifest.fabric is Fabric.NONE:
+    if boundary.manifest is not None and boundary.manifest.fabric is Fabric.NONE and refused:
         yield (
             "bundle the fabric: build libcxi, and libfabric with its cxi provider, in the image, in the versions of "
             "the machine's Slingshot release; then nothing of the host's libraries is bound"
@@ -48,4 +48,4 @@ def remedies(boundary: Boundary) -> Iterator[str]:
     if any(rule.id == "plugin-name" for rule in refused):
         yield "add a net plugin to the image: `lumiimg list` shows those that lumiimg builds"
     if any(rule.outcome == "unknown" for rule in boundary.rules):
-        yield "on a compute node: `lumiimg host scan -o host.json`; then here: --host host.json"
+        yield "on a compute node, with the job's modules: `lumiimg host scan -o host.json`; then here: --host host.json"

@@ -19,7 +19,7 @@ formats: shell        exports to source (the default), each line's reason above
 exit codes: 0 with these binds everything loads
             1 no set of binds loads (the reasons are on standard error)
             2 not an image, or no snapshot
-            3 cannot be decided (no glibc in the image)
+            3 cannot be decided: the snapshot has no fabric, or the image no glibc
 """
 _FORMATS = ("shell", "singularity", "lmod", "tcl", "cdi", "json")
 
@@ -63,6 +63,6 @@ def execute(arguments: argparse.Namespace) -> int:
     if manifest.fabric is not Fabric.NONE or arguments.format == "json":
         print(format_manifest(boundary, manifest, snapshot, arguments.format), end="")
     if manifest.fabric is Fabric.NONE:
-        print_refusals(boundary, stderr=True)
-        return ExitCode.NO
+        print_refusals(boundary)
+        return boundary.exit_code
     return ExitCode.GOOD

@@ -105,6 +105,8 @@ class _Solver:
         self._snapshot = snapshot
         self._host = host
         self._files: Files | None = None
+        # the cxi provider links libcxi; without it a libfabric of the host is no better than the image's
+        self._fabrics = [e for e in snapshot.entries if e.role == "libfabric" and _LIBCXI in e.closure]
         self._plugin = self._host_plugin()
         self._names = demand.names if self._plugin or self._trial(_Plan("")).opened else (_LIBFABRIC,)
 
@@ -122,14 +124,14 @@ class _Solver:
             if plan.paths:
                 trial = self._reduce(plan, trial)
             return self._manifest(plan, trial, refusals)
-        return Manifest(Fabric.NONE, refusals=tuple(refusals))
+        return Manifest(Fabric.NONE, refusals=tuple(refusals), host_has_fabric=bool(self._fabrics))
 
     def _attempts(self) -> Sequence[tuple[_Plan, Mapping[str, str]]]:
         """Return what to try, each with the names that the host offers for it."""
         entries = self._snapshot.entries
         attempts: list[tuple[_Plan, Mapping[str, str]]] = [(_Plan("the image's own libfabric"), {})]
-        for entry in (entry for entry in entries if entry.role == "libfabric"):
-            offer = _offer(entry, entries)
+        for entry in self._fabrics:
+            offer = {name: path for name, path in _offer(entry, entries).items() if self._host.exists(path)}
             plan = _Plan(f"the host's {entry.path}", frozenset({_LIBFABRIC, _LIBCXI}))
             plan.add(_LIBFABRIC, entry.path, "it has the cxi provider of this machine")
             if _LIBCXI in offer:
@@ -197,7 +199,8 @@ class _Solver:
             plan.add(missing.name, offer[missing.name], f"{needs} needs it, and the image has none")
         if trial.outcome.missing:
             return
-        for version in trial.outcome.missing_versions:
+        # what the C library lacks first: where nothing can be done about that, the rest does not matter
+        for version in sorted(trial.outcome.missing_versions, key=lambda v: not _of_c_library(v.provider)):
             self._mend(plan, offer, trial, version)
             return
         raise _Refused(self._refusal(plan, trial, "a file that ld.so takes", "it does not take this one"))
@@ -211,7 +214,7 @@ class _Solver:
             if not of_host and name in offer and name not in plan.from_image:
                 plan.add(name, offer[name], f"{version.required_by} needs {version.version}; the image's is too old")
                 return
-            if of_host and name not in plan.core and name not in plan.from_image:
+            if of_host and name not in plan.core and name not in plan.from_image and self._image_has(name):
                 del plan.paths[name]
                 plan.from_image.add(name)
                 return
@@ -261,7 +264,7 @@ class _Solver:
         own = [part for part in (self._settings.library_path or "").split(":") if part != ENGINE_LIBRARIES]
         reason = "the host's libraries are found first; the rest is what the image has there already"
         variables = (Variable("LD_LIBRARY_PATH", ":".join([PRIVATE, *filter(None, own)]), reason),)
-        return Manifest(Fabric.HOST, binds, variables, loaded, tuple(refusals), notes)
+        return Manifest(Fabric.HOST, binds, variables, loaded, tuple(refusals), notes=notes)
 
     def _missing(self, plan: _Plan, trial: _Trial, missing: MissingLibrary) -> Refusal:
         have = "neither the image nor the host's closure has it" if plan.paths else "the image has none"
@@ -313,6 +316,10 @@ def _offer(entry: Entry, entries: Sequence[Entry]) -> dict[str, str]:
         if other.role == "libcxi":
             offer.setdefault(_LIBCXI, other.path)
     return offer
+
+
+def _of_c_library(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(_C_LIBRARY)
 
 
 def _is_broken(outcome: LoadOutcome, name: str) -> bool:

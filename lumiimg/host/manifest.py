@@ -82,5 +82,7 @@ class Manifest:
     """What the loader would have in the process of RCCL and its plugin, in its order."""
     refusals: tuple[Refusal, ...] = ()
     """Of the attempts that do not work, in the order in which they were made."""
+    host_has_fabric: bool = True
+    """Whether the snapshot has a libfabric with the cxi provider at all."""
     notes: tuple[str, ...] = ()
     """What is worth knowing and changes nothing: two copies of a library, what an engine must be allowed to do."""

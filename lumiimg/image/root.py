@@ -169,7 +169,7 @@ class RootFileSystem:
         """
         root, over = self, dict[str, Mounted]()
         for target, source in mounts:
-            over[root._target(target)] = source  # noqa: SLF001
+            over[root._target(target)] = source
             root = RootFileSystem(MountedTree(self._tree, over), hidden=self._hidden)
         return root
 

@@ -88,12 +88,19 @@ def print_boundary(boundary: Boundary, *, verbose: bool, stderr: bool) -> None:
         out.print(f"    do:  {one_line(remedy)}", soft_wrap=True)
 
 
-def print_refusals(boundary: Boundary, *, stderr: bool) -> None:
-    """Print why no set of binds loads, attempt by attempt, and what to do."""
-    out = console(stderr=stderr)
-    where = f" on {boundary.host}" if boundary.host else ""
-    out.print(f"{one_line(boundary.image)}: REFUSED: no set of binds loads{where}", style="bold red", soft_wrap=True)
-    for refusal in boundary.manifest.refusals if boundary.manifest else ():
+def print_refusals(boundary: Boundary) -> None:
+    """Print on standard error why no set of binds loads, attempt by attempt, and what to do."""
+    out = console(stderr=True)
+    manifest = boundary.manifest
+    if manifest is not None and manifest.host_has_fabric:
+        what, style = f"REFUSED: no set of binds of {boundary.host} loads", "bold red"
+    else:
+        what, style = (
+            f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider",
+            "bold yellow",
+        )
+    out.print(f"{one_line(boundary.image)}: {one_line(what)}", style=style, soft_wrap=True)
+    for refusal in manifest.refusals if manifest else ():
         _print_refusal(out, refusal)
     for remedy in remedies(boundary):
         out.print(f"    do:  {one_line(remedy)}", soft_wrap=True)
@@ -123,6 +130,8 @@ def _sentence(boundary: Boundary) -> str:
         rule = next((rule for rule in refused if rule.id == "glibc-gate"), refused[-1])
         return f"REFUSED: {rule.need} is needed, {rule.have}"
     if boundary.exit_code is ExitCode.UNDECIDED:
+        if boundary.host:
+            return f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider"
         return "CANNOT TELL from the image alone what the fabric path gets (a host snapshot would: --host)"
     if boundary.fabric is Fabric.BUNDLED:
         return f"no obstacle found: it brings its own fabric libraries, and needs none of {boundary.host}"

@@ -66,6 +66,7 @@ def older(images: Path) -> Path:
     folder = images / "layers" / "debian-12"
     folder.mkdir(parents=True)
     (folder / "layer.toml").write_text(OLDER)
+    (folder / "post.sh").write_text("apt-get clean\n")
     (folder / "test.sh").write_text("test -e /usr/lib/x86_64-linux-gnu/libnl-3.so.200\n")
     return built(images / "older.sif", "--layers", images / "layers", "--base", "debian-12")
 
@@ -119,6 +120,7 @@ def test_an_older_c_library_is_refused_as_its_own_loader_refuses_it(engine: Engi
     result = lumiimg("bind", older, "--host", node, "--json")
     assert (result.code, result.data["fabric"]) == (1, "none")
     refusal = result.data["refusals"][-1]
+    assert refusal["attempt"].startswith("the host's ")
     assert refusal["need"] == "GLIBC_2.38 of libc.so.6"
     assert refusal["have"].endswith("/libc.so.6 has up to GLIBC_2.36")
     assert "bundle the fabric" in result.err

@@ -20,8 +20,12 @@ RCCL = 'const char banner[] = "RCCL version 2.20.5+hip6.2"; const char file[] = 
 PLUGIN = "int ncclNetPlugin_v8;"
 
 
+# symbols of real libraries, for stand-ins that are linked with them in a real process
+_REAL = {"libnl_3": "nl_socket_alloc"}
+
+
 def symbol(version: str) -> str:
-    return re.sub(r"\W", "_", f"s_{version}")
+    return _REAL.get(version) or re.sub(r"\W", "_", f"s_{version}")
 
 
 def versioned(

@@ -291,6 +291,19 @@ def test_explain_without_a_host_cannot_tell_and_says_what_would(tmp_path: Path, 
     assert "lumiimg host scan" in text
 
 
+def test_a_snapshot_without_a_fabric_decides_nothing(tmp_path: Path, capsys: Capture) -> None:
+    fabric_builder.c_library(tmp_path / "laptop", 39)
+    node = snapshot(tmp_path / "laptop")
+    image = fabric_builder.image(tmp_path / "image")
+    assert main(["bind", str(image), "--host", str(node)]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "CANNOT TELL" in err
+    assert "on a compute node" in err
+    code, data, _ = explain(image, capsys, "--host", node)
+    assert (code, data["decision"]) == (3, "undecided")
+
+
 def test_check_takes_the_host_into_account(tmp_path: Path, node: Path, capsys: Capture) -> None:
     image = fabric_builder.image(tmp_path / "image")
     assert main(["check", str(image), "--level", "static"]) == 3
