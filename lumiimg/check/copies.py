@@ -1,4 +1,4 @@
-"""What the whole process of RCCL and its plugin tells beyond its libraries' names: mixed copies, and paths that leak.
+"""What the process of RCCL and its plugin tells as a whole: mixed copies, paths that leak, files that were cut off.
 
 A search path into a folder that engines mount from the host by themselves (`mount home`, `mount tmp`, the current
 folder; apptainer.conf) loads whatever lies there on the host: seen with a plugin that was built in /tmp and found a
@@ -31,6 +31,17 @@ def judge_process(process: Process, result: StaticResult) -> None:
             evidence=paths,
             remedy=("keep one of them in the image, or rebuild what needs the other",),
             source="glibc elf/dl-lookup.c",
+        )
+    cut = [loaded for loaded in process.objects if loaded.facts.missing_bytes]
+    if cut:
+        result.findings.add(
+            "library.cut-off",
+            Severity.PROBLEM,
+            "a library of the fabric path was cut off: it loads, and the process dies of SIGBUS where it is read",
+            where=cut[0].path,
+            evidence=tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut),
+            remedy=("copy the file, or build the image, again",),
+            source="mmap(2): a page behind the end of the file is SIGBUS",
         )
     leaks = [
         f"{loaded.path}: {element}"

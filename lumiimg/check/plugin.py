@@ -175,9 +175,23 @@ def _report_load_errors(plugin: LoadedObject, outcome: LoadOutcome, result: Stat
         evidence=outcome.errors[:8],
         chain=chain,
         cause="RCCL takes a plugin that cannot be loaded for one that is not there, and goes on over TCP",
-        remedy=("add the libraries named above to the image, or build the plugin in it: `lumiimg list`",),
+        remedy=tuple(dict.fromkeys(_remedy_for(error) for error in outcome.errors)),
         source="glibc elf/dl-load.c, elf/dl-version.c",
     )
+
+
+def _remedy_for(error: str) -> str:
+    """Return what to do about one error of the loader; its words are those of glibc."""
+    path = shlex.quote(error.partition(":")[0])
+    if "cannot enable executable stack" in error:
+        return f"patchelf --clear-execstack {path}   (in the image's %post; glibc 2.41 and newer refuse such a library)"
+    if "static TLS block" in error:
+        return (
+            f"export SINGULARITYENV_LD_PRELOAD={path}   (what is loaded at the start is given the room that it needs)"
+        )
+    if "CPU ISA level" in error:
+        return f"build {path} for the CPU of the machine: -march=znver3 on LUMI"
+    return "add the libraries named above to the image, or build the plugin in it: `lumiimg list`"
 
 
 def _judge_api(image: Image, plugin: LoadedObject, result: StaticResult) -> None:

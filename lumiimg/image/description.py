@@ -56,8 +56,11 @@ class Description(Protocol):
 class SingularityDescription:
     """What Singularity and Apptainer write: into a SIF, and under `/.singularity.d` in any root file system."""
 
-    def __init__(self, root: RootFileSystem, sif: Sif | None, source: ByteSource | None) -> None:
-        """`source` is the file of the SIF."""
+    def __init__(
+        self, root: RootFileSystem, sif: Sif | None, source: ByteSource | None, warnings: tuple[str, ...] = ()
+    ) -> None:
+        """`source` is the file of the SIF, `warnings` what is unsure about its partitions."""
+        self._warnings = warnings
         self._root = root
         self._source = source
         self._sif = sif
@@ -115,7 +118,7 @@ class SingularityDescription:
         if unread:
             numbers = ", ".join(unread)
             found.append(f"overlay partition {numbers} is not read: what it adds or changes is not seen")
-        return (*found, *self._environment.warnings)
+        return (*found, *self._warnings, *self._environment.warnings)
 
     def _read_metadata(self) -> dict[str, Any]:
         item = self._sif.first(DataType.JSON, _METADATA_NAME) if self._sif else None

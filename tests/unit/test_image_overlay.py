@@ -13,7 +13,7 @@ from lumiimg.image import FileKind, ImageError, RootFileSystem
 from lumiimg.image.source import ByteSource
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
-from tests.tools import needs
+from tests.tools import needs_mksquashfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ _WHITEOUT = "c 000 0 0 0 0"
 
 def _pack(folder: Path, name: str, files: dict[str, str], *pseudo: str) -> Path:
     """Pack files; `pseudo` are definitions of mksquashfs for what an ordinary user cannot make."""
-    needs("mksquashfs")
+    needs_mksquashfs(4, 6)  # pseudo-definitions of extended attributes
     tree = folder / f"{name}-tree"
     tree.mkdir()
     for path, content in files.items():
@@ -118,6 +118,12 @@ def test_what_is_hidden_cannot_be_looked_up(root: RootFileSystem) -> None:
     for path in ("/gone", "/gone-folder", "/gone-folder/lower", "/opaque/lower", "/not-opaque/lower", "/folder/lower"):
         assert not root.exists(path)
     assert not root.exists("/merged/never-there")
+
+
+def test_an_overlay_with_opaque_folders_is_known_by_its_attributes(packed: list[Path]) -> None:
+    lower, middle, _ = (SquashfsTree(ByteSource.open(path)) for path in packed)
+    assert middle.has_opaque()
+    assert not lower.has_opaque()
 
 
 def test_other_devices_are_no_whiteouts(root: RootFileSystem) -> None:

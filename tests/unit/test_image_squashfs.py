@@ -123,6 +123,28 @@ def test_every_name_attribute_and_byte_is_there(root: RootFileSystem, packed: Pa
             assert root.readlink(path) == os.readlink(packed / path[1:])  # noqa: PTH115
 
 
+def test_content_is_what_unsquashfs_takes_out(squash: dict[str, Path], tmp_path: Path) -> None:
+    needs("unsquashfs")
+    for compression in squash.keys() & set(_READ):
+        out = tmp_path / compression
+        command = [
+            "unsquashfs",
+            "-no-progress",
+            "-quiet",
+            "-no-xattrs",
+            "-ignore-errors",
+            "-d",
+            out,
+            squash[compression],
+        ]
+        subprocess.run(command, check=True, capture_output=True)
+        with open_image(squash[compression]) as image:
+            files = [path for path, kind in image.root.walk() if kind is FileKind.FILE]
+            assert len(files) > 5
+            for path in files:
+                assert image.root.read_bytes(path, 8 << 20) == (out / path[1:]).read_bytes(), (compression, path)
+
+
 def test_ranges_are_those_of_the_file(root: RootFileSystem, packed: Path) -> None:
     for name in ("large", "sparse", "block", "small", "empty"):
         content = (packed / name).read_bytes()

@@ -28,6 +28,8 @@ _OPAQUE = (b"trusted.overlay.opaque", b"user.overlay.opaque")
 _CACHED_BYTES = 16 << 20
 _CACHED_NAMES = 200_000
 _CACHED_INODES = 20_000
+_NO_TABLE = 0xFFFFFFFFFFFFFFFF
+_LOOKED_AT = 10_000
 
 
 class SquashfsTree:
@@ -95,8 +97,18 @@ class SquashfsTree:
         """Tell whether overlayfs shows nothing of the directories below it."""
         if directory.xattrs == NO_XATTRS:
             return False
-        xattrs = Xattrs(self._source, self._metadata, self.superblock.xattr_table).read(directory.xattrs)
-        return any(xattrs.get(name) == b"y" for name in _OPAQUE)
+        return _is_opaque(self._xattrs().read(directory.xattrs))
+
+    def has_opaque(self) -> bool:
+        """Tell whether any directory may be opaque; with very many sets of attributes it is not looked at them all."""
+        if self.superblock.xattr_table == _NO_TABLE:
+            return False
+        xattrs = self._xattrs()
+        count = xattrs.count()
+        return count > _LOOKED_AT or any(_is_opaque(xattrs.read(index)) for index in range(count))
+
+    def _xattrs(self) -> Xattrs:
+        return Xattrs(self._source, self._metadata, self.superblock.xattr_table)
 
     def close(self) -> None:
         """Nothing is held: the source belongs to the image."""
@@ -152,6 +164,10 @@ class SquashfsTree:
         count = layout.block_count(self.superblock.block_size_bytes)
         cursor = self._metadata.cursor(*layout.sizes_at)
         return struct.unpack(f"<{count}I", cursor.read(4 * count))
+
+
+def _is_opaque(xattrs: dict[bytes, bytes]) -> bool:
+    return any(xattrs.get(name) == b"y" for name in _OPAQUE)
 
 
 class SquashfsFile:

@@ -42,6 +42,10 @@ class Xattrs:
     table: int
     """Where the header is."""
 
+    def count(self) -> int:
+        """Return how many sets there are."""
+        return int(_TABLE.unpack(self.source.read_at(self.table, _TABLE.size))[1])
+
     def read(self, index: int) -> dict[bytes, bytes]:
         """Return the attributes of the inodes that name this set. Raises ImageError."""
         start, sets, _ = _TABLE.unpack(self.source.read_at(self.table, _TABLE.size))
