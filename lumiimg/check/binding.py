@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ def judge_host(
         Severity.OK,
         bound if manifest.binds else own,
         evidence=tuple(f"{bind.source} at {bind.target}" for bind in manifest.binds),
-        remedy=(f"source <(lumiimg bind {path} --host HOST.json)",) if manifest.binds else (),
+        remedy=(f"source <(lumiimg bind {shlex.quote(path)} --host HOST.json)",) if manifest.binds else (),
         source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
     )
     return manifest

@@ -19,7 +19,6 @@ from lumiimg.definition.writer import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Finding, Level, Severity
-from lumiimg.host.inside import told_to_engine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,8 +89,8 @@ def _probe(
         if manifest is not None:
             binds = tuple((Path(bind.source), bind.target) for bind in manifest.binds)
             tools = replace(tools, binds=(*tools.binds, *binds))
-            variables = {item.name: item.value for item in manifest.variables}
-            environment = {**environment, **told_to_engine(variables)}
+            variables = {f"{engine.prefix}ENV_{item.name}": item.value for item in manifest.variables}
+            environment = {**environment, **variables}
         result = probe(Container(engine, path, environment, tools), static, excuse=excuse(environment))
     result.findings.add("probe.engine", Severity.INFO, f"probed with {engine.name}, programs {tools.origin}")
     return result

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _SEVERITIES = {"ok": "ok", "refused": "problem", "unknown": "unknown"}
 _SHOWN_MARGINS = 8
+_LOADERS = ("ld-linux", "ld64.")
 
 
 def to_json(boundary: Boundary) -> dict[str, Any]:
@@ -193,8 +194,8 @@ def _print_margins(out: Console, margins: Sequence[Margin], *, verbose: bool) ->
             f"it has up to {margin.family}_{margin.have}{left}",
             soft_wrap=True,
         )
-    gates = [margin for margin in chosen if margin.family == "GLIBC" and margin.of_host]
-    if gates and not verbose:
+    gates = [margin for margin in chosen if margin.provider.startswith("libc.so.") and margin.of_host]
+    if gates:
         have = gates[0].have
         out.print(
             f"    After a system update to libraries that need more than GLIBC_{have}, this image cannot load them.",
@@ -208,6 +209,8 @@ def _tightest(margins: Sequence[Margin]) -> Iterator[Margin]:
     best: dict[tuple[str, str], Margin] = {}
     for margin in margins:
         key = (margin.provider, margin.family)
+        if margin.provider.startswith(_LOADERS):
+            continue  # of one build with the C library, which has a line of its own
         if margin.crosses and (key not in best or by_number(margin.need) > by_number(best[key].need)):
             best[key] = margin
     yield from best.values()
@@ -219,7 +222,7 @@ def _left(margin: Margin) -> str:
     if len(need) != 2 or len(have) != 2 or need[0] != have[0]:
         return ""
     left = have[1] - need[1]
-    return "nothing left" if left == 0 else f"{left} version{'s' if left > 1 else ''} left"
+    return "no margin" if left == 0 else f"{left} version{'s' if left > 1 else ''} left"
 
 
 def _side(*, of_host: bool) -> str:

@@ -278,6 +278,20 @@ def test_explain_shows_sides_versions_and_margins(tmp_path: Path, node: Path, ca
     assert "HOST           └── libcxi.so.1  /usr/lib64/libcxi.so.1" in text
 
 
+def test_the_process_is_that_of_torch_where_there_is_one(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    """A wheel brings its own RCCL; whether that one or /opt/rocm's is loaded, the loader decides."""
+    image = fabric_builder.image(tmp_path / "image")
+    packages = image / "opt/venv/lib/python3.12/site-packages"
+    rccl = library(packages / "torch/lib/librccl.so.1", image / "lib64/libc.so.6", source=fabric_builder.RCCL)
+    library(packages / "torch/lib/libtorch_hip.so", rccl, *rpath("$ORIGIN"))
+    (packages / "torch-2.7.1+rocm6.2.4.dist-info").mkdir()
+    code, data, _ = explain(image, capsys, "--host", node)
+    assert (code, data["torch"]) == (0, "2.7.1+rocm6.2.4")
+    found = {item["name"]: item["path"] for item in data["loaded"]}
+    assert found["librccl.so.1"] == "/opt/venv/lib/python3.12/site-packages/torch/lib/librccl.so.1"
+    assert found["libcxi.so.1"] == f"{PRIVATE}/libcxi.so.1"
+
+
 def test_explain_refuses_with_the_rule_and_the_numbers(tmp_path: Path, node: Path, capsys: Capture) -> None:
     code, data, text = explain(fabric_builder.image(tmp_path / "image", glibc=35), capsys, "--host", node)
     assert (code, data["decision"], data["fabric"]) == (1, "refused", "none")
