@@ -1,17 +1,19 @@
 # make demo         build a small real image and check it, end to end; installs an engine where it may
 # make test         unit tests, offline once the packages are in; under two minutes
 # make test-engine  the same against a real Apptainer, a real loader and a real RCCL
+# make fuzz         the property tests with many more inputs (FUZZ=50 for an hour's worth)
 # make lint         ruff, mypy --strict, shellcheck
 # make bench        speed, as ratios against named peers
 # make docs         write docs/reference.md from the program and its data
 
 PYTHON ?= python3
+FUZZ ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
 SCRIPTS := .ci/run .ci/demo .ci/get-engine .ci/unprivileged
 LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 
-.PHONY: help demo demo-here test test-engine test-engine-here lint bench docs clean
+.PHONY: help demo demo-here test test-engine test-engine-here fuzz lint bench docs clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -36,6 +38,9 @@ test-engine:
 
 test-engine-here: $(VENV)/.installed
 	$(BIN)/pytest -m engine tests/engine
+
+fuzz: $(VENV)/.installed
+	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

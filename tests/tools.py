@@ -1,12 +1,18 @@
-"""Real programs that tests ask: where one is missing a test skips, which CI does not allow (tests/conftest.py)."""
+"""What tests share: real programs that they ask (where one is missing a test skips, which CI does not allow), effort."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 
 import pytest
+
+
+def examples(count: int) -> int:
+    """Return how many inputs a property test makes: LUMIIMG_FUZZ times as many as usual (`make fuzz`)."""
+    return count * int(os.environ.get("LUMIIMG_FUZZ", "1"))
 
 
 def needs(*programs: str) -> None:

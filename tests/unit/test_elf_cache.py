@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lumiimg.elf.cache import parse_cache
 from lumiimg.elf.reader import ElfError
+from tests.tools import examples
 
 _REAL = Path("/etc/ld.so.cache")
 
@@ -122,7 +123,7 @@ _SEED = _cache([(f"lib{c}.so.{n}", f"/lib/{c}{n}", 0) for c in "zyx" for n in (3
 
 
 @given(st.lists(st.tuples(st.integers(0, len(_SEED)), st.binary(min_size=1, max_size=6)), max_size=5))
-@settings(max_examples=300, deadline=1000)
+@settings(max_examples=examples(300), deadline=2000)
 def test_no_other_error_whatever_the_bytes(changes: list[tuple[int, bytes]]) -> None:
     data = bytearray(_SEED)
     for offset, value in changes:

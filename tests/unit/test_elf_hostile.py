@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader
 from lumiimg.elf.rules import Settings
+from tests.tools import examples
 
 _LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 _NAMES = ("libz.so.1", "libgcc_s.so.1", "liblzma.so.5", "libcap.so.2", "libm.so.6", "libc.so.6", "libzstd.so.1")
@@ -73,7 +74,7 @@ _CHANGES = st.lists(
 
 @pytest.mark.skipif(len(_FILES) < 5, reason="not the libraries of a Debian")
 @given(_CHANGES)
-@settings(max_examples=60, deadline=3000)
+@settings(max_examples=examples(60), deadline=3000)
 def test_a_process_over_damaged_libraries_ends(changes: list[tuple[str, int, bytes]]) -> None:
     files = dict(_FILES)
     for name, offset, value in changes:

@@ -25,6 +25,7 @@ from lumiimg.host.snapshot import SCHEMA, Snapshot, SnapshotError, read_snapshot
 from lumiimg.host.tree import host_files, host_settings
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
+from tests.tools import examples
 from tests.unit.test_host_scan import ENVIRONMENT, make_host
 
 _TEXT = st.binary(max_size=12).map(lambda data: data.decode("utf-8", "surrogateescape"))
@@ -64,13 +65,13 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("file") / "host.json"
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(values_of(ElfFacts))
 def test_every_fact_of_an_elf_file_survives(facts: ElfFacts) -> None:
     assert decode(ElfFacts, json.loads(json.dumps(encode(facts))), "") == facts
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(values_of(Snapshot))
 def test_every_field_of_a_snapshot_survives(snapshot: Snapshot) -> None:
     assert decode(Snapshot, json.loads(to_text(snapshot)), "") == snapshot
@@ -228,7 +229,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_the_file_says_it_is_read_or_refused(good: Snapshot, target: Path, data: st.DataObject) -> None:
     content = json.loads(to_text(good))

@@ -21,6 +21,7 @@ from lumiimg.host.tree import SnapshotTree, cache_file, host_files, host_setting
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.tree import FileKind, ImageError
+from tests.tools import examples
 from tests.unit.elf_builder import library, rpath
 from tests.unit.test_host_scan import ENVIRONMENT, LIBFABRIC, make_host
 
@@ -89,7 +90,7 @@ _NAMES = st.from_regex(r"lib[a-z+_.0-9-]{1,6}\.so(\.[1-9][0-9]{0,2}){0,2}", full
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.dictionaries(_NAMES, st.sampled_from(["/a", "/usr/lib64/libx.so.1"]), max_size=12))
 def test_what_the_cache_said_is_found_under_every_name(paths: dict[str, str]) -> None:
     cache = parse_cache(cache_file({**paths, "x" * 2000: "/too/long"}))
