@@ -1,4 +1,4 @@
-"""What a host snapshot adds to the check of files: the binds that a job would have, and whether everything loads."""
+"""What a host adds to the check of an image's files: the process as it is with the host's libraries bound."""
 
 from __future__ import annotations
 
@@ -6,75 +6,64 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.check.boundary import study_open
+from lumiimg.check.copies import judge_process
+from lumiimg.check.plugin import judge_plugin
 from lumiimg.check.remedies import remedies
-from lumiimg.findings import Severity
+from lumiimg.findings import Findings, Level, Severity
 from lumiimg.host.manifest import Fabric
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lumiimg.check.boundary import Boundary
     from lumiimg.check.evidence import StaticResult
     from lumiimg.host.manifest import Manifest
-    from lumiimg.host.snapshot import Snapshot
-    from lumiimg.image import Image
 
-# what the files of the image alone leave open, and the host's answer
-_ANSWERED = ("plugin.needs-host", "provider.no-cxi", "provider.cxi-built-in")
+# about the process of the plugin with the image's files alone: another one takes its place
+_OF_THE_PROCESS = ("plugin.", "provider.", "fabric.", "library.")
+_VARIABLES = ("provider.excluded",)
 
 
-def judge_host(
-    path: str, image: Image, environment: Mapping[str, str], snapshot: Snapshot, static: StaticResult
-) -> Manifest | None:
-    """Replace what is open in a static result by what a host offers; returns the manifest, if there is one."""
-    boundary = study_open(path, image, environment, snapshot, static)
-    manifest = boundary.manifest
-    if manifest is None:
-        return None
+def with_host(static: StaticResult, manifest: Manifest, *, image: str, host: str) -> StaticResult:
+    """Return what the files say when a host's are there too; the result without them stays as it is."""
     if manifest.fabric is Fabric.NONE:
-        if manifest.host_has_fabric:
-            _refuse(boundary, manifest, static)
-        return manifest  # else what is open stays open
-    found = {item.object.facts.soname or item.object.name: item for item in manifest.loaded}
-    libfabric, libcxi = (found.get(name) for name in ("libfabric.so.1", "libcxi.so.1"))
-    opened = next((item for item in manifest.loaded if item.object.name in static.path.plugin_files), None)
-    if opened is None:
-        return manifest  # no plugin on either side: the finding that says so stands
-    static.findings.found[:] = [
+        return _refused(static, manifest, host) if manifest.host_has_fabric else static
+    trial = manifest.trial
+    plugin = next((item for item in manifest.loaded if item.object.name in static.path.plugin_files), None)
+    if trial is None or plugin is None or trial.outcome.root is None:
+        return static  # no plugin on either side: the finding that says so stands
+    kept = [
         finding
         for finding in static.findings.found
-        if finding.id not in _ANSWERED and not (opened.host_path and finding.id == "plugin.absent")
+        if finding.id in _VARIABLES or not finding.id.startswith(_OF_THE_PROCESS)
     ]
-    static.path = replace(
-        static.path,
-        plugin=opened.object.path,
-        libfabric=libfabric.object.path if libfabric else None,
-        libcxi=libcxi.object.path if libcxi else None,
-    )
-    own = "the image has all that its fabric path loads"
-    bound = f"with {len(manifest.binds)} libraries of {snapshot.host} bound, the plugin and all that it needs load"
-    static.findings.add(
-        "bind.loads",
-        Severity.OK,
-        bound if manifest.binds else own,
-        evidence=tuple(f"{bind.source} at {bind.target}" for bind in manifest.binds),
-        remedy=(f"source <(lumiimg bind {shlex.quote(path)} --host HOST.json)",) if manifest.binds else (),
-        source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
-    )
-    return manifest
+    result = replace(static, findings=Findings(Level.STATIC, kept), plugin_found_by=plugin.object.found_by)
+    judge_plugin(trial.root, trial.outcome, trial.process, result)
+    judge_process(trial.process, result)
+    libraries = [bind for bind in manifest.binds if bind.chain]
+    if libraries:
+        result.findings.add(
+            "bind.loads",
+            Severity.OK,
+            f"with {len(libraries)} libraries of {host} bound, the plugin and all that it needs load",
+            evidence=tuple(f"{bind.source} at {bind.target}" for bind in libraries),
+            remedy=(f"source <(lumiimg bind {shlex.quote(image)} --host FILE)   (FILE: the snapshot of {host})",),
+            source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
+        )
+    for note in manifest.notes:
+        result.findings.add("bind.note", Severity.INFO, note)
+    return result
 
 
-def _refuse(boundary: Boundary, manifest: Manifest, static: StaticResult) -> None:
+def _refused(static: StaticResult, manifest: Manifest, host: str) -> StaticResult:
     # of several attempts, the one that the C library ends is the one that no bind can mend
     telling = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), manifest.refusals[-1])
-    static.findings.found[:] = [finding for finding in static.findings.found if finding.id not in _ANSWERED]
-    static.findings.add(
+    kept = [f for f in static.findings.found if f.id not in {"plugin.needs-host", "provider.no-cxi"}]
+    result = replace(static, findings=Findings(Level.STATIC, kept))
+    result.findings.add(
         "bind.refused",
         Severity.PROBLEM,
-        f"no set of binds of {boundary.host} loads: {telling.need} is needed, {telling.have}",
+        f"no set of binds of {host} loads: {telling.need} is needed, {telling.have}",
         evidence=tuple(refusal.words for refusal in manifest.refusals),
         chain=telling.chain,
-        remedy=tuple(remedies(boundary)),
+        remedy=tuple(remedies(manifest.refusals)),
         source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
     )
+    return result

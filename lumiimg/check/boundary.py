@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from lumiimg.check.binding import with_host
 from lumiimg.check.opening import opened
+from lumiimg.check.remedies import remedies
 from lumiimg.check.static import check_static
 from lumiimg.elf.loader import Process
-from lumiimg.elf.system import glibc_version
-from lumiimg.errors import ExitCode
-from lumiimg.host.bind import Demand, solve
-from lumiimg.host.inside import Cpu, see_inside
-from lumiimg.host.manifest import Fabric, Loaded
+from lumiimg.elf.system import glibc_version, libc_kind, loader_of
+from lumiimg.elf.version_check import numbers_of
+from lumiimg.findings import Severity
+from lumiimg.host.advice import complete
+from lumiimg.host.attempt import Demand
+from lumiimg.host.bind import solve
+from lumiimg.host.inside import Cpu, see_inside, variable_of
+from lumiimg.host.manifest import PRIVATE, Fabric, Loaded
+from lumiimg.host.provider import LIBFABRIC, PROVIDER_PATH
 from lumiimg.host.tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 
@@ -25,16 +32,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from lumiimg.catalog.sites import Site
     from lumiimg.check.evidence import StaticResult
     from lumiimg.elf.rules import Settings
-    from lumiimg.host.manifest import Manifest, Refusal
+    from lumiimg.host.manifest import Manifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
 
-_LIBFABRIC, _LIBCXI = "libfabric.so.1", "libcxi.so.1"
 _TORCH = re.compile(r"torch-([0-9][^-/]*)\.dist-info")
 _PACKAGES = re.compile(r"(.*/(?:site|dist)-packages)/torch/")
+_PROVIDER_SOURCE = "libfabric prov/cxi/configure.m4: the built-in provider links libcxi"
 _VERSION_SOURCE = "glibc elf/dl-version.c: names of versions are compared before any code runs"
+
+
+class Outcome(StrEnum):
+    """Of one comparison, and of all together."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +58,7 @@ class Rule:
     """One comparison of what a side needs with what the other has."""
 
     id: str
-    outcome: str
-    """`ok`, `refused`, `unknown`."""
+    outcome: Outcome
     need: str
     have: str
     because: str
@@ -95,26 +110,58 @@ class Boundary:
         return self.manifest.fabric if self.manifest else Fabric.NONE
 
     @property
-    def exit_code(self) -> ExitCode:
-        """0 where everything loads, 1 where something stands against it, 3 where a host snapshot would decide."""
-        if any(rule.outcome == "refused" for rule in self.rules):
-            return ExitCode.NO
-        if self.manifest is None or any(rule.outcome == "unknown" for rule in self.rules):
-            return ExitCode.UNDECIDED
-        return ExitCode.GOOD
+    def decision(self) -> Outcome:
+        """Whether everything on the way from RCCL to the NIC loads; unknown where a host snapshot would decide."""
+        outcomes = {rule.outcome for rule in self.rules}
+        if Outcome.REFUSED in outcomes:
+            return Outcome.REFUSED
+        return Outcome.UNKNOWN if self.manifest is None or Outcome.UNKNOWN in outcomes else Outcome.OK
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """What to do; nothing where nothing is wrong."""
+        refused = {rule.id for rule in self.rules if rule.outcome is Outcome.REFUSED}
+        found: list[str] = []
+        if self.manifest is not None and self.manifest.fabric is Fabric.NONE and refused:
+            found += remedies(self.manifest.refusals)
+        for finding in self.static.findings.found:
+            if finding.severity is Severity.PROBLEM and finding.id != "bind.refused":
+                found += finding.remedy
+        if self.decision is Outcome.UNKNOWN:
+            found.append(
+                "on a compute node, with the job's modules: `lumiimg host scan -o host.json`; then --host host.json"
+            )
+        return tuple(dict.fromkeys(found))
 
 
-def study(path: Path, environment: Mapping[str, str], snapshot: Snapshot | None) -> Boundary:
+def study(path: Path, environment: Mapping[str, str], snapshot: Snapshot | None, site: Site | None = None) -> Boundary:
     """Return the account of an image; `environment` is the user's, variables of it reach the container.
+
+    The manifest in it has what the engine of the host and a site need on top.
 
     Raises BadInputError for what is no image.
     """
+    environment = _without_ours(environment)
     with opened(path) as image:
-        return study_open(str(path), image, environment, snapshot, check_static(image, environment))
+        return study_open(str(path), image, environment, snapshot, check_static(image, environment), site)
+
+
+def _without_ours(environment: Mapping[str, str]) -> dict[str, str]:
+    """Leave out a search path that an earlier manifest, perhaps of another image, has put into the user's shell."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not (name.endswith("ENV_LD_LIBRARY_PATH") and value.split(":")[0] == PRIVATE)
+    }
 
 
 def study_open(
-    path: str, image: Image, environment: Mapping[str, str], snapshot: Snapshot | None, static: StaticResult
+    path: str,
+    image: Image,
+    environment: Mapping[str, str],
+    snapshot: Snapshot | None,
+    static: StaticResult,
+    site: Site | None = None,
 ) -> Boundary:
     """Return the account of an image whose files are checked already."""
     cpu = Cpu(snapshot.hwcaps, snapshot.intel) if snapshot else Cpu()
@@ -122,10 +169,12 @@ def study_open(
     manifest: Manifest | None = None
     loaded: tuple[Loaded, ...] = ()
     missing: tuple[str, ...] = ()
-    demand = demand_of(image, settings, static)
+    demand = demand_of(image, static, variable_of(PROVIDER_PATH, image, environment))
     if demand is not None and snapshot is not None:
         manifest = solve(image.root, settings, demand, snapshot, RootFileSystem(SnapshotTree(snapshot)))
+        manifest = complete(manifest, snapshot, image.root, site)
         loaded = manifest.loaded
+        static = with_host(static, manifest, image=path, host=snapshot.host)
     if demand is not None and manifest is None:
         loaded, missing = _alone(image.root, settings, demand)
     margins = tuple(_margins(loaded))
@@ -144,19 +193,15 @@ def study_open(
     )
 
 
-def demand_of(image: Image, settings: Settings, static: StaticResult) -> Demand | None:
+def demand_of(image: Image, static: StaticResult, provider_path: str | None) -> Demand | None:
     """Return the process to look at: RCCL's, or without a loadable RCCL one that has nothing but the loader.
 
     None where the image has no loader that is modelled.
     """
     if static.start is not None and static.path.rccl is not None:
-        return Demand(static.start, static.path.rccl, static.path.plugin_files, static.path.accepts)
-    process = Process(image.root, settings)
-    for shell in ("/bin/sh", "/usr/bin/env", "/bin/ls"):
-        if process.start(shell).root is not None and process.system.glibc_minor is not None:
-            loader = process.system.loader
-            return Demand(loader, loader, ())
-    return None
+        return Demand(static.start, static.path.rccl, static.path.plugin_files, static.path.accepts, provider_path)
+    loader = loader_of(image.root) if libc_kind(image.root) == "glibc" else None
+    return Demand(loader, loader, (), provider_path=provider_path) if loader else None
 
 
 def _alone(root: RootFileSystem, settings: Settings, demand: Demand) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
@@ -164,13 +209,13 @@ def _alone(root: RootFileSystem, settings: Settings, demand: Demand) -> tuple[tu
     process = Process(root, settings)
     missing = [item.name for item in process.start(demand.start).missing]
     opener = process.find(demand.opener)
-    for name in demand.names or (_LIBFABRIC,):
+    for name in demand.names or (LIBFABRIC,):
         outcome = process.dlopen(name, opener) if opener is not None else None
         if outcome is not None and outcome.root is not None:
             missing += [item.name for item in outcome.missing]
             break
     else:
-        missing += (demand.names or (_LIBFABRIC,))[:1]
+        missing += (demand.names or (LIBFABRIC,))[:1]
     return tuple(Loaded(item, None) for item in process.objects), tuple(dict.fromkeys(missing))
 
 
@@ -192,63 +237,65 @@ def _torch(image: Image, rccl: str | None, demand: Demand | None) -> str | None:
 def _rules(
     static: StaticResult, manifest: Manifest | None, loaded: Sequence[Loaded], missing: Sequence[str]
 ) -> Iterator[Rule]:
-    fabric = static.path
-    if fabric.rccl is not None and fabric.plugin_files:
-        plugin = next((item for item in loaded if item.object.name in fabric.plugin_files), None)
-        have = _whose(plugin) if plugin else (f"{fabric.plugin} of the image" if fabric.plugin else "there is none")
-        yield Rule(
-            "plugin-name",
-            "ok" if plugin or fabric.plugin else "refused",
-            f"a file called {' or '.join(fabric.plugin_files)}",
-            have,
-            f"RCCL {fabric.rccl_version or ''} gives these names to dlopen".replace("  ", " "),
-            "strings in RCCL; src/net.cc",
-        )
-        if fabric.plugin is not None and fabric.accepts:
-            yield Rule(
-                "plugin-api",
-                "ok" if fabric.plugin_api else "refused",
-                f"net API v{', v'.join(map(str, fabric.accepts))}",
-                f"v{fabric.plugin_api}" if fabric.plugin_api else "none of these is exported",
-                "RCCL asks the plugin for one symbol a version, in this order",
-                "strings in RCCL; exported symbols of the plugin",
-            )
-    if manifest is not None and manifest.fabric is Fabric.NONE:
-        for refusal in manifest.refusals:
-            yield _rule_of(refusal, "refused" if manifest.host_has_fabric else "unknown")
-        if not manifest.host_has_fabric:
-            yield Rule(
-                "host-fabric",
-                "unknown",
-                "a libfabric with the cxi provider",
-                "the snapshot of the host has none",
-                "was it taken on a compute node, with the modules of the job loaded?",
-                "libfabric prov/cxi/configure.m4: the provider links libcxi",
-            )
-        return
-    by_name = {item.object.facts.soname or item.object.name: item for item in loaded}
-    libfabric = by_name.get(_LIBFABRIC)
+    yield from _rules_of_rccl(static)
+    for finding in static.findings.found:
+        if finding.id == "image.partly-read":
+            because = "variables and files that are not seen may lead the loader elsewhere"
+            yield Rule("image", Outcome.UNKNOWN, "an image that is read whole", finding.summary, because, "lumiimg")
     if manifest is None:
         for name in missing:
             because = "the image does not have it; whether a host can give it, a snapshot tells"
-            yield Rule("library", "unknown", name, "nothing", because, "glibc elf/dl-load.c")
-    if libfabric is not None:
-        has_cxi = _LIBCXI in libfabric.object.facts.needed
-        yield Rule(
-            "cxi-provider",
-            "ok" if has_cxi else ("unknown" if manifest is None else "refused"),
-            "a libfabric that needs libcxi.so.1",
-            _whose(libfabric),
-            "the provider is built into libfabric, and links libcxi",
-            "libfabric prov/cxi/configure.m4",
-        )
+            yield Rule("library", Outcome.UNKNOWN, name, "nothing", because, "glibc elf/dl-load.c")
+    elif manifest.fabric is Fabric.NONE:
+        outcome = Outcome.REFUSED if manifest.host_has_fabric else Outcome.UNKNOWN
+        for refusal in manifest.refusals:
+            family = "glibc-gate" if refusal.need.startswith("GLIBC_") else "library"
+            because = f"{refusal.attempt}: {' -> '.join(refusal.chain)}; ld.so: {refusal.words}"
+            yield Rule(family, outcome, refusal.need, refusal.have, because, _VERSION_SOURCE)
+        if not manifest.host_has_fabric:
+            yield Rule(
+                "host-fabric",
+                Outcome.UNKNOWN,
+                "a libfabric with the cxi provider",
+                "the snapshot of the host has none",
+                "was it taken on a compute node, with the modules of the job loaded?",
+                _PROVIDER_SOURCE,
+            )
+        return
+    provider = manifest.trial.provider if manifest is not None and manifest.trial is not None else None
+    if provider is not None:
+        item = next((item for item in loaded if item.object.path == provider), None)
+        have = _whose(item) if item is not None else provider
+        yield Rule("cxi-provider", Outcome.OK, "the cxi provider of libfabric", have, "it loads", _PROVIDER_SOURCE)
     yield from (_rule_of_margin(margin) for margin in _margins(loaded) if margin.crosses)
 
 
-def _rule_of(refusal: Refusal, outcome: str) -> Rule:
-    family = "glibc-gate" if "GLIBC_" in refusal.need else "library"
-    because = f"{refusal.attempt}: {' -> '.join(refusal.chain)}; ld.so: {refusal.words}"
-    return Rule(family, outcome, refusal.need, refusal.have, because, _VERSION_SOURCE)
+def _rules_of_rccl(static: StaticResult) -> Iterator[Rule]:
+    """Yield what RCCL asks of the plugin; that it is not there, or not loaded, is a rule of its own."""
+    fabric = static.path
+    for finding in static.findings.found:
+        if finding.id.startswith("rccl.") and finding.severity is Severity.PROBLEM:
+            have = finding.evidence[0] if finding.evidence else "there is none"
+            yield Rule("rccl", Outcome.REFUSED, "an RCCL that loads", have, finding.summary, "glibc elf/dl-load.c")
+    if fabric.rccl is None or not fabric.plugin_files:
+        return
+    yield Rule(
+        "plugin-name",
+        Outcome.OK if fabric.plugin else Outcome.REFUSED,
+        f"a file called {' or '.join(fabric.plugin_files)}",
+        fabric.plugin or "there is none that the loader finds",
+        f"RCCL {fabric.rccl_version or '(unknown version)'} gives these names to dlopen",
+        "strings in RCCL; src/net.cc",
+    )
+    if fabric.plugin is not None and fabric.accepts:
+        yield Rule(
+            "plugin-api",
+            Outcome.OK if fabric.plugin_api else Outcome.REFUSED,
+            f"net API v{', v'.join(map(str, fabric.accepts))}",
+            f"v{fabric.plugin_api}" if fabric.plugin_api else "none of these is exported",
+            "RCCL asks the plugin for one symbol a version, in this order",
+            "strings in RCCL; exported symbols of the plugin",
+        )
 
 
 def _rule_of_margin(margin: Margin) -> Rule:
@@ -256,7 +303,7 @@ def _rule_of_margin(margin: Margin) -> Rule:
     sides = [f"{name} ({'host' if host else 'image'})" for name, host in _sides(margin)]
     return Rule(
         family,
-        "ok",
+        Outcome.OK,
         f"{margin.family}_{margin.need} of {sides[1]}",
         f"up to {margin.family}_{margin.have}",
         f"{sides[0]} needs it",
@@ -284,14 +331,14 @@ def _margins(loaded: Sequence[Loaded]) -> Iterator[Margin]:
         for need in item.object.facts.version_needs:
             family, _, number = need.name.rpartition("_")
             key = (need.file, family)
-            if by_number(number) and by_number(number) > by_number(needs.get(key, "")):
+            if numbers_of(number) and numbers_of(number) > numbers_of(needs.get(key, "")):
                 needs[key] = number
         for (file, family), number in needs.items():
             provider = providers.get(file)
             if provider is None:
                 continue
             defined = [name.rpartition("_") for name in provider.object.facts.version_definitions]
-            newest = max((n for f, _, n in defined if f == family), key=by_number, default="")
+            newest = max((n for f, _, n in defined if f == family), key=numbers_of, default="")
             if newest:
                 yield Margin(
                     library=item.object.facts.soname or item.object.name,
@@ -302,9 +349,3 @@ def _margins(loaded: Sequence[Loaded]) -> Iterator[Margin]:
                     need=number,
                     have=newest,
                 )
-
-
-def by_number(version: str) -> tuple[int, ...]:
-    """Return the parts of a dotted number; nothing for anything else (`PRIVATE`)."""
-    parts = version.split(".")
-    return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import CheckReport, decide, sentence, settle
-from lumiimg.check.binding import judge_host
+from lumiimg.check.boundary import study_open
 from lumiimg.check.opening import opened
 from lumiimg.check.probes import Container, run_details
 from lumiimg.check.probing import ProbeResult, probe
@@ -42,8 +42,10 @@ def check_image(
     Raises BadInputError for what is no image, MissingHereError if `level` is named and what it needs is not here.
     """
     with opened(path) as image:
-        static = check_static(image, environment)
-        manifest = judge_host(str(path), image, environment, snapshot, static) if snapshot else None
+        static, manifest = check_static(image, environment), None
+        if snapshot is not None:
+            boundary = study_open(str(path), image, environment, snapshot, static)
+            static, manifest = boundary.static, boundary.manifest
         levels = {Level.STATIC: "done", Level.RUN: _NOT_BUILT}
         probed: ProbeResult | None = None
         if level is Level.STATIC:
@@ -52,8 +54,9 @@ def check_image(
             levels[Level.PROBE] = "nothing to probe"
         else:
             try:
-                here = manifest if manifest and snapshot and snapshot.host == platform.node() else None
-                probed = _probe(path, image, static, environment, here)
+                if manifest is not None and manifest.binds and snapshot is not None:
+                    _refuse_elsewhere(manifest, snapshot)
+                probed = _probe(path, image, static, environment, manifest)
                 levels[Level.PROBE] = "done"
             except MissingHereError as error:
                 if level is Level.PROBE:
@@ -94,6 +97,17 @@ def _probe(
         result = probe(Container(engine, path, environment, tools), static, excuse=excuse(environment))
     result.findings.add("probe.engine", Severity.INFO, f"probed with {engine.name}, programs {tools.origin}")
     return result
+
+
+def _refuse_elsewhere(manifest: Manifest, snapshot: Snapshot) -> None:
+    """Raise MissingHereError where the libraries that a manifest binds are those of another machine."""
+    here = platform.node().partition(".")[0]
+    gone = next((bind.source for bind in manifest.binds if not Path(bind.source).exists()), None)
+    if here != snapshot.host or gone is not None:
+        why = f"{gone} is not here" if gone is not None and here == snapshot.host else f"this is {here}"
+        raise MissingHereError(
+            f"not taken: its binds are those of {snapshot.host}, {why}", hint=f"run the check on {snapshot.host}"
+        )
 
 
 def excuse(environment: Mapping[str, str], devices: Path = _DEVICES) -> str | None:

@@ -24,4 +24,6 @@ class StaticResult:
     plugin_found_by: FoundBy | None = None
     start: str | None = None
     """Path of the file whose process has RCCL: itself, or torch's library that needs it."""
+    provider_path: str | None = None
+    """FI_PROVIDER_PATH as it is in the container."""
     findings: Findings = field(default_factory=lambda: Findings(Level.STATIC))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import re
 import shlex
 import tomllib
@@ -10,10 +12,12 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.facts import exported_symbols
+from lumiimg.elf.facts import exported_symbols, read_elf, undefined_symbols
+from lumiimg.elf.recorded import RecordedElf
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.findings import Severity
 from lumiimg.host.inside import ENGINE_LIBRARIES
+from lumiimg.host.provider import LIBCXI, LIBFABRIC, cxi_provider
 from lumiimg.resolve.rccl import remedy_for_old_api
 
 if TYPE_CHECKING:
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import Settings
-    from lumiimg.image import Image
+    from lumiimg.image import Image, RootFileSystem
 
 _NET_SYMBOL = re.compile(r"ncclNetPlugin_v(\d{1,2})")
 _RULE_SOURCE = "RCCL src/net.cc, src/plugin/plugin_open.cc; glibc elf/dl-load.c"
@@ -44,8 +48,10 @@ def load_plugin(
         absent += outcome.errors
     elsewhere = [file for file in files if re.search(r"/lib[nr]ccl-net[^/]*\.so[^/]*$", file)]
     dangling = [file for file in elsewhere if not image.root.exists(file)]
+    dangling.sort(key=lambda file: file.rpartition("/")[2] not in names)
     elsewhere = [file for file in elsewhere if file not in dangling]
     same_name = [file for file in elsewhere if file.rpartition("/")[2] in names]
+    passed_over = next((why for file in same_name if (why := _passed_over(image, process, file))), None)
     if dangling and not same_name:
         result.findings.add(
             "plugin.dangling",
@@ -55,6 +61,16 @@ def load_plugin(
             evidence=tuple(absent[:4]),
             cause="a link into a folder of the host leads somewhere only where that folder is bound",
             remedy=("put the file itself into the image",),
+            source=_RULE_SOURCE,
+        )
+    elif passed_over is not None:
+        result.findings.add(
+            "plugin.loads",
+            Severity.PROBLEM,
+            f"{same_name[0]} is passed over by the loader: {passed_over}",
+            where=same_name[0],
+            evidence=tuple(absent[:4]),
+            remedy=("build or copy the plugin again, for this machine, readable for everybody",),
             source=_RULE_SOURCE,
         )
     elif same_name:
@@ -98,14 +114,29 @@ def load_plugin(
     return None
 
 
-def judge_plugin(image: Image, outcome: LoadOutcome, process: Process, result: StaticResult) -> None:
-    """Judge a plugin that was found: its libraries, its API, and the libfabric that it gets."""
+def judge_plugin(root: RootFileSystem, outcome: LoadOutcome, process: Process, result: StaticResult) -> None:
+    """Judge a plugin that was found: its libraries, its API, and the libfabric that it gets.
+
+    `root` is what the process sees: the image's files, with the binds over them.
+    """
     plugin = outcome.root
     assert plugin is not None  # noqa: S101 - asked by the caller
     result.path = replace(result.path, plugin=plugin.path)
     result.plugin_found_by = plugin.found_by
+    undefined = _undefined(root, process, outcome) if not outcome.errors else ()
     if outcome.errors:
         _report_load_errors(plugin, outcome, result)
+    elif undefined:
+        result.findings.add(
+            "plugin.loads",
+            Severity.PROBLEM,
+            f"{plugin.path} cannot be loaded: nothing in the process defines {undefined[0].rpartition(' ')[2]}",
+            where=plugin.path,
+            evidence=undefined[:8],
+            cause="RCCL opens its plugin with RTLD_NOW: every symbol has to be there at once",
+            remedy=("build the plugin again, with all its libraries on the linker's command line",),
+            source="glibc elf/dl-reloc.c; RCCL src/net.cc",
+        )
     else:
         result.findings.add(
             "plugin.loads",
@@ -114,8 +145,23 @@ def judge_plugin(image: Image, outcome: LoadOutcome, process: Process, result: S
             where=plugin.path,
             evidence=(f"found by: {plugin.found_by.value}",),
         )
-    _judge_api(image, plugin, result)
-    _judge_libfabric(image, process, result)
+    _judge_api(root, plugin, result)
+    _judge_libfabric(root, process, result)
+
+
+def _passed_over(image: Image, process: Process, file: str) -> str | None:
+    """Return why the loader goes past a file as if it were not there; None where it would take it."""
+    try:
+        with contextlib.closing(image.root.open(file)) as opened:
+            facts = read_elf(opened)
+    except OSError as error:
+        return error.strerror if error.errno == errno.EACCES else None
+    except BadInputError:
+        return None
+    own = process.objects[0].facts
+    if (facts.machine, facts.elf_class) != (own.machine, own.elf_class):
+        return "it is for another kind of machine"
+    return None
 
 
 def _beside(path: str, name: str) -> str:
@@ -194,9 +240,32 @@ def _remedy_for(error: str) -> str:
     return "add the libraries named above to the image, or build the plugin in it: `lumiimg list`"
 
 
-def _judge_api(image: Image, plugin: LoadedObject, result: StaticResult) -> None:
+def _undefined(root: RootFileSystem, process: Process, outcome: LoadOutcome) -> tuple[str, ...]:
+    """Return what the loader would say of symbols of the plugin and its libraries that nothing defines.
+
+    Nothing is said of a process with libraries of a snapshot, whose symbols are not recorded. Versions of symbols are
+    not looked at here.
+    """
+    defined: set[str] = set()
+    wanted: list[tuple[str, str]] = []
     try:
-        symbols = exported_symbols(image.root.open(plugin.path), "ncclNetPlugin_v")
+        for loaded in process.objects:
+            file = root.open(process.settings.absolute(loaded.path))
+            if isinstance(file, RecordedElf):
+                return ()
+            with contextlib.closing(file):
+                defined |= exported_symbols(file)
+                if loaded in outcome.objects:
+                    wanted += [(loaded.path, name) for name in sorted(undefined_symbols(file))]
+    except (OSError, BadInputError):
+        return ()
+    return tuple(f"{path}: undefined symbol: {name}" for path, name in wanted if name not in defined)
+
+
+def _judge_api(root: RootFileSystem, plugin: LoadedObject, result: StaticResult) -> None:
+    try:
+        file = root.open(plugin.path)
+        symbols = file.net_symbols if isinstance(file, RecordedElf) else exported_symbols(file, "ncclNetPlugin_v")
     except BadInputError as error:
         result.findings.add("plugin.api", Severity.UNKNOWN, f"its symbols cannot be read: {one_line(str(error))}")
         return
@@ -220,10 +289,10 @@ def _judge_api(image: Image, plugin: LoadedObject, result: StaticResult) -> None
         )
 
 
-def _judge_libfabric(image: Image, process: Process, result: StaticResult) -> None:
+def _judge_libfabric(root: RootFileSystem, process: Process, result: StaticResult) -> None:
     told = any(finding.severity in {Severity.PROBLEM, Severity.UNKNOWN} for finding in result.findings.found)
-    libfabric = process.find("libfabric.so.1")
-    libcxi = process.find("libcxi.so.1")
+    provider = cxi_provider(process, root, result.provider_path)
+    libfabric, libcxi = process.find(LIBFABRIC), process.find(LIBCXI)
     result.path = replace(
         result.path, libfabric=libfabric.path if libfabric else None, libcxi=libcxi.path if libcxi else None
     )
@@ -237,26 +306,24 @@ def _judge_libfabric(image: Image, process: Process, result: StaticResult) -> No
                 where=result.path.plugin,
             )
         return
-    if "libcxi.so.1" in libfabric.facts.needed or _provider_beside(libfabric, image):
-        result.findings.add(
-            "provider.cxi-built-in", Severity.INFO, f"{libfabric.path} has the cxi provider", where=libfabric.path
-        )
+    if provider is not None:
+        what = f"{libfabric.path} has the cxi provider"
+        if provider != libfabric.path:
+            what += f" in a file of its own, {provider}, which loads"
+        result.findings.add("provider.cxi-built-in", Severity.INFO, what, where=provider)
         return
+    if LIBCXI in libfabric.facts.needed:
+        return  # it has the provider, and does not load: the plugin's own finding says what is missing
     result.findings.add(
         "provider.no-cxi",
         Severity.UNKNOWN,
-        f"{libfabric.path} of the image has no cxi provider (it does not need libcxi.so.1): alone, it would use TCP",
+        f"{libfabric.path} has no cxi provider (it does not need {LIBCXI}, nor is one beside it that loads): alone, it "
+        "would use TCP",
         where=libfabric.path,
         chain=(result.path.plugin or "the plugin", libfabric.path),
         remedy=(
-            "bind the host's libfabric in front of it (LUMI: /opt/cray and libcxi.so.1), where the glibc is new enough",
+            "take the host's libfabric, where its versions fit: `lumiimg host scan` there, then `lumiimg bind`",
             "or build libcxi and libfabric with cxi in the image",
         ),
         source="libfabric prov/cxi/configure.m4: the built-in provider links libcxi",
     )
-
-
-def _provider_beside(libfabric: LoadedObject, image: Image) -> bool:
-    """Whether a cxi provider lies where this libfabric looks for providers in files of their own: lib/libfabric/."""
-    folder = libfabric.path.rpartition("/")[0]
-    return image.root.is_file(f"{folder}/libfabric/libcxi-fi.so")

@@ -8,14 +8,15 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from lumiimg.host.manifest import Fabric
+from lumiimg.host.provider import LIBCXI, LIBFABRIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.boundary import Boundary
+    from lumiimg.host.manifest import Refusal
 
-_GLIBC = re.compile(r"GLIBC_2\.(\d+) ")
+_GLIBC = re.compile(r"GLIBC_2\.(\d+)\b")
+_LIBRARY = re.compile(r"[^ /]+\.so(\.[0-9.]+)?")
 
 
 @cache
@@ -24,15 +25,17 @@ def _glibc_of_distributions() -> dict[str, str]:
     return dict(tomllib.loads(text)["glibc"])
 
 
-def remedies(boundary: Boundary) -> Iterator[str]:
-    """Yield sentences, nearest way first; none where nothing is wrong."""
-    refused = [rule for rule in boundary.rules if rule.outcome == "refused"]
-    minors = [int(found[1]) for rule in refused if (found := _GLIBC.match(rule.need + " "))]
-    if boundary.manifest is not None and boundary.manifest.fabric is Fabric.NONE and refused:
+def remedies(refusals: Sequence[Refusal]) -> Iterator[str]:
+    """Yield sentences, nearest way first, for attempts that do not load."""
+    for name in sorted({refusal.need for refusal in refusals if _LIBRARY.fullmatch(refusal.need)}):
+        if name not in {LIBFABRIC, LIBCXI}:
+            yield f"install {name} in the image, or record the host's: `lumiimg host scan --include PATH`"
+    if any(refusal.of_host for refusal in refusals):
         yield (
             "bundle the fabric: build libcxi, and libfabric with its cxi provider, in the image, in the versions of "
             "the machine's Slingshot release; then nothing of the host's libraries is bound"
         )
+    minors = [int(found[1]) for refusal in refusals if (found := _GLIBC.match(refusal.need))]
     if minors:
         enough = [
             f"{name} (glibc {version})"
@@ -40,12 +43,8 @@ def remedies(boundary: Boundary) -> Iterator[str]:
             if int(version.split(".")[1]) >= max(minors)
         ]
         yield f"or start from a base with glibc 2.{max(minors)} or newer: {', '.join(enough) or 'none is known here'}"
-    if any(rule.need.startswith("FABRIC_") for rule in refused):
+    if any(refusal.need.startswith("FABRIC_") for refusal in refusals):
         yield (
             "or build the plugin against the headers of the host's libfabric: with newer headers it needs "
             "a newer libfabric"
         )
-    if any(rule.id == "plugin-name" for rule in refused):
-        yield "add a net plugin to the image: `lumiimg list` shows those that lumiimg builds"
-    if any(rule.outcome == "unknown" for rule in boundary.rules):
-        yield "on a compute node, with the job's modules: `lumiimg host scan -o host.json`; then here: --host host.json"

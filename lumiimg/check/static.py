@@ -15,10 +15,11 @@ from lumiimg.check.copies import judge_process
 from lumiimg.check.evidence import StaticResult
 from lumiimg.check.library import load_rccl, read_facts
 from lumiimg.check.plugin import judge_plugin, load_plugin
-from lumiimg.check.variables import judge_variables
+from lumiimg.check.variables import judge_binds, judge_variables
 from lumiimg.elf.system import libc_kind
 from lumiimg.findings import Severity
 from lumiimg.host.inside import see_inside, variable_of
+from lumiimg.host.provider import PROVIDER_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,9 +55,11 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
         return result
     read_facts(image, rccl, result, named=variable_of("NCCL_NET_PLUGIN", image, environment))
     result.start, result.loader = process.objects[0].path, process.system.loader
+    result.provider_path = variable_of(PROVIDER_PATH, image, environment)
     judge_variables(image, environment, result)
     outcome = load_plugin(image, process, rccl, files, result)
     if outcome is not None and outcome.root is not None:
-        judge_plugin(image, outcome, process, result)
+        judge_plugin(image.root, outcome, process, result)
         judge_process(process, result)
+    judge_binds(environment, process, result)
     return result

@@ -6,20 +6,21 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.cli.options import add_host
+from lumiimg.cli.options import add_host, exit_code
 from lumiimg.errors import ExitCode
 
 _EPILOG = """\
 formats: shell        exports to source (the default), each line's reason above
-         singularity  options for `singularity exec` and `apptainer exec`
+         singularity  options, for eval "apptainer exec $(lumiimg bind …) …"
          lmod, tcl    a module file
          cdi          for engines that take --device
          json         everything, with what was tried
 
-exit codes: 0 with these binds everything loads
-            1 no set of binds loads (the reasons are on standard error)
+exit codes: 0 with these binds everything that is opened loads (whether RCCL
+              would use it, `lumiimg explain` and `check --host` say)
+            1 no set of binds loads; the reasons are on standard error
             2 not an image, or no snapshot
-            3 cannot be decided: the snapshot has no fabric, or the image no glibc
+            3 cannot be decided: no fabric in the snapshot, no glibc in image
 """
 _FORMATS = ("shell", "singularity", "lmod", "tcl", "cdi", "json")
 
@@ -30,7 +31,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "bind",
         help="the least that must be bound from a machine into an image, each line with its reason",
         description="Compute what must be bound from a machine for an image to use its fabric:\n"
-        "tried in a model of ld.so, with versions; never the C library, never /usr/lib64.",
+        "tried in a model of ld.so, with versions; never the C library or /usr/lib64.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -47,22 +48,17 @@ def execute(arguments: argparse.Namespace) -> int:
     """Solve, print, and answer by the exit code."""
     from lumiimg.catalog.sites import find_site  # noqa: PLC0415
     from lumiimg.check.boundary import study  # noqa: PLC0415
-    from lumiimg.host.advice import complete  # noqa: PLC0415
     from lumiimg.host.manifest import Fabric  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-    from lumiimg.report.bind import format_manifest  # noqa: PLC0415
-    from lumiimg.report.boundary import print_refusals, print_undecided  # noqa: PLC0415
+    from lumiimg.report.bind import print_manifest  # noqa: PLC0415
+    from lumiimg.report.boundary import print_doubts, print_refusals  # noqa: PLC0415
 
     site = find_site(arguments.site, os.environ) if arguments.site else None
     snapshot = read_snapshot(arguments.host)
-    boundary = study(arguments.image, os.environ, snapshot)
-    if boundary.manifest is None:
-        print_undecided(boundary)
-        return ExitCode.UNDECIDED
-    manifest = complete(boundary.manifest, snapshot, site)
-    if manifest.fabric is not Fabric.NONE or arguments.format == "json":
-        print(format_manifest(boundary, manifest, snapshot, arguments.format), end="")
-    if manifest.fabric is Fabric.NONE:
+    boundary = study(arguments.image, os.environ, snapshot, site)
+    print_manifest(boundary, snapshot, arguments.format)
+    if boundary.fabric is Fabric.NONE:
         print_refusals(boundary)
-        return boundary.exit_code
+        return exit_code(boundary.decision)
+    print_doubts(boundary)
     return ExitCode.GOOD

@@ -32,7 +32,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF, a squashfs file or a sandbox folder")
+    parser.add_argument(
+        "image", metavar="IMAGE", type=Path, help="a SIF, squashfs file, OCI or docker archive, or folder"
+    )
     add_host(parser)
     parser.add_argument("--level", choices=("static", "probe"), help="check no further than this")
     parser.add_argument("--verbose", action="store_true", help="show everything that was looked at")

@@ -51,11 +51,11 @@ def execute(arguments: argparse.Namespace) -> int:
     if not arguments.cwd.startswith("/"):
         raise BadInputError("not an absolute path", where=f"--cwd {arguments.cwd}")
     with open_inside(arguments) as inside:
-        paths = elf_files(inside.root) if arguments.all else dict.fromkeys(arguments.paths)
-        outcomes = dict(list_libraries(inside, paths))
         undecided = refusal(inside.root)
+        paths = elf_files(inside.root) if arguments.all else dict.fromkeys(arguments.paths)
+        outcomes = {} if undecided else dict(list_libraries(inside, paths))
     if arguments.json:
-        print_json(to_json(outcomes))
+        print_json(to_json(outcomes, undecided))
     print_ldd(outcomes, undecided, verbose=arguments.verbose, stderr=arguments.json)
     if undecided:
         return ExitCode.UNDECIDED

@@ -60,7 +60,12 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     parser = make_parser()
-    arguments = parser.parse_args(argv)
+    arguments, rest = parser.parse_known_args(argv)
+    if rest:
+        # argparse gives positional words up once an option has come between them
+        if not hasattr(arguments, "paths") or any(word.startswith("-") for word in rest):
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        arguments.paths += rest
     if not hasattr(arguments, "execute"):
         parser.print_help()
         return ExitCode.GOOD

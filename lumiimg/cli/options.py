@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from lumiimg.check.boundary import Outcome
     from lumiimg.host.inside import Inside
 
 
@@ -96,3 +97,8 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
             cwd=arguments.cwd,
             cpu=of_host,
         )
+
+
+def exit_code(decision: Outcome) -> ExitCode:
+    """Return what the process says to its caller."""
+    return {"ok": ExitCode.GOOD, "refused": ExitCode.NO}.get(decision.value, ExitCode.UNDECIDED)

@@ -43,7 +43,15 @@ _FLAG_ELF = 1  # FLAG_ELF alone, which every loader takes
 _MAX_NAME_BYTES = 1024
 _MAX_HWCAP_NAMES = 1024
 _MAX_EQUAL_ENTRIES = 4096
-_NUMBER_OR_OTHER = re.compile(rb"([0-9]+)|([^0-9])")
+_NUMBER = re.compile(rb"([0-9]+)")
+# bytes but NUL and digits, in the order of a signed char; the last value is left for "a digit follows"
+_OTHERS = bytes(byte for byte in (*range(128, 256), *range(1, 128)) if byte not in b"0123456789")
+_RANKS = bytes(rank for rank in range(255) if rank not in b"0123456789")
+_RANK_OF_BYTE = bytes.maketrans(_OTHERS, _RANKS)
+_BEFORE_NUMBER = b"\xff"
+
+_SortKey = tuple[bytes | int, ...]
+"""Text and number by turns, a text first and last."""
 
 _FLAGS_OF_MACHINE = {
     (62, 64): 0x0303,
@@ -77,7 +85,7 @@ class LoaderCache:
     """What wrote the cache: `ldconfig (GNU libc) stable release version 2.31`."""
     hwcaps: tuple[str, ...]
     """Names of the glibc-hwcaps subdirectories that entries refer to."""
-    _keys: dict[int, tuple[tuple[int, int], ...] | None] = field(default_factory=dict, repr=False, compare=False)
+    _keys: dict[int, _SortKey | None] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def count(self) -> int:
@@ -155,9 +163,9 @@ class LoaderCache:
                 high = middle - 1
         return range(0)
 
-    def _key(self, index: int) -> tuple[tuple[int, int], ...] | None:
+    def _key(self, index: int) -> _SortKey | None:
         if index not in self._keys:
-            name = self._string(self._entry(index).key)
+            name = self._string(self.entry.unpack_from(self.table, index * self.entry.size)[1])
             self._keys[index] = None if name is None else _sort_key(name)
         return self._keys[index]
 
@@ -166,17 +174,15 @@ class LoaderCache:
         return self.strings[offset:end] if 0 <= offset <= end else None
 
 
-def _sort_key(name: bytes) -> tuple[tuple[int, int], ...]:
+def _sort_key(name: bytes) -> _SortKey:
     """Order names as `_dl_cache_libcmp`: runs of digits by value and after any other character."""
-    return tuple(
-        (1, _number(number)) if number else (0, other[0] - 256 if other[0] > 127 else other[0])
-        for number, other in _NUMBER_OR_OTHER.findall(name)
-    )
-
-
-def _number(digits: bytes) -> int:
-    # the loader counts in an int; a run too long for one is nothing ldconfig writes, and int() of it could be slow
-    return int(digits[-18:])
+    parts = _NUMBER.split(name.translate(_RANK_OF_BYTE))
+    key: list[bytes | int] = []
+    for text, digits in zip(parts[::2], parts[1::2], strict=False):
+        # the loader counts in an int; a run too long for one is nothing ldconfig writes, and int() of it could be slow
+        key += text + _BEFORE_NUMBER, int(digits[-18:])
+    key.append(parts[-1])
+    return tuple(key)
 
 
 def parse_cache(data: bytes) -> LoaderCache:

@@ -39,6 +39,9 @@ def map_problem(facts: ElfFacts, minor: int | None, *, is_program: bool = False)
         return "object file has no loadable segments"
     if not is_program and facts.type != ET_DYN:
         return "cannot dynamically load executable"
+    if facts.missing_bytes and not facts.is_dynamic:
+        # ld.so says nothing: it dies of SIGBUS where it reads the dynamic segment
+        return f"cut off: {facts.missing_bytes} bytes are not in the file"
     if facts.type == ET_DYN and not facts.is_dynamic:
         return "object file has no dynamic section"
     if not is_program and facts.flags_1 & DF_1_PIE and _since(minor, _FIRST_MINOR_REFUSING_PIE):

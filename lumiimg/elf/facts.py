@@ -7,7 +7,9 @@ sstripped files say the same as whole ones. A few ranges are read, never the who
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from operator import itemgetter
 
 from lumiimg.elf.notes import DlopenNote, read_notes
 from lumiimg.elf.reader import BytesReader, ElfError, Reader
@@ -20,15 +22,16 @@ from lumiimg.elf.segments import (
     Segments,
     StringTable,
 )
-from lumiimg.elf.symbols import DT_STRSZ, DT_STRTAB, defined_names
+from lumiimg.elf.symbols import DT_STRSZ, DT_STRTAB, defined_names, undefined_names
 from lumiimg.elf.versions import VersionNeed, read_version_definitions, read_version_needs
 
 __all__ = ["BytesReader", "DlopenNote", "ElfError", "ElfFacts", "Reader", "VersionNeed", "exported_symbols", "read_elf"]
 
-_DT_NULL, _DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_FLAGS = 0, 1, 14, 15, 29, 30
+_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_FLAGS = 1, 14, 15, 29, 30
 _DT_RELR = 36
 _DT_FLAGS_1, _DT_VERDEF, _DT_VERNEED = 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
 _DT_AUXILIARY, _DT_FILTER = 0x7FFFFFFD, 0x7FFFFFFF
+_REPEATED = frozenset({_DT_NEEDED, _DT_AUXILIARY, _DT_FILTER})
 
 DF_STATIC_TLS = 0x10
 DF_1_NODEFLIB, DF_1_NOOPEN, DF_1_PIE = 0x800, 0x40, 0x08000000
@@ -94,9 +97,12 @@ class ElfFacts:
     dlopen_notes: tuple[DlopenNote, ...] = ()
 
 
-def read_elf(reader: Reader) -> ElfFacts:
-    """Return the facts of one file. Raises ElfError, whatever the bytes."""
-    segments = Segments(reader)
+def read_elf(reader: Reader, first: bytes | None = None) -> ElfFacts:
+    """Return the facts of one file, whose first bytes may be at hand (see Segments).
+
+    Raises ElfError, whatever the bytes.
+    """
+    segments = Segments(reader, first)
     dynamic, repeated = _read_dynamic(segments)
     strings = _strings(segments, dynamic)
 
@@ -104,10 +110,16 @@ def read_elf(reader: Reader) -> ElfFacts:
         return _string(strings, dynamic[tag]) if tag in dynamic else None
 
     def texts(tag: int) -> tuple[str, ...]:
-        return tuple(_string(strings, offset) for number, offset in repeated if number == tag)
+        return tuple([_string(strings, offset) for number, offset in repeated if number == tag])
 
-    stack = segments.last(PT_GNU_STACK)
-    tls = next((each for each in reversed(segments.all) if each.type == PT_TLS and each.memory_bytes), None)
+    stacks = segments.of_type(PT_GNU_STACK)
+    tls = next((each for each in reversed(segments.of_type(PT_TLS)) if each.memory_bytes), None)
+    is_misplaced = is_underaligned = False
+    missing_bytes = 0
+    for load in segments.loads:
+        is_misplaced |= bool((load.address - load.offset) % _PAGE_BYTES)
+        is_underaligned |= bool(load.align % _PAGE_BYTES)
+        missing_bytes = max(missing_bytes, load.offset + load.file_bytes - reader.size)
     notes = read_notes(segments)
     needs: tuple[VersionNeed, ...] = ()
     definitions: tuple[str, ...] = ()
@@ -133,16 +145,16 @@ def read_elf(reader: Reader) -> ElfFacts:
         version_needs=needs,
         version_definitions=definitions,
         tls_size_bytes=tls.memory_bytes if tls else 0,
-        executable_stack=bool(stack.flags & PF_X) if stack else segments.machine in _EXECUTABLE_BY_DEFAULT,
+        executable_stack=bool(stacks[-1].flags & PF_X) if stacks else segments.machine in _EXECUTABLE_BY_DEFAULT,
         isa_needed=notes.isa_needed,
         build_id=notes.build_id,
         has_relr=_DT_RELR in dynamic,
         tls_align=tls.align if tls else 0,
         tls_skew_bytes=tls.address & (tls.align - 1) if tls and tls.align else 0,
         has_loads=bool(segments.loads),
-        loads_misplaced=any((load.address - load.offset) % _PAGE_BYTES for load in segments.loads),
-        loads_underaligned=any(load.align % _PAGE_BYTES for load in segments.loads),
-        missing_bytes=max(0, *(load.offset + load.file_bytes - reader.size for load in segments.loads), 0),
+        loads_misplaced=is_misplaced,
+        loads_underaligned=is_underaligned,
+        missing_bytes=missing_bytes,
         linux_needed=notes.linux,
         dlopen_notes=notes.dlopen,
     )
@@ -155,24 +167,27 @@ def exported_symbols(reader: Reader, prefix: str = "") -> frozenset[str]:
     return defined_names(segments, dynamic, prefix.encode("utf-8", "surrogateescape"))
 
 
+def undefined_symbols(reader: Reader) -> frozenset[str]:
+    """Return the names of undefined dynamic symbols that are not weak. Raises ElfError."""
+    segments = Segments(reader)
+    dynamic, _ = _read_dynamic(segments)
+    return undefined_names(segments, dynamic)
+
+
 def _read_dynamic(segments: Segments) -> tuple[dict[int, int], list[tuple[int, int]]]:
     """Return (the last value of each tag, as the loader keeps it; the entries of tags that may repeat).
 
     The loader never looks at the size of PT_DYNAMIC: it reads to DT_NULL. Where none is left in the file, zeros follow
     in memory. A PT_DYNAMIC without bytes is what a file of separate debug information has, and is none.
     """
-    segment = segments.last(PT_DYNAMIC)
-    if segment is None or segment.file_bytes == 0:
+    found = segments.of_type(PT_DYNAMIC)
+    if not found or found[-1].file_bytes == 0:
         return {}, []
-    values: dict[int, int] = {}
-    repeated: list[tuple[int, int]] = []
-    for tag, value in _dynamic_entries(segments, segment.address, segment.file_bytes):
-        values[tag] = value
-        if tag in (_DT_NEEDED, _DT_AUXILIARY, _DT_FILTER):
-            repeated.append((tag, value))
+    entries = _dynamic_entries(segments, found[-1].address, found[-1].file_bytes)
+    repeated = [entry for entry in entries if entry[0] in _REPEATED]
     if len(repeated) > _MAX_NEEDED:
         raise ElfError(f"{len(repeated)} needed libraries")
-    return values, repeated
+    return dict(entries), repeated
 
 
 def _dynamic_entries(segments: Segments, address: int, file_bytes: int) -> list[tuple[int, int]]:
@@ -180,12 +195,10 @@ def _dynamic_entries(segments: Segments, address: int, file_bytes: int) -> list[
     size = min(max(file_bytes, entry.size), _MAX_DYNAMIC_BYTES)
     while True:
         data = segments.at(address, size)
-        entries: list[tuple[int, int]] = []
-        for tag, value in entry.iter_unpack(data[: len(data) - len(data) % entry.size]):
-            if tag == _DT_NULL:
-                return entries
-            entries.append((tag, value))
-        if len(data) < size:
+        count = len(data) // entry.size
+        # every tag but DT_NULL is a true value
+        entries = list(itertools.takewhile(itemgetter(0), entry.iter_unpack(data[: count * entry.size])))
+        if len(entries) < count or len(data) < size:
             return entries
         if size >= _MAX_DYNAMIC_BYTES:
             raise ElfError(f"a dynamic segment of more than {_MAX_DYNAMIC_BYTES} bytes")
@@ -207,9 +220,10 @@ def _string(strings: StringTable | None, offset: int) -> str:
 
 
 def _interpreter(segments: Segments) -> str | None:
-    segment = segments.first(PT_INTERP)
-    if segment is None or segment.file_bytes == 0:
+    found = segments.of_type(PT_INTERP)
+    if not found or found[0].file_bytes == 0:
         return None  # without bytes: a file of separate debug information
+    segment = found[0]
     if not 1 < segment.file_bytes <= _MAX_PATH_BYTES:
         raise ElfError(f"an interpreter path of {segment.file_bytes} bytes")
     path, end, _ = segments.file_range(segment.offset, segment.file_bytes).partition(b"\0")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from lumiimg.elf.facts import ET_DYN, ET_EXEC, ElfFacts, read_elf
 from lumiimg.elf.reader import ElfError, Reader
 from lumiimg.elf.recorded import RecordedElf
+from lumiimg.elf.segments import FIRST_READ_BYTES
 from lumiimg.elf.system import System, read_system
 from lumiimg.errors import BadInputError
 
@@ -175,13 +176,13 @@ def _cannot_open(number: int) -> Opened:
 def _judge(file: OpenFile, native: Native) -> Opened:
     if isinstance(file, RecordedElf):
         return _judge_recorded(file, native)
-    head = file.read_at(0, 64)
+    head = file.read_at(0, FIRST_READ_BYTES)
     problem = header_problem(head, native)
     if isinstance(problem, Verdict):
         return Opened(problem, errno=errno.ENOENT)
     if problem is not None:
         return Opened(Verdict.FATAL, problem)
-    return Opened(Verdict.GOOD, identity=file.identity, facts=read_elf(file))
+    return Opened(Verdict.GOOD, identity=file.identity, facts=read_elf(file, head))
 
 
 def _judge_recorded(file: RecordedElf, native: Native) -> Opened:

@@ -66,6 +66,7 @@ class SearchRules:
         goes_past_file = minor is None or minor >= _FIRST_MINOR_PAST_ENOTDIR
         self._goes_past = (errno.ENOENT, errno.EACCES, *([errno.ENOTDIR] if goes_past_file else []))
         self._directories: dict[tuple[LoadedObject, FoundBy], tuple[str, ...]] = {}
+        self._lists: dict[LoadedObject, tuple[tuple[FoundBy, tuple[str, ...]], ...]] = {}
 
     def search(self, name: str, requester: LoadedObject) -> tuple[FoundBy, Found | None, bool]:
         """Return (the rule that ended the search, what it met, whether a file of the other class was passed over)."""
@@ -73,12 +74,12 @@ class SearchRules:
             opened = self._open(name)
             return FoundBy.PATH, Found(name, opened), opened.verdict is Verdict.OTHER_CLASS
         other_class = False
-        for rule, directories in self._rules(requester):
+        last: Found | None = None
+        for rule, directories in self._lists_of(requester):
             if rule is FoundBy.CACHE:
                 found = self._search_cache(name, requester)
+                # the loader tries no other entry of the cache
                 passed = found is not None and found.opened.verdict is Verdict.OTHER_CLASS
-                if found is not None and found.opened.verdict not in (Verdict.GOOD, Verdict.FATAL):
-                    found = None  # the loader tries no other entry of the cache
             else:
                 found, passed = try_directories(
                     name,
@@ -89,9 +90,19 @@ class SearchRules:
                     goes_past=self._goes_past,
                 )
             other_class |= passed
-            if found is not None:
+            if found is not None and found.opened.verdict in (Verdict.GOOD, Verdict.FATAL):
                 return rule, found, other_class
-        return FoundBy.DEFAULT, None, other_class
+            last = found or last
+        return FoundBy.DEFAULT, last, other_class
+
+    def _lists_of(self, requester: LoadedObject) -> tuple[tuple[FoundBy, tuple[str, ...]], ...]:
+        """Return what is searched for an object's needs, in order, without lists that are empty."""
+        known = self._lists.get(requester)
+        if known is None:
+            lists = self._rules(requester)
+            known = tuple(each for each in lists if each[1] or each[0] is FoundBy.CACHE)
+            self._lists[requester] = known
+        return known
 
     def _rules(self, requester: LoadedObject) -> Iterator[tuple[FoundBy, tuple[str, ...]]]:
         """Yield the lists of directories that are searched for an object's needs, in order."""

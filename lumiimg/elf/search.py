@@ -72,11 +72,14 @@ def try_directories(
 ) -> tuple[Found | None, bool]:
     """Return (what ends the search in this list, whether a file of the other ELF class was passed over).
 
+    Where nothing was found it is the last that could not be opened: its errno is what the loader complains of.
+
     An error that stops the list counts only where it is the last one that a directory gave: what a subdirectory said is
     forgotten when the directory itself is tried (`open_path` looks at errno once a directory). `goes_past` are the
     errnos that do not stop it.
     """
     other_class = False
+    last: Found | None = None
     for directory in directories:
         if not is_dir(directory):
             continue
@@ -88,7 +91,8 @@ def try_directories(
             opened = open_path(path)
             if opened.verdict in (Verdict.GOOD, Verdict.FATAL):
                 return Found(path, opened), other_class
+            last = Found(path, opened)
             other_class |= opened.verdict is Verdict.OTHER_CLASS
         if opened is not None and opened.errno not in goes_past:
-            return None, other_class
-    return None, other_class
+            break
+    return last, other_class

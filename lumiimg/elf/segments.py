@@ -18,18 +18,21 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumiimg.elf.reader import ElfError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lumiimg.elf.reader import Reader
 
 PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_TLS = 1, 2, 3, 4, 7
 PT_GNU_STACK, PT_GNU_PROPERTY = 0x6474E551, 0x6474E553
 PF_X = 1
+FIRST_READ_BYTES = 4096
 
 _IDENT_BYTES = 16
-_FIRST_READ_BYTES = 4096
 _MAX_SEGMENTS = 1024
 _MAX_STRING_BYTES = 65536
-_STRING_READ_BYTES = 256
+_STRING_READ_BYTES = 4096
 _WHOLE_STRINGS_BYTES = 16384
+_MAX_NAMES_BYTES = 16 << 20
 
 
 class Layout(NamedTuple):
@@ -48,9 +51,9 @@ class Layout(NamedTuple):
 
 def _layout(bits: int, order: str) -> Layout:
     header, segment, dynamic, symbol, address = (
-        ("HHIQQQIHHHHHH", "IIQQQQQQ", "qQ", "IBBHQQ", "Q")
+        ("HHIQQQIHHHHHH", "IIQQ8xQQQ", "qQ", "IBBHQQ", "Q")
         if bits == 64
-        else ("HHIIIIIHHHHHH", "IIIIIIII", "iI", "IIIBBH", "I")
+        else ("HHIIIIIHHHHHH", "III4xIIII", "iI", "IIIBBH", "I")
     )
     return Layout(
         bits,
@@ -88,9 +91,11 @@ class Segment(NamedTuple):
 class Segments:
     """An ELF file seen through its program headers."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, first: bytes | None = None) -> None:
+        """`first` are the first FIRST_READ_BYTES of the file (all of a shorter one) where they are at hand."""
         self._reader = reader
-        self._first = reader.read_at(0, _FIRST_READ_BYTES)
+        self._size_bytes = reader.size
+        self._first = reader.read_at(0, FIRST_READ_BYTES) if first is None else first
         ident = self._first[:_IDENT_BYTES]
         if ident[:4] != b"\x7fELF":
             raise ElfError("not an ELF file")
@@ -106,7 +111,10 @@ class Segments:
         self.type: int = fields[0]
         self.machine: int = fields[1]
         self.all = self._read_table(offset=fields[4], entry_bytes=fields[8], count=fields[9])
-        self.loads = tuple(segment for segment in self.all if segment.type == PT_LOAD)
+        self._of_type: dict[int, list[Segment]] = {}
+        for segment in self.all:
+            self._of_type.setdefault(segment.type, []).append(segment)
+        self.loads = self.of_type(PT_LOAD)
 
     def _read_table(self, *, offset: int, entry_bytes: int, count: int) -> tuple[Segment, ...]:
         if count == 0:
@@ -114,7 +122,7 @@ class Segments:
         entry = self.layout.segment
         if entry_bytes != entry.size:
             raise ElfError(f"program headers of {entry_bytes} bytes, {entry.size} expected")
-        if offset + count * entry.size > self._reader.size:
+        if offset + count * entry.size > self._size_bytes:
             raise ElfError("cannot read file data")  # the loader's words for program headers outside of the file
         if count > _MAX_SEGMENTS:
             raise ElfError(f"{count} program headers, more than the {_MAX_SEGMENTS} that are read")
@@ -122,28 +130,18 @@ class Segments:
         if len(table) != count * entry.size:
             raise ElfError("cannot read file data")
         if self.layout.bits == 64:
-            return tuple(Segment(t, f, o, a, fs, ms, al) for t, f, o, a, _, fs, ms, al in entry.iter_unpack(table))
-        return tuple(Segment(t, f, o, a, fs, ms, al) for t, o, a, _, fs, ms, f, al in entry.iter_unpack(table))
+            return tuple(map(Segment._make, entry.iter_unpack(table)))
+        return tuple(Segment(t, f, o, a, fs, ms, al) for t, o, a, fs, ms, f, al in entry.iter_unpack(table))
 
-    def first(self, kind: int) -> Segment | None:
-        """Return the first segment of this type, which is the one that the kernel takes."""
-        for segment in self.all:
-            if segment.type == kind:
-                return segment
-        return None
-
-    def last(self, kind: int) -> Segment | None:
-        """Return the last segment of this type, which is the one that the loader ends up with."""
-        for segment in reversed(self.all):
-            if segment.type == kind:
-                return segment
-        return None
+    def of_type(self, kind: int) -> Sequence[Segment]:
+        """Return the segments of a type; the kernel takes the first of them, the loader ends up with the last."""
+        return self._of_type.get(kind, ())
 
     def file_range(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes of the file, from the part already read where that holds them."""
         if offset + size <= len(self._first):
             return self._first[offset : offset + size]
-        if offset >= self._reader.size:
+        if offset >= self._size_bytes:
             return b""
         return self._reader.read_at(offset, size)
 
@@ -166,51 +164,45 @@ class Segments:
         raise ElfError(f"address {address:#x} lies in no loaded segment")
 
 
-class Window:
-    """A run of records at a virtual address, whose length only the records tell; read as far as they reach."""
-
-    def __init__(self, segments: Segments, address: int, *, limit_bytes: int) -> None:
-        self._segments = segments
-        self._address = address
-        self._limit_bytes = limit_bytes
-        self._data = segments.at(address, min(2048, limit_bytes))
-
-    def take(self, record: struct.Struct, offset: int) -> tuple[int, ...]:
-        """Return the record at `offset` from the start of the run."""
-        end = offset + record.size
-        if end > len(self._data):
-            if end > self._limit_bytes:
-                raise ElfError("version records reach further than any real file's")
-            self._data = self._segments.at(self._address, min(max(end, 4 * len(self._data)), self._limit_bytes))
-            if end > len(self._data):
-                raise ElfError("version records run out of their segment")
-        return record.unpack_from(self._data, offset)
-
-
 class StringTable:
-    """DT_STRTAB, DT_STRSZ: NUL-terminated names, read one by one because a big library has megabytes of them."""
+    """DT_STRTAB, DT_STRSZ: NUL-terminated names.
+
+    A small table is read whole. A big library has megabytes of names, and those asked for stand together, so of a big
+    one a block is read from the name on that was not in the block before.
+    """
 
     def __init__(self, segments: Segments, address: int, size_bytes: int) -> None:
         self._segments = segments
         self._address = address
         self._size_bytes = size_bytes
-        self._whole = segments.at(address, size_bytes) if size_bytes <= _WHOLE_STRINGS_BYTES else None
+        self._left_bytes = _MAX_NAMES_BYTES
+        self._block_at = 0
+        self._block = segments.at(address, size_bytes) if size_bytes <= _WHOLE_STRINGS_BYTES else b""
 
     def at(self, offset: int) -> str:
         """Return one string; bytes that are not UTF-8 become surrogates, as in file names of Python."""
+        start = offset - self._block_at
+        end = self._block.find(b"\0", start) if start >= 0 else -1
+        if end < 0:
+            start, end = 0, self._read_block(offset)
+        self._left_bytes -= end - start
+        if self._left_bytes < 0:
+            # thousands of names may be the ends of one long string: a small file would fill the memory
+            raise ElfError(f"more than {_MAX_NAMES_BYTES} bytes of names")
+        return self._block[start:end].decode("utf-8", "surrogateescape")
+
+    def _read_block(self, offset: int) -> int:
+        """Read a block from a string on; return the length of the string."""
         if offset >= self._size_bytes:
             raise ElfError(f"string at {offset}, outside the table of {self._size_bytes} bytes")
-        if self._whole is not None:
-            end = self._whole.find(b"\0", offset)
-            if end < 0:
-                raise ElfError("string without an end")
-            return self._whole[offset:end].decode("utf-8", "surrogateescape")
         size = _STRING_READ_BYTES
         while True:
             limit = min(size, self._size_bytes - offset)
-            text, found, _ = self._segments.at(self._address + offset, limit).partition(b"\0")
-            if found:
-                return text.decode("utf-8", "surrogateescape")
+            block = self._segments.at(self._address + offset, limit)
+            end = block.find(b"\0")
+            if end >= 0:
+                self._block_at, self._block = offset, block
+                return end
             if limit < size or size >= _MAX_STRING_BYTES:
                 raise ElfError("string without an end")
             size *= 16

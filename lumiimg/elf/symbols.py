@@ -27,37 +27,59 @@ _MAX_SYMBOLS = 4 << 20
 _MAX_NAMES_BYTES = 256 << 20
 _CHAIN_READ_BYTES = 16384
 _GLOBAL_BINDINGS = (1, 2, 10)  # STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE
+_STB_GLOBAL = 1
 _SHN_UNDEF = 0
 _HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
 
 
 def defined_names(segments: Segments, dynamic: Mapping[int, int], prefix: bytes) -> frozenset[str]:
     """Return the names that start with `prefix` and that another object can bind to."""
+    table, strings = _tables(segments, dynamic)
+    wide = segments.layout.bits == 64
+    names: set[str] = set()
+    for fields in segments.layout.symbol.iter_unpack(table):
+        name_at, info, other, section = fields[:4] if wide else (fields[0], *fields[3:])
+        if section == _SHN_UNDEF or info >> 4 not in _GLOBAL_BINDINGS or other & 3 in _HIDDEN:
+            continue
+        if strings.startswith(prefix, name_at):
+            names.add(_name_at(strings, name_at))
+    return frozenset(names)
+
+
+def _tables(segments: Segments, dynamic: Mapping[int, int]) -> tuple[bytes, bytes]:
+    """Return (the symbol table, the strings that it names); both empty where there are no symbols."""
     if not {DT_STRTAB, DT_SYMTAB, DT_STRSZ} <= dynamic.keys():
-        return frozenset()
+        return b"", b""
     entry = segments.layout.symbol
     if dynamic.get(DT_SYMENT, entry.size) != entry.size:
         raise ElfError(f"symbols of {dynamic[DT_SYMENT]} bytes, {entry.size} expected")
     count = _symbol_count(segments, dynamic)
     if count == 0:
-        return frozenset()
+        return b"", b""
     if count > _MAX_SYMBOLS or dynamic[DT_STRSZ] > _MAX_NAMES_BYTES:
         raise ElfError(f"{count} symbols with {dynamic[DT_STRSZ]} bytes of names, more than are read")
     table = segments.at(dynamic[DT_SYMTAB], count * entry.size)
     if len(table) != count * entry.size:
         raise ElfError("the symbol table runs out of its segment")
-    strings = segments.at(dynamic[DT_STRTAB], dynamic[DT_STRSZ])
+    return table, segments.at(dynamic[DT_STRTAB], dynamic[DT_STRSZ])
+
+
+def _name_at(strings: bytes, offset: int) -> str:
+    end = strings.find(b"\0", offset)
+    if end < 0:
+        raise ElfError("symbol name without an end")
+    return strings[offset:end].decode("utf-8", "surrogateescape")
+
+
+def undefined_names(segments: Segments, dynamic: Mapping[int, int]) -> frozenset[str]:
+    """Return the names that must be defined elsewhere: undefined and not weak."""
+    table, strings = _tables(segments, dynamic)
     wide = segments.layout.bits == 64
     names: set[str] = set()
-    for fields in entry.iter_unpack(table):
-        name_at, info, other, section = fields[:4] if wide else (fields[0], *fields[3:])
-        if section == _SHN_UNDEF or info >> 4 not in _GLOBAL_BINDINGS or other & 3 in _HIDDEN:
-            continue
-        if strings.startswith(prefix, name_at):
-            end = strings.find(b"\0", name_at)
-            if end < 0:
-                raise ElfError("symbol name without an end")
-            names.add(strings[name_at:end].decode("utf-8", "surrogateescape"))
+    for fields in segments.layout.symbol.iter_unpack(table):
+        name_at, info, _, section = fields[:4] if wide else (fields[0], *fields[3:])
+        if section == _SHN_UNDEF and info >> 4 == _STB_GLOBAL and name_at:
+            names.add(_name_at(strings, name_at))
     return frozenset(names)
 
 

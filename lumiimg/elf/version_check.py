@@ -8,18 +8,23 @@ nobody asked for finds nothing (`find_needed`, `_dl_name_match_p`), and ld.so st
 
 from __future__ import annotations
 
+import itertools
+import re
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.objects import MissingVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from lumiimg.elf.objects import LoadedObject
+    from lumiimg.elf.versions import VersionNeed
 
 _LIBC_PREFIX = "libc.so."
 _RELR_VERSION = "GLIBC_ABI_DT_RELR"
 _FIRST_MINOR_WITH_RELR = 36
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,5}")
 
 
 class VersionCheck:
@@ -31,6 +36,7 @@ class VersionCheck:
         self._provider_of = provider_of
         self._missing = missing
         self._glibc_minor = glibc_minor
+        self._definitions: dict[LoadedObject, frozenset[str]] = {}
         self.missing_versions: list[MissingVersion] = []
         self.errors: list[str] = []
         self.warnings: list[str] = []
@@ -38,11 +44,11 @@ class VersionCheck:
     def run(self, objects: Sequence[LoadedObject]) -> None:
         """Check every object; the findings are kept in the attributes."""
         for loaded in objects:
-            for need in loaded.facts.version_needs:
-                self._check(loaded, need.file, need.name, weak=need.weak)
+            for file, needs in itertools.groupby(loaded.facts.version_needs, attrgetter("file")):
+                self._check(loaded, file, needs)
             self._check_relr(loaded)
 
-    def _check(self, loaded: LoadedObject, file: str, version: str, *, weak: bool) -> None:
+    def _check(self, loaded: LoadedObject, file: str, needs: Iterable[VersionNeed]) -> None:
         provider = self._provider_of(file)
         if provider is None:
             if file in self._missing:
@@ -52,16 +58,23 @@ class VersionCheck:
             if message not in self.errors:
                 self.errors.append(message)
             return
-        definitions = provider.facts.version_definitions
+        definitions = self._definitions.get(provider)
+        if definitions is None:
+            definitions = self._definitions[provider] = frozenset(provider.facts.version_definitions)
         if not definitions:
             message = f"{provider.path}: no version information available (required by {loaded.path})"
             if message not in self.warnings:
                 self.warnings.append(message)
-        elif version not in definitions:
-            if weak:
-                self.warnings.append(f"{provider.path}: weak version `{version}' not found (required by {loaded.path})")
+            return
+        for need in needs:
+            if need.name in definitions:
+                continue
+            if need.weak:
+                self.warnings.append(
+                    f"{provider.path}: weak version `{need.name}' not found (required by {loaded.path})"
+                )
             else:
-                missing = MissingVersion(provider.path, version, loaded.path)
+                missing = MissingVersion(provider.path, need.name, loaded.path)
                 self.missing_versions.append(missing)
                 self.errors.append(str(missing))
 
@@ -73,3 +86,9 @@ class VersionCheck:
         needs_libc = any(name.startswith(_LIBC_PREFIX) for name in facts.needed)
         if facts.version_needs and needs_libc and _RELR_VERSION not in {need.name for need in facts.version_needs}:
             self.errors.append(f"{loaded.path}: DT_RELR without {_RELR_VERSION} dependency")
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """Return the dotted number at the end of a version's name, GLIBC_2.38 or 2.38; nothing where there is none."""
+    number = version.rpartition("_")[2]
+    return tuple(map(int, number.split("."))) if _NUMBER.fullmatch(number) else ()

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lumiimg.elf.reader import ElfError
-from lumiimg.elf.segments import Window
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lumiimg.elf.segments import Segments, StringTable
 
 _RECORDS = {
@@ -29,6 +30,9 @@ _VER_FLG_WEAK = 2
 # 15 bits of a version index are all that .gnu.version can name
 _MAX_VERSIONS = 32767
 _MAX_TABLE_BYTES = 4 << 20
+_FIRST_TABLE_BYTES = 4096
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,43 +47,64 @@ class VersionNeed:
 def read_version_needs(segments: Segments, strings: StringTable, address: int) -> tuple[VersionNeed, ...]:
     """Return what the chain of Verneed records at an address asks for."""
     need, aux, _ = _RECORDS[segments.layout.little_endian]
-    window = Window(segments, address, limit_bytes=_MAX_TABLE_BYTES)
-    found: list[VersionNeed] = []
-    offset = 0
-    while True:
-        version, _, file_at, first_aux, next_need = window.take(need, offset)
-        if version != 1:
-            raise ElfError(f"unsupported version {version} of Verneed record")
-        file = strings.at(file_at)
-        aux_offset = offset + first_aux
+
+    def read(data: bytes) -> tuple[VersionNeed, ...]:
+        found: list[VersionNeed] = []
+        offset = 0
         while True:
-            _, flags, _, name_at, next_aux = window.take(aux, aux_offset)
-            found.append(VersionNeed(file, strings.at(name_at), bool(flags & _VER_FLG_WEAK)))
-            if len(found) > _MAX_VERSIONS:
-                raise ElfError("more version needs than a file can have")
-            if not next_aux:
-                break
-            aux_offset += next_aux
-        if not next_need:
-            return tuple(found)
-        offset += next_need
+            version, _, file_at, first_aux, next_need = need.unpack_from(data, offset)
+            if version != 1:
+                raise ElfError(f"unsupported version {version} of Verneed record")
+            file = strings.at(file_at)
+            aux_offset = offset + first_aux
+            while True:
+                _, flags, _, name_at, next_aux = aux.unpack_from(data, aux_offset)
+                found.append(VersionNeed(file, strings.at(name_at), bool(flags & _VER_FLG_WEAK)))
+                if len(found) > _MAX_VERSIONS:
+                    raise ElfError("more version needs than a file can have")
+                if not next_aux:
+                    break
+                aux_offset += next_aux
+            if not next_need:
+                return tuple(found)
+            offset += next_need
+
+    return _read_run(segments, address, read)
 
 
 def read_version_definitions(segments: Segments, strings: StringTable, address: int) -> tuple[str, ...]:
     """Return the names of the Verdef records at an address, the base definition (the file's own name) included."""
     _, _, definition = _RECORDS[segments.layout.little_endian]
     word = segments.layout.word
-    window = Window(segments, address, limit_bytes=_MAX_TABLE_BYTES)
-    names: list[str] = []
-    offset = 0
+
+    def read(data: bytes) -> tuple[str, ...]:
+        names: list[str] = []
+        offset = 0
+        while True:
+            version, _, _, count, _, first_aux, next_definition = definition.unpack_from(data, offset)
+            if version != 1:
+                raise ElfError(f"unsupported version {version} of Verdef record")
+            if count:
+                names.append(strings.at(word.unpack_from(data, offset + first_aux)[0]))
+            if len(names) > _MAX_VERSIONS:
+                raise ElfError("more version definitions than a file can have")
+            if not next_definition:
+                return tuple(names)
+            offset += next_definition
+
+    return _read_run(segments, address, read)
+
+
+def _read_run(segments: Segments, address: int, read: Callable[[bytes], T]) -> T:
+    """Read records whose length only they themselves tell: where they go on behind what was read, more is read."""
+    size = _FIRST_TABLE_BYTES
     while True:
-        version, _, _, count, _, first_aux, next_definition = window.take(definition, offset)
-        if version != 1:
-            raise ElfError(f"unsupported version {version} of Verdef record")
-        if count:
-            names.append(strings.at(window.take(word, offset + first_aux)[0]))
-        if len(names) > _MAX_VERSIONS:
-            raise ElfError("more version definitions than a file can have")
-        if not next_definition:
-            return tuple(names)
-        offset += next_definition
+        data = segments.at(address, size)
+        try:
+            return read(data)
+        except struct.error:
+            if len(data) < size:
+                raise ElfError("version records run out of their segment") from None
+        if size >= _MAX_TABLE_BYTES:
+            raise ElfError("version records reach further than any real file's")
+        size *= 4

@@ -9,19 +9,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.host.manifest import Bind, Fabric
+from lumiimg.host.manifest import PRIVATE, Bind, Fabric, Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lumiimg.catalog.sites import Site
     from lumiimg.host.manifest import Manifest
     from lumiimg.host.snapshot import Snapshot
+    from lumiimg.image import RootFileSystem
 
 _MANY_BINDS = 50
 """From here on, the underlay of Apptainer warns (`underlay_linux.go`)."""
+_ENVIRONMENT, _TAKES_VARIABLES = "/.singularity.d/env", "/.singularity.d/env/99-base.sh"
 
 
-def complete(manifest: Manifest, snapshot: Snapshot, site: Site | None) -> Manifest:
-    """Return a manifest with what its site and its engine need on top; one that refuses is returned as it is."""
+def complete(manifest: Manifest, snapshot: Snapshot, root: RootFileSystem, site: Site | None) -> Manifest:
+    """Return a manifest with what its site and its engine need on top, or one that refuses what its engine forbids.
+
+    `root` is the image's; a manifest that refuses already is returned as it is.
+    """
     if manifest.fabric is Fabric.NONE:
         return manifest
     settings = (snapshot.engine.settings if snapshot.engine else None) or {}
@@ -31,11 +38,29 @@ def complete(manifest: Manifest, snapshot: Snapshot, site: Site | None) -> Manif
         binds += [Bind(nic, nic, f"`mount dev = {settings['mount dev']}` hides it otherwise") for nic in nics]
     if site is not None:
         binds += [Bind(entry.path, entry.path, f"{entry.reason} ({site.name})") for entry in site.binds]
-    if binds and settings.get("user bind control", "yes") == "no":
-        notes.append("`user bind control = no` on this machine: its engine refuses every bind of a user")
-    if binds and settings.get("enable overlay") == "no" and settings.get("enable underlay") == "no":
-        folders = sorted({bind.target.rpartition("/")[0] for bind in manifest.binds})
-        notes.append(f"neither overlay nor underlay on this machine: the image must have {', '.join(folders)} already")
+    refusal = _forbidden(manifest, settings, root)
+    if refusal is not None:
+        return replace(manifest, fabric=Fabric.NONE, binds=(), variables=(), trial=None, refusals=(refusal,))
+    if manifest.variables and root.is_dir(_ENVIRONMENT) and not root.exists(_TAKES_VARIABLES):
+        notes.append(f"the image has no {_TAKES_VARIABLES}: its engine does not pass variables on to it")
     if len(binds) > _MANY_BINDS:
         notes.append(f"{len(binds)} binds: an engine that makes their targets by underlay becomes slow and warns")
     return replace(manifest, binds=tuple(binds), notes=tuple(notes))
+
+
+def _forbidden(manifest: Manifest, settings: Mapping[str, str], root: RootFileSystem) -> Refusal | None:
+    """Return why the engine of the machine would not start with these binds."""
+    if not manifest.binds:
+        return None
+    chain = tuple(bind.target.rpartition("/")[2] for bind in manifest.binds[:1])
+    attempt = "the binds that would load"
+    if settings.get("user bind control") == "no":
+        words = "`user bind control = no` in the configuration of the engine"
+        return Refusal(
+            attempt, PRIVATE, "a bind", "the engine of this machine refuses those of users", chain, words, True
+        )
+    if settings.get("enable overlay") == "no" and settings.get("enable underlay") == "no" and not root.exists(PRIVATE):
+        words = "`enable overlay = no` and `enable underlay = no` in the configuration of the engine"
+        have = "it is not in the image, and the engine of this machine makes none"
+        return Refusal(attempt, PRIVATE, f"the folder {PRIVATE}", have, chain, words, True)
+    return None

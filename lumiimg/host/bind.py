@@ -1,91 +1,42 @@
 """The least that must be bound from a host for an image to use its fabric, found by trying it in the loader's model.
 
-Three attempts are made, cheapest first: the libfabric that the image itself has, then each libfabric with the cxi
-provider that the host offers. A host library goes into a folder of its own in front of LD_LIBRARY_PATH, one file at a
-time: never a folder of libraries, and never the C library, which has to be the one that the image's ld.so belongs to.
-What an attempt still lacks is taken from the host where the host has it; where an image's library is too old, the
-host's is tried in its place, and the other way round. At the end every bind that is not needed is taken out again.
+The attempts, cheapest first: the libfabric that the image has, with what it lacks taken from the host; then each
+libfabric with the cxi provider that the host offers. A host library goes into a folder of its own in front of
+LD_LIBRARY_PATH, one file at a time: never a folder of libraries, and never a part of the C library, which has to be of
+one build with the image's ld.so. What an attempt still lacks is taken from the host where the host has it; where an
+image's library is too old, the host's is tried in its place, and the other way round. At the end every bind that
+nothing loads, or that nothing needs, is taken out again. An attempt without two copies of a library in one process is
+preferred.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.copies import second_copies
-from lumiimg.elf.files import Files
-from lumiimg.elf.loader import Process
+from lumiimg.host import refusals
+from lumiimg.host.attempt import PROVIDER_NAME, Demand, Offer, Plan, Trial, attempt
 from lumiimg.host.inside import ENGINE_LIBRARIES
-from lumiimg.host.manifest import PRIVATE, Bind, Fabric, Loaded, Manifest, Refusal, Variable
+from lumiimg.host.manifest import PRIVATE, Bind, Fabric, Loaded, Manifest, Variable
+from lumiimg.host.provider import LIBCXI, LIBFABRIC, PROVIDER_FILE, PROVIDER_PATH
+from lumiimg.host.refusals import RefusedError, name_of
+from lumiimg.host.tree import host_native
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from lumiimg.elf.objects import LoadedObject, LoadOutcome, MissingLibrary, MissingVersion
+    from lumiimg.elf.facts import ElfFacts
+    from lumiimg.elf.objects import LoadedObject, MissingVersion
     from lumiimg.elf.rules import Settings
+    from lumiimg.host.manifest import Refusal
     from lumiimg.host.snapshot import Entry, Snapshot
     from lumiimg.image import RootFileSystem
 
-_LIBFABRIC, _LIBCXI = "libfabric.so.1", "libcxi.so.1"
-# One build of glibc: they use each other's private symbols (GLIBC_PRIVATE), so none of them can be exchanged alone.
-_C_LIBRARY = ("ld-linux", "libc.so.", "libm.so.", "libpthread.so.", "libdl.so.", "librt.so.", "libresolv.so.")
-_MAX_STEPS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Which process it is about, and what is opened in it."""
-
-    start: str
-    """Path of the file that the process is started with: RCCL, a library of torch that brings it, or any other."""
-    opener: str
-    """Path of the object of that process whose code calls dlopen: RCCL."""
-    names: tuple[str, ...]
-    """What it gives to dlopen, in its order; the first that is there is taken. Empty for libfabric itself."""
-    accepts: tuple[int, ...] = ()
-    """Versions of the net API that RCCL takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """One process in the model."""
-
-    process: Process
-    outcome: LoadOutcome
-    opened: bool
-    """Whether there is a file by a name that is opened, loadable or not."""
-
-    @property
-    def loads(self) -> bool:
-        return self.opened and self.outcome.ok
-
-    @property
-    def has_cxi(self) -> bool:
-        libfabric = self.process.find(_LIBFABRIC)
-        return libfabric is not None and self.process.find(_LIBCXI) is not None
-
-
-@dataclass(slots=True)
-class _Plan:
-    """Which names are to be taken from the host, by which paths, and why."""
-
-    attempt: str
-    core: frozenset[str] = frozenset()
-    """Names that are the point of the attempt."""
-    paths: dict[str, str] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    from_image: set[str] = field(default_factory=set)
-    """Names for which the image's own was found to be the right one."""
-
-    def add(self, name: str, path: str, reason: str) -> None:
-        self.paths[name] = path
-        self.reasons[name] = reason
-
-
-class _Refused(Exception):  # noqa: N818 - it carries a Refusal
-    def __init__(self, refusal: Refusal) -> None:
-        self.refusal = refusal
-        super().__init__(str(refusal))
+_PRIVATE_VERSION = "GLIBC_PRIVATE"
+_MAX_ROUNDS = 50
+"""A round adds all that is missing then: as many as a chain of libraries is long, each below the one before."""
+_MAX_FABRICS = 20
 
 
 def solve(
@@ -104,137 +55,170 @@ class _Solver:
         self._demand = demand
         self._snapshot = snapshot
         self._host = host
-        self._files: Files | None = None
-        # the cxi provider links libcxi; without it a libfabric of the host is no better than the image's
-        self._fabrics = [e for e in snapshot.entries if e.role == "libfabric" and _LIBCXI in e.closure]
-        self._plugin = self._host_plugin()
-        self._names = demand.names if self._plugin or self._trial(_Plan("")).opened else (_LIBFABRIC,)
+        self._libraries = {library.path: library for library in snapshot.libraries}
+        direct: list[Mapping[str, str | None]] = [{LIBCXI: e.path} for e in snapshot.entries if e.role == "libcxi"]
+        self._offered = [*direct, *(entry.closure for entry in snapshot.entries)]
+        self._alone = self._try(Plan("the image's own files"))
+        self._plugin = None if self._alone.opened else self._host_plugin()
+        if not self._alone.opened and self._plugin is None:
+            self._demand = Demand(demand.start, demand.opener, (), provider_path=demand.provider_path)
 
     def solve(self) -> Manifest:
-        refusals: list[Refusal] = []
+        refused: list[Refusal] = []
+        second_best: Manifest | None = None
+        furthest: tuple[Loaded, ...] = ()
         for plan, offer in self._attempts():
             try:
                 trial = self._complete(plan, offer)
-            except _Refused as refused:
-                refusals.append(refused.refusal)
-                continue
-            if not trial.has_cxi:
-                refusals.append(self._no_provider(plan, trial))
-                continue
-            if plan.paths:
                 trial = self._reduce(plan, trial)
-            return self._manifest(plan, trial, refusals)
-        return Manifest(Fabric.NONE, refusals=tuple(refusals), host_has_fabric=bool(self._fabrics))
+            except RefusedError as error:
+                refused.append(error.refusal)
+                furthest = error.loaded or furthest
+                continue
+            manifest = self._manifest(plan, trial, refused)
+            if not second_copies(trial.objects):
+                return manifest
+            second_best = second_best or manifest
+        if second_best is not None:
+            return second_best
+        offered = any(True for _ in self._fabrics())
+        return Manifest(Fabric.NONE, loaded=furthest, refusals=tuple(refused), host_has_fabric=offered)
 
-    def _attempts(self) -> Sequence[tuple[_Plan, Mapping[str, str]]]:
-        """Return what to try, each with the names that the host offers for it."""
-        entries = self._snapshot.entries
-        attempts: list[tuple[_Plan, Mapping[str, str]]] = [(_Plan("the image's own libfabric"), {})]
-        for entry in self._fabrics:
-            offer = {name: path for name, path in _offer(entry, entries).items() if self._host.exists(path)}
-            plan = _Plan(f"the host's {entry.path}", frozenset({_LIBFABRIC, _LIBCXI}))
-            plan.add(_LIBFABRIC, entry.path, "it has the cxi provider of this machine")
-            if _LIBCXI in offer:
-                plan.add(_LIBCXI, offer[_LIBCXI], "it belongs to the driver of this machine's NIC")
-            if self._plugin is not None:
-                plan.add(*self._plugin)
-                plan.core |= {self._plugin[0]}
-            attempts.append((plan, offer))
-        return attempts
+    def _try(self, plan: Plan) -> Trial:
+        return attempt(self._root, self._settings, self._demand, self._host, plan)
+
+    # -- what there is to try --
+
+    def _attempts(self) -> Iterator[tuple[Plan, Offer]]:
+        """Yield what to try, each with what the host offers for it."""
+        yield self._with_plugin(Plan("the image's own libfabric")), self._offer(without=LIBFABRIC)
+        for entry, provider in islice(self._fabrics(), _MAX_FABRICS):
+            offer = self._offer(entry.closure, provider.closure if provider else {})
+            plan = Plan(f"the host's {entry.path}", of_host=True, core=frozenset({LIBFABRIC, LIBCXI, PROVIDER_NAME}))
+            plan.add(LIBFABRIC, entry.path, "it has the cxi provider of this machine")
+            plan.add(LIBCXI, offer[LIBCXI], "it belongs to the driver of this machine's NIC")
+            if provider is not None:
+                plan.reasons[LIBFABRIC] = "it is the one that this machine's cxi provider was built with"
+                plan.add(PROVIDER_NAME, provider.path, "it is the cxi provider of this machine")
+            yield self._with_plugin(plan), offer
+
+    def _offer(self, *first: Mapping[str, str | None], without: str | None = None) -> Offer:
+        return Offer((*first, *self._offered), self._may_be_bound, without)
+
+    def _fabrics(self) -> Iterator[tuple[Entry, Entry | None]]:
+        """Yield each libfabric of the host that has the cxi provider, with the provider's file if that is one."""
+        seen: set[str] = set()
+        has_cxi = LIBCXI in self._offer()
+        providers = {self._host.resolve(e.path): e for e in self._snapshot.entries if e.role == "libfabric-provider"}
+        for entry in self._snapshot.entries:
+            path = self._host.resolve(entry.path)
+            if entry.role != "libfabric" or path in seen or not has_cxi:
+                continue
+            seen.add(path)
+            provider = providers.get(f"{path.rpartition('/')[0]}/libfabric/{PROVIDER_FILE}")
+            if LIBCXI in entry.closure:
+                yield entry, None
+            elif provider is not None:
+                yield entry, provider
+
+    def _with_plugin(self, plan: Plan) -> Plan:
+        if self._plugin is not None:
+            plan.add(*self._plugin)
+            plan.core |= {self._plugin[0]}
+        return plan
 
     def _host_plugin(self) -> tuple[str, str, str] | None:
         """Return (name, path, reason) of a net plugin of the host for an image that has none."""
-        self._names = self._demand.names
-        if not self._names or self._trial(_Plan("")).opened:
-            return None
-        libraries = {library.path: library for library in self._snapshot.libraries}
-        for entry in (entry for entry in self._snapshot.entries if entry.role == "net-plugin"):
-            library = libraries.get(self._host.resolve(entry.path))
-            symbols = {f"ncclNetPlugin_v{version}" for version in self._demand.accepts}
-            if library is not None and symbols & set(library.net_symbols):
+        symbols = {f"ncclNetPlugin_v{version}" for version in self._demand.accepts}
+        for entry in self._snapshot.entries:
+            library = self._libraries.get(self._host.resolve(entry.path))
+            if entry.role == "net-plugin" and library is not None and symbols & set(library.net_symbols):
                 return self._demand.names[0], entry.path, "the image has no net plugin; the host's fits its RCCL"
         return None
 
-    def _trial(self, plan: _Plan) -> _Trial:
-        """Start the process with what a plan binds, and let RCCL open its plugin."""
-        if plan.paths:
-            mounts = [(f"{PRIVATE}/{name}", self._host.source(path)) for name, path in plan.paths.items()]
-            root, files = self._root.mounted(mounts), None
-            path = ":".join(filter(None, (PRIVATE, self._settings.library_path)))
-            settings = replace(self._settings, library_path=path)
-        else:
-            self._files = self._files or Files(self._root)
-            root, files, settings = self._root, self._files, self._settings
-        process = Process(root, settings, files=files)
-        started = process.start(self._demand.start)
-        opener = process.find(self._demand.opener)
-        if opener is None or started.errors:
-            return _Trial(process, started, opened=False)
-        outcome = started
-        for name in self._names:
-            outcome = process.dlopen(name, opener)
-            if outcome.root is not None or _is_broken(outcome, name):
-                return _Trial(process, outcome, opened=True)
-        return _Trial(process, outcome, opened=False)
+    def _may_be_bound(self, path: str) -> bool:
+        """Whether a library of the host is recorded, and no part of the C library.
 
-    def _complete(self, plan: _Plan, offer: Mapping[str, str]) -> _Trial:
-        """Bind what a plan still lacks until its process loads. Raises _Refused."""
-        seen: set[frozenset[str]] = set()
+        Those use each other's private symbols, whose version has one name in every build (GLIBC_PRIVATE): that it is
+        defined says nothing, and none of them can be exchanged alone.
+        """
+        try:
+            library = self._libraries.get(self._host.resolve(path))
+        except OSError:
+            return False
+        return library is not None and not _is_private(library.facts)
+
+    # -- how a plan becomes one that loads --
+
+    def _complete(self, plan: Plan, offer: Offer) -> Trial:
+        """Bind what a plan still lacks until its process loads. Raises RefusedError."""
+        refusals.check_machine(self._root, self._demand.start, host_native(self._snapshot), plan)
+        seen: set[object] = set()
         while True:
-            trial = self._trial(plan)
+            try:
+                trial = self._try(plan)
+            except OSError as error:
+                raise refusals.no_target(plan, error) from error
             if trial.loads:
+                if trial.provider is None:
+                    raise refusals.no_provider(plan, trial)
                 return trial
-            state = frozenset(plan.paths)
-            if state in seen or len(seen) > _MAX_STEPS:
-                raise _Refused(self._refusal(plan, trial, "libraries that fit each other", "they do not fit"))
-            seen.add(state)
+            if plan.state in seen:
+                raise refusals.cannot_load(plan, trial)
+            if len(seen) == _MAX_ROUNDS:
+                raise refusals.too_many(plan, trial, _MAX_ROUNDS)
+            seen.add(plan.state)
             self._advance(plan, offer, trial)
 
-    def _advance(self, plan: _Plan, offer: Mapping[str, str], trial: _Trial) -> None:
-        """Change a plan by what its trial met first. Raises _Refused where nothing can be changed."""
+    def _advance(self, plan: Plan, offer: Offer, trial: Trial) -> None:
+        """Change a plan by what its trial met first. Raises RefusedError where nothing can be changed."""
         for missing in trial.outcome.missing:
-            if missing.name not in offer or missing.name in plan.paths or missing.name.startswith(_C_LIBRARY):
-                raise _Refused(self._missing(plan, trial, missing))
+            if missing.name not in offer or missing.name in plan.paths or missing.name in plan.from_image:
+                raise refusals.missing(plan, trial, missing)
             needs = missing.chain[-2] if len(missing.chain) > 1 else "the program"
             plan.add(missing.name, offer[missing.name], f"{needs} needs it, and the image has none")
         if trial.outcome.missing:
             return
+        versions = trial.outcome.missing_versions
+        if not versions:
+            raise refusals.cannot_load(plan, trial)
         # what the C library lacks first: where nothing can be done about that, the rest does not matter
-        for version in sorted(trial.outcome.missing_versions, key=lambda v: not _of_c_library(v.provider)):
-            self._mend(plan, offer, trial, version)
-            return
-        raise _Refused(self._refusal(plan, trial, "a file that ld.so takes", "it does not take this one"))
+        self._mend(plan, offer, trial, min(versions, key=lambda v: not _of_c_library(trial.process.find(v.provider))))
 
-    def _mend(self, plan: _Plan, offer: Mapping[str, str], trial: _Trial, version: MissingVersion) -> None:
+    def _mend(self, plan: Plan, offer: Offer, trial: Trial, version: MissingVersion) -> None:
         """Exchange a library for the other side's copy, where that may define, or not need, a version."""
         provider, requirer = trial.process.find(version.provider), trial.process.find(version.required_by)
-        name = _name_of(version.provider, provider)
+        name, asking = name_of(version.provider, provider), name_of(version.required_by, requirer)
         of_host = version.provider.startswith(f"{PRIVATE}/")
-        if not name.startswith(_C_LIBRARY):
-            if not of_host and name in offer and name not in plan.from_image:
+        if not _of_c_library(provider):
+            if not of_host and name in offer and name not in plan.from_image and name not in plan.paths:
                 plan.add(name, offer[name], f"{version.required_by} needs {version.version}; the image's is too old")
                 return
             if of_host and name not in plan.core and name not in plan.from_image and self._image_has(name):
-                del plan.paths[name]
-                plan.from_image.add(name)
+                plan.give_back(name)
                 return
-        asking = _name_of(version.required_by, requirer)
         if asking in plan.paths and asking not in plan.core and self._image_has(asking):
-            del plan.paths[asking]
-            plan.from_image.add(asking)
+            plan.give_back(asking)
             return
-        raise _Refused(self._too_old(plan, trial, version, requirer))
+        raise refusals.too_old(plan, trial, version)
 
     def _image_has(self, name: str) -> bool:
-        process = self._trial(_Plan("")).process
+        process = self._alone.process
         return process.find(name) is not None or process.dlopen(name).root is not None
 
-    def _reduce(self, plan: _Plan, trial: _Trial) -> _Trial:
-        """Take out what the process loads without."""
-        for name in [name for name in reversed(plan.paths) if name not in plan.core]:
+    def _reduce(self, plan: Plan, trial: Trial) -> Trial:
+        """Take out what nothing loads, and what the process loads without. Raises RefusedError."""
+        used = {item.path for item in trial.objects}
+        for name in [name for name in plan.paths if f"{PRIVATE}/{name}" not in used]:
+            if name == LIBFABRIC:
+                raise refusals.passed_over(plan, trial)
+            del plan.paths[name]
+        # what the image has not was added because it was missing: only what was exchanged may not be needed after all
+        exchanged = [name for name in reversed(plan.paths) if name not in plan.core and self._image_has(name)]
+        for name in exchanged[:_MAX_ROUNDS]:
             path = plan.paths.pop(name)
-            without = self._trial(plan)
-            if without.loads and without.has_cxi:
+            without = self._try(plan)
+            if without.loads and without.provider is not None:
                 trial = without
             else:
                 plan.paths[name] = path
@@ -242,98 +226,45 @@ class _Solver:
 
     # -- what comes out --
 
-    def _manifest(self, plan: _Plan, trial: _Trial, refusals: Sequence[Refusal]) -> Manifest:
-        loaded = tuple(
-            Loaded(item, plan.paths.get(item.path.removeprefix(f"{PRIVATE}/")) if _is_bound(item.path) else None)
-            for item in trial.process.objects
-        )
-        notes = tuple(
+    def _manifest(self, plan: Plan, trial: Trial, refused: Sequence[Refusal]) -> Manifest:
+        notes = [
             f"{len(paths)} copies of {stem} in one process: {', '.join(paths)}; symbols without versions may be mixed"
-            for stem, paths in second_copies(trial.process.objects).items()
+            for stem, paths in second_copies(trial.objects).items()
+        ]
+        if not self._demand.names:
+            notes.insert(0, "no RCCL that opens a net plugin was found in it: this is about libfabric alone")
+        if not plan.of_host and LIBCXI not in plan.paths:
+            notes.append("libcxi is the image's own: whether it fits the driver of this machine, only a run shows")
+        binds = []
+        for name, path in plan.paths.items():
+            found = trial.process.find(name) or trial.process.find(f"{PRIVATE}/{name}")
+            binds.append(Bind(path, f"{PRIVATE}/{name}", plan.reasons[name], found.chain if found else ()))
+        return Manifest(
+            fabric=Fabric.HOST if plan.paths else Fabric.BUNDLED,
+            binds=tuple(binds),
+            variables=tuple(self._variables(plan)),
+            loaded=tuple(Loaded(item, trial.host_path(plan, item.path)) for item in trial.objects),
+            refusals=tuple(refused),
+            notes=tuple(notes),
+            trial=trial,
         )
-        if self._names == (_LIBFABRIC,):
-            notes = ("no net plugin that RCCL would open: what is bound is there for libfabric alone", *notes)
+
+    def _variables(self, plan: Plan) -> Iterator[Variable]:
         if not plan.paths:
-            return Manifest(Fabric.BUNDLED, loaded=loaded, notes=notes)
-        objects = {name: trial.process.find(name) for name in plan.paths}
-        binds = tuple(
-            Bind(path, f"{PRIVATE}/{name}", plan.reasons[name], found.chain if found else ())
-            for name, path in plan.paths.items()
-            for found in [objects[name]]
-        )
-        own = [part for part in (self._settings.library_path or "").split(":") if part != ENGINE_LIBRARIES]
-        reason = "the host's libraries are found first; the rest is what the image has there already"
-        variables = (Variable("LD_LIBRARY_PATH", ":".join([PRIVATE, *filter(None, own)]), reason),)
-        return Manifest(Fabric.HOST, binds, variables, loaded, tuple(refusals), notes=notes)
-
-    def _missing(self, plan: _Plan, trial: _Trial, missing: MissingLibrary) -> Refusal:
-        have = "neither the image nor the host's closure has it" if plan.paths else "the image has none"
-        words = next((error for error in trial.outcome.errors if missing.name in error), missing.name)
-        return Refusal(plan.attempt, missing.name, missing.name, have, self._marked(plan, missing.chain), words)
-
-    def _too_old(self, plan: _Plan, trial: _Trial, version: MissingVersion, requirer: LoadedObject | None) -> Refusal:
-        provider = trial.process.find(version.provider)
-        defined = provider.facts.version_definitions if provider else ()
-        stem = version.version.rpartition("_")[0] + "_"
-        newest = max((name for name in defined if name.startswith(stem)), key=_by_number, default=None)
-        of_host = plan.paths.get(version.provider.removeprefix(f"{PRIVATE}/")) if _is_bound(version.provider) else None
-        whose = f"the host's {of_host}" if of_host else f"the image's {version.provider}"
-        have = f"{whose} has {f'up to {newest}' if newest else 'no version of that name'}"
-        chain = self._marked(plan, requirer.chain if requirer else (version.required_by,))
-        need = f"{version.version} of {_name_of(version.provider, provider)}"
-        return Refusal(plan.attempt, version.required_by, need, have, chain, str(version))
-
-    def _refusal(self, plan: _Plan, trial: _Trial, need: str, have: str) -> Refusal:
-        words = trial.outcome.errors[0] if trial.outcome.errors else "nothing is loaded"
-        library = words.partition(":")[0]
-        found = trial.process.find(library)
-        return Refusal(
-            plan.attempt, library, need, have, self._marked(plan, found.chain if found else (library,)), words
-        )
-
-    def _no_provider(self, plan: _Plan, trial: _Trial) -> Refusal:
-        libfabric = trial.process.find(_LIBFABRIC)
-        opened = trial.outcome.root
-        whose = libfabric.path if libfabric else (opened.path if opened else self._names[0])
-        have = "it was built without it: it does not need libcxi.so.1" if libfabric else "it uses no libfabric"
-        chain = self._marked(plan, libfabric.chain if libfabric else (whose,))
-        return Refusal(plan.attempt, whose, "the cxi provider", have, chain, f"{whose} does not load {_LIBCXI}")
-
-    @staticmethod
-    def _marked(plan: _Plan, chain: Sequence[str]) -> tuple[str, ...]:
-        """Return a chain that says of each bound library that it is the host's."""
-        return tuple(f"{name} (host)" if name in plan.paths else name for name in chain)
+            return
+        parts = (self._settings.library_path or "").split(":")
+        own = [part for part in parts if part not in {"", ENGINE_LIBRARIES, PRIVATE}]
+        reason = "the host's libraries are found first; the rest is what the container has there already"
+        yield Variable("LD_LIBRARY_PATH", ":".join([PRIVATE, *own]), reason)
+        if PROVIDER_NAME in plan.paths:
+            yield Variable(PROVIDER_PATH, f"{PRIVATE}/libfabric", "libfabric looks for its providers there")
 
 
-def _offer(entry: Entry, entries: Sequence[Entry]) -> dict[str, str]:
-    """Return the paths that the host has for names: those of a libfabric's closure first, then of the other entries."""
-    offer = {name: path for name, path in entry.closure.items() if path is not None}
-    for other in entries:
-        if other.role != "libfabric":
-            for name, path in other.closure.items():
-                if path is not None:
-                    offer.setdefault(name, path)
-        if other.role == "libcxi":
-            offer.setdefault(_LIBCXI, other.path)
-    return offer
+def _of_c_library(loaded: LoadedObject | None) -> bool:
+    return loaded is not None and _is_private(loaded.facts)
 
 
-def _of_c_library(path: str) -> bool:
-    return path.rpartition("/")[2].startswith(_C_LIBRARY)
-
-
-def _is_broken(outcome: LoadOutcome, name: str) -> bool:
-    """Whether a file was found for a name, and is none that can be loaded."""
-    return not all(error.startswith(f"{name}: cannot open shared object file: No such") for error in outcome.errors)
-
-
-def _is_bound(path: str) -> bool:
-    return path.startswith(f"{PRIVATE}/")
-
-
-def _name_of(path: str, loaded: LoadedObject | None) -> str:
-    return (loaded.facts.soname if loaded else None) or path.rpartition("/")[2]
-
-
-def _by_number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) if part.isdigit() else -1 for part in version.rpartition("_")[2].split("."))
+def _is_private(facts: ElfFacts) -> bool:
+    return _PRIVATE_VERSION in facts.version_definitions or any(
+        need.name == _PRIVATE_VERSION for need in facts.version_needs
+    )

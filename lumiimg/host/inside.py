@@ -33,7 +33,7 @@ class BindSpec:
     target: str
 
     def __str__(self) -> str:
-        escaped = [re.sub(r"([,:\\])", r"\\\1", path) for path in (self.source, self.target)]
+        escaped = [re.sub(r"([,:])", r"\\\1", path) for path in (self.source, self.target)]
         return escaped[0] if self.source == self.target else ":".join(escaped)
 
 
@@ -70,7 +70,7 @@ def parse_binds(text: str) -> tuple[BindSpec, ...]:
 
 
 def _parse_bind(part: str, text: str) -> BindSpec:
-    source, *rest = (re.sub(r"\\([,:\\])", r"\1", field) for field in _UNESCAPED[":"].split(part))
+    source, *rest = (re.sub(r"\\([,:])", r"\1", field) for field in _UNESCAPED[":"].split(part))
     if len(rest) > 2:
         raise BadInputError("more than SRC:DST:OPTIONS", where=f"--bind {text}")
     if len(rest) == 2 and "image-src=" in rest[1]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject
+    from lumiimg.host.attempt import Trial
 
 PRIVATE = "/opt/lumiimg/host"
 """Where the host's libraries are put in the container: a folder that nothing else uses, in front of LD_LIBRARY_PATH."""
@@ -57,6 +58,8 @@ class Refusal:
     chain: tuple[str, ...]
     words: str
     """What ld.so would print."""
+    of_host: bool = False
+    """Whether a library of the host is what cannot be loaded."""
 
     def __str__(self) -> str:
         return f"{' -> '.join(self.chain)} needs {self.need}; {self.have}"
@@ -79,10 +82,13 @@ class Manifest:
     binds: tuple[Bind, ...] = ()
     variables: tuple[Variable, ...] = ()
     loaded: tuple[Loaded, ...] = ()
-    """What the loader would have in the process of RCCL and its plugin, in its order."""
+    """What the loader would have in the process of RCCL and its plugin, in its order; as far as the last attempt came,
+    where nothing loads."""
     refusals: tuple[Refusal, ...] = ()
     """Of the attempts that do not work, in the order in which they were made."""
     host_has_fabric: bool = True
     """Whether the snapshot has a libfabric with the cxi provider at all."""
+    trial: Trial | None = None
+    """The process itself, to ask it more; None where nothing loads."""
     notes: tuple[str, ...] = ()
     """What is worth knowing and changes nothing: two copies of a library, what an engine must be allowed to do."""

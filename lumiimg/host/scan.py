@@ -112,7 +112,13 @@ def fabric_entry(snapshot: Snapshot) -> Entry | None:
     The provider cxi is a part of libfabric as a rule; where it is a file of its own, that one needs libcxi.
     """
     loads = [entry for entry in snapshot.entries if not entry.errors]
-    providers = any(e.role == "libfabric-provider" and e.closure.get(CXI_LIBRARY) for e in loads)
+    # libfabric opens its providers: alone, one need not find the libfabric that it belongs to
+    providers = any(
+        entry.role == "libfabric-provider"
+        and entry.closure.get(CXI_LIBRARY)
+        and all(error.startswith("libfabric.so.1: ") for error in entry.errors)
+        for entry in snapshot.entries
+    )
     libfabrics = [entry for entry in loads if entry.role == "libfabric"]
     own = next((entry for entry in libfabrics if entry.closure.get(CXI_LIBRARY)), None)
     return own or (libfabrics[0] if libfabrics and providers else None)

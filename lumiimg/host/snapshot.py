@@ -247,6 +247,11 @@ def _check(snapshot: Snapshot) -> None:
     if not snapshot.system_directories or not all(d.startswith("/") for d in snapshot.system_directories):
         raise FormError("system_directories", "should be absolute paths, one at least")
     _check_path("loader", snapshot.loader)
+    for key, text in _texts(snapshot):
+        try:
+            os.fsencode(text)
+        except UnicodeEncodeError as error:
+            raise FormError(key, "holds a character that no path has") from error
     for index, library in enumerate(snapshot.libraries):
         key = f"libraries[{index}]"
         if not _SHA256.fullmatch(library.sha256):
@@ -274,6 +279,18 @@ def _check(snapshot: Snapshot) -> None:
     for index, entry in enumerate(snapshot.entries):
         if not root.is_file(entry.path):
             raise FormError(f"entries[{index}].path", "leads to no recorded library")
+
+
+def _texts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield key and text of all that is looked up as a path, or followed to one."""
+    yield from ((f"links.{path}", text) for path, text in snapshot.links.items())
+    yield from (("system_directories", path) for path in snapshot.system_directories)
+    yield from ((f"cache.{name}", text) for name, path in snapshot.cache.items() for text in (name, path))
+    yield "library_path", snapshot.library_path or ""
+    for index, entry in enumerate(snapshot.entries):
+        for name, path in entry.closure.items():
+            yield f"entries[{index}].closure", name
+            yield f"entries[{index}].closure", path or ""
 
 
 def _recorded(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:

@@ -18,6 +18,7 @@ _OPENING = frozenset({"if", "case", "for", "while", "until", "{", "("})
 _CLOSING = frozenset({"fi", "esac", "done", "}", ")"})
 _MAX_NESTING = 32
 _MAX_VALUE = 1 << 16
+_MAX_TOTAL, _MAX_VARIABLES = 1 << 20, 10_000
 _SHOWN_CHARACTERS = 80
 
 
@@ -32,6 +33,8 @@ class Environment:
     variables: dict[str, str] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
     warnings: list[str] = field(default_factory=list)
+    _total: int = 0
+    """Characters of all values."""
 
     def read(self, text: str, where: str) -> None:
         """Read one script."""
@@ -63,12 +66,19 @@ class Environment:
         except _NotUnderstoodError:
             self._left_out(statement, where)
 
+    def _set(self, name: str, value: str) -> None:
+        total = self._total - len(self.variables.get(name, "")) + len(value)
+        if total > _MAX_TOTAL or len(self.variables) >= _MAX_VARIABLES:
+            raise _NotUnderstoodError
+        self._total = total
+        self.variables[name] = value
+
     def _word(self, text: str, position: int, *, exports: bool) -> int:
         """Read one `K=value` or, after export, one `K`; return where the next word starts."""
         assignment = _ASSIGNMENT.match(text, position)
         if assignment:
             value, end = self._value(text, assignment.end(), stop="", depth=0)
-            self.variables[assignment[1]] = value
+            self._set(assignment[1], value)
             name = assignment[1]
         else:
             bare = _NAME.match(text, position)
@@ -136,7 +146,7 @@ class Environment:
         if operator.endswith("+"):
             return (word if counts else ""), end
         if operator.endswith("=") and not counts:
-            self.variables[name] = word
+            self._set(name, word)
         return (value or "") if counts else word, end
 
     def _left_out(self, statement: str, where: str) -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.image.tree import Entry, FileKind, FileStat
 
@@ -30,8 +29,7 @@ _KIND_OF_FORMAT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FolderNode:
+class FolderNode(NamedTuple):
     """A file of the host, by a path none of whose parts below the root is a symlink."""
 
     path: str

@@ -186,17 +186,19 @@ class RootFileSystem:
 
     def _lookup(self, path: str, *, follow: bool = True) -> _Place:
         """Walk a path; a relative one starts at the root."""
-        if not _can_be_a_path(path):
+        longest_bytes = _path_bytes(path)
+        if not longest_bytes:
             raise _os_error(errno.ENOENT, path)
-        if len(os.fsencode(path)) > _MAX_PATH_BYTES:
+        if longest_bytes > _MAX_PATH_BYTES:
             raise _os_error(errno.ENAMETOOLONG, path)
         nodes: list[Node] = [self._tree.root]
+        kind = nodes[-1].kind
         names: list[str] = []
         todo = _components(path)
         links = 0
         while todo:
             name = todo.pop()
-            if nodes[-1].kind is not FileKind.DIRECTORY:
+            if kind is not FileKind.DIRECTORY:
                 raise _os_error(errno.ENOTDIR, path)
             if name in ("", "."):
                 continue
@@ -205,20 +207,24 @@ class RootFileSystem:
                     nodes.pop()
                     names.pop()
                 continue
-            if len(os.fsencode(name)) > _MAX_NAME_BYTES:
+            # in a short path no name is long
+            if longest_bytes > _MAX_NAME_BYTES and len(os.fsencode(name)) > _MAX_NAME_BYTES:
                 raise _os_error(errno.ENAMETOOLONG, path)
             node = self._tree.child(nodes[-1], name)
             if node is None:
                 raise _os_error(errno.ENOENT, path)
-            if node.kind is FileKind.SYMLINK and (follow or todo):
+            found = node.kind
+            if found is FileKind.SYMLINK and (follow or todo):
                 links += 1
                 if links > _MAX_LINKS:
                     raise _os_error(errno.ELOOP, path)
                 target = self._tree.link_target(node)
                 if not target:
                     raise _os_error(errno.ENOENT, path)
-                if len(os.fsencode(target)) > _MAX_PATH_BYTES:
+                target_bytes = len(os.fsencode(target))
+                if target_bytes > _MAX_PATH_BYTES:
                     raise _os_error(errno.ENAMETOOLONG, path)
+                longest_bytes = max(longest_bytes, target_bytes)
                 if target.startswith("/"):
                     del nodes[1:]
                     names.clear()
@@ -226,6 +232,7 @@ class RootFileSystem:
                 continue
             nodes.append(node)
             names.append(name)
+            kind = found
             if len(names) > _MAX_DEPTH:
                 raise _os_error(errno.ENAMETOOLONG, path)
         return _Place(tuple(nodes), tuple(names))
@@ -239,13 +246,12 @@ def _components(path: str) -> list[str]:
     return parts[::-1]
 
 
-def _can_be_a_path(path: str) -> bool:
-    """Tell whether text can be given to the kernel at all; what cannot names no file."""
+def _path_bytes(path: str) -> int:
+    """Return the length of a path as the kernel gets it; 0 for text that cannot be given to it: it names no file."""
     try:
-        os.fsencode(path)
+        return 0 if "\0" in path else len(os.fsencode(path))
     except UnicodeEncodeError:
-        return False
-    return bool(path) and "\0" not in path
+        return 0
 
 
 def _os_error(number: int, path: str) -> OSError:

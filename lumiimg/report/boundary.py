@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.check.boundary import by_number
-from lumiimg.check.remedies import remedies
-from lumiimg.errors import ExitCode, one_line
+from lumiimg.check.boundary import Outcome
+from lumiimg.elf.version_check import numbers_of
+from lumiimg.errors import one_line
 from lumiimg.host.manifest import Fabric
 from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from lumiimg.host.manifest import Loaded, Refusal
 
 SCHEMA = 1
-_SEVERITIES = {"ok": "ok", "refused": "problem", "unknown": "unknown"}
+_SEVERITIES = {Outcome.OK: "ok", Outcome.REFUSED: "problem", Outcome.UNKNOWN: "unknown"}
+_STYLES = {Outcome.OK: "bold green", Outcome.REFUSED: "bold red", Outcome.UNKNOWN: "bold yellow"}
 _SHOWN_MARGINS = 8
 _LOADERS = ("ld-linux", "ld64.")
 
@@ -31,7 +32,7 @@ def to_json(boundary: Boundary) -> dict[str, Any]:
         "schema": SCHEMA,
         "image": boundary.image,
         "host": boundary.host,
-        "decision": {ExitCode.GOOD: "ok", ExitCode.NO: "refused"}.get(boundary.exit_code, "undecided"),
+        "decision": boundary.decision.value,
         "fabric": boundary.fabric.value,
         "plugin": boundary.static.path.plugin,
         "torch": boundary.torch,
@@ -39,7 +40,7 @@ def to_json(boundary: Boundary) -> dict[str, Any]:
         "rules": [
             {
                 "id": rule.id,
-                "outcome": rule.outcome,
+                "outcome": rule.outcome.value,
                 "need": rule.need,
                 "have": rule.have,
                 "because": rule.because,
@@ -48,7 +49,7 @@ def to_json(boundary: Boundary) -> dict[str, Any]:
             for rule in boundary.rules
         ],
         "nearest": None,
-        "remedies": list(remedies(boundary)),
+        "remedies": list(boundary.remedies),
         "loaded": [
             {"name": item.object.name, "path": item.object.path, "host_path": item.host_path}
             for item in boundary.loaded
@@ -72,20 +73,20 @@ def to_json(boundary: Boundary) -> dict[str, Any]:
 def print_boundary(boundary: Boundary, *, verbose: bool, stderr: bool) -> None:
     """Print the account for a person."""
     out = console(stderr=stderr)
-    style = {ExitCode.GOOD: "bold green", ExitCode.NO: "bold red"}.get(boundary.exit_code, "bold yellow")
-    out.print(f"{one_line(boundary.image)}: {_sentence(boundary)}", style=style, soft_wrap=True)
+    style = _STYLES[boundary.decision]
+    out.print(f"{one_line(boundary.image)}: {one_line(_sentence(boundary))}", style=style, soft_wrap=True)
     out.print(f"    {_sides_line(boundary)}", style="dim", soft_wrap=True)
     out.print()
     if boundary.loaded:
         _print_path(out, boundary)
     for rule in boundary.rules:
-        if rule.outcome != "ok":
+        if rule.outcome is not Outcome.OK:
             _print_mark(out, _SEVERITIES[rule.outcome], f"needs {rule.need}: {rule.have}  [{rule.id}]")
             out.print(f"    {one_line(rule.because)}", soft_wrap=True)
     _print_margins(out, boundary.margins, verbose=verbose)
     for note in boundary.manifest.notes if boundary.manifest else ():
         _print_mark(out, "unknown", note)
-    for remedy in remedies(boundary):
+    for remedy in boundary.remedies:
         out.print(f"    do:  {one_line(remedy)}", soft_wrap=True)
 
 
@@ -93,25 +94,27 @@ def print_refusals(boundary: Boundary) -> None:
     """Print on standard error why no set of binds loads, attempt by attempt, and what to do."""
     out = console(stderr=True)
     manifest = boundary.manifest
-    if manifest is not None and manifest.host_has_fabric:
-        what, style = f"REFUSED: no set of binds of {boundary.host} loads", "bold red"
+    if manifest is None:
+        first = next((finding.summary for finding in boundary.static.findings.found), "there is no loader in it")
+        what = f"CANNOT TELL: {first}"
+    elif manifest.host_has_fabric:
+        what = f"REFUSED: no set of binds of {boundary.host} loads"
     else:
-        what, style = (
-            f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider",
-            "bold yellow",
-        )
-    out.print(f"{one_line(boundary.image)}: {one_line(what)}", style=style, soft_wrap=True)
+        what = f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider"
+    out.print(f"{one_line(boundary.image)}: {one_line(what)}", style=_STYLES[boundary.decision], soft_wrap=True)
     for refusal in manifest.refusals if manifest else ():
         _print_refusal(out, refusal)
-    for remedy in remedies(boundary):
+    for remedy in boundary.remedies:
         out.print(f"    do:  {one_line(remedy)}", soft_wrap=True)
 
 
-def print_undecided(boundary: Boundary) -> None:
-    """Print why nothing can be said."""
+def print_doubts(boundary: Boundary) -> None:
+    """Print on standard error what stands against RCCL's using what is bound."""
     out = console(stderr=True)
-    first = next((finding.summary for finding in boundary.static.findings.found), "there is no loader in it")
-    out.print(f"{one_line(boundary.image)}: CANNOT TELL: {one_line(first)}", style="bold yellow", soft_wrap=True)
+    for rule in boundary.rules:
+        if rule.outcome is not Outcome.OK:
+            text = f"these binds load, but RCCL would not use them: {rule.need} is needed, {rule.have}"
+            _print_mark(out, _SEVERITIES[rule.outcome], text)
 
 
 def _print_refusal(out: Console, refusal: Refusal) -> None:
@@ -125,14 +128,16 @@ def _print_mark(out: Console, severity: str, text: str) -> None:
 
 
 def _sentence(boundary: Boundary) -> str:
-    if boundary.exit_code is ExitCode.NO:
-        refused = [rule for rule in boundary.rules if rule.outcome == "refused"]
+    if boundary.decision is Outcome.REFUSED:
+        refused = [rule for rule in boundary.rules if rule.outcome is Outcome.REFUSED]
         # of several attempts, the one that the C library ends is the one that no bind can mend
         rule = next((rule for rule in refused if rule.id == "glibc-gate"), refused[-1])
         return f"REFUSED: {rule.need} is needed, {rule.have}"
-    if boundary.exit_code is ExitCode.UNDECIDED:
-        if boundary.host:
+    if boundary.decision is Outcome.UNKNOWN:
+        if boundary.manifest is not None and not boundary.manifest.host_has_fabric:
             return f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider"
+        if boundary.host:
+            return "CANNOT TELL: " + next((f.summary for f in boundary.static.findings.found), "it has no loader")
         return "CANNOT TELL from the image alone what the fabric path gets (a host snapshot would: --host)"
     if boundary.fabric is Fabric.BUNDLED:
         return f"no obstacle found: it brings its own fabric libraries, and needs none of {boundary.host}"
@@ -190,8 +195,10 @@ def _print_margins(out: Console, margins: Sequence[Margin], *, verbose: bool) ->
         ]
         left = f"; {_left(margin)}" if _left(margin) else ""
         out.print(
-            f"    {one_line(sides[0])} needs {margin.family}_{margin.need} of {one_line(sides[1])}: "
-            f"it has up to {margin.family}_{margin.have}{left}",
+            one_line(
+                f"    {sides[0]} needs {margin.family}_{margin.need} of {sides[1]}: "
+                f"it has up to {margin.family}_{margin.have}{left}"
+            ),
             soft_wrap=True,
         )
     gates = [margin for margin in chosen if margin.provider.startswith("libc.so.") and margin.of_host]
@@ -211,14 +218,14 @@ def _tightest(margins: Sequence[Margin]) -> Iterator[Margin]:
         key = (margin.provider, margin.family)
         if margin.provider.startswith(_LOADERS):
             continue  # of one build with the C library, which has a line of its own
-        if margin.crosses and (key not in best or by_number(margin.need) > by_number(best[key].need)):
+        if margin.crosses and (key not in best or numbers_of(margin.need) > numbers_of(best[key].need)):
             best[key] = margin
     yield from best.values()
 
 
 def _left(margin: Margin) -> str:
     """Return how many minor versions are left, where both are of one major."""
-    need, have = by_number(margin.need), by_number(margin.have)
+    need, have = numbers_of(margin.need), numbers_of(margin.have)
     if len(need) != 2 or len(have) != 2 or need[0] != have[0]:
         return ""
     left = have[1] - need[1]

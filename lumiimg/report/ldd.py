@@ -30,9 +30,10 @@ _RULES = {
 }
 
 
-def to_json(outcomes: Mapping[str, LoadOutcome]) -> dict[str, Any]:
-    """Return the answer as JSON data (schema 1)."""
-    return {"schema": SCHEMA, "files": {path: _outcome_data(outcome) for path, outcome in outcomes.items()}}
+def to_json(outcomes: Mapping[str, LoadOutcome], undecided: str | None) -> dict[str, Any]:
+    """Return the answer as JSON data (schema 1); `undecided` says why there is none, and is not there otherwise."""
+    files = {path: _outcome_data(outcome) for path, outcome in outcomes.items()}
+    return {"schema": SCHEMA, "files": files, **({"undecided": undecided} if undecided else {})}
 
 
 def _outcome_data(outcome: LoadOutcome) -> dict[str, Any]:

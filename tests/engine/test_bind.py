@@ -141,4 +141,5 @@ def test_ldd_says_what_ldd_in_the_container_says(engine: Engine, with_plugin: Pa
     for file in files:
         printed = inside(engine, with_plugin, "ldd", file)
         pairs = dict(line.split(" (0x")[0].strip().split(" => ") for line in printed.splitlines() if " => " in line)
+        assert "libc.so.6" in pairs
         assert pairs.items() <= answer.data["files"][file]["closure"].items()

@@ -63,7 +63,7 @@ def c_library(root: Path, newest_minor: int) -> Path:
         "-Wl,-soname,ld-linux-x86-64.so.2",
         source=f'const char banner[] = "{banner}"; const char dirs[] = "/lib64/\\0/usr/lib64/\\0";',
     )
-    versions = ("GLIBC_2.2.5", *(f"GLIBC_2.{minor}" for minor in range(14, newest_minor + 1)))
+    versions = ("GLIBC_2.2.5", *(f"GLIBC_2.{minor}" for minor in range(14, newest_minor + 1)), "GLIBC_PRIVATE")
     return versioned(root / "lib64/libc.so.6", defines=versions)
 
 
@@ -96,6 +96,7 @@ def image(root: Path, *, glibc: int = 41, fabric: str = "FABRIC_1.3", plugin: bo
     libc = c_library(root, glibc)
     environment = root / ".singularity.d/env"
     environment.mkdir(parents=True)
+    (environment / "99-base.sh").touch()
     (environment / "90-environment.sh").write_text("export LD_LIBRARY_PATH=/opt/rocm/lib\n")
     (root / "etc").mkdir()
     library(root / "opt/rocm/lib/librccl.so.1", libc, source=RCCL)

@@ -127,7 +127,7 @@ def test_content_is_what_unsquashfs_takes_out(squash: dict[str, Path], tmp_path:
     needs("unsquashfs")
     for compression in squash.keys() & set(_READ):
         out = tmp_path / compression
-        command = [
+        command: list[str | Path] = [
             "unsquashfs",
             "-no-progress",
             "-quiet",

@@ -43,6 +43,7 @@ def test_the_answer_for_this_machine_is_that_of_its_ld_so(capsys: Capture) -> No
     assert code == 0
     for path in files:
         printed = ask_loader(Path(path)).printed
+        assert "libc.so.6" in printed
         assert {n: p for n, p in printed.items() if not n.startswith("/")}.items() <= found[path]["closure"].items()
         assert found[path]["errors"] == found[path]["missing_versions"] == []
 
@@ -147,6 +148,10 @@ def test_musl_cannot_be_decided(tmp_path: Path, capsys: Capture) -> None:
     library(tmp_path / "usr/lib/liba.so")
     assert main(["ldd", str(tmp_path), "/usr/lib/liba.so"]) == 3
     assert "CANNOT TELL: this image has musl" in capsys.readouterr().out
+    assert main(["ldd", str(tmp_path), "--all", "--json"]) == 3
+    data = json.loads(capsys.readouterr().out)
+    assert data["files"] == {}
+    assert "musl" in data["undecided"]
 
 
 def test_binds_are_read_as_engines_read_them() -> None:

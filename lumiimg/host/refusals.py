@@ -1,0 +1,120 @@
+"""Why an attempt fails, in the words of the loader and with the numbers of both sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.files import Files
+from lumiimg.elf.version_check import numbers_of
+from lumiimg.host.manifest import PRIVATE, Loaded, Refusal
+from lumiimg.host.provider import LIBCXI, LIBFABRIC
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumiimg.elf.files import Native
+    from lumiimg.elf.objects import LoadedObject, MissingLibrary, MissingVersion
+    from lumiimg.host.attempt import Plan, Trial
+    from lumiimg.image import RootFileSystem
+
+_MACHINES = {62: "x86-64", 183: "aarch64", 21: "ppc64le"}
+
+
+class RefusedError(Exception):
+    """An attempt that cannot be mended; caught by the solver, which tries the next."""
+
+    def __init__(self, refusal: Refusal, loaded: tuple[Loaded, ...] = ()) -> None:
+        self.refusal = refusal
+        self.loaded = loaded
+        super().__init__(str(refusal))
+
+
+def missing(plan: Plan, trial: Trial, lacking: MissingLibrary) -> RefusedError:
+    """Return the refusal of a library that is on neither side."""
+    have = "neither the image nor the host's closure has it" if plan.of_host else "the image has none"
+    words = next((error for error in trial.outcome.errors if lacking.name in error), lacking.name)
+    return _refused(plan, trial, lacking.name, lacking.name, have, lacking.chain[:-1] or lacking.chain, words)
+
+
+def too_old(plan: Plan, trial: Trial, version: MissingVersion) -> RefusedError:
+    """Return the refusal of a library that lacks a version which another one needs."""
+    provider, requirer = trial.process.find(version.provider), trial.process.find(version.required_by)
+    stem = version.version.rpartition("_")[0] + "_"
+    defined = provider.facts.version_definitions if provider else ()
+    newest = max((name for name in defined if name.startswith(stem)), key=numbers_of, default=None)
+    of_host = trial.host_path(plan, version.provider)
+    whose = f"the host's {of_host}" if of_host else f"the image's {version.provider}"
+    have = f"{whose} has {f'up to {newest}' if newest else 'no version of that name'}"
+    need = f"{version.version} of {name_of(version.provider, provider)}"
+    chain = requirer.chain if requirer else (version.required_by,)
+    return _refused(plan, trial, version.required_by, need, have, chain, str(version))
+
+
+def too_many(plan: Plan, trial: Trial, rounds: int) -> RefusedError:
+    """Return the refusal of a host whose libraries need each other in more rounds than any real ones."""
+    have = f"after {rounds} rounds of adding what is missing there is still more: that is where the search ends"
+    words = trial.outcome.errors[0] if trial.outcome.errors else "nothing is loaded"
+    return _refused(plan, trial, plan.attempt, "a closure that ends", have, (plan.attempt,), words)
+
+
+def cannot_load(plan: Plan, trial: Trial) -> RefusedError:
+    """Return the refusal of anything else: the first version that is lacking, or the loader's first words."""
+    if trial.outcome.missing_versions:
+        return too_old(plan, trial, trial.outcome.missing_versions[0])
+    words = trial.outcome.errors[0] if trial.outcome.errors else "nothing is loaded"
+    library = words.partition(":")[0]
+    found = trial.process.find(library)
+    chain = found.chain if found else (library,)
+    return _refused(plan, trial, library, "a file that ld.so takes", f"it does not take {library}", chain, words)
+
+
+def no_provider(plan: Plan, trial: Trial) -> RefusedError:
+    """Return the refusal of a libfabric that loads, and knows nothing of Slingshot."""
+    libfabric, opened = trial.process.find(LIBFABRIC), trial.outcome.root
+    whose = libfabric.path if libfabric else (opened.path if opened else "the plugin")
+    have = f"{whose} was built without it" if libfabric else f"{whose} does not use libfabric"
+    chain = libfabric.chain if libfabric else (whose,)
+    words = f"{whose} does not load {LIBCXI}, and no provider that does is beside it"
+    return _refused(plan, trial, whose, "the cxi provider", have, chain, words)
+
+
+def passed_over(plan: Plan, trial: Trial) -> RefusedError:
+    """Return the refusal of a bind that the process passes over: a DT_RPATH comes before LD_LIBRARY_PATH."""
+    libfabric = trial.process.find(LIBFABRIC)
+    path = libfabric.path if libfabric else "another one"
+    rule = f" by {libfabric.found_by.value}" if libfabric else ""
+    chain = libfabric.chain if libfabric else ()
+    words = f"{path} is found{rule}, which comes before LD_LIBRARY_PATH"
+    return _refused(plan, trial, path, "the host's libfabric", f"the process takes {path} instead", chain, words)
+
+
+def no_target(plan: Plan, error: OSError) -> RefusedError:
+    """Return the refusal of an image in which the private folder cannot be made."""
+    words = f"{PRIVATE}: {error.strerror}"
+    have = f"in this image that cannot be: {error.strerror}"
+    return RefusedError(Refusal(plan.attempt, PRIVATE, f"the folder {PRIVATE}", have, (PRIVATE,), words, plan.of_host))
+
+
+def check_machine(root: RootFileSystem, start: str, native: Native, plan: Plan) -> None:
+    """Raise RefusedError where a plan would bind libraries of another kind of machine."""
+    own = Files(root).native_of(start)
+    if plan.paths and own is not None and own.machine != native.machine:
+        have, need = (_MACHINES.get(kind.machine, str(kind.machine)) for kind in (native, own))
+        words = f"{start} is for {need}, the libraries of the host are for {have}"
+        raise RefusedError(
+            Refusal(plan.attempt, start, f"libraries for {need}", f"the host's are for {have}", (start,), words, True)
+        )
+
+
+def name_of(path: str, loaded: LoadedObject | None) -> str:
+    """Return the name by which a library is needed: its soname, else its file's."""
+    return (loaded.facts.soname if loaded else None) or path.rpartition("/")[2]
+
+
+def _refused(
+    plan: Plan, trial: Trial, library: str, need: str, have: str, chain: Sequence[str], words: str
+) -> RefusedError:
+    marked = tuple(f"{name} (host)" if name in plan.paths else name for name in chain)
+    of_host = any(name in plan.paths for name in chain) or library in plan.paths
+    loaded = tuple(Loaded(item, trial.host_path(plan, item.path)) for item in trial.objects)
+    return RefusedError(Refusal(plan.attempt, library, need, have, marked, words, of_host), loaded)

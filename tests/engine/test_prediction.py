@@ -1,0 +1,666 @@
+"""Prediction against reality: what the model says of a situation is what the loader, the handshake and RCCL then do.
+
+Each situation is made in a folder image of its own: a clone of the image with the stand-in plugin on real libfabric,
+whose files are hard links, so that it costs a tenth of a second. The same files, binds and variables are given to the
+model (`lumiimg check --level static`, `lumiimg ldd`) and to the container (`ld.so --list`, the handshake's dlopen,
+RCCL 2.13.4). What the cases expect is what really happens: both sides are held to it, word for word.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.build.workspace import remove_tree
+from lumiimg.check.probes import Event, read_events
+from lumiimg.errors import ExitCode
+from lumiimg.image import open_image
+from tests.engine.conftest import Result, lumiimg
+from tests.tools import needs
+from tests.unit.elf_builder import library
+from tests.unit.fabric_builder import versioned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from lumiimg.engine.engine import Engine
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+
+LIB = "/usr/lib/x86_64-linux-gnu"
+CACHED = "/lib/x86_64-linux-gnu"
+"""The same folder as the loader's cache has it."""
+FOLDER = "/opt/aws-ofi-nccl/lib"
+PLUGIN = f"{FOLDER}/librccl-net.so"
+NAMES = ("librccl-net.so", "libnccl-net.so", "librccl-net-ofi.so", "libnccl-net-ofi.so")
+FABRIC = f"{LIB}/libfabric.so.1"
+FABRIC_VERSIONS = tuple(f"FABRIC_1.{minor}" for minor in range(9))
+RCCL = f"{LIB}/librccl.so.1"
+HANDSHAKE = "/opt/lumiimg/netprobe/bin/handshake"
+RCCLPROBE = "/opt/lumiimg/netprobe/bin/rcclprobe"
+SYMBOL = "int ncclNetPlugin_v6;"
+CUT_BYTES = 20_000
+BUS_ERROR = 128 + 7
+
+GONE = "cannot open shared object file: No such file or directory"
+ABSENT = f"librccl-net.so: {GONE}"
+HOST = "plugin.needs-host"
+NO_STACK = "cannot enable executable stack as shared object requires: Invalid argument"
+NOT_FOUND_LINE = re.compile(r"NET/Plugin : No plugin found \((.*)\), using internal implementation")
+LISTED_LINE = re.compile(r"^\t(\S+) => (.+?)(?: \(0x[0-9a-f]+\))?$", re.MULTILINE)
+
+# three questions to one container, one after the other
+QUESTIONS = f"""\
+exec 2>&1
+echo "@question list"; /lib64/ld-linux-x86-64.so.2 --list "$1"; echo "@code $?"
+echo "@question handshake"; {HANDSHAKE} "$2"; echo "@code $?"
+echo "@question rccl"; NCCL_DEBUG=INFO {RCCLPROBE} {RCCL}; echo "@code $?"
+"""
+
+
+# -- a situation, and what happens in it --
+
+
+@dataclass
+class Situation:
+    """A folder image that may be spoiled, and how a container is started from it."""
+
+    root: Path
+    outside: Path
+    """For files that are not in the image."""
+    binds: list[tuple[Path, str]] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+
+    def at(self, path: str) -> Path:
+        return self.root / path[1:]
+
+    def drop(self, *paths: str) -> None:
+        for path in paths:
+            self.at(path).unlink()
+
+    def new(self, path: str) -> Path:
+        """Return where a new file goes; what was there is not written to: it is a file of other clones too."""
+        place = self.at(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        return place
+
+    def own(self, path: str = PLUGIN) -> Path:
+        """Make a file one of this clone alone."""
+        data = self.at(path).read_bytes()
+        place = self.new(path)
+        place.write_bytes(data)
+        return place
+
+    def patch(self, path: str, *words: str) -> None:
+        subprocess.run(["patchelf", *words, self.own(path)], check=True)
+
+    def move(self, path: str, folder: str) -> None:
+        """Move a library with all the names that begin with its name."""
+        self.at(folder).mkdir(parents=True, exist_ok=True)
+        source = self.at(path)
+        for file in sorted(source.parent.glob(f"{source.name}*")):
+            file.rename(self.at(folder) / file.name)
+
+    def resolved(self, path: str) -> str:
+        """Return the path as the kernel shows it; the last name may be one that only a bind brings."""
+        folder, _, name = path.rpartition("/")
+        with open_image(self.root) as image:
+            return image.root.resolve(path) if image.root.exists(path) else f"{image.root.resolve(folder)}/{name}"
+
+    def place(self) -> None:
+        """Put what is bound into the image: it is the same to the loader, and `check` is asked about an image alone."""
+        for source, target in self.binds:
+            shutil.copy(source, self.new(self.resolved(target)))
+
+    def ldd(self, *files: str) -> Result:
+        binds = [word for source, target in self.binds for word in ("--bind", f"{source}:{target}")]
+        variables = [word for name, value in self.env.items() for word in ("--env", f"{name}={value}")]
+        return lumiimg("ldd", self.root, *files, *binds, *variables, "--json")
+
+    def check(self, engine: Engine) -> Result:
+        return lumiimg("check", self.root, "--level", "static", "--json", env=self.variables(engine))
+
+    def variables(self, engine: Engine) -> dict[str, str]:
+        return {f"{engine.prefix}ENV_{name}": value for name, value in self.env.items()}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one program in the container printed, and how it ended."""
+
+    code: int
+    text: str
+    events: tuple[Event, ...]
+
+    @property
+    def opened(self) -> dict[str, str]:
+        return dict(next((event.values for event in self.events if event.topic == "dlopen"), {}))
+
+    @property
+    def mapped(self) -> set[str]:
+        """What was mapped when the plugin was open; the init of libfabric may load more."""
+        topics = [event.topic for event in self.events]
+        end = topics.index("symbol") if "symbol" in topics else len(topics)
+        return {event.values["path"] for event in self.events[:end] if event.topic == "mapped"}
+
+
+@dataclass(frozen=True)
+class Reality:
+    list: Told
+    handshake: Told
+    rccl: Told
+
+
+def happens(engine: Engine, situation: Situation, file: str, name: str) -> Reality:
+    """Start one container: ld.so is asked about a file, the handshake about a name, RCCL about what it finds itself."""
+    binds = [word for source, target in situation.binds for word in ("--bind", f"{source}:{target}")]
+    done = subprocess.run(
+        [engine.path, "--silent", "exec", *binds, situation.root, "sh", "-c", QUESTIONS, "sh", file, name],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | situation.variables(engine),
+    )
+    told: dict[str, Told] = {}
+    for part in done.stdout.split("@question ")[1:]:
+        question, _, rest = part.partition("\n")
+        text, _, code = rest.rpartition("@code ")
+        told[question] = Told(int(code), text, read_events(text))
+    assert set(told) == {"list", "handshake", "rccl"}, done.stdout + done.stderr
+    return Reality(**told)
+
+
+# -- the situations --
+
+
+def no_plugin(it: Situation) -> None:
+    it.drop(*(f"{folder}/{name}" for folder in (LIB, FOLDER) for name in NAMES))
+
+
+def only_the_file(it: Situation) -> None:
+    """Leave the plugin without its other names, those in the loader's own folder among them."""
+    it.drop(*(f"{LIB}/{name}" for name in NAMES), *(f"{FOLDER}/{name}" for name in NAMES[1:]))
+
+
+def in_another_folder(it: Situation) -> None:
+    only_the_file(it)
+    it.move(PLUGIN, "/opt/other")
+
+
+def on_ld_library_path_only(it: Situation) -> None:
+    in_another_folder(it)
+    it.env["LD_LIBRARY_PATH"] = "/opt/other"
+
+
+def other_name(it: Situation) -> None:
+    only_the_file(it)
+    it.at(PLUGIN).rename(it.at(f"{FOLDER}/libnccl-net.so"))
+
+
+def needs_hwloc(it: Situation) -> None:
+    it.patch(PLUGIN, "--add-needed", "libhwloc.so.15")
+
+
+def host_libfabric_without_its_libcxi(it: Situation) -> None:
+    """The image's own stands for the host's: told to need libcxi, as one with the provider does."""
+    fabric = it.outside / "libfabric.so.1"
+    shutil.copy(it.at(FABRIC), fabric)
+    subprocess.run(["patchelf", "--add-needed", "libcxi.so.1", fabric], check=True)
+    it.binds.append((fabric, FABRIC))
+
+
+def host_libcxi_without_its_json(it: Situation) -> None:
+    host_libfabric_without_its_libcxi(it)
+    json = versioned(it.outside / "libjson-c.so.5", defines=("JSONC_0.14",))
+    cxi = versioned(it.outside / "libcxi.so.1", defines=("LIBCXI_1.5",), needs={json: ("JSONC_0.14",)})
+    it.binds.append((cxi, f"{LIB}/libcxi.so.1"))
+
+
+def host_libfabric_with_all(it: Situation) -> None:
+    host_libcxi_without_its_json(it)
+    it.binds.append((it.outside / "libjson-c.so.5", f"{LIB}/libjson-c.so.5"))
+
+
+def host_libfabric_that_needs(it: Situation, library_name: str, version: str) -> None:
+    newer = versioned(it.outside / "newer" / library_name, defines=(version,))
+    fabric = versioned(it.outside / "libfabric.so.1", defines=FABRIC_VERSIONS, needs={newer: (version,)})
+    it.binds.append((fabric, FABRIC))
+
+
+def host_libcxi_too_old(it: Situation) -> None:
+    host_libfabric_that_needs(it, "libcxi.so.1", "LIBCXI_1.4")
+    it.binds.append((versioned(it.outside / "libcxi.so.1", defines=("LIBCXI_1.0",)), f"{LIB}/libcxi.so.1"))
+
+
+def host_libfabric_too_old(it: Situation) -> None:
+    it.binds.append((versioned(it.outside / "libfabric.so.1", defines=FABRIC_VERSIONS[:-1]), FABRIC))
+
+
+def plugin_that_needs(it: Situation, library_name: str, version: str) -> None:
+    newer = versioned(it.outside / library_name, defines=(version,))
+    versioned(it.new(PLUGIN), needs={newer: (version,)}, source=SYMBOL)
+
+
+def for_newer_glibc_and_hwloc(it: Situation) -> None:
+    plugin_that_needs(it, "libc.so.6", "GLIBC_2.99")
+    needs_hwloc(it)
+
+
+def found_by_runpath(it: Situation) -> None:
+    it.move(FABRIC, "/opt/lf/lib")
+    it.patch(PLUGIN, "--set-rpath", "/opt/lf/lib")
+
+
+def found_by_origin(it: Situation) -> None:
+    it.move(FABRIC, "/opt/aws-ofi-nccl/fabric")
+    it.patch(PLUGIN, "--set-rpath", "$ORIGIN/../fabric")
+
+
+def runpath_of_the_plugin(it: Situation) -> None:
+    found_by_runpath(it)
+    it.patch("/opt/lf/lib/libfabric.so.1", "--add-needed", "libdeep.so.1")
+    library(it.new("/opt/lf/lib/libdeep.so.1"))
+
+
+def rpath_of_the_plugin(it: Situation) -> None:
+    runpath_of_the_plugin(it)
+    it.patch(PLUGIN, "--force-rpath", "--set-rpath", "/opt/lf/lib")
+
+
+def another_libfabric(it: Situation) -> None:
+    shutil.copy(it.at(FABRIC), it.new("/opt/lf/lib/libfabric.so.1"))
+    it.patch(PLUGIN, "--force-rpath", "--set-rpath", "/opt/lf/lib")
+
+
+def preloaded_libfabric(it: Situation) -> None:
+    shutil.copy(it.at(FABRIC), it.new("/opt/lf/lib/libfabric.so.1"))
+    it.env["LD_PRELOAD"] = "/opt/lf/lib/libfabric.so.1"
+
+
+def libfabric_for_a_better_cpu(it: Situation) -> None:
+    shutil.copy(it.at(FABRIC), it.new(f"{FOLDER}/glibc-hwcaps/x86-64-v2/libfabric.so.1"))
+
+
+def two_libfabrics(it: Situation) -> None:
+    """By its soname for the plugin, by its path for a library that comes after it."""
+    another_libfabric(it)
+    it.patch(PLUGIN, "--add-needed", "libuser.so")
+    library(it.new(f"{LIB}/libuser.so"))
+    it.patch(f"{LIB}/libuser.so", "--add-needed", FABRIC)
+
+
+def for_another_machine(it: Situation) -> None:
+    data = bytearray(it.at(PLUGIN).read_bytes())
+    data[18:20] = (183).to_bytes(2, "little")  # EM_AARCH64
+    it.new(PLUGIN).write_bytes(data)
+
+
+def cut(it: Situation) -> None:
+    """The dynamic section lies behind the end of the file: ld.so reads it, and dies."""
+    large = f"{SYMBOL} const char rest[1 << 18] = {{1}};"
+    os.truncate(library(it.new(PLUGIN), source=large), CUT_BYTES)
+
+
+def libfabric_cut(it: Situation) -> None:
+    os.truncate(it.own(it.resolved(FABRIC)), CUT_BYTES)
+
+
+def cut_in_data(it: Situation) -> None:
+    it.patch(PLUGIN, "--add-needed", "libtail.so")
+    tail = library(it.new(f"{LIB}/libtail.so"), source="char rest[1 << 18] = {1};")
+    os.truncate(tail, tail.stat().st_size // 2)
+
+
+def cut_behind_segments(it: Situation) -> None:
+    """No loader looks at section headers."""
+    plugin = it.own()
+    subprocess.run(["strip", "--strip-unneeded", plugin], check=True)
+    os.truncate(plugin, int.from_bytes(plugin.read_bytes()[40:48], "little"))  # e_shoff
+
+
+def git_lfs_pointer(it: Situation) -> None:
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 470000\n"
+    it.new(PLUGIN).write_text(text)
+
+
+def dangling(it: Situation) -> None:
+    it.new(PLUGIN).symlink_to("/opt/cray/librccl-net.so")
+
+
+def unreadable(it: Situation) -> None:
+    it.own().chmod(0)
+
+
+def unreadable_in_the_last_folder(it: Situation) -> None:
+    no_plugin(it)
+    library(it.new("/usr/lib/librccl-net.so"), source=SYMBOL).chmod(0)
+
+
+def undefined_symbol(it: Situation) -> None:
+    library(it.new(PLUGIN), source=f"{SYMBOL} int nowhere(void); int of(void) {{ return nowhere(); }}")
+
+
+def needs_executable_stack(it: Situation) -> None:
+    it.patch(PLUGIN, "--add-needed", "libstack.so")
+    library(it.new(f"{LIB}/libstack.so"), "-Wl,-z,execstack")
+
+
+def with_static_tls(path: Path, size_bytes: int) -> None:
+    source = f"{SYMBOL} __thread char block[{size_bytes}]; char *of_thread(void) {{ return block; }}"
+    library(path, "-ftls-model=initial-exec", source=source)
+
+
+def static_tls_that_fits(it: Situation) -> None:
+    it.patch(PLUGIN, "--add-needed", "libtls.so")
+    with_static_tls(it.new(f"{LIB}/libtls.so"), 256)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What really happens in a situation, and what a user must be told."""
+
+    make: Callable[[Situation], object]
+    words: str | None = None
+    """The first thing that dlopen complains of; None where it loads, or dies."""
+    dies: bool = False
+    """Of SIGBUS, in the loader."""
+    is_plugin: bool = True
+    """Whether RCCL takes what it loads."""
+    name: str = "librccl-net.so"
+    """What RCCL gives to dlopen."""
+    file: str = PLUGIN
+    """What ld.so is asked about."""
+    for_dlopen_only: bool = False
+    """Whether only a dlopen is refused: a program that needs the library would start, and ldd says so."""
+    foreign: bool = False
+    """Whether ldd looks at it with another loader than the container has: its own."""
+    cause: str = ""
+    """Under which id `check` tells what is wrong, where it is not `plugin.loads`."""
+
+    @property
+    def loads(self) -> bool:
+        return self.words is None and not self.dies
+
+    @property
+    def finding(self) -> str:
+        return self.cause or ("" if self.loads else "plugin.loads")
+
+
+CASES: dict[str, Case] = {
+    "nothing is wrong": Case(lambda _: None),
+    "no plugin": Case(no_plugin, ABSENT, cause="plugin.absent"),
+    "in a folder that is not searched": Case(in_another_folder, ABSENT, cause="plugin.not-on-path"),
+    "on LD_LIBRARY_PATH only": Case(on_ld_library_path_only, file="/opt/other/librccl-net.so"),
+    "under the name of another RCCL": Case(other_name, ABSENT, cause="plugin.other-name"),
+    "no libfabric": Case(lambda it: it.move(FABRIC, "/opt/nowhere"), f"libfabric.so.1: {GONE}", cause=HOST),
+    "no libhwloc": Case(needs_hwloc, f"libhwloc.so.15: {GONE}"),
+    "a library is missing by its path": Case(
+        lambda it: it.patch(PLUGIN, "--add-needed", "/opt/gone/libgone.so"), f"/opt/gone/libgone.so: {GONE}"
+    ),
+    "host libfabric without its libcxi": Case(host_libfabric_without_its_libcxi, f"libcxi.so.1: {GONE}", cause=HOST),
+    "host libcxi without its json-c": Case(host_libcxi_without_its_json, f"libjson-c.so.5: {GONE}", cause=HOST),
+    "host libfabric with all that it needs": Case(host_libfabric_with_all),
+    "host libcxi too old": Case(
+        host_libcxi_too_old,
+        f"{CACHED}/libcxi.so.1: version `LIBCXI_1.4' not found (required by {CACHED}/libfabric.so.1)",
+    ),
+    "host libfabric too old": Case(
+        host_libfabric_too_old, f"{CACHED}/libfabric.so.1: version `FABRIC_1.8' not found (required by {PLUGIN})"
+    ),
+    "host libfabric for a newer glibc": Case(
+        lambda it: host_libfabric_that_needs(it, "libc.so.6", "GLIBC_2.99"),
+        f"{CACHED}/libc.so.6: version `GLIBC_2.99' not found (required by {CACHED}/libfabric.so.1)",
+    ),
+    "plugin for a newer libfabric": Case(
+        lambda it: plugin_that_needs(it, "libfabric.so.1", "FABRIC_1.9"),
+        f"{CACHED}/libfabric.so.1: version `FABRIC_1.9' not found (required by {PLUGIN})",
+    ),
+    "plugin for a newer glibc": Case(
+        lambda it: plugin_that_needs(it, "libc.so.6", "GLIBC_2.99"),
+        f"{CACHED}/libc.so.6: version `GLIBC_2.99' not found (required by {PLUGIN})",
+    ),
+    "a library is missing and a version too": Case(for_newer_glibc_and_hwloc, f"libhwloc.so.15: {GONE}"),
+    "libfabric by RUNPATH only": Case(found_by_runpath),
+    "libfabric beside the plugin's folder, by $ORIGIN": Case(found_by_origin),
+    "what libfabric needs is on the plugin's RUNPATH": Case(runpath_of_the_plugin, f"libdeep.so.1: {GONE}"),
+    "what libfabric needs is on the plugin's RPATH": Case(rpath_of_the_plugin),
+    "another libfabric by RPATH": Case(another_libfabric),
+    "another libfabric by LD_PRELOAD": Case(preloaded_libfabric),
+    "another libfabric for a better CPU": Case(libfabric_for_a_better_cpu),
+    "two copies of libfabric": Case(two_libfabrics, cause="fabric.mixed"),
+    "for another machine": Case(for_another_machine, ABSENT, foreign=True, cause="plugin."),
+    "for 32 bits": Case(
+        lambda it: library(it.new(PLUGIN), "-m32", source=SYMBOL),
+        "librccl-net.so: wrong ELF class: ELFCLASS32",
+        foreign=True,
+    ),
+    "cut off at 20000 bytes": Case(cut, dies=True),
+    "libfabric cut off at 20000 bytes": Case(libfabric_cut, dies=True),
+    "cut off in data that nobody reads": Case(cut_in_data, cause="library.cut-off"),
+    "cut off behind its segments": Case(cut_behind_segments),
+    "cut off at 100 bytes": Case(lambda it: os.truncate(it.own(), 100), f"{PLUGIN}: cannot read file data"),
+    "empty": Case(lambda it: it.new(PLUGIN).write_bytes(b""), f"{PLUGIN}: file too short"),
+    "git-lfs pointer": Case(git_lfs_pointer, f"{PLUGIN}: invalid ELF header"),
+    "a word": Case(lambda it: it.new(PLUGIN).write_text("nothing\n"), f"{PLUGIN}: file too short"),
+    "a directory": Case(lambda it: it.new(PLUGIN).mkdir(), f"{PLUGIN}: cannot read file data: Is a directory"),
+    "a dangling link": Case(dangling, ABSENT, cause="plugin.dangling"),
+    "a loop of links": Case(
+        lambda it: it.new(PLUGIN).symlink_to("librccl-net.so"),
+        "librccl-net.so: cannot open shared object file: Too many levels of symbolic links",
+        cause="plugin.",
+    ),
+    "no plugin symbols": Case(
+        lambda it: library(it.new(PLUGIN), source="int nothing_of_interest;"), is_plugin=False, cause="plugin.api"
+    ),
+    "a symbol is nowhere": Case(
+        undefined_symbol, f"{PLUGIN}: undefined symbol: nowhere", for_dlopen_only=True, cause="plugin."
+    ),
+    "a program": Case(
+        lambda it: shutil.copy(it.at("/usr/bin/true"), it.new(PLUGIN)),
+        "librccl-net.so: cannot dynamically load position-independent executable",
+        for_dlopen_only=True,
+    ),
+    "linked with nodlopen": Case(
+        lambda it: library(it.new(PLUGIN), "-Wl,-z,nodlopen", source=SYMBOL),
+        "librccl-net.so: shared object cannot be dlopen()ed",
+        for_dlopen_only=True,
+    ),
+    "executable stack": Case(
+        lambda it: library(it.new(PLUGIN), "-Wl,-z,execstack", source=SYMBOL),
+        f"librccl-net.so: {NO_STACK}",
+        for_dlopen_only=True,
+    ),
+    "needs a library with an executable stack": Case(
+        needs_executable_stack, f"libstack.so: {NO_STACK}", for_dlopen_only=True
+    ),
+    "static TLS too big": Case(
+        lambda it: with_static_tls(it.new(PLUGIN), 1 << 16),
+        f"{PLUGIN}: cannot allocate memory in static TLS block",
+        for_dlopen_only=True,
+    ),
+    "static TLS that fits": Case(static_tls_that_fits),
+    "NCCL_NET_PLUGIN=ofi": Case(
+        lambda it: it.env.update(NCCL_NET_PLUGIN="ofi"), name="librccl-net-ofi.so", file=f"{FOLDER}/librccl-net-ofi.so"
+    ),
+    "NCCL_NET_PLUGIN is a path": Case(
+        lambda it: it.env.update(NCCL_NET_PLUGIN=PLUGIN),
+        f"librccl-net-{PLUGIN}.so: {GONE}",
+        name=f"librccl-net-{PLUGIN}.so",
+        for_dlopen_only=True,
+        cause="plugin.other-name",
+    ),
+    "NCCL_NET_PLUGIN=none": Case(
+        lambda it: it.env.update(NCCL_NET_PLUGIN="none"),
+        f"librccl-net-none.so: {GONE}",
+        name="librccl-net-none.so",
+        for_dlopen_only=True,
+        cause="plugin.other-name",
+    ),
+}
+if os.geteuid():  # root may read everything
+    CASES |= {
+        "unreadable": Case(unreadable, ABSENT, cause="plugin."),
+        "unreadable in the last folder": Case(
+            unreadable_in_the_last_folder,
+            "librccl-net.so: cannot open shared object file: Permission denied",
+            file="/usr/lib/librccl-net.so",
+            cause="plugin.",
+        ),
+    }
+
+"""Where the model is known to be wrong."""
+
+
+# -- the comparison --
+
+
+@pytest.fixture(scope="module")
+def sandbox(engine: Engine, with_plugin: Path, images: Path) -> Iterator[Path]:
+    """The image with the stand-in plugin as a folder."""
+    needs("gcc", "patchelf", "strip")
+    folder = images / "prediction"
+    fakeroot = ["--fakeroot"] if os.geteuid() else []
+    subprocess.run([engine.path, "build", *fakeroot, "--sandbox", folder, with_plugin], capture_output=True, check=True)
+    remove_tree(folder / "var/cache")  # apt has a folder there that only its own user may enter
+    yield folder
+    remove_tree(folder)
+
+
+@pytest.fixture
+def situation(sandbox: Path, tmp_path: Path) -> Iterator[Situation]:
+    root = sandbox.with_name("clone")
+    shutil.copytree(sandbox, root, symlinks=True, copy_function=os.link)
+    yield Situation(root, tmp_path)
+    remove_tree(root)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_what_is_predicted_is_what_happens(engine: Engine, situation: Situation, case: Case) -> None:
+    case.make(situation)
+    ldd = situation.ldd(case.file, *((HANDSHAKE, RCCLPROBE, RCCL) if case.loads else ()))
+    real = happens(engine, situation, case.file, case.name)
+    situation.place()
+    check = situation.check(engine)
+
+    assert_reality(case, real)
+    assert check.data["path"]["plugin_files"] == [case.name]
+    assert_ldd_agrees(case, ldd, real.list)
+    assert_check_agrees(case, check, real.handshake)
+    if case.loads:
+        closures = {file: {file, *answer["closure"].values()} for file, answer in ldd.data["files"].items()}
+        plugin = closures[case.file] if case.is_plugin else set()  # what is no plugin, RCCL closes again
+        for told, files in (
+            (real.handshake, (closures[HANDSHAKE] - {HANDSHAKE}) | closures[case.file]),
+            (real.rccl, (closures[RCCLPROBE] - {RCCLPROBE}) | closures[RCCL] | plugin),
+        ):
+            assert told.mapped == {situation.resolved(path) for path in files}
+
+
+def assert_reality(case: Case, real: Reality) -> None:
+    """The situation is what its name says."""
+    absent = [match[1] for match in NOT_FOUND_LINE.finditer(real.rccl.text)]
+    if case.dies:
+        assert (real.handshake.code, real.rccl.code) == (BUS_ERROR, BUS_ERROR)
+        assert not absent
+        return
+    assert real.rccl.code == 0
+    assert absent == ([] if case.loads else [case.name])
+    assert real.handshake.opened["ok"] == ("1" if case.loads else "0")
+    assert real.handshake.opened["error"] == (case.words or "")
+    taken = case.loads and case.is_plugin
+    assert taken == ("Failed to find ncclNetPlugin symbol" not in real.rccl.text and not absent)
+
+
+def assert_ldd_agrees(case: Case, ldd: Result, listed: Told) -> None:
+    """`lumiimg ldd` says what `ld.so --list` says of the file: whether it loads, its first words, where each name is."""
+    if case.dies:
+        assert ldd.code == ExitCode.NO
+        assert listed.code == BUS_ERROR
+        return
+    if ldd.code == ExitCode.BAD_INPUT:  # not a file of the image
+        assert ldd.out == ""
+        assert f"loading shared libraries: {case.file}: cannot open" in listed.text
+        return
+    assert (ldd.code == ExitCode.GOOD) == (case.loads or case.for_dlopen_only)
+    if case.foreign:
+        return
+    answer = ldd.data["files"][case.file]
+    trouble = rf"^{re.escape(case.file)}: (?:error while loading shared libraries: )?(.*)$"
+    assert answer["errors"][:1] == re.findall(trouble, listed.text, re.MULTILINE)[:1]
+    found = {name: None if path == "not found" else path for name, path in LISTED_LINE.findall(listed.text)}
+    assert found.items() <= answer["closure"].items()
+
+
+def assert_check_agrees(case: Case, check: Result, handshake: Told) -> None:
+    """`lumiimg check` says yes, no, or that only a host can tell; a no in the words of the loader."""
+    found = check.data["findings"]
+    good = {entry["id"] for entry in found if entry["severity"] == "ok"}
+    assert ("plugin.loads" in good) == case.loads
+    told = [
+        entry for entry in found if entry["severity"] in {"problem", "unknown"} and entry["id"] != "provider.no-cxi"
+    ]
+    if case.loads:
+        assert check.data["path"]["plugin"] == handshake.opened["file"]
+        assert ("plugin.api" in good) == case.is_plugin
+    if not case.finding:
+        assert told == []
+        return
+    assert told[0]["id"].startswith(case.finding)
+    assert check.data["answer"] == ("no" if told[0]["severity"] == "problem" else "undecided")
+    if case.words is not None:
+        assert told[0]["evidence"][0] == case.words
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(cut, id="plugin"),
+        pytest.param(libfabric_cut, id="libfabric"),
+        pytest.param(cut_in_data, id="data"),
+    ],
+)
+def test_a_file_that_was_cut_off_is_said_to_be_cut_off(
+    engine: Engine, situation: Situation, make: Callable[[Situation], object]
+) -> None:
+    make(situation)
+    answer = situation.ldd(PLUGIN).data["files"][PLUGIN]
+    assert any("cut off" in line for line in [*answer["errors"], *answer["warnings"]])
+    check = situation.check(engine)
+    assert check.code == ExitCode.NO
+    assert "cut off" in check.out
+
+
+@pytest.mark.parametrize("make", [for_another_machine, *([unreadable] if os.geteuid() else [])])
+def test_a_plugin_on_the_path_that_is_passed_over_is_not_said_to_lie_elsewhere(
+    engine: Engine, situation: Situation, make: Callable[[Situation], object]
+) -> None:
+    make(situation)
+    ids = {entry["id"] for entry in situation.check(engine).data["findings"]}
+    assert "plugin.not-on-path" not in ids
+
+
+def test_of_several_dangling_links_the_one_is_named_that_rccl_opens(engine: Engine, situation: Situation) -> None:
+    dangling(situation)
+    found = next(entry for entry in situation.check(engine).data["findings"] if entry["id"] == "plugin.dangling")
+    assert found["where"] == PLUGIN
+    assert "/opt/cray/librccl-net.so" in found["summary"]
+
+
+def test_an_image_that_a_bind_spoils_is_not_said_to_be_good(engine: Engine, situation: Situation) -> None:
+    """A bindings module sets the variable, and the engine reads it: with --level static nobody else does."""
+    host_libfabric_with_all(situation)
+    situation.place()
+    assert situation.check(engine).code == ExitCode.GOOD
+    file = situation.outside / "broken.so"
+    file.write_bytes(b"")
+    bind = {f"{engine.prefix}_BIND": f"{file}:{PLUGIN}"}
+    check = lumiimg("check", situation.root, "--level", "static", "--json", env=bind)
+    assert check.data["answer"] != "no-obstacle"
