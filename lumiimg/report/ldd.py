@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.elf.objects import FoundBy
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _TREES = 3
 """Up to so many files a tree each; more are told in one line each."""
+_LINES, _MOST = 20, 5
 _RULES = {
     FoundBy.INTERPRETER: "the loader itself",
     FoundBy.PRELOAD: "preloaded",
@@ -57,19 +59,32 @@ def print_ldd(outcomes: Mapping[str, LoadOutcome], undecided: str | None, *, ver
     if not outcomes:
         out.print("no program and no library in this image")
         return
-    few = len(outcomes) <= _TREES
-    for path, outcome in outcomes.items():
-        if few:
+    if len(outcomes) <= _TREES:
+        for path, outcome in outcomes.items():
             _print_tree(out, path, outcome)
-        elif verbose or not outcome.ok:
-            _print_line(out, path, outcome)
-    if not few:
-        bad = sum(not outcome.ok for outcome in outcomes.values())
+    else:
+        _print_many(out, outcomes, verbose=verbose)
+
+
+def _print_many(out: Console, outcomes: Mapping[str, LoadOutcome], *, verbose: bool) -> None:
+    bad = [path for path, outcome in outcomes.items() if not outcome.ok]
+    shown = list(outcomes) if verbose else bad[:_LINES]
+    for path in shown:
+        _print_line(out, path, outcomes[path])
+    if not verbose and len(bad) > _LINES:
+        out.print(f"… and {len(bad) - _LINES} more (--verbose shows all, --json tells all)")
+    missing = Counter(item.name for path in bad for item in outcomes[path].missing)
+    if len(bad) > _LINES and missing:
+        most = ", ".join(f"{one_line(name)} ({count})" for name, count in missing.most_common(_MOST))
+        out.print(f"missing most often: {most}", soft_wrap=True)
         out.print(
-            f"{len(outcomes)} files: {len(outcomes) - bad} would load"
-            + (f", {bad} would not" if bad else " with all that they need"),
-            style="bold red" if bad else "bold green",
+            "what a file's own program would have loaded before it (its RPATH, a dlopen) is not counted", style="dim"
         )
+    out.print(
+        f"{len(outcomes)} files: {len(outcomes) - len(bad)} would load"
+        + (f", {len(bad)} would not" if bad else " with all that they need"),
+        style="bold red" if bad else "bold green",
+    )
 
 
 def _print_line(out: Console, path: str, outcome: LoadOutcome) -> None:

@@ -419,6 +419,88 @@ def test_a_hidden_nic_is_bound_and_apptainer_gets_its_own_names(tmp_path: Path, 
     assert "export APPTAINERENV_LD_LIBRARY_PATH=" in text
 
 
+def exported(script: str, environment: dict[str, str]) -> dict[str, str]:
+    done = subprocess.run(
+        ["sh", "-euc", script + "env"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/usr/bin", **environment},
+    )
+    return dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+
+
+def test_sourcing_twice_binds_once_and_keeps_what_the_user_has(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    data = json.loads(node.read_text())
+    data["engine"] = {"name": "Apptainer", "version": "1.4.5", "settings": {}}
+    node.write_text(json.dumps(data))
+    script = text_of("shell", fabric_builder.image(tmp_path / "image"), node, capsys)
+    # Apptainer would pass over the older name once its own is set
+    once = exported(script, {"SINGULARITY_BIND": "/mine"})["APPTAINER_BIND"]
+    assert once.startswith("/mine,/opt/cray/")
+    assert exported(script + script, {"SINGULARITY_BIND": "/mine"})["APPTAINER_BIND"] == once
+
+
+@pytest.mark.parametrize("style", ["shell", "singularity", "lmod", "tcl", "cdi"])
+@pytest.mark.parametrize("value", ["/a\nexec touch x", "/a$(touch x)", "/a`touch x`", "/a\x1b[31m", '/a"', "/a\\"])
+def test_nothing_that_an_image_says_is_evaluated(
+    tmp_path: Path, node: Path, capsys: Capture, style: str, value: str
+) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    (image / ".singularity.d/env/90-environment.sh").write_text(f"export LD_LIBRARY_PATH='/opt/rocm/lib:{value}'\n")
+    assert main(["bind", str(image), "--host", str(node), "--format", style]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "holds a character that engines or shells evaluate" in err
+    assert "\x1b" not in err
+
+
+def test_a_refusal_stops_whoever_does_not_look_at_the_exit_code(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image", glibc=35)
+    words = {"shell": "false", "singularity": "--lumiimg-bind-refused", "lmod": "LmodError(", "tcl": "error {"}
+    for style, stop in words.items():
+        assert main(["bind", str(image), "--host", str(node), "--format", style]) == 1
+        assert stop in capsys.readouterr().out
+
+
+def test_an_environment_that_is_not_understood_is_no_green_answer(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    script = "if [ -d /opt/rocm ]; then export LD_LIBRARY_PATH=/opt/rocm/lib; fi\n"
+    (image / ".singularity.d/env/91-more.sh").write_text(script)
+    assert verdicts(image, node, capsys) == (0, 3, 3)
+    assert main(["bind", str(image), "--host", str(node)]) == 0
+    assert "left out, beyond a plain export" in capsys.readouterr().err
+
+
+def test_names_of_versions_are_text(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    own = versioned(image / "usr/lib64/libjson-c.so.5", defines=("JSONC_0.14", "JSONC_1.xx"))
+    own.write_bytes(own.read_bytes().replace(b"JSONC_1.xx", "JSONC_2.²".encode()))
+    image_with_escape = fabric_builder.image(tmp_path / "other", fabric="FABRIC_9.xxx")
+    plugin = image_with_escape / "usr/lib64/librccl-net.so"
+    plugin.write_bytes(plugin.read_bytes().replace(b"FABRIC_9.xxx", b"FABRIC_\x1b[31m"))
+    assert verdicts(image, node, capsys) == (0, 0, 0)
+    for command in ("bind", "explain"):
+        assert main([command, str(image_with_escape), "--host", str(node)]) == 1
+        assert "\x1b" not in "".join(capsys.readouterr())
+
+
+def test_a_host_whose_libraries_go_on_for_ever_is_refused(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    data = json.loads(node.read_text())
+    pattern = next(entry for entry in data["libraries"] if entry["path"].endswith("libnl-3.so.200"))
+    entry = next(entry for entry in data["entries"] if entry["role"] == "libfabric")
+    for number in range(80):
+        facts = pattern["facts"] | {"soname": f"libx{number}.so", "needed": [f"libx{number + 1}.so"]}
+        path = f"/usr/lib64/libx{number}.so"
+        data["libraries"].append(pattern | {"path": path, "facts": facts})
+        entry["closure"][f"libx{number}.so"] = path
+    fabric = next(entry for entry in data["libraries"] if "libfabric" in entry["path"])
+    fabric["facts"]["needed"].append("libx0.so")
+    node.write_text(json.dumps(data))
+    code, found = bind(fabric_builder.image(tmp_path / "image"), node, capsys)
+    assert (code, found["refusals"][-1]["need"]) == (1, "a closure that ends")
+
+
 # -- explain, check --
 
 
@@ -495,6 +577,38 @@ def test_check_takes_the_host_into_account(tmp_path: Path, node: Path, capsys: C
     data = json.loads(capsys.readouterr().out)
     refused = next(finding for finding in data["findings"] if finding["id"] == "bind.refused")
     assert "GLIBC_2.38" in refused["summary"]
+
+
+def test_a_symbol_that_nothing_defines_keeps_the_plugin_from_loading(tmp_path: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    source = fabric_builder.PLUGIN + "int nowhere(void); int use(void) { return nowhere(); }"
+    library(image / "usr/lib64/librccl-net.so", source=source)
+    assert main(["check", str(image), "--level", "static", "--json"]) == 1
+    found = {finding["id"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["plugin.loads"]["evidence"] == ["/usr/lib64/librccl-net.so: undefined symbol: nowhere"]
+
+
+def test_a_plugin_for_another_machine_is_said_to_be_one(tmp_path: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    plugin = image / "usr/lib64/librccl-net.so"
+    content = bytearray(plugin.read_bytes())
+    content[18:20] = (183).to_bytes(2, "little")
+    plugin.write_bytes(content)
+    assert main(["check", str(image), "--level", "static", "--json"]) == 1
+    found = {finding["id"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert "another kind of machine" in found["plugin.loads"]["summary"]
+
+
+def test_a_bind_of_the_user_over_what_is_searched_leaves_the_files_answer_open(
+    tmp_path: Path, node: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    monkeypatch.setenv("SINGULARITY_BIND", f"/scratch,/var/spool/slurmd,/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1")
+    assert verdicts(image, node, capsys)[2] == 0
+    monkeypatch.setenv("SINGULARITY_BIND", "/scratch,/opt/other:/opt/rocm")
+    assert main(["check", str(image), "--level", "static", "--host", str(node), "--json"]) == 3
+    found = {finding["id"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["image.binds"]["evidence"] == ["/opt/other:/opt/rocm"]
 
 
 def test_check_names_search_paths_that_leave_the_image(tmp_path: Path, capsys: Capture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +218,28 @@ def test_facts_of_one_file_take_a_fraction_of_a_millisecond() -> None:
     for reader in readers:
         read_elf(reader)
     assert (time.perf_counter() - start) / len(readers) < 0.001
+
+
+def test_names_that_end_one_long_string_do_not_fill_the_memory() -> None:
+    """Each of 32,767 needs names a longer end of the same 60,000 bytes: gigabytes of text in half a megabyte."""
+    count, strings_bytes = 32_767, 60_000
+    dynamic_at = 64 + 2 * 56
+    strings_at = dynamic_at + 4 * 16
+    needs_at = strings_at + strings_bytes
+    need = struct.pack("<HHIII", 1, 1, 0, 16, 0)
+    records = (struct.pack("<IHHII", 0, 0, 0, n % 1000, 16 if n < count - 1 else 0) for n in range(count))
+    needs = need + b"".join(records)
+    size = needs_at + len(needs)
+    dynamic = struct.pack("<qQqQqQqQ", 5, strings_at, 10, strings_bytes, 0x6FFFFFFE, needs_at, 0, 0)
+    header = b"\x7fELF\2\1\1" + bytes(9)
+    header += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0)
+    segments = struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, size, size, 4096)
+    segments += struct.pack("<IIQQQQQQ", 2, 4, dynamic_at, dynamic_at, dynamic_at, 64, 64, 8)
+    data = header + segments + dynamic + b"a" * (strings_bytes - 1) + b"\0" + needs
+    tracemalloc.start()
+    try:
+        with pytest.raises(ElfError):
+            read_elf(BytesReader(data))
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()

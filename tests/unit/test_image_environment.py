@@ -72,3 +72,11 @@ def test_what_is_beyond_a_plain_export_is_left_out_and_said(script: str) -> None
 @settings(max_examples=examples(300), deadline=2000)
 def test_any_text_can_be_read(text: str) -> None:
     assert isinstance(_read(text).result(), dict)
+
+
+def test_all_values_together_are_bounded() -> None:
+    environment = Environment()
+    text = f"export A={'x' * 32_000}\n" + "".join(f"export V{number}=$A$A\n" for number in range(5_000))
+    environment.read(text, "big.sh")
+    assert sum(map(len, environment.result().values())) <= 1 << 20
+    assert environment.warnings

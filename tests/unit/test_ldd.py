@@ -63,6 +63,11 @@ def test_a_variable_and_a_folder_bound_from_this_machine_are_as_with_an_engine(r
     assert (code, files["/app/prog"]["closure"]["libb.so"]) == (0, "/usr/lib64/libb.so")
 
 
+def test_files_may_come_after_options(root: Path, capsys: Capture) -> None:
+    assert main(["ldd", str(root), "--cwd", "/", "/app/prog", "--json", "/app/liba.so"]) == 1
+    assert set(json.loads(capsys.readouterr().out)["files"]) == {"/app/prog", "/app/liba.so"}
+
+
 def test_the_current_folder_counts_where_a_path_is_relative(root: Path, capsys: Capture) -> None:
     code, files = ldd(capsys, root, "../../app/prog", "--env", "LD_LIBRARY_PATH=:/none", "--cwd", "/opt/b")
     assert (code, files["../../app/prog"]["closure"]["libb.so"]) == (0, "libb.so")
@@ -104,6 +109,17 @@ def test_many_files_are_told_in_a_line_each_where_something_is_wrong(root: Path,
     assert "✗ /app/prog" in text
     assert "✗ /opt/b/libb.so" not in text
     assert "would load, 2 would not" in text
+
+
+def test_of_very_many_files_the_commonest_causes_are_told(root: Path, capsys: Capture) -> None:
+    content = (root / "app/liba.so").read_bytes()
+    for number in range(30):
+        (root / f"opt/copy{number}.so").write_bytes(content)
+    assert main(["ldd", str(root), "--all"]) == 1
+    text = capsys.readouterr().out
+    assert text.count("✗") == 20
+    assert "… and 12 more" in text
+    assert "missing most often: libb.so (32)" in text
 
 
 def test_a_long_chain_is_no_trouble(tmp_path: Path, capsys: Capture) -> None:
