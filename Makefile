@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 SCRIPTS := .ci/run .ci/demo .ci/get-engine .ci/unprivileged
 LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 
-.PHONY: help demo demo-here test test-engine test-engine-here fuzz lint bench docs clean
+.PHONY: help demo demo-here test test-engine test-engine-here fuzz lint bench bench-here docs clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -48,7 +48,10 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 	shellcheck --external-sources --shell=bash $(SCRIPTS) $(LAYER_SCRIPTS)
 
-bench: $(VENV)/.installed
+bench:
+	.ci/unprivileged make bench-here
+
+bench-here: $(VENV)/.installed
 	$(BIN)/pip install --quiet '.[bench]'
 	$(BIN)/python -m tests.bench
 

@@ -11,7 +11,7 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.recorded import RecordedElf
 from lumiimg.elf.system import libc_kind
 from lumiimg.errors import BadInputError
-from lumiimg.image import FileKind, ImageError
+from lumiimg.image import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,19 +53,15 @@ def elf_files(root: RootFileSystem) -> Iterator[str]:
 
     Files that may not be read are passed over, as the loader would have to.
     """
-    for path, kind in root.walk():
-        if kind is not FileKind.FILE:
-            continue
-        try:
-            with contextlib.closing(root.open(path)) as file:
-                if isinstance(file, RecordedElf):
-                    yield path
-                    continue
+    for path, file in root.open_all():
+        with contextlib.closing(file):
+            if isinstance(file, RecordedElf):
+                yield path
+                continue
+            try:
                 head = file.read_at(0, _HEAD_BYTES) if file.size > _HEAD_BYTES else b""
-        except (OSError, ImageError):
-            continue
-        if head[:4] == b"\x7fELF" and int.from_bytes(head[16:18], "little" if head[5] == 1 else "big") in {
-            ET_EXEC,
-            ET_DYN,
-        }:
+            except (OSError, ImageError):
+                continue
+        kind = int.from_bytes(head[16:18], "little" if head[5:6] == b"\1" else "big")
+        if head[:4] == b"\x7fELF" and kind in {ET_EXEC, ET_DYN}:
             yield path

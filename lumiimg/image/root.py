@@ -119,6 +119,27 @@ class RootFileSystem:
         A directory that may not be read is yielded and not entered. Raises ImageError where directories contain
         themselves or each other, which only a damaged image has.
         """
+        for inner, kind, _, _ in self._walk(path):
+            yield WalkedEntry(inner, kind)
+
+    def open_all(self, path: str = "/") -> Iterator[tuple[str, OpenFile]]:
+        """Yield every regular file below a directory, open; the caller closes it.
+
+        Those that cannot be opened are left out. Raises ImageError as `walk` does.
+        """
+        for inner, kind, directory, name in self._walk(path):
+            if kind is not FileKind.FILE:
+                continue
+            try:
+                node = self._tree.child(directory, name)
+                file = self._tree.open(node) if node is not None else None
+            except (OSError, ImageError):
+                continue
+            if file is not None:
+                yield inner, file
+
+    def _walk(self, path: str) -> Iterator[tuple[str, FileKind, Node, str]]:
+        """Yield (path, kind, directory, name) of every name below a directory."""
         start = self._lookup(path)
         if start.nodes[-1].kind is not FileKind.DIRECTORY:
             raise _os_error(errno.ENOTDIR, path)
@@ -138,7 +159,7 @@ class RootFileSystem:
                 if count > _MAX_WALKED:
                     raise ImageError(f"more than {_MAX_WALKED} names in one image")
                 inner = f"{above}/{name}"
-                yield WalkedEntry(inner, kind)
+                yield inner, kind, directory, name
                 if kind is not FileKind.DIRECTORY or inner in self._hidden:
                     continue
                 node = self._tree.child(directory, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lumiimg.image.recent import Recent
@@ -178,8 +179,15 @@ class SquashfsFile:
         self.identity = reference
         self._tree = tree
         self._layout = layout
-        self._sizes = tree.block_sizes(layout)
-        self._starts = tuple(itertools.accumulate((word & ~_STORED for word in self._sizes), initial=layout.start))
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        return self._tree.block_sizes(self._layout)
+
+    @cached_property
+    def _starts(self) -> tuple[int, ...]:
+        sizes = (word & ~_STORED for word in self._sizes)
+        return tuple(itertools.accumulate(sizes, initial=self._layout.start))
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes from `offset`."""
