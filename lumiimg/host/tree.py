@@ -1,37 +1,21 @@
-"""A snapshot as a root file system, and as what the loader model asks of one.
+"""A snapshot as a root file system: it can be mounted over an image in parts, `root.source("/opt/cray")`.
 
-`RootFileSystem(SnapshotTree(snapshot))` has the recorded libraries, the links to them and the directories above. It can
-be mounted over an image in parts: `root.source("/opt/cray")`. For the host's own loader, `host_files(snapshot)` knows
-what the loader's file and cache would say, which are not recorded themselves.
+`RootFileSystem(SnapshotTree(snapshot))` has the recorded libraries, the links to them and the directories above.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.cache import parse_cache
-from lumiimg.elf.files import Files, Native
-from lumiimg.elf.hwcaps import platform
+from lumiimg.elf.files import Native
 from lumiimg.elf.recorded import RecordedElf
-from lumiimg.elf.rules import Settings
-from lumiimg.elf.system import System
-from lumiimg.image.root import RootFileSystem
 from lumiimg.image.tree import Entry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from lumiimg.host.snapshot import Snapshot
-
-_CACHE_HEADER = struct.Struct("<20sII20x")
-_CACHE_ENTRY = struct.Struct("<iIIIQ")
-_FLAG_ELF = 1
-_MAX_NAME_BYTES = 1024
-_NUMBER_OR_OTHER = re.compile(rb"([0-9]+)|([^0-9])")
 
 MACHINES = {62: "x86_64", 183: "aarch64"}
 """e_machine to what `uname -m` says."""
@@ -102,64 +86,7 @@ class SnapshotTree:
         """Nothing is held."""
 
 
-class _HostFiles(Files):
-    def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__(RootFileSystem(SnapshotTree(snapshot)))
-        self._own = host_native(snapshot)
-        self._system = System(
-            loader=snapshot.loader,
-            directories=snapshot.system_directories,
-            lib=snapshot.lib_token,
-            platform=platform(self._own.machine, (), intel=False),
-            glibc_minor=int(snapshot.glibc.partition(".")[2]) if snapshot.glibc else None,
-            cache=parse_cache(cache_file(snapshot.cache)),
-        )
-
-    def system(self, native: Native, interpreter: str | None) -> System:
-        if native != self._own:
-            return super().system(native, interpreter)
-        return replace(self._system, loader=interpreter or self._system.loader)
-
-
-def host_files(snapshot: Snapshot) -> Files:
-    """Return the files for `Process(files.fs, host_settings(snapshot), files=files)`: a process of the host."""
-    return _HostFiles(snapshot)
-
-
-def host_settings(snapshot: Snapshot) -> Settings:
-    """Return what reached the host's loader when the snapshot was taken."""
-    return Settings(library_path=snapshot.library_path, hwcaps=snapshot.hwcaps, intel=snapshot.intel)
-
-
 def host_native(snapshot: Snapshot) -> Native:
     """Return what kind of files the host's loader takes: 64 bits, little-endian."""
     machines = {name: number for number, name in MACHINES.items()}
     return Native(machines.get(snapshot.architecture, 62), 64)
-
-
-def cache_file(paths: Mapping[str, str]) -> bytes:
-    """Return a loader's cache with these names and paths, in the new format (glibc `sysdeps/generic/dl-cache.h`).
-
-    Its entries are for every machine and every CPU: what the host's own loader takes was settled by the scan.
-    """
-    encoded = {os.fsencode(name): os.fsencode(path) for name, path in paths.items()}
-    # a name that no loader could find in a cache would end the search for others
-    names = [name for name, path in encoded.items() if max(len(name), len(path)) < _MAX_NAME_BYTES]
-    names.sort(key=_cache_order, reverse=True)
-    at = _CACHE_HEADER.size + _CACHE_ENTRY.size * len(names)
-    entries: list[bytes] = []
-    strings: list[bytes] = []
-    for name in names:
-        entries.append(_CACHE_ENTRY.pack(_FLAG_ELF, at, at + len(name) + 1, 0, 0))
-        strings.append(name + b"\0" + encoded[name] + b"\0")
-        at += len(strings[-1])
-    text = b"".join(strings)
-    return _CACHE_HEADER.pack(b"glibc-ld.so.cache1.1", len(names), len(text)) + b"".join(entries) + text
-
-
-def _cache_order(name: bytes) -> tuple[tuple[int, int], ...]:
-    """Order names as `_dl_cache_libcmp`: numbers by their value and after any other character, those as signed."""
-    return tuple(
-        (1, int(number[-18:])) if number else (0, other[0] - 256 if other[0] > 127 else other[0])
-        for number, other in _NUMBER_OR_OTHER.findall(name)
-    )

@@ -22,10 +22,10 @@ from lumiimg.host import snapshot as snapshot_module
 from lumiimg.host.codec import decode, encode
 from lumiimg.host.scan import fabric_entry, scan_host
 from lumiimg.host.snapshot import SCHEMA, Snapshot, SnapshotError, read_snapshot, to_text, write_snapshot
-from lumiimg.host.tree import host_files, host_settings
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from tests.tools import examples
+from tests.unit.host_model import host_files, host_settings
 from tests.unit.test_host_scan import ENVIRONMENT, make_host
 
 _TEXT = st.binary(max_size=12).map(lambda data: data.decode("utf-8", "surrogateescape"))

@@ -17,12 +17,13 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import Snapshot, read_snapshot, write_snapshot
-from lumiimg.host.tree import SnapshotTree, cache_file, host_files, host_settings
+from lumiimg.host.tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.tree import FileKind, ImageError
 from tests.tools import examples
 from tests.unit.elf_builder import library, rpath
+from tests.unit.host_model import cache_file, host_files, host_settings
 from tests.unit.test_host_scan import ENVIRONMENT, LIBFABRIC, make_host
 
 
