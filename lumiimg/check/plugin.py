@@ -109,6 +109,7 @@ def load_plugin(
             evidence=tuple(absent[:4]),
             chain=(rccl.path, names[0]),
             cause="without a plugin RCCL has InfiniBand verbs, which Slingshot 11 does not speak, and TCP sockets",
+            remedy=("build a plugin into the image: `lumiimg list` shows the layers that do",),
             source=_RULE_SOURCE,
         )
     return None

@@ -42,9 +42,9 @@ def remedies(refusals: Sequence[Refusal]) -> Iterator[str]:
             for name, version in _glibc_of_distributions().items()
             if int(version.split(".")[1]) >= max(minors)
         ]
-        yield f"or start from a base with glibc 2.{max(minors)} or newer: {', '.join(enough) or 'none is known here'}"
+        yield f"start from a base with glibc 2.{max(minors)} or newer: {', '.join(enough) or 'none is known here'}"
     if any(refusal.need.startswith("FABRIC_") for refusal in refusals):
         yield (
-            "or build the plugin against the headers of the host's libfabric: with newer headers it needs "
+            "build the plugin against the headers of the host's libfabric: with newer headers it needs "
             "a newer libfabric"
         )

@@ -60,7 +60,10 @@ class _Solver:
         self._offered = [*direct, *(entry.closure for entry in snapshot.entries)]
         self._alone = self._try(Plan("the image's own files"))
         self._plugin = None if self._alone.opened else self._host_plugin()
+        self._about_libfabric: str | None = None
         if not self._alone.opened and self._plugin is None:
+            lacking = "no net plugin that RCCL would open" if demand.names else "no RCCL that opens a net plugin"
+            self._about_libfabric = f"{lacking} was found: this is about libfabric alone"
             self._demand = Demand(demand.start, demand.opener, (), provider_path=demand.provider_path)
 
     def solve(self) -> Manifest:
@@ -231,8 +234,8 @@ class _Solver:
             f"{len(paths)} copies of {stem} in one process: {', '.join(paths)}; symbols without versions may be mixed"
             for stem, paths in second_copies(trial.objects).items()
         ]
-        if not self._demand.names:
-            notes.insert(0, "no RCCL that opens a net plugin was found in it: this is about libfabric alone")
+        if self._about_libfabric is not None:
+            notes.insert(0, self._about_libfabric)
         if not plan.of_host and LIBCXI not in plan.paths:
             notes.append("libcxi is the image's own: whether it fits the driver of this machine, only a run shows")
         binds = []

@@ -83,11 +83,12 @@ def print_boundary(boundary: Boundary, *, verbose: bool, stderr: bool) -> None:
         if rule.outcome is not Outcome.OK:
             _print_mark(out, _SEVERITIES[rule.outcome], f"needs {rule.need}: {rule.have}  [{rule.id}]")
             out.print(f"    {one_line(rule.because)}", soft_wrap=True)
-    _print_margins(out, boundary.margins, verbose=verbose)
+    if any(rule.outcome is not Outcome.OK for rule in boundary.rules):
+        out.print()
+    _print_margins(out, boundary, verbose=verbose)
     for note in boundary.manifest.notes if boundary.manifest else ():
         _print_mark(out, "unknown", note)
-    for remedy in boundary.remedies:
-        out.print(f"    do:  {one_line(remedy)}", soft_wrap=True)
+    _print_remedies(out, boundary)
 
 
 def print_refusals(boundary: Boundary) -> None:
@@ -104,8 +105,7 @@ def print_refusals(boundary: Boundary) -> None:
     out.print(f"{one_line(boundary.image)}: {one_line(what)}", style=_STYLES[boundary.decision], soft_wrap=True)
     for refusal in manifest.refusals if manifest else ():
         _print_refusal(out, refusal)
-    for remedy in boundary.remedies:
-        out.print(f"    do:  {one_line(remedy)}", soft_wrap=True)
+    _print_remedies(out, boundary)
 
 
 def print_doubts(boundary: Boundary) -> None:
@@ -120,6 +120,11 @@ def print_doubts(boundary: Boundary) -> None:
 def _print_refusal(out: Console, refusal: Refusal) -> None:
     _print_mark(out, "problem", f"{refusal.attempt}: {refusal}")
     out.print(f"    > {one_line(refusal.words)}", soft_wrap=True)
+
+
+def _print_remedies(out: Console, boundary: Boundary) -> None:
+    for position, remedy in enumerate(boundary.remedies):
+        out.print(f"    {'or' if position else 'do'}:  {one_line(remedy)}", soft_wrap=True)
 
 
 def _print_mark(out: Console, severity: str, text: str) -> None:
@@ -183,8 +188,8 @@ def _print_file(out: Console, item: Loaded, indent: str) -> None:
     out.print(line, style="cyan" if item.host_path else None, soft_wrap=True)
 
 
-def _print_margins(out: Console, margins: Sequence[Margin], *, verbose: bool) -> None:
-    chosen = list(_tightest(margins)) if not verbose else list(margins)
+def _print_margins(out: Console, boundary: Boundary, *, verbose: bool) -> None:
+    chosen = list(boundary.margins if verbose else _tightest(boundary.margins))
     if not chosen:
         return
     out.print("What meets at the boundary" if not verbose else "Every pair of versions", style="bold")
@@ -202,7 +207,7 @@ def _print_margins(out: Console, margins: Sequence[Margin], *, verbose: bool) ->
             soft_wrap=True,
         )
     gates = [margin for margin in chosen if margin.provider.startswith("libc.so.") and margin.of_host]
-    if gates:
+    if gates and boundary.decision is not Outcome.REFUSED:
         have = gates[0].have
         out.print(
             f"    After a system update to libraries that need more than GLIBC_{have}, this image cannot load them.",
@@ -229,6 +234,8 @@ def _left(margin: Margin) -> str:
     if len(need) != 2 or len(have) != 2 or need[0] != have[0]:
         return ""
     left = have[1] - need[1]
+    if left < 0:
+        return f"{-left} too few"
     return "no margin" if left == 0 else f"{left} version{'s' if left > 1 else ''} left"
 
 

@@ -16,6 +16,7 @@ from lumiimg.errors import BadInputError
 from lumiimg.image import open_image
 from lumiimg.image.tree import FileKind
 from tests.unit.elf_builder import LOADER, Trace, assert_same, read_trace, settings_here
+from tests.unit.test_elf_facts import assert_facts_of_pyelftools
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
@@ -101,3 +102,13 @@ def test_every_file_of_an_image(engine: Engine, demo: Path, environment: dict[st
             except AssertionError as error:
                 different.append(f"{file}: {error}")
     assert not different, f"{len(different)} of {len(files)}\n" + "\n".join(different[:20])
+
+
+def test_facts_of_every_file_of_an_image_are_those_of_pyelftools(demo: Path) -> None:
+    with open_image(demo) as image:
+        files = elf_files(image.root)
+        assert len(files) * 2 > _ENOUGH
+        for path in files:
+            content = image.root.read_bytes(path, 1 << 30)
+            if len(content) < 8 << 20:  # the peer takes minutes for the symbols of the largest
+                assert_facts_of_pyelftools(content)

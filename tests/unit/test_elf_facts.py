@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import struct
 import time
 import tracemalloc
@@ -36,8 +37,12 @@ def _real_files(count: int) -> list[Path]:
 
 @pytest.mark.parametrize("path", _real_files(40), ids=lambda path: path.name)
 def test_facts_are_those_of_pyelftools(path: Path) -> None:
-    facts = read_elf(BytesReader(path.read_bytes()))
-    with path.open("rb") as file:
+    assert_facts_of_pyelftools(path.read_bytes())
+
+
+def assert_facts_of_pyelftools(content: bytes) -> None:
+    facts = read_elf(BytesReader(content))
+    with io.BytesIO(content) as file:
         elf: Any = ELFFile(file)
         segments = list(elf.iter_segments())
         assert facts.elf_class == elf.elfclass
@@ -77,7 +82,7 @@ def test_facts_are_those_of_pyelftools(path: Path) -> None:
             and symbol["st_info"]["bind"] in ("STB_GLOBAL", "STB_WEAK", "STB_LOOS")
             and symbol["st_other"]["visibility"] in ("STV_DEFAULT", "STV_PROTECTED")
         }
-        assert exported_symbols(BytesReader(path.read_bytes())) == names
+        assert exported_symbols(BytesReader(content)) == names
 
 
 def test_facts_of_a_file_without_section_headers(tmp_path: Path) -> None:
