@@ -58,7 +58,7 @@ def process_finding(process: Process, troubles: Sequence[Trouble], job_provider:
     chosen = [*process.saw("channel"), *process.saw("network")]
     sightings = chosen or _started(process)
     families = {_family(s) for s in sightings} - {None}
-    if sightings and not families:
+    if sightings and not families and (chosen or not _dead(process, troubles)):
         return Finding(Verdict.NONE, Confidence.UNKNOWN, network=sightings[0].value("network"))
     if families - {"ofi"}:
         return _built_in(sightings, families, final=bool(chosen))
@@ -81,8 +81,9 @@ def job_finding(findings: Sequence[Finding], *, dead: bool) -> Finding:
     failed = [f for f in findings if f.verdict in FAILURES.values()]
     if mixed := [f for f in findings if f.verdict is Verdict.MIXED]:
         return _mixed(mixed)
-    if dead and kinds <= OFI:
-        return _strongest([f for f in failed if f.verdict is Verdict.PLUGIN_INIT_ERROR])
+    not_opened = [f for f in failed if f.verdict is Verdict.PLUGIN_INIT_ERROR]
+    if dead and kinds <= OFI and not_opened:
+        return _strongest(not_opened)
     if len(kinds) > 1 or (failed and kinds & OFI):
         return _mixed([*transports, *failed])
     if kinds:

@@ -251,3 +251,14 @@ def test_the_shared_excerpts_are_read_as_a_careful_reader_does() -> None:
             wrong[row["file"]] = (row["confidence"], expected, verdict)
     assert not [row for row in wrong.values() if row[0] == "high"], wrong
     assert len(rows) - len(wrong) >= len(rows) * 60 // 66, wrong
+
+
+def test_a_plugin_of_an_unknown_name_that_cannot_open_its_nic_has_failed() -> None:
+    lines = [
+        b"n1:1:2 [0] NCCL INFO Initialized NET plugin Homemade",
+        b"libfabric:1:1795225159::cxi:domain:cxip_get_if():154<warn> n1: Failed to open CXI Device, ret: -2",
+    ]
+    assert read_lines("job.out", lines).verdict == "plugin-init-error"
+    # where another network is known to be in use, that of libfabric says nothing
+    used = b"n1:1:2 [0] NCCL INFO Using network Homemade"
+    assert read_lines("job.out", [*lines, used]).verdict == "none"
