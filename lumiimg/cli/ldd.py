@@ -55,8 +55,8 @@ def execute(arguments: argparse.Namespace) -> int:
         paths = elf_files(inside.root) if arguments.all else dict.fromkeys(arguments.paths)
         outcomes = {} if undecided else dict(list_libraries(inside, paths))
     if arguments.json:
-        print_json(to_json(outcomes, undecided))
-    print_ldd(outcomes, undecided, verbose=arguments.verbose, stderr=arguments.json)
+        print_json(to_json(outcomes, undecided, inside.doubts))
+    print_ldd(outcomes, undecided, inside.doubts, verbose=arguments.verbose, stderr=arguments.json)
     if undecided:
         return ExitCode.UNDECIDED
     return ExitCode.GOOD if all(outcome.ok for outcome in outcomes.values()) else ExitCode.NO

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from lumiimg.elf.hwcaps import ZEN3
 from lumiimg.elf.rules import Settings
 from lumiimg.errors import BadInputError
-from lumiimg.image import ImageKind
+from lumiimg.host.tree import SnapshotTree
+from lumiimg.image import FileKind, ImageKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lumiimg.image import Image, RootFileSystem
+    from lumiimg.image.mounts import Mounted
 
 ENGINE_LIBRARIES = "/.singularity.d/libs"
 """The engine puts this folder behind whatever LD_LIBRARY_PATH the image has (99-base.sh)."""
@@ -53,6 +55,8 @@ class Inside:
     image: Image
     root: RootFileSystem
     settings: Settings
+    doubts: tuple[str, ...] = ()
+    """What of it is not known."""
 
 
 def parse_binds(text: str) -> tuple[BindSpec, ...]:
@@ -115,18 +119,22 @@ def see_inside(
 
     Raises BadInputError for a bind whose source is not on the host, or whose target cannot be.
     """
-    mounts = []
+    mounts: list[tuple[str, Mounted]] = []
+    doubts: list[str] = []
     for bind in binds:
         if host is None:
             raise BadInputError("a bind, and no host to take it from", where=f"--bind {bind}")
         try:
-            mounts.append((bind.target, host.source(bind.source)))
+            source = host.source(bind.source)
         except OSError as error:
             raise BadInputError(
                 f"{bind.source} cannot be bound: {error.strerror}",
                 where=f"--bind {bind}",
                 hint="no engine starts with it; with --host, `lumiimg host scan --include PATH` records more",
             ) from error
+        if isinstance(source.tree, SnapshotTree) and source.node.kind is FileKind.DIRECTORY:
+            doubts.append(f"of {bind.source} only the files that the snapshot records are seen")
+        mounts.append((bind.target, source))
     try:
         root = image.root.mounted(mounts) if mounts else image.root
     except OSError as error:
@@ -139,7 +147,7 @@ def see_inside(
         hwcaps=cpu.levels,
         intel=cpu.intel,
     )
-    return Inside(image, root, settings)
+    return Inside(image, root, settings, tuple(doubts))
 
 
 def library_path_of(image: Image, environment: Mapping[str, str]) -> str | None:

@@ -10,7 +10,7 @@ from lumiimg.errors import one_line
 from lumiimg.report.console import MARKS, PLAIN_MARKS, console
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -32,10 +32,14 @@ _RULES = {
 }
 
 
-def to_json(outcomes: Mapping[str, LoadOutcome], undecided: str | None) -> dict[str, Any]:
-    """Return the answer as JSON data (schema 1); `undecided` says why there is none, and is not there otherwise."""
+def to_json(outcomes: Mapping[str, LoadOutcome], undecided: str | None, doubts: Sequence[str]) -> dict[str, Any]:
+    """Return the answer as JSON data (schema 1).
+
+    `undecided` says why there is none, `notes` what was not seen; neither is there otherwise.
+    """
     files = {path: _outcome_data(outcome) for path, outcome in outcomes.items()}
-    return {"schema": SCHEMA, "files": files, **({"undecided": undecided} if undecided else {})}
+    unknown = {"undecided": undecided, "notes": list(doubts)}
+    return {"schema": SCHEMA, "files": files, **{key: value for key, value in unknown.items() if value}}
 
 
 def _outcome_data(outcome: LoadOutcome) -> dict[str, Any]:
@@ -50,9 +54,13 @@ def _outcome_data(outcome: LoadOutcome) -> dict[str, Any]:
     }
 
 
-def print_ldd(outcomes: Mapping[str, LoadOutcome], undecided: str | None, *, verbose: bool, stderr: bool) -> None:
+def print_ldd(
+    outcomes: Mapping[str, LoadOutcome], undecided: str | None, doubts: Sequence[str], *, verbose: bool, stderr: bool
+) -> None:
     """Print the answer for a person."""
     out = console(stderr=stderr)
+    for doubt in doubts:
+        out.print(f"{_mark(out, 'unknown')} {one_line(doubt)}", style="yellow", soft_wrap=True)
     if undecided:
         out.print(f"CANNOT TELL: {undecided}", style="bold yellow", soft_wrap=True)
         return

@@ -306,6 +306,20 @@ def test_two_copies_in_one_process_leave_the_check_open(tmp_path: Path, capsys: 
     assert found["fabric.mixed"]["severity"] == "unknown"
 
 
+def test_ldd_takes_binds_out_of_a_snapshot(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    folder = "/opt/cray/libfabric/1.22.0/lib64"
+    words = ["--host", str(node), "--bind", "/opt/cray,/usr/lib64/libcxi.so.1:/lib64/libcxi.so.1"]
+    words += ["--env", f"LD_LIBRARY_PATH={folder}", "--json"]
+    assert main(["ldd", str(image), *words, "/usr/lib64/librccl-net.so"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    closure = data["files"]["/usr/lib64/librccl-net.so"]["closure"]
+    assert closure["libfabric.so.1"] == f"{folder}/libfabric.so.1"
+    assert closure["libcxi.so.1"] == "/lib64/libcxi.so.1"
+    assert closure["libjson-c.so.5"] is None
+    assert data["notes"] == ["of /opt/cray only the files that the snapshot records are seen"]
+
+
 def test_a_login_node_decides_nothing(tmp_path: Path, capsys: Capture) -> None:
     host = fabric_builder.host(tmp_path / "host")
     (host / "usr/lib64/libcxi.so.1").unlink()
