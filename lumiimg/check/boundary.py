@@ -18,6 +18,7 @@ from lumiimg.check.static import check_static
 from lumiimg.elf.loader import Process
 from lumiimg.elf.system import glibc_version, libc_kind, loader_of
 from lumiimg.elf.version_check import numbers_of
+from lumiimg.errors import ExitCode
 from lumiimg.findings import Severity
 from lumiimg.host.advice import complete
 from lumiimg.host.attempt import Demand
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _TORCH = re.compile(r"torch-([0-9][^-/]*)\.dist-info")
 _PACKAGES = re.compile(r"(.*/(?:site|dist)-packages)/torch/")
 _PROVIDER_SOURCE = "libfabric prov/cxi/configure.m4: the built-in provider links libcxi"
+_LOADER_SOURCE = "glibc elf/dl-load.c, elf/dl-version.c, modelled"
 _VERSION_SOURCE = "glibc elf/dl-version.c: names of versions are compared before any code runs"
 
 
@@ -51,6 +53,11 @@ class Outcome(StrEnum):
     OK = "ok"
     REFUSED = "refused"
     UNKNOWN = "unknown"
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the process says to its caller."""
+        return {Outcome.OK: ExitCode.GOOD, Outcome.REFUSED: ExitCode.NO, Outcome.UNKNOWN: ExitCode.UNDECIDED}[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,16 @@ class Margin:
     need: str
     have: str
     """Both without the family: `2.38`."""
+
+    @property
+    def library_side(self) -> str:
+        """The one that needs, and whose it is."""
+        return f"{self.library} ({'host' if self.of_host else 'image'})"
+
+    @property
+    def provider_side(self) -> str:
+        """The one that it is needed of, and whose that is."""
+        return f"{self.provider} ({'host' if self.provider_of_host else 'image'})"
 
     @property
     def crosses(self) -> bool:
@@ -188,7 +205,7 @@ def study_open(
         manifest=manifest,
         loaded=loaded,
         missing=missing,
-        rules=tuple(_rules(static, manifest, loaded, missing)),
+        rules=tuple(_rules(static, manifest, loaded, missing, margins)),
         margins=margins,
     )
 
@@ -235,7 +252,11 @@ def _torch(image: Image, rccl: str | None, demand: Demand | None) -> str | None:
 
 
 def _rules(
-    static: StaticResult, manifest: Manifest | None, loaded: Sequence[Loaded], missing: Sequence[str]
+    static: StaticResult,
+    manifest: Manifest | None,
+    loaded: Sequence[Loaded],
+    missing: Sequence[str],
+    margins: Sequence[Margin],
 ) -> Iterator[Rule]:
     yield from _rules_of_rccl(static)
     for finding in static.findings.found:
@@ -250,8 +271,8 @@ def _rules(
         outcome = Outcome.REFUSED if manifest.host_has_fabric else Outcome.UNKNOWN
         for refusal in manifest.refusals:
             family = "glibc-gate" if refusal.need.startswith("GLIBC_") else "library"
-            because = f"{refusal.attempt}: {' -> '.join(refusal.chain)}; ld.so: {refusal.words}"
-            yield Rule(family, outcome, refusal.need, refusal.have, because, _VERSION_SOURCE)
+            because = f"{refusal.attempt}: {' -> '.join(refusal.chain)}; {refusal.words}"
+            yield Rule(family, outcome, refusal.need, refusal.have, because, _LOADER_SOURCE)
         if not manifest.host_has_fabric:
             yield Rule(
                 "host-fabric",
@@ -267,7 +288,7 @@ def _rules(
         item = next((item for item in loaded if item.object.path == provider), None)
         have = _whose(item) if item is not None else provider
         yield Rule("cxi-provider", Outcome.OK, "the cxi provider of libfabric", have, "it loads", _PROVIDER_SOURCE)
-    yield from (_rule_of_margin(margin) for margin in _margins(loaded) if margin.crosses)
+    yield from (_rule_of_margin(margin) for margin in margins if margin.crosses)
 
 
 def _rules_of_rccl(static: StaticResult) -> Iterator[Rule]:
@@ -300,19 +321,14 @@ def _rules_of_rccl(static: StaticResult) -> Iterator[Rule]:
 
 def _rule_of_margin(margin: Margin) -> Rule:
     family = {"GLIBC": "glibc-gate", "FABRIC": "libfabric-api", "LIBCXI": "libcxi"}.get(margin.family, "versions")
-    sides = [f"{name} ({'host' if host else 'image'})" for name, host in _sides(margin)]
     return Rule(
         family,
         Outcome.OK,
-        f"{margin.family}_{margin.need} of {sides[1]}",
+        f"{margin.family}_{margin.need} of {margin.provider_side}",
         f"up to {margin.family}_{margin.have}",
-        f"{sides[0]} needs it",
+        f"{margin.library_side} needs it",
         _VERSION_SOURCE,
     )
-
-
-def _sides(margin: Margin) -> tuple[tuple[str, bool], tuple[str, bool]]:
-    return (margin.library, margin.of_host), (margin.provider, margin.provider_of_host)
 
 
 def _whose(item: Loaded) -> str:

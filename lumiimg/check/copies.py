@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.copies import second_copies
 from lumiimg.findings import Severity
+from lumiimg.host.known import known
 
 if TYPE_CHECKING:
     from lumiimg.check.evidence import StaticResult
     from lumiimg.elf.loader import Process
 
-_MOUNTED = ("/tmp/", "/var/tmp/", "/home/", "/root/", "/users/")  # noqa: S108 - where others may put files is the point
+_MOUNTED = ("/tmp", "/var/tmp")  # noqa: S108 - where others may put files is the point
 _SHOWN = 8
 
 
@@ -43,11 +44,12 @@ def judge_process(process: Process, result: StaticResult) -> None:
             remedy=("copy the file, or build the image, again",),
             source="mmap(2): a page behind the end of the file is SIGBUS",
         )
+    mounted = tuple(f"{folder}/" for folder in (*_MOUNTED, *known().own_folders))
     leaks = [
         f"{loaded.path}: {element}"
         for loaded in process.objects
         for element in (loaded.facts.runpath or loaded.facts.rpath or "").split(":")
-        if f"{element}/".startswith(_MOUNTED)
+        if f"{element}/".startswith(mounted)
     ]
     if leaks:
         result.findings.add(

@@ -41,7 +41,7 @@ def load_plugin(
     absent: list[str] = []
     for name in names:
         outcome = process.dlopen(name, rccl)
-        if outcome.root is not None or not _is_absent(outcome, name):
+        if not outcome.finds_nothing(name):
             if outcome.root is None:
                 _report_broken(name, outcome, result)
             return outcome
@@ -173,10 +173,6 @@ def _prepended(folder: str, settings: Settings) -> str:
     """Return LD_LIBRARY_PATH with a folder in front: what the engine is told replaces what the image says."""
     rest = [part for part in (settings.library_path or "").split(":") if part and part != ENGINE_LIBRARIES]
     return shlex.quote(":".join([folder, *rest]))
-
-
-def _is_absent(outcome: LoadOutcome, name: str) -> bool:
-    return all(error.startswith(f"{name}: cannot open shared object file: No such file") for error in outcome.errors)
 
 
 def _report_broken(name: str, outcome: LoadOutcome, result: StaticResult) -> None:

@@ -16,9 +16,9 @@ from lumiimg.check.evidence import StaticResult
 from lumiimg.check.library import load_rccl, read_facts
 from lumiimg.check.plugin import judge_plugin, load_plugin
 from lumiimg.check.variables import judge_binds, judge_variables
-from lumiimg.elf.system import libc_kind
 from lumiimg.findings import Severity
 from lumiimg.host.inside import see_inside, variable_of
+from lumiimg.host.ldd import refusal
 from lumiimg.host.provider import PROVIDER_PATH
 
 if TYPE_CHECKING:
@@ -40,12 +40,11 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
     result = StaticResult()
     for warning in image.warnings:
         result.findings.add("image.partly-read", Severity.UNKNOWN, warning)
-    kind = libc_kind(image.root)
-    if kind == "musl":
+    if (musl := refusal(image.root)) is not None:
         result.findings.add(
             "image.musl",
             Severity.UNKNOWN,
-            "this image has musl, whose loader follows other rules than the one that is modelled here",
+            musl,
             remedy=("use a base with glibc: RCCL and the host's fabric libraries are built for it",),
         )
         return result

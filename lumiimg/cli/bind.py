@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.cli.options import add_host, exit_code
+from lumiimg.cli.options import add_host
 from lumiimg.errors import ExitCode
 
 _EPILOG = """\
@@ -59,6 +59,6 @@ def execute(arguments: argparse.Namespace) -> int:
     print_manifest(boundary, snapshot, arguments.format)
     if boundary.fabric is Fabric.NONE:
         print_refusals(boundary)
-        return exit_code(boundary.decision)
+        return boundary.decision.exit_code
     print_doubts(boundary)
     return ExitCode.GOOD

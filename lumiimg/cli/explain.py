@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.cli.options import add_host, add_json, exit_code
+from lumiimg.cli.options import add_host, add_json
 
 _EPILOG = """\
 exit codes: 0 everything on the path to the NIC loads
@@ -46,4 +46,4 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(to_json(boundary))
     print_boundary(boundary, verbose=arguments.verbose, stderr=arguments.json)
-    return exit_code(boundary.decision)
+    return boundary.decision.exit_code

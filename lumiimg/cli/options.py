@@ -6,13 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from lumiimg.check.boundary import Outcome
     from lumiimg.host.inside import Inside
 
 
@@ -78,7 +77,6 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
             raise BadInputError("not of the form K=V", where=f"--env {text}")
         variables[name] = value
     binds = tuple(bind for text in arguments.bind for bind in parse_binds(text))
-    here = open_image(Path("/")).root
     if arguments.host:
         from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
         from lumiimg.host.tree import SnapshotTree  # noqa: PLC0415
@@ -86,8 +84,9 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
         snapshot = read_snapshot(arguments.host)
         host, of_host = RootFileSystem(SnapshotTree(snapshot)), Cpu(snapshot.hwcaps, snapshot.intel)
     else:
-        _, intel, levels = cpu(here)
-        host, of_host = here, Cpu(levels, intel)
+        host = open_image(Path("/")).root
+        _, intel, levels = cpu(host)
+        of_host = Cpu(levels, intel)
     with open_image(arguments.image) as image:
         yield see_inside(
             image,
@@ -97,8 +96,3 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
             cwd=arguments.cwd,
             cpu=of_host,
         )
-
-
-def exit_code(decision: Outcome) -> ExitCode:
-    """Return what the process says to its caller."""
-    return {"ok": ExitCode.GOOD, "refused": ExitCode.NO}.get(decision.value, ExitCode.UNDECIDED)

@@ -106,3 +106,8 @@ class LoadOutcome:
     def ok(self) -> bool:
         """Whether the load succeeds."""
         return not self.errors
+
+    def finds_nothing(self, name: str) -> bool:
+        """Whether a dlopen of this name met no file at all: neither one that loads nor one that cannot be loaded."""
+        absent = f"{name}: cannot open shared object file: No such file or directory"
+        return self.root is None and all(error == absent for error in self.errors)

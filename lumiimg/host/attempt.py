@@ -107,7 +107,7 @@ def attempt(root: RootFileSystem, settings: Settings, demand: Demand, host: Root
     if opener is not None and not outcome.errors:
         for name in demand.names or (LIBFABRIC,):
             outcome = process.dlopen(name, opener)
-            opened = outcome.root is not None or is_broken(outcome, name)
+            opened = not outcome.finds_nothing(name)
             if opened:
                 break
     objects = tuple(process.objects)
@@ -117,11 +117,6 @@ def attempt(root: RootFileSystem, settings: Settings, demand: Demand, host: Root
 
 PROVIDER_NAME = f"libfabric/{PROVIDER_FILE}"
 """Where in the private folder a provider of the host is put: libfabric looks in a folder beside itself."""
-
-
-def is_broken(outcome: LoadOutcome, name: str) -> bool:
-    """Whether a file was found for a name, and is none that can be loaded."""
-    return not all(error.startswith(f"{name}: cannot open shared object file: No such") for error in outcome.errors)
 
 
 class Offer:

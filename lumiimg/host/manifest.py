@@ -57,7 +57,7 @@ class Refusal:
     have: str
     chain: tuple[str, ...]
     words: str
-    """What ld.so would print."""
+    """What shows it: ld.so's own words, where it would print any."""
     of_host: bool = False
     """Whether a library of the host is what cannot be loaded."""
 

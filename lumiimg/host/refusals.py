@@ -8,6 +8,7 @@ from lumiimg.elf.files import Files
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.host.manifest import PRIVATE, Loaded, Refusal
 from lumiimg.host.provider import LIBCXI, LIBFABRIC
+from lumiimg.host.tree import MACHINES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject, MissingLibrary, MissingVersion
     from lumiimg.host.attempt import Plan, Trial
     from lumiimg.image import RootFileSystem
-
-_MACHINES = {62: "x86-64", 183: "aarch64", 21: "ppc64le"}
 
 
 class RefusedError(Exception):
@@ -99,7 +98,7 @@ def check_machine(root: RootFileSystem, start: str, native: Native, plan: Plan) 
     """Raise RefusedError where a plan would bind libraries of another kind of machine."""
     own = Files(root).native_of(start)
     if plan.paths and own is not None and own.machine != native.machine:
-        have, need = (_MACHINES.get(kind.machine, str(kind.machine)) for kind in (native, own))
+        have, need = (MACHINES.get(kind.machine, f"machine {kind.machine}") for kind in (native, own))
         words = f"{start} is for {need}, the libraries of the host are for {have}"
         raise RefusedError(
             Refusal(plan.attempt, start, f"libraries for {need}", f"the host's are for {have}", (start,), words, True)

@@ -194,14 +194,10 @@ def _print_margins(out: Console, boundary: Boundary, *, verbose: bool) -> None:
         return
     out.print("What meets at the boundary" if not verbose else "Every pair of versions", style="bold")
     for margin in chosen if verbose else chosen[:_SHOWN_MARGINS]:
-        sides = [
-            f"{name} ({_side(of_host=host)})"
-            for name, host in ((margin.library, margin.of_host), (margin.provider, margin.provider_of_host))
-        ]
         left = f"; {_left(margin)}" if _left(margin) else ""
         out.print(
             one_line(
-                f"    {sides[0]} needs {margin.family}_{margin.need} of {sides[1]}: "
+                f"    {margin.library_side} needs {margin.family}_{margin.need} of {margin.provider_side}: "
                 f"it has up to {margin.family}_{margin.have}{left}"
             ),
             soft_wrap=True,
