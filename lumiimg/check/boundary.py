@@ -142,9 +142,10 @@ class Boundary:
         if self.manifest is not None and self.manifest.fabric is Fabric.NONE and refused:
             found += remedies(self.manifest.refusals)
         for finding in self.static.findings.found:
-            if finding.severity is Severity.PROBLEM and finding.id != "bind.refused":
+            is_told = finding.severity is Severity.PROBLEM and finding.id != "bind.refused"
+            if is_told or finding.id == "plugin.symbols":
                 found += finding.remedy
-        if self.decision is Outcome.UNKNOWN:
+        if self.decision is Outcome.UNKNOWN and (self.manifest is None or not self.manifest.host_has_fabric):
             found.append(
                 "on a compute node, with the job's modules: `lumiimg host scan -o host.json`; then --host host.json"
             )
@@ -263,6 +264,10 @@ def _rules(
         if finding.id == "image.partly-read":
             because = "variables and files that are not seen may lead the loader elsewhere"
             yield Rule("image", Outcome.UNKNOWN, "an image that is read whole", finding.summary, because, "lumiimg")
+        elif finding.id == "plugin.symbols":
+            have = "; ".join(finding.evidence)
+            because = "RCCL opens its plugin with RTLD_NOW: every symbol has to be there at once"
+            yield Rule("symbols", Outcome.UNKNOWN, "every symbol of the plugin", have, because, _LOADER_SOURCE)
     if manifest is None:
         for name in missing:
             because = "the image does not have it; whether a host can give it, a snapshot tells"

@@ -124,10 +124,10 @@ def judge_plugin(root: RootFileSystem, outcome: LoadOutcome, process: Process, r
     assert plugin is not None  # noqa: S101 - asked by the caller
     result.path = replace(result.path, plugin=plugin.path)
     result.plugin_found_by = plugin.found_by
-    undefined = _undefined(root, process, outcome) if not outcome.errors else ()
+    undefined, sure = _undefined(root, process, outcome) if not outcome.errors else ((), False)
     if outcome.errors:
         _report_load_errors(plugin, outcome, result)
-    elif undefined:
+    elif undefined and sure:
         result.findings.add(
             "plugin.loads",
             Severity.PROBLEM,
@@ -145,6 +145,16 @@ def judge_plugin(root: RootFileSystem, outcome: LoadOutcome, process: Process, r
             f"{plugin.path} and all that it needs would be loaded",
             where=plugin.path,
             evidence=(f"found by: {plugin.found_by.value}",),
+        )
+    if undefined and not sure:
+        result.findings.add(
+            "plugin.symbols",
+            Severity.UNKNOWN,
+            "nothing of the image defines symbols of the plugin; whether the host's libraries do is not recorded",
+            where=plugin.path,
+            evidence=undefined[:8],
+            remedy=("build the plugin again, with all its libraries on the linker's command line",),
+            source="glibc elf/dl-reloc.c; RCCL src/net.cc",
         )
     _judge_api(root, plugin, result)
     _judge_libfabric(root, process, result)
@@ -237,26 +247,33 @@ def _remedy_for(error: str) -> str:
     return "add the libraries named above to the image, or build the plugin in it: `lumiimg list`"
 
 
-def _undefined(root: RootFileSystem, process: Process, outcome: LoadOutcome) -> tuple[str, ...]:
-    """Return what the loader would say of symbols of the plugin and its libraries that nothing defines.
+def _undefined(root: RootFileSystem, process: Process, outcome: LoadOutcome) -> tuple[tuple[str, ...], bool]:
+    """Return (what the loader would say of symbols of the plugin and its libraries that nothing defines, whether sure).
 
-    Nothing is said of a process with libraries of a snapshot, whose symbols are not recorded. Versions of symbols are
-    not looked at here.
+    The symbols of libraries out of a snapshot are not recorded: then it is about those that ask for no version, which
+    a library that was linked with its libraries does not have; and one of those might still define them.
     """
     defined: set[str] = set()
-    wanted: list[tuple[str, str]] = []
+    wanted: list[tuple[str, str, bool]] = []
+    recorded = False
     try:
         for loaded in process.objects:
             file = root.open(process.settings.absolute(loaded.path))
             if isinstance(file, RecordedElf):
-                return ()
+                recorded = True
+                continue
             with contextlib.closing(file):
                 defined |= exported_symbols(file)
                 if loaded in outcome.objects:
-                    wanted += [(loaded.path, name) for name in sorted(undefined_symbols(file))]
+                    wanted += [(loaded.path, *each) for each in sorted(undefined_symbols(file).items())]
     except (OSError, BadInputError):
-        return ()
-    return tuple(f"{path}: undefined symbol: {name}" for path, name in wanted if name not in defined)
+        return (), False
+    lines = tuple(
+        f"{path}: undefined symbol: {name}"
+        for path, name, versioned in wanted
+        if name not in defined and not (recorded and versioned)
+    )
+    return lines, not recorded
 
 
 def _judge_api(root: RootFileSystem, plugin: LoadedObject, result: StaticResult) -> None:

@@ -167,8 +167,8 @@ def exported_symbols(reader: Reader, prefix: str = "") -> frozenset[str]:
     return defined_names(segments, dynamic, prefix.encode("utf-8", "surrogateescape"))
 
 
-def undefined_symbols(reader: Reader) -> frozenset[str]:
-    """Return the names of undefined dynamic symbols that are not weak. Raises ElfError."""
+def undefined_symbols(reader: Reader) -> dict[str, bool]:
+    """Return the undefined dynamic symbols that are not weak: whether each asks for a version. Raises ElfError."""
     segments = Segments(reader)
     dynamic, _ = _read_dynamic(segments)
     return undefined_names(segments, dynamic)

@@ -11,23 +11,27 @@ the end of the longest chain (glibc `elf/dl-lookup.c` walks the same words):
 from __future__ import annotations
 
 import array
+import itertools
 import sys
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.reader import ElfError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from lumiimg.elf.segments import Segments
 
 DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_GNU_HASH = 4, 5, 6, 10, 11, 0x6FFFFEF5
+DT_VERSYM = 0x6FFFFFF0
 
 _MAX_SYMBOLS = 4 << 20
 _MAX_NAMES_BYTES = 256 << 20
 _CHAIN_READ_BYTES = 16384
 _GLOBAL_BINDINGS = (1, 2, 10)  # STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE
 _STB_GLOBAL = 1
+# of .gnu.version (LSB, Symbol Versioning): 0 local, 1 global without a version, above that a version; bit 15 hides
+_VER_NDX_GLOBAL, _VERSION_INDEX = 1, 0x7FFF
 _SHN_UNDEF = 0
 _HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
 
@@ -71,16 +75,29 @@ def _name_at(strings: bytes, offset: int) -> str:
     return strings[offset:end].decode("utf-8", "surrogateescape")
 
 
-def undefined_names(segments: Segments, dynamic: Mapping[int, int]) -> frozenset[str]:
-    """Return the names that must be defined elsewhere: undefined and not weak."""
+def undefined_names(segments: Segments, dynamic: Mapping[int, int]) -> dict[str, bool]:
+    """Return the names that must be defined elsewhere (undefined, not weak): whether a version of them is asked for."""
     table, strings = _tables(segments, dynamic)
     wide = segments.layout.bits == 64
-    names: set[str] = set()
-    for fields in segments.layout.symbol.iter_unpack(table):
+    names: dict[str, bool] = {}
+    count = len(table) // segments.layout.symbol.size
+    versions = _versions(segments, dynamic, count)
+    for fields, (version,) in zip(segments.layout.symbol.iter_unpack(table), versions, strict=True):
         name_at, info, _, section = fields[:4] if wide else (fields[0], *fields[3:])
         if section == _SHN_UNDEF and info >> 4 == _STB_GLOBAL and name_at:
-            names.add(_name_at(strings, name_at))
-    return frozenset(names)
+            names[_name_at(strings, name_at)] = version & _VERSION_INDEX > _VER_NDX_GLOBAL
+    return names
+
+
+def _versions(segments: Segments, dynamic: Mapping[int, int], count: int) -> Iterable[tuple[int, ...]]:
+    """Return the version index of each symbol: of none where the file has no versions."""
+    if DT_VERSYM not in dynamic or count == 0:
+        return itertools.repeat((_VER_NDX_GLOBAL,), count)
+    half = segments.layout.half
+    data = segments.at(dynamic[DT_VERSYM], count * half.size)
+    if len(data) != count * half.size:
+        raise ElfError("the versions of the symbols run out of their segment")
+    return half.iter_unpack(data)
 
 
 def _symbol_count(segments: Segments, dynamic: Mapping[int, int]) -> int:

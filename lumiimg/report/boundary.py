@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.check.boundary import Outcome
@@ -113,7 +114,8 @@ def print_doubts(boundary: Boundary) -> None:
     out = console(stderr=True)
     for rule in boundary.rules:
         if rule.outcome is not Outcome.OK:
-            text = f"these binds load, but RCCL would not use them: {rule.need} is needed, {rule.have}"
+            would = "would" if rule.outcome is Outcome.REFUSED else "perhaps would"
+            text = f"these binds load, but RCCL {would} not use them: {rule.need} is needed, {rule.have}"
             _print_mark(out, _SEVERITIES[rule.outcome], text)
 
 
@@ -142,7 +144,9 @@ def _sentence(boundary: Boundary) -> str:
         if boundary.manifest is not None and not boundary.manifest.host_has_fabric:
             return f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider"
         if boundary.host:
-            return "CANNOT TELL: " + next((f.summary for f in boundary.static.findings.found), "it has no loader")
+            unknown = (f"{r.need}: {r.have}" for r in boundary.rules if r.outcome is Outcome.UNKNOWN)
+            found = (finding.summary for finding in boundary.static.findings.found)
+            return "CANNOT TELL: " + next(itertools.chain(unknown, found), "there is no loader in it")
         return "CANNOT TELL from the image alone what the fabric path gets (a host snapshot would: --host)"
     if boundary.fabric is Fabric.BUNDLED:
         return f"no obstacle found: it brings its own fabric libraries, and needs none of {boundary.host}"

@@ -602,6 +602,20 @@ def test_a_symbol_that_nothing_defines_keeps_the_plugin_from_loading(tmp_path: P
     assert found["plugin.loads"]["evidence"] == ["/usr/lib64/librccl-net.so: undefined symbol: nowhere"]
 
 
+def test_a_symbol_that_may_be_the_hosts_leaves_the_answer_open(tmp_path: Path, node: Path, capsys: Capture) -> None:
+    """Those that ask for a version of libfabric are its own; one that asks for none is of a library that was forgotten."""
+    image = fabric_builder.image(tmp_path / "image")
+    assert verdicts(image, node, capsys) == (0, 0, 0)
+    stub = versioned(tmp_path / "libfabric.so.1", defines=("FABRIC_1.3",))
+    source = fabric_builder.PLUGIN + "int nowhere(void); int use(void) { return nowhere(); }"
+    versioned(image / "usr/lib64/librccl-net.so", needs={stub: ("FABRIC_1.3",)}, source=source)
+    assert verdicts(image, node, capsys) == (0, 3, 3)
+    _, data, _ = explain(image, capsys, "--host", node)
+    assert [rule["have"] for rule in data["rules"] if rule["outcome"] == "unknown"] == [
+        "/usr/lib64/librccl-net.so: undefined symbol: nowhere"
+    ]
+
+
 def test_a_plugin_for_another_machine_is_said_to_be_one(tmp_path: Path, capsys: Capture) -> None:
     image = fabric_builder.image(tmp_path / "image")
     plugin = image / "usr/lib64/librccl-net.so"
