@@ -66,7 +66,7 @@ def ranked(found: Sequence[Trouble], verdict: Verdict, *, single_node: bool) -> 
 
 def _advice(occasion: Occasion, verdict: Verdict) -> tuple[Cause, ...]:
     return tuple(
-        Cause(a.id, a.summary, a.remedy, a.source, ())
+        Cause(a.id, a.summary, (), a.remedy, a.source, ())
         for a in vocabulary().advice
         if a.when is occasion and verdict in a.verdicts
     )
@@ -78,6 +78,7 @@ def _cause(group: Sequence[Trouble]) -> Cause:
     return Cause(
         id=signature.id,
         summary=group[0].summary,
+        because=tuple(_filled(reason, sighting) for reason in signature.because),
         remedy=tuple(_filled(step, sighting) for step in signature.remedy),
         source=signature.source,
         evidence=tuple(lines)[:EVIDENCE_OF_CAUSE],
@@ -87,5 +88,11 @@ def _cause(group: Sequence[Trouble]) -> Cause:
 def _filled(text: str, sighting: Sighting) -> str:
     """Put the groups of the match into a text."""
     for name, value in sighting.values:
-        text = text.replace(f"{{{name}}}", value or "(not named)")
+        text = text.replace(f"{{{name}}}", _explained(name, value) or "(not named)")
     return text
+
+
+def _explained(name: str, value: str) -> str:
+    """Return the value of a group; a return code with its name and what it comes from."""
+    code = vocabulary().return_codes.get(-abs(int(value))) if name == "rc" and value else None
+    return f"{value} ({code.name}: {code.meaning or code.text})" if code else value

@@ -57,6 +57,8 @@ class Cause:
 
     id: str
     summary: str
+    because: tuple[str, ...]
+    """What leads to it, most likely first."""
     remedy: tuple[str, ...]
     source: str
     evidence: tuple[Evidence, ...]
@@ -161,6 +163,7 @@ def to_json(report: LogReport) -> dict[str, object]:
             {
                 "id": c.id,
                 "summary": c.summary,
+                "because": list(c.because),
                 "remedy": list(c.remedy),
                 "source": c.source,
                 "evidence": [_evidence(e) for e in c.evidence],

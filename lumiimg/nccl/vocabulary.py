@@ -71,11 +71,14 @@ class Signature:
 
     id: str
     summary: str
-    """May hold `{name}` of the pattern's groups."""
+    """What the line means; may hold `{name}` of the pattern's groups, as `because` and `remedy` may."""
+    because: tuple[str, ...]
+    """What leads to it, most likely first."""
     remedy: tuple[str, ...]
     source: str
     date: str
     versions: str | None
+    """Of the library or plugin that prints it; None for all."""
     effect: Effect
     weight: Weight
     given: tuple[str, ...]
@@ -107,6 +110,19 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
+class ReturnCode:
+    """A return code of libfabric, as the plugins print it (RC: -38)."""
+
+    value: int
+    name: str
+    """`FI_ENOSYS`."""
+    text: str
+    """What strerror or fi_strerror says."""
+    meaning: str
+    """What it comes from on this network."""
+
+
+@dataclass(frozen=True, slots=True)
 class Vocabulary:
     """All that the reader knows by heart."""
 
@@ -122,6 +138,8 @@ class Vocabulary:
     providers: Mapping[str, Verdict]
     advice: tuple[Advice, ...]
     noise: tuple[str, ...]
+    return_codes: Mapping[int, ReturnCode]
+    """By value, negative."""
 
     def candidates(self, text: str) -> tuple[Entry, ...]:
         """Return the entries that may match; none for nearly all lines of a job, at the price of a few searches."""
@@ -153,6 +171,7 @@ def vocabulary() -> Vocabulary:
         providers={name: Verdict(verdict) for name, verdict in data["providers"].items()},
         advice=tuple(_advice(table) for table in data["advice"]),
         noise=tuple(data["noise"]["examples"]),
+        return_codes={table["value"]: ReturnCode(**table) for table in data.get("rc", ())},
     )
 
 
@@ -171,6 +190,7 @@ def _signature(table: Mapping[str, Any]) -> Signature:
     return Signature(
         id=table["id"],
         summary=table["summary"],
+        because=tuple(table.get("because", ())),
         remedy=tuple(table["remedy"]),
         source=table["source"],
         date=str(table["date"]),

@@ -1,0 +1,181 @@
+"""Writes the log of a large job, as `srun -l` with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL gives it on LUMI-G.
+
+python -m tests.joblog FILE [--ranks N] [--mib N] [--sick NODE] writes one by hand. The wording is that of RCCL 2.22.3 with
+aws-ofi-nccl 1.18.0; the ranks' lines are interleaved, and between them stand training output, warnings and collectives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GPUS = 8
+CHANNELS = 4
+_COLLECTIVES = (b"AllReduce", b"AllGather", b"ReduceScatter", b"AllGather", b"ReduceScatter", b"Broadcast")
+_WARNING = (
+    b"/opt/venv/lib/python3.12/site-packages/torch/distributed/fsdp/_state_dict_utils.py:783: FutureWarning: "
+    b"Please use DTensor instead and we are deprecating ShardedTensor.\n  warnings.warn("
+)
+
+
+class Rank:
+    """One rank: where it runs, and what stands before its lines."""
+
+    def __init__(self, number: int, *, labelled: bool, sick: frozenset[int]) -> None:
+        self.number = number
+        node, self.device = divmod(number, GPUS)
+        self.host = b"nid%06d" % (5000 + node)
+        self.sick = node in sick
+        self.pid = 60_000 + (number * 37) % 40_000
+        self.label = b"%d: " % number if labelled else b""
+        self.tag = b"%b%b:%d:%d [%d] NCCL INFO " % (self.label, self.host, self.pid, self.pid, self.device)
+        self.comm = 0x7F3A00000000 + number * 0x1230
+
+
+def job_log(ranks: int, size: int, *, labelled: bool = True, sick: frozenset[int] = frozenset()) -> Iterator[bytes]:
+    """Yield the log of a job in pieces, about `size` bytes in all and never less than its start.
+
+    The nodes numbered in `sick` have no plugin and go over TCP.
+    """
+    job = [Rank(number, labelled=labelled, sick=sick) for number in range(ranks)]
+    chance = random.Random(ranks)  # noqa: S311  (a log that can be written again)
+    written = 0
+    for piece in _start(job):
+        written += len(piece)
+        yield piece
+    for piece in _running(job, chance):
+        if written >= size:
+            return
+        written += len(piece)
+        yield piece
+
+
+def _start(job: list[Rank]) -> Iterator[bytes]:
+    """Yield what the ranks print until they are connected, message by message through all ranks."""
+    ranks, nodes = len(job), max(1, len(job) // GPUS)
+    yield b"".join(
+        b"%bRCCL version : 2.22.3-HEAD:7d8d67c\n%bHIP version  : 6.4.43484-123eb5128\n%bROCm version : 6.4.2.0-120-6a8c8b2\n"
+        b"%bHostname     : %b\n%bLibrccl path : /opt/rocm-6.4.2/lib/librccl.so.1\n"
+        % (r.label, r.label, r.label, r.label, r.host, r.label)
+        for r in job[:1]
+    )
+    for message in (
+        b"Bootstrap: Using hsn0:10.253.%d.%d<0>",
+        b"NCCL_SOCKET_IFNAME set by environment to hsn0,hsn1,hsn2,hsn3",
+        b"Kernel version: 5.14.21-150500.55.49_13.0.57-cray_shasta_c",
+    ):
+        yield b"".join(b"%b%b\n" % (r.tag, _filled(message, r)) for r in job)
+    yield b"".join(_network(r) for r in job)
+    yield b"".join(
+        b"%bncclCommInitRank comm 0x%x rank %d nranks %d cudaDev %d busId %x commId 0xb1de7f4e3c5a - Init START\n"
+        % (r.tag, r.comm, r.number, ranks, r.device, 0xC1000 + r.device * 0x5000)
+        for r in job
+    )
+    yield b"".join(
+        b"%bcomm 0x%x rank %d nRanks %d nNodes %d localRanks %d localRank %d MNNVL 0\n"
+        % (r.tag, r.comm, r.number, ranks, nodes, GPUS, r.device)
+        for r in job
+    )
+    for channel in range(CHANNELS):
+        yield b"".join(_channel(r, channel, ranks) for r in job)
+    yield b"".join(b"%bConnected all rings comm 0x%x nRanks %d\n" % (r.tag, r.comm, ranks) for r in job)
+    yield b"".join(
+        b"%bncclCommInitRank comm 0x%x rank %d nranks %d cudaDev %d busId %x commId 0xb1de7f4e3c5a - Init COMPLETE\n"
+        % (r.tag, r.comm, r.number, ranks, r.device, 0xC1000 + r.device * 0x5000)
+        for r in job
+    )
+
+
+def _filled(message: bytes, rank: Rank) -> bytes:
+    return message % (rank.number // 250, rank.number % 250) if b"%" in message else message
+
+
+def _network(rank: Rank) -> bytes:
+    if rank.sick:
+        return (
+            b"%bNET/Plugin: Could not find: librccl-net.so. Using internal network plugin.\n"
+            b"%bNET/IB : No device found.\n%bNET/Socket : Using [0]hsn0:10.253.1.%d<0> [1]hsn1:10.253.2.%d<0>\n"
+            b"%bUsing network Socket\n" % (rank.tag, rank.tag, rank.tag, rank.device, rank.device, rank.tag)
+        )
+    return (
+        b"%bNET/Plugin: Failed to find ncclCollNetPlugin_v8 symbol.\n%bNET/OFI Initializing aws-ofi-nccl 1.18.0\n"
+        b"%bNET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)\n%bUsing network Libfabric\n"
+        % (rank.tag, rank.tag, rank.tag, rank.tag)
+    )
+
+
+def _channel(rank: Rank, channel: int, ranks: int) -> bytes:
+    """Ring neighbours on the node by P2P, the node's last rank to the next node by the network."""
+    after = (rank.number + 1) % ranks
+    bus, next_bus = 0xC1000 + rank.device * 0x5000, 0xC1000 + after % GPUS * 0x5000
+    network = b"Socket/0" if rank.sick else b"Libfabric/%d/GDRDMA" % (rank.device // 2)
+    way = b"[send] via NET/" + network if rank.device == GPUS - 1 else b"via P2P/IPC"
+    return b"%bChannel %02d/0 : %d[%x] -> %d[%x] %b comm 0x%x nRanks %02d\n" % (
+        rank.tag,
+        channel,
+        rank.number,
+        bus,
+        after,
+        next_bus,
+        way,
+        rank.comm,
+        ranks,
+    )
+
+
+def _running(job: list[Rank], chance: random.Random) -> Iterator[bytes]:
+    """Yield the job at work, without end."""
+    step = 0
+    yield b"".join(b"%b%b\n" % (r.label, _WARNING.replace(b"\n", b"\n" + r.label)) for r in job)
+    while True:
+        step += 1
+        for kind in _COLLECTIVES:
+            count = chance.choice((4096, 1 << 20, 16_777_216, 67_108_864))
+            buffer = 0x7E1000000000 + chance.randrange(1 << 24) * 512
+            yield b"".join(
+                b"%b%b: opCount %x sendbuff 0x%x recvbuff 0x%x count %d datatype 9 op 0 root 0 comm 0x%x [nranks=%d] "
+                b"stream 0x%x task 0 globalrank %d\n"
+                % (
+                    r.tag,
+                    kind,
+                    step,
+                    buffer + r.number * 256,
+                    buffer + r.number * 512,
+                    count,
+                    r.comm,
+                    len(job),
+                    r.comm ^ 0x5555,
+                    r.number,
+                )
+                for r in job
+            )
+        loss, rate = 12.5 / (1 + step / 100), chance.uniform(400, 430)
+        yield b"".join(
+            b"%b[2026-11-21 03:%02d:%02d,%03d] [INFO] [train.py:%d:step] step %d loss %.4f lr %.3e %.1f TFLOPS/GPU\n"
+            % (r.label, step // 60 % 60, step % 60, chance.randrange(1000), 412, step, loss, 3e-4, rate + r.device)
+            for r in job[:: GPUS]
+        )
+
+
+def write(file: IO[bytes], ranks: int, size: int, *, sick: frozenset[int] = frozenset()) -> None:
+    """Write a log to an open file."""
+    for piece in job_log(ranks, size, sick=sick):
+        file.write(piece)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=argparse.FileType("wb"))
+    parser.add_argument("--ranks", type=int, default=4096)
+    parser.add_argument("--mib", type=int, default=2048)
+    parser.add_argument("--sick", type=int, action="append", default=[])
+    options = parser.parse_args()
+    write(options.file, options.ranks, options.mib << 20, sick=frozenset(options.sick))
+
+
+if __name__ == "__main__":
+    main()
