@@ -8,7 +8,7 @@ from lumiimg.nccl.report import Cause, Verdict
 from lumiimg.nccl.vocabulary import Occasion, Signature, Weight, vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from lumiimg.nccl.report import Evidence
     from lumiimg.nccl.sightings import Process, Sighting
@@ -41,11 +41,14 @@ def troubles(process: Process, seen_in_job: set[str]) -> list[Trouble]:
     signatures = vocabulary().signatures
     context = seen_in_job if process.shared else process.events.keys()
     shown = {e for e in context if e not in signatures or seen_in_job.issuperset(signatures[e].given)}
-    held = [s for s in signatures.values() if s.id in shown and shown.isdisjoint(s.unless)]
+    held = [s for e in shown if (s := signatures.get(e)) is not None and shown.isdisjoint(s.unless)]
+    held.sort(key=lambda signature: signature.order)
     return [Trouble(signature, sighting) for signature in held for sighting in process.saw(signature.id)]
 
 
-def ranked(found: Sequence[Trouble], verdict: Verdict, *, single_node: bool) -> tuple[Cause, ...]:
+def ranked(
+    found: Sequence[Trouble], verdict: Verdict, *, single_node: bool, evidence: Callable[[Sighting], Evidence]
+) -> tuple[Cause, ...]:
     """Return the causes of the job, most likely first: by weight, then in the order of the knowledge base."""
     real = any(t.signature.weight in _REAL for t in found)
     groups: dict[tuple[str, str], list[Trouble]] = {}
@@ -53,15 +56,17 @@ def ranked(found: Sequence[Trouble], verdict: Verdict, *, single_node: bool) -> 
         if real and trouble.signature.weight is Weight.ECHO:
             continue
         groups.setdefault((trouble.signature.id, trouble.summary), []).append(trouble)
-    weights, order = list(Weight), list(vocabulary().signatures)
-    ordered = sorted(
-        groups.values(), key=lambda g: (weights.index(g[0].signature.weight), order.index(g[0].signature.id))
-    )
-    causes = tuple(_cause(group) for group in ordered[:CAUSE_LIMIT])
+    ordered = sorted(groups.values(), key=lambda g: likelihood(g[0].signature))
+    causes = tuple(_cause(group, evidence) for group in ordered[:CAUSE_LIMIT])
     reassurance = _advice(Occasion.SINGLE_NODE, verdict) if single_node else ()
     if real or reassurance or verdict in _GREEN:
         return reassurance + causes
     return causes + _advice(Occasion.UNEXPLAINED, verdict)
+
+
+def likelihood(signature: Signature) -> tuple[int, int]:
+    """Return what causes are sorted by, the most likely first."""
+    return list(Weight).index(signature.weight), signature.order
 
 
 def _advice(occasion: Occasion, verdict: Verdict) -> tuple[Cause, ...]:
@@ -72,16 +77,15 @@ def _advice(occasion: Occasion, verdict: Verdict) -> tuple[Cause, ...]:
     )
 
 
-def _cause(group: Sequence[Trouble]) -> Cause:
+def _cause(group: Sequence[Trouble], evidence: Callable[[Sighting], Evidence]) -> Cause:
     signature, sighting = group[0]
-    lines: dict[Evidence, None] = dict.fromkeys(t.sighting.evidence for t in group)
     return Cause(
         id=signature.id,
         summary=group[0].summary,
         because=tuple(_filled(reason, sighting) for reason in signature.because),
         remedy=tuple(_filled(step, sighting) for step in signature.remedy),
         source=signature.source,
-        evidence=tuple(lines)[:EVIDENCE_OF_CAUSE],
+        evidence=tuple(evidence(t.sighting) for t in group[:EVIDENCE_OF_CAUSE]),
     )
 
 

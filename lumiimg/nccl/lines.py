@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from lumiimg.errors import one_line
 
 LINE_LIMIT = 16_384
-"""Characters of a line that are read; NCCL's own buffer is 4,096, the rest is room for lines joined into one."""
+"""Characters that are read of a line, or of each part that a progress bar has drawn; NCCL's own buffer is 4,096, the rest is room for lines joined into one."""
 EVIDENCE_LIMIT = 400
 """Characters of a message that are kept as evidence."""
 
@@ -39,27 +39,36 @@ class Message(NamedTuple):
     text: str
 
 
-def messages(line: str) -> list[Message]:
-    """Split a line, as `decoded` returns it, into its messages."""
-    tag = _TASK.match(line)
+def messages(line: bytes) -> list[Message]:
+    """Split a line into its messages, without colours, cut to what is read of it; never raises.
+
+    A progress bar goes back to the start of its line (CR): what it has drawn there comes before a message, in one line.
+    A line of lumiimg's own probe becomes what it quotes.
+    """
+    drawn = line.split(b"\r") if b"\r" in line else [line]
+    texts = [_plain(part) for part in drawn if part]
+    if not texts:
+        return []
+    tag = _TASK.match(texts[0])
     task = (tag[1] or tag[2]) if tag else None
-    origins = list(_ORIGIN.finditer(line))
+    return [message for text in texts for message in _joined(text, task)]
+
+
+def _joined(text: str, task: str | None) -> list[Message]:
+    origins = list(_ORIGIN.finditer(text))
     if not origins:
-        return [] if _SHELL_TRACE.match(line) else [Message(None, task, line)]
-    found = [Message(None, task, line[: origins[0].start()])]
-    ends = [o.start() for o in origins[1:]] + [len(line)]
-    found.extend(Message(o[1], task, line[o.start() : end]) for o, end in zip(origins, ends, strict=True))
+        return [] if _SHELL_TRACE.match(text) else [Message(None, task, text)]
+    found = [Message(None, task, text[: origins[0].start()])]
+    ends = [o.start() for o in origins[1:]] + [len(text)]
+    found.extend(Message(o[1], task, text[o.start() : end]) for o, end in zip(origins, ends, strict=True))
     return found
 
 
-def decoded(text: str | bytes) -> str:
-    """Return the line as text without colours and line end, cut to what is read of it; never raises.
-
-    A line of lumiimg's own probe becomes what it quotes.
-    """
-    line = text[: 4 * LINE_LIMIT].decode("utf-8", "replace") if isinstance(text, bytes) else text
-    plain = _COLOUR.sub("", line[:LINE_LIMIT]).rstrip("\r\n")
-    return _quoted_by_probe(plain) if plain.startswith(_PROBE) else plain
+def _plain(part: bytes) -> str:
+    text = part[: 4 * LINE_LIMIT].decode("utf-8", "replace")[:LINE_LIMIT]
+    if "\x1b" in text or "[" in text:
+        text = _COLOUR.sub("", text)
+    return _quoted_by_probe(text) if text.startswith(_PROBE) else text
 
 
 def evidence_text(text: str, span: tuple[int, int]) -> str:

@@ -1,128 +1,116 @@
-"""The log reader: lines in, one at a time and in any order of processes; a report out, at any time."""
+"""The log reader: blocks of lines in, in any order of processes; a report out, at any time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl import causes, summary
-from lumiimg.nccl.lines import decoded, evidence_text, messages
+from lumiimg.nccl.gate import Gate
+from lumiimg.nccl.job import JobState, Piece
+from lumiimg.nccl.lines import evidence_text, messages
 from lumiimg.nccl.report import Evidence, LogReport
-from lumiimg.nccl.sightings import Process
+from lumiimg.nccl.sightings import Sighting, position
 from lumiimg.nccl.verdict import is_dead, job_finding, named_provider, process_finding
 from lumiimg.nccl.vocabulary import vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from lumiimg.nccl.lines import Message
-
-PROCESS_LIMIT = 65_536
-_BEYOND = "processes beyond the limit"
-"""Processes told apart; the lines of any more are read as if they had no prefix."""
+    from lumiimg.nccl.vocabulary import Entry
 
 
 class LogReader:
-    """Reads the log of one job, from one file or several; memory grows with the processes, not with the lines."""
+    """Reads the log of one job, from one file or several, into a JobState."""
 
     def __init__(self) -> None:
         self._vocabulary = vocabulary()
-        self._processes: dict[str, Process] = {}
-        self._bare: dict[tuple[str, str | None], Process] = {}
-        """Lines without `host:pid`, by file and task."""
-        self._owners: dict[tuple[str, str | None], set[str]] = {}
-        """Processes seen beside them; two are enough to know that the owner is unknown."""
-        self._number = 0
+        self._gate = Gate(self._vocabulary)
+        self._values: dict[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]] = {}
+        self._piece = -1
+        self.state = JobState()
+        self.changes = 0
+        """Grows when something new was seen."""
 
-    def feed(self, file: str, line_number: int, text: str | bytes) -> None:
-        """Take in one line of `file`; never raises, whatever the bytes."""
-        line = decoded(text)
-        if not self._vocabulary.candidates(line):
+    def begin(self, file: str, piece: int | None = None) -> None:
+        """Start with a piece of a file; `piece` is its number in the order of the job's log, by default the next."""
+        self._piece = self._piece + 1 if piece is None else piece
+        self.state.pieces[self._piece] = Piece(file)
+
+    def feed(self, file: str, block: bytes) -> None:
+        """Take in the next lines of a file, each whole; never raises, whatever the bytes."""
+        piece = self.state.pieces.get(self._piece)
+        if piece is None or piece.file != file:
+            self.begin(file)
+            piece = self.state.pieces[self._piece]
+        count, hits = self._gate.select(block)
+        for index, line, entries in hits:
+            for number, message in enumerate(messages(line)):
+                if message.process is not None:
+                    self.state.own(message.process, message.task, file)
+                self._take(message, entries, file, position(self._piece, piece.lines + index, number))
+        piece.lines += count
+
+    def _take(self, message: Message, entries: Sequence[Entry], file: str, at: int) -> None:
+        text = message.text
+        found = [(e, m) for e in entries if any(h in text for h in e.hints) and (m := e.match(text)) is not None]
+        if not found or self._vocabulary.foreign.search(text) is not None:
             return
-        for message in messages(line):
-            if message.process is not None:
-                self._own(message, file)
-            self._take(message, file, line_number)
-
-    def report(self) -> LogReport:
-        """Return the answer about all lines so far."""
-        processes = self._settled()
-        seen = causes.job_events(processes)
-        provider = named_provider(processes)
-        troubles = [causes.troubles(p, seen) for p in processes]
-        findings = [process_finding(p, t, provider) for p, t in zip(processes, troubles, strict=True)]
-        job = job_finding(findings, dead=any(map(is_dead, processes, troubles)))
-        return LogReport(
-            verdict=job.verdict,
-            confidence=job.confidence,
-            proof=job.proof,
-            ranks=summary.rank_results(processes, findings),
-            communicators=summary.communicators(processes, findings),
-            library=summary.component(processes, "library"),
-            plugin=summary.component(processes, "plugin"),
-            provider=job.provider or (provider.value("provider") if provider else None),
-            interfaces=summary.interfaces(processes),
-            gdr=summary.gdr(processes),
-            causes=causes.ranked(
-                [trouble for found in troubles for trouble in found],
-                job.verdict,
-                single_node=summary.is_single_node(processes),
-            ),
-        )
-
-    def _own(self, message: Message, file: str) -> None:
-        for key in {(file, message.task), (file, None)}:
-            if key not in self._owners and len(self._owners) >= PROCESS_LIMIT:
-                continue
-            owners = self._owners.setdefault(key, set())
-            if len(owners) < 2 and message.process is not None:
-                owners.add(message.process)
-
-    def _process(self, message: Message, file: str) -> Process:
-        name = message.process
-        if name is not None and (known := self._processes.get(name)) is not None:
-            return known
-        if name is not None and len(self._processes) < PROCESS_LIMIT:
-            return self._processes.setdefault(name, Process(name))
-        if name is not None:
-            # All beyond the limit are one, under the name of the first: a host's name is a hint of its network.
-            return self._bare.setdefault((file, _BEYOND), Process(name, shared=True))
-        key = (file, message.task)
-        if message.task is None or (key not in self._bare and len(self._bare) >= PROCESS_LIMIT):
-            return self._bare.setdefault((file, None), Process(file, shared=True))
-        return self._bare.setdefault(key, Process(f"task {message.task}"))
-
-    def _take(self, message: Message, file: str, line_number: int) -> None:
-        candidates = [(entry, entry.match(message.text)) for entry in self._vocabulary.candidates(message.text)]
-        matches = [(entry, match) for entry, match in candidates if match is not None]
-        if not matches or self._vocabulary.foreign.search(message.text) is not None:
-            return
-        self._number += 1
-        process = self._process(message, file)
-        for entry, match in matches:
-            evidence = Evidence(file, line_number, evidence_text(message.text, match.span()))
+        process = self.state.process(message.process, message.task, file)
+        for entry, match in found:
             groups = match.groupdict(default="")
             if entry.id == "communicator":
                 process.see_communicator(groups)
                 groups = {}
-            process.see(entry.id, tuple(groups.items()), evidence, self._number)
-
-    def _settled(self) -> list[Process]:
-        """Return the processes, lines without a prefix given to the process whose they must be."""
-        settled = dict(self._processes)
-        left: list[Process] = []
-        for key, bare in self._bare.items():
-            owners = self._owners.get(key, set())
-            if len(owners) != 1:
-                left.append(bare)
+            values = tuple(groups.items())
+            home = self.state.job if entry.of_job else process
+            known = home.known(entry.id, values)
+            if known is not None:
+                known.last = max(known.last, at)
                 continue
-            name = next(iter(owners))
-            settled[name] = settled.get(name, Process(name)).joined(bare)
-        return [*settled.values(), *left]
+            values = self._values.setdefault(values, values) if len(self._values) < 65_536 else values
+            home.see(Sighting(entry.id, values, evidence_text(text, match.span()), at, at))
+            self.changes += 1
+
+    def report(self) -> LogReport:
+        """Return the answer about all lines so far."""
+        processes = self.state.settled()
+        seen = causes.job_events([*processes, self.state.job])
+        provider = named_provider(processes)
+        troubles = [causes.troubles(p, seen) for p in processes]
+        findings = [process_finding(p, t, provider) for p, t in zip(processes, troubles, strict=True)]
+        job = job_finding(findings, dead=any(map(is_dead, processes, troubles)))
+        everywhere = [*troubles, causes.troubles(self.state.job, seen)]
+        return LogReport(
+            verdict=job.verdict,
+            confidence=job.confidence,
+            proof=tuple(map(self._evidence, job.proof)),
+            ranks=summary.rank_results(processes, findings),
+            nodes=summary.node_groups(processes, findings, troubles),
+            told=summary.told(processes, findings, self.state.job),
+            communicators=summary.communicators(processes, findings),
+            library=summary.component(processes, "library"),
+            plugin=summary.component(processes, "plugin"),
+            provider=job.provider or (provider.value("provider") if provider else None),
+            transport=summary.transport(processes, self.state.job),
+            environment=summary.environment(self.state.job),
+            causes=causes.ranked(
+                [trouble for found in everywhere for trouble in found],
+                job.verdict,
+                single_node=summary.is_single_node(processes),
+                evidence=self._evidence,
+            ),
+        )
+
+    def _evidence(self, sighting: Sighting) -> Evidence:
+        file, line = self.state.place(sighting.first)
+        return Evidence(file, line, sighting.text)
 
 
 def read_lines(file: str, lines: Iterable[str | bytes]) -> LogReport:
     """Return the report about the lines of one file."""
     reader = LogReader()
-    for number, line in enumerate(lines, 1):
-        reader.feed(file, number, line)
+    for line in lines:
+        whole = line if isinstance(line, bytes) else line.encode("utf-8", "replace")
+        reader.feed(file, whole.removesuffix(b"\n") + b"\n")
     return reader.report()

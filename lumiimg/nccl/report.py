@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+
+from lumiimg.nccl.nodes import folded
 
 SCHEMA = 1
 """Version of the JSON that `to_json` makes."""
@@ -107,6 +109,47 @@ class Communicator:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Nodes whose ranks all came to the same."""
+
+    verdict: Verdict
+    network: str | None
+    provider: str | None
+    cause: str | None
+    """Id of the likeliest cause on these nodes; None where none was seen there."""
+    nodes: tuple[str, ...]
+    """Host names as printed, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How much of the job the log speaks of: ranks and nodes that told their network, out of those that there are."""
+
+    ranks: int
+    of_ranks: int | None
+    nodes: int
+    of_nodes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How the network was used; None, or nothing, where the log does not tell or ranks differ."""
+
+    gdr: bool | None
+    """Whether the NIC reads GPU memory (GPUDirect RDMA)."""
+    pxn: bool | None
+    """Whether ranks send through the NIC of a neighbour's GPU (NCCL's PXN)."""
+    protocol: str | None
+    """Of the OFI plugin: `SENDRECV`, `RDMA`."""
+    nics: int | None
+    """That the plugin found."""
+    interfaces: tuple[str, ...]
+    """Network interfaces of NET/Socket, in its order: `hsn0`, `nmn0`."""
+    bootstrap: tuple[str, ...]
+    """Interfaces over which the ranks met; says nothing about the traffic."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogReport:
     """The answer about one log (or a set of files of one job)."""
 
@@ -115,14 +158,16 @@ class LogReport:
     proof: tuple[Evidence, ...]
     """The lines that decide the verdict, strongest first."""
     ranks: tuple[RankResult, ...]
+    nodes: tuple[NodeGroup, ...]
+    """The largest group first."""
+    told: Told
     communicators: tuple[Communicator, ...]
     library: Component | None
     plugin: Component | None
     provider: str | None
-    interfaces: tuple[str, ...]
-    """Network interfaces of NET/Socket, in its order: `hsn0`, `nmn0`."""
-    gdr: bool | None
-    """Whether the NIC reads GPU memory (GPUDirect RDMA); None where the log does not tell, or ranks differ."""
+    transport: Transport
+    environment: tuple[tuple[str, str], ...]
+    """Variables of NCCL, Slurm and Slingshot that the log shows, each with its (first) value."""
     causes: tuple[Cause, ...]
     """Most likely first."""
 
@@ -144,6 +189,18 @@ def to_json(report: LogReport) -> dict[str, object]:
             }
             for key, r in _keyed(report.ranks)
         },
+        "nodes": [
+            {
+                "verdict": g.verdict.value,
+                "network": g.network,
+                "provider": g.provider,
+                "cause": g.cause,
+                "count": len(g.nodes),
+                "names": folded(g.nodes),
+            }
+            for g in report.nodes
+        ],
+        "told": asdict(report.told),
         "communicators": [
             {
                 "id": c.id,
@@ -157,8 +214,8 @@ def to_json(report: LogReport) -> dict[str, object]:
         "library": _component(report.library),
         "plugin": _component(report.plugin),
         "provider": report.provider,
-        "interfaces": list(report.interfaces),
-        "gdr": report.gdr,
+        **asdict(report.transport),
+        "environment": dict(report.environment),
         "causes": [
             {
                 "id": c.id,

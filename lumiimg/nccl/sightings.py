@@ -1,4 +1,8 @@
-"""What one process of the job was seen to print: a bounded table, event by event, that lines are dropped into."""
+"""What one process of the job was seen to print: a bounded table, event by event, that lines are dropped into.
+
+A position is one number for a line of the job: piece of the log, line in the piece, message in the line. Positions are
+in the order in which the log was written as far as that is known: that of its files, and of the lines in each.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from lumiimg.nccl.report import Evidence
-
 VALUE_LIMIT = 16
 """Different values kept of one event and process (network names, missing libraries)."""
+JOB_VALUE_LIMIT = 512
+"""The same for what is kept of the whole job (variables)."""
 COMMUNICATOR_LIMIT = 64
 """Communicators kept of one process."""
 
 Values = tuple[tuple[str, str], ...]
 """The named groups of a match."""
+
+_PIECE_SHIFT, _LINE_SHIFT = 48, 8
+
+
+def position(piece: int, line: int, message: int) -> int:
+    """Return the position of a message; lines count from 0."""
+    return piece << _PIECE_SHIFT | line << _LINE_SHIFT | min(message, 255)
+
+
+def piece_and_line(position: int) -> tuple[int, int]:
+    """Return the piece, and the line in it from 0 on."""
+    return position >> _PIECE_SHIFT, position >> _LINE_SHIFT & (1 << _PIECE_SHIFT - _LINE_SHIFT) - 1
 
 
 @dataclass(slots=True)
@@ -25,10 +41,10 @@ class Sighting:
 
     event: str
     values: Values
-    evidence: Evidence
-    """The first line that showed it."""
+    text: str
+    """Of the first message that showed it, as it may stand in a report."""
     first: int
-    """Running number of that line in the job; `last` is that of the latest."""
+    """Position of that message; `last` is that of the latest."""
     last: int
 
     def value(self, name: str) -> str:
@@ -52,16 +68,19 @@ class Process:
     name: str
     shared: bool = False
     """Lines without prefix or task: they may be of any process of the job."""
-    events: dict[str, dict[Values, Sighting]] = field(default_factory=dict)
+    events: dict[str, list[Sighting]] = field(default_factory=dict)
     communicators: dict[str, CommunicatorSeen] = field(default_factory=dict)
+    limit: int = VALUE_LIMIT
 
-    def see(self, event: str, values: Values, evidence: Evidence, number: int) -> None:
-        kinds = self.events.setdefault(event, {})
-        known = kinds.get(values)
-        if known is not None:
-            known.last = number
-        elif len(kinds) < VALUE_LIMIT:
-            kinds[values] = Sighting(event, values, evidence, number, number)
+    def known(self, event: str, values: Values) -> Sighting | None:
+        """Return the sighting of the event with these values."""
+        return next((s for s in self.events.get(event, ()) if s.values == values), None)
+
+    def see(self, sighting: Sighting) -> None:
+        """Keep a sighting that is not known yet, if there is room."""
+        kinds = self.events.setdefault(sighting.event, [])
+        if len(kinds) < self.limit:
+            kinds.append(sighting)
 
     def see_communicator(self, groups: Mapping[str, str]) -> None:
         rank, ranks = int(groups["rank"]), int(groups["ranks"])
@@ -76,24 +95,30 @@ class Process:
 
     def saw(self, *events: str) -> Iterator[Sighting]:
         """Yield all sightings of these events, in the order in which they were first seen."""
-        found = [s for event in events for s in self.events.get(event, {}).values()]
+        found = [s for event in events for s in self.events.get(event, ())]
         yield from sorted(found, key=lambda s: s.first)
 
     def last_seen(self, event: str) -> int:
-        """Return the running number of the latest line that showed the event; -1 where none did."""
-        return max((s.last for s in self.events.get(event, {}).values()), default=-1)
+        """Return the position of the latest line that showed the event; -1 where none did."""
+        return max((s.last for s in self.events.get(event, ())), default=-1)
 
-    def joined(self, other: Process) -> Process:
-        """Return this process with the lines of `other`, which turned out to be its own; neither is changed."""
-        both = Process(self.name, self.shared, communicators=self.communicators | other.communicators)
-        for part in (self, other):
-            for event, kinds in part.events.items():
-                mine = both.events.setdefault(event, {})
-                for values, seen in kinds.items():
-                    known = mine.get(values, seen)
-                    first = min(known, seen, key=lambda s: s.first)
-                    mine[values] = Sighting(event, values, first.evidence, first.first, max(known.last, seen.last))
-        return both
+    def absorb(self, other: Process) -> None:
+        """Take in what was seen of the same process elsewhere."""
+        for event, theirs in other.events.items():
+            for seen in theirs:
+                mine = self.known(event, seen.values)
+                if mine is None:
+                    self.see(Sighting(event, seen.values, seen.text, seen.first, seen.last))
+                    continue
+                if seen.first < mine.first:
+                    mine.first, mine.text = seen.first, seen.text
+                mine.last = max(mine.last, seen.last)
+        for key, seen_there in other.communicators.items():
+            known = self.communicators.get(key)
+            if known is not None:
+                known.nodes, known.id = known.nodes or seen_there.nodes, known.id or seen_there.id
+            elif len(self.communicators) < COMMUNICATOR_LIMIT:
+                self.communicators[key] = seen_there
 
 
 def first_sightings(processes: Iterable[Process], event: str) -> list[Sighting]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumiimg.nccl.causes import Trouble
-    from lumiimg.nccl.report import Evidence
     from lumiimg.nccl.sightings import Process, Sighting
 
 OFI = frozenset({Verdict.OFI_CXI, Verdict.OFI_EFA, Verdict.OFI_OTHER})
@@ -43,7 +42,7 @@ class Finding:
 
     verdict: Verdict
     confidence: Confidence
-    proof: tuple[Evidence, ...] = ()
+    proof: tuple[Sighting, ...] = ()
     network: str | None = None
     provider: str | None = None
     soft: bool = False
@@ -134,7 +133,7 @@ def _family(sighting: Sighting) -> str | None:
 
 def _built_in(sightings: list[Sighting], families: set[str | None], *, final: bool) -> Finding:
     network = sightings[0].value("network") or None
-    proof = tuple(s.evidence for s in sightings[:2])
+    proof = tuple(s for s in sightings[:2])
     if len(families) > 1:
         return Finding(Verdict.MIXED, Confidence.LIKELY, proof, network)
     verdict = Verdict.SOCKET if "socket" in families else Verdict.IB
@@ -144,17 +143,17 @@ def _built_in(sightings: list[Sighting], families: set[str | None], *, final: bo
 def _libfabric(process: Process, sightings: list[Sighting], job_provider: Sighting | None) -> Finding:
     own = list(process.saw("provider"))
     if len({_of_provider(s) for s in own}) > 1:
-        return Finding(Verdict.MIXED, Confidence.LIKELY, tuple(s.evidence for s in own[:2]))
+        return Finding(Verdict.MIXED, Confidence.LIKELY, tuple(s for s in own[:2]))
     named = own[-1] if own else job_provider
     network = next((s.value("network") for s in sightings if s.value("network")), None)
-    lines = [s.evidence for s in sightings[:2]]
+    lines = [s for s in sightings[:2]]
     if named is None:
         hint = _cxi_hint(process)
         verdict = Verdict.OFI_CXI if hint else Verdict.OFI_OTHER
         return Finding(verdict, Confidence.LIKELY, (*lines, *([hint] if hint else [])), network)
     provider = named.value("provider")
-    if named.evidence not in lines:
-        lines.append(named.evidence)
+    if named not in lines:
+        lines.append(named)
     confidence = Confidence.PROVED if own and _crossed(process) else Confidence.LIKELY
     return Finding(_of_provider(named), confidence, tuple(lines), network, provider)
 
@@ -171,13 +170,13 @@ def _crossed(process: Process) -> bool:
     return spans_nodes and process.last_seen("connected") >= 0 and process.last_seen("network") >= 0
 
 
-def _cxi_hint(process: Process) -> Evidence | None:
+def _cxi_hint(process: Process) -> Sighting | None:
     """Return what speaks for Slingshot where no provider is named: a cxi device, or RDMA on a Slingshot host."""
     for sighting in process.saw("gdr-device"):
         if _CXI_DEVICE.match(sighting.value("device")):
-            return sighting.evidence
+            return sighting
     if _SLINGSHOT_HOST.match(process.name):
-        return next((s.evidence for s in process.saw("channel") if s.value("gdr")), None)
+        return next((s for s in process.saw("channel") if s.value("gdr")), None)
     return None
 
 
@@ -187,10 +186,10 @@ def _intra_node(process: Process) -> Finding | None:
     if any(c.nodes is not None and c.nodes > 1 for c in sizes):
         return None
     if local is not None:
-        return Finding(Verdict.INTRA_NODE_ONLY, Confidence.LIKELY, (local.evidence,))
+        return Finding(Verdict.INTRA_NODE_ONLY, Confidence.LIKELY, (local,))
     if sizes and all(c.nodes == 1 for c in sizes):
         proof = next(process.saw("communicator"), None)
-        return Finding(Verdict.INTRA_NODE_ONLY, Confidence.LIKELY, (proof.evidence,) if proof else ())
+        return Finding(Verdict.INTRA_NODE_ONLY, Confidence.LIKELY, (proof,) if proof else ())
     return None
 
 
@@ -201,13 +200,13 @@ def _presence(process: Process) -> Finding:
     if not initialising and not loaded:
         return NOTHING
     confidence = Confidence.LIKELY if initialising else Confidence.UNKNOWN
-    proof = tuple(s.evidence for s in [*initialising, *loaded][:1])
+    proof = tuple(s for s in [*initialising, *loaded][:1])
     return Finding(Verdict.OFI_OTHER, confidence, proof, soft=True)
 
 
 def _failure(verdict: Verdict, troubles: Sequence[Trouble]) -> Finding:
     sure = any(t.signature.sure for t in troubles)
-    proof = tuple(t.sighting.evidence for t in troubles[:3])
+    proof = tuple(t.sighting for t in troubles[:3])
     return Finding(verdict, Confidence.PROVED if sure else Confidence.LIKELY, proof)
 
 

@@ -58,6 +58,8 @@ class Entry:
     within: re.Pattern[str] | None
     """Must be found in the message as well."""
     example: str
+    of_job: bool
+    """What is seen holds for the whole job, whoever printed it: variables, versions."""
 
     def match(self, message: str) -> re.Match[str] | None:
         if self.within is not None and self.within.search(message) is None:
@@ -85,6 +87,8 @@ class Signature:
     """Events that the job must show as well."""
     unless: tuple[str, ...]
     """Events that, in the same process, make it harmless or say it better."""
+    order: int
+    """Place in the knowledge base, which is in order of likelihood."""
     sure: bool
     """Whether the line proves what its effect says."""
 
@@ -141,11 +145,6 @@ class Vocabulary:
     return_codes: Mapping[int, ReturnCode]
     """By value, negative."""
 
-    def candidates(self, text: str) -> tuple[Entry, ...]:
-        """Return the entries that may match; none for nearly all lines of a job, at the price of a few searches."""
-        found = [entries for hint, entries in self.by_hint if hint in text]
-        return tuple({entry.id: entry for entries in found for entry in entries}.values()) if found else ()
-
     def family(self, network: str) -> str | None:
         """Return the family of a network as named in a log line, where more words may follow the name."""
         words = network.lower().split()
@@ -164,7 +163,7 @@ def vocabulary() -> Vocabulary:
     by_hint = tuple((hint, tuple(e for e in entries if hint in e.hints)) for hint in hints)
     return Vocabulary(
         entries=entries,
-        signatures={table["id"]: _signature(table) for table in data["signature"]},
+        signatures={table["id"]: _signature(table, order) for order, table in enumerate(data["signature"])},
         by_hint=by_hint,
         foreign=re.compile("|".join(map(re.escape, data["foreign"]["plugins"]))),
         networks={name.lower(): family for family, names in data["networks"].items() for name in names},
@@ -183,10 +182,11 @@ def _entry(table: Mapping[str, Any], fragments: Mapping[str, str]) -> Entry:
         hints=tuple(table["hints"]),
         within=None if within is None else _compiled(within, fragments),
         example=table["example"],
+        of_job=table.get("of_job", False),
     )
 
 
-def _signature(table: Mapping[str, Any]) -> Signature:
+def _signature(table: Mapping[str, Any], order: int) -> Signature:
     return Signature(
         id=table["id"],
         summary=table["summary"],
@@ -199,6 +199,7 @@ def _signature(table: Mapping[str, Any]) -> Signature:
         weight=Weight(table.get("weight", Weight.ROOT)),
         given=tuple(table.get("given", ())),
         unless=tuple(table.get("unless", ())),
+        order=order,
         sure=table.get("sure", True),
     )
 

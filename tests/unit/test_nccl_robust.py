@@ -49,10 +49,9 @@ def test_a_line_cut_anywhere_never_turns_a_slow_path_into_a_fast_one(data: st.Da
 def test_memory_is_bounded_for_one_process() -> None:
     reader = LogReader()
     for n in range(2000):
-        reader.feed(
-            "j", n, f"n1:1:2 [0] NCCL INFO NET/Plugin: libx{n}.so.1: cannot open shared object file: No such file"
-        )
-        reader.feed("j", n, f"n1:1:2 [0] NCCL INFO comm 0x{n} rank 0 nRanks 8 nNodes 2 localRanks 4")
+        missing = f"n1:1:2 [0] NCCL INFO NET/Plugin: libx{n}.so.1: cannot open shared object file: No such file\n"
+        reader.feed("j", missing.encode())
+        reader.feed("j", b"n1:1:2 [0] NCCL INFO comm 0x%d rank 0 nRanks 8 nNodes 2 localRanks 4\n" % n)
     report = reader.report()
     assert len(report.causes) <= VALUE_LIMIT
     assert len(report.communicators) <= COMMUNICATOR_LIMIT

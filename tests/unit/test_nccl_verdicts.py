@@ -37,7 +37,7 @@ def test_each_log_gets_its_verdict_and_its_causes_in_order(log: dict[str, Any]) 
         "library": report.library and report.library.version,
         "plugin": report.plugin and report.plugin.version,
         "provider": report.provider,
-        "gdr": report.gdr,
+        "gdr": report.transport.gdr,
     }
     assert {key: told[key] for key in told if key in log} == {key: log[key] for key in told if key in log}
 
@@ -215,17 +215,17 @@ def test_a_bare_warning_of_the_first_attempt_does_not_unsettle_ranks_that_use_cx
 
 def test_one_process_in_files_of_its_own_and_shared_is_one_rank() -> None:
     reader = LogReader()
-    reader.feed("job.out", 1, "n1:1:2 [0] NCCL INFO Using network AWS Libfabric")
-    reader.feed("nccl.n1.1", 1, "n1:1:2 [0] NCCL INFO NET/OFI Selected Provider is cxi")
+    reader.feed("job.out", b"n1:1:2 [0] NCCL INFO Using network AWS Libfabric")
+    reader.feed("nccl.n1.1", b"n1:1:2 [0] NCCL INFO NET/OFI Selected Provider is cxi")
     assert [(r.process, r.provider) for r in reader.report().ranks] == [("n1:1", "cxi")]
 
 
 def test_a_report_may_be_asked_for_at_any_time() -> None:
     reader = LogReader()
     assert reader.report().verdict is Verdict.NONE
-    reader.feed("j", 1, "n1:1:2 [0] NCCL INFO NET/OFI Selected Provider is cxi")
+    reader.feed("j", b"n1:1:2 [0] NCCL INFO NET/OFI Selected Provider is cxi")
     assert reader.report().verdict is Verdict.OFI_CXI
-    reader.feed("j", 2, b"n1:1:2 [0] NCCL INFO Using network Socket\n")
+    reader.feed("j", b"n1:1:2 [0] NCCL INFO Using network Socket\n")
     assert reader.report() == reader.report()
     assert reader.report().verdict is Verdict.SOCKET
 

@@ -1,0 +1,73 @@
+"""The quick gate: which lines of a block can hold a message that the knowledge base knows.
+
+A job's log repeats itself: its lines differ in numbers and addresses only. So a line is looked up by its shape, which is
+the line without digits and without the letters a to f; a shape is searched for hints once. A hint is in the shape of
+each line that holds it (taking letters out of both cannot part them), so no line is passed over that a search of the
+line itself would keep.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lumiimg.nccl.vocabulary import Entry, Vocabulary
+
+DROPPED = b"0123456789abcdef"
+"""What numbers and addresses are written with."""
+PROBE = b"@probe "
+"""A line of lumiimg's own probes; what it quotes is percent-encoded, so its shape tells nothing."""
+_SHAPES_KEPT = 32_768
+_SHAPE_LIMIT = 1024
+"""Bytes of a shape that is worth to be kept."""
+
+
+def shape_of(line: bytes) -> bytes:
+    """Return the line without what numbers are written with."""
+    return line.translate(None, DROPPED)
+
+
+class Gate:
+    """Remembers shapes, up to a bound, so that a line costs a look-up."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._all = vocabulary.entries
+        self._hints = tuple((shape_of(hint.encode()), entries) for hint, entries in vocabulary.by_hint)
+        self._probe = shape_of(PROBE)
+        self._boring: set[bytes] = set()
+        self._known: dict[bytes, tuple[Entry, ...]] = {}
+
+    def select(self, block: bytes) -> tuple[int, list[tuple[int, bytes, tuple[Entry, ...]]]]:
+        """Return the number of lines in a block, and those that may matter: index, line, entries that may match it."""
+        shapes = block.translate(None, DROPPED).split(b"\n")
+        if not shapes[-1] and block.endswith(b"\n"):
+            shapes.pop()
+        boring = self._boring
+        left = [index for index, shape in enumerate(shapes) if shape not in boring]
+        if not left:
+            return len(shapes), []
+        lines = block.split(b"\n")
+        found = [(index, lines[index], self._entries(shapes[index])) for index in left]
+        return len(shapes), [hit for hit in found if hit[2]]
+
+    def _entries(self, shape: bytes) -> tuple[Entry, ...]:
+        known = self._known.get(shape)
+        if known is not None:
+            return known
+        entries = self._searched(shape)
+        if len(shape) > _SHAPE_LIMIT:
+            return entries
+        if len(self._boring) + len(self._known) >= _SHAPES_KEPT:
+            self._boring.clear()
+            self._known.clear()
+        if entries:
+            self._known[shape] = entries
+        else:
+            self._boring.add(shape)
+        return entries
+
+    def _searched(self, shape: bytes) -> tuple[Entry, ...]:
+        if shape.startswith(self._probe):
+            return self._all
+        found = [entries for hint, entries in self._hints if hint in shape]
+        return tuple({entry.id: entry for entries in found for entry in entries}.values())
