@@ -25,11 +25,14 @@ from PySquashfsImage import SquashFsImage
 from lumiimg.elf.facts import BytesReader, read_elf
 from lumiimg.elf.loader import Process
 from lumiimg.image import open_image
+from lumiimg.nccl.vocabulary import vocabulary
+from tests import joblog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 RUNS = 7
+RANKS, LOG_BYTES = 4096, 2 * 10**9
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 LIBRARY_COUNT, SAMPLE = 450, 20
 CHROOT = (LOADER, "/bin/sh", "/bin/true")
@@ -41,8 +44,6 @@ def main() -> None:
     bare = cpu_of(sys.executable, "-c", "pass")
     row("start: --help", cpu_of(sys.executable, "-m", "lumiimg", "--help"), bare, "python -c pass")
     row("start: build --recipe demo --dry-run", cpu_of(*dry_run()), bare, "python -c pass")
-    with_requests = cpu_of(sys.executable, "-c", "import requests")
-    row("start: log of 20 lines", cpu_of(*log_of_20_lines()), with_requests, "python -c 'import requests'")
     files = [path.read_bytes() for path in sorted(LIBRARIES.glob("*.so*")) if path.is_file()][:300]
     row(
         f"ELF facts of {len(files)} libraries", best(lambda: ours(files)), best(lambda: pyelftools(files)), "pyelftools"
@@ -52,7 +53,61 @@ def main() -> None:
     row(f"closure of {Path(program).name}", ours_s, wall_of_loader(program), "ld.so --list (wall)")
     row(f"closure of {Path(program).name}", ours_s, best(lambda: lddtree.ldd(Path(program))), "auditwheel's lddtree")
     with tempfile.TemporaryDirectory(prefix="lumiimg-bench-") as scratch:
+        bench_log(Path(scratch))
         bench_image(Path(scratch))
+
+
+def bench_log(scratch: Path) -> None:
+    """Time the log of a job of 4,096 ranks, against grep that counts the lines with any of the same literals."""
+    small, large = scratch / "small.out", scratch / "large.out"
+    with small.open("wb") as file:
+        joblog.write(file, 16, 0)
+    row("log of 16 ranks", cpu_of(*log_command(small)), cpu_of(sys.executable, "-c", "pass"), "python -c pass")
+    with large.open("wb") as file:
+        joblog.write(file, RANKS, LOG_BYTES, sick=frozenset({17}))
+    literals = scratch / "literals"
+    literals.write_text("|".join(escaped(hint) for hint, _ in vocabulary().by_hint))
+    seconds, grep_s = wall_of(*log_command(large)), wall_of("grep", "-cE", literals.read_text(), str(large))
+    gib = large.stat().st_size / 2**30
+    row(f"log of {RANKS} ranks, {gib:.1f} GiB (wall)", seconds, grep_s, "grep -cE with the same literals (wall)")
+    row(f"log of {RANKS} ranks, {gib:.1f} GiB (CPU)", cpu_once(*log_command(large)), grep_s, "grep (one core)")
+    print(f"memory of that log: {memory_of_all(*log_command(large))} MiB in all its processes")
+    large.unlink()
+
+
+def log_command(file: Path) -> list[str]:
+    return [sys.executable, "-m", "lumiimg", "log", str(file)]
+
+
+def escaped(literal: str) -> str:
+    """Return a literal as an extended regular expression."""
+    return "".join(f"\\{c}" if c in ".[](){}?*+|^$\\" else c for c in literal)
+
+
+def memory_of_all(*argv: str) -> int:
+    """Return the most MiB that a program and its children had together, shared pages counted once."""
+    program = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    most = 0
+    while program.poll() is None:
+        group = [program.pid, *map(int, children_of(program.pid))]
+        most = max(most, sum(map(proportional_kib, group)))
+        time.sleep(0.1)
+    return most // 1024
+
+
+def children_of(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+
+
+def proportional_kib(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def bench_image(scratch: Path) -> None:
@@ -150,6 +205,14 @@ def row(what: str, seconds: float, peer_s: float, peer: str) -> None:
     print(f"{what:<44}{seconds * 1000:>9.1f} ms{peer_s * 1000:>9.1f} ms{seconds / peer_s:>8.2f}x  {peer}")
 
 
+def cpu_once(*argv: str) -> float:
+    """Return the CPU seconds of one run of a program and of the processes that it started."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def cpu_of(*argv: str) -> float:
     """Return the least CPU seconds of several runs of a program."""
     seconds = []
@@ -172,12 +235,6 @@ def best(work: Callable[[], object]) -> float:
 
 def dry_run() -> list[str]:
     return [sys.executable, "-m", "lumiimg", "build", "--recipe", "demo", "--dry-run"]
-
-
-def log_of_20_lines() -> list[str]:
-    with tempfile.NamedTemporaryFile("w", suffix=".out", delete=False) as file:
-        file.write("h:1:1 [0] NCCL INFO Using network Socket\n" * 20)
-    return [sys.executable, "-m", "lumiimg", "log", file.name]
 
 
 def ours(files: list[bytes]) -> int:

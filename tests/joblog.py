@@ -157,7 +157,7 @@ def _running(job: list[Rank], chance: random.Random) -> Iterator[bytes]:
         yield b"".join(
             b"%b[2026-11-21 03:%02d:%02d,%03d] [INFO] [train.py:%d:step] step %d loss %.4f lr %.3e %.1f TFLOPS/GPU\n"
             % (r.label, step // 60 % 60, step % 60, chance.randrange(1000), 412, step, loss, 3e-4, rate + r.device)
-            for r in job[:: GPUS]
+            for r in job[::GPUS]
         )
 
 

@@ -26,12 +26,27 @@ class SiteBind:
 
 
 @dataclass(frozen=True, slots=True)
+class SiteBandwidth:
+    """What a test of the network gives on a machine that is well."""
+
+    test: str
+    """Name of the program: `all_reduce_perf`, `osu_bw`."""
+    nodes: int
+    gb_s: float
+    """Bus bandwidth for collectives, else the largest bandwidth; 1e9 bytes a second."""
+    least_gb_s: float
+    """Below this something is wrong."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """One machine."""
 
     name: str
     title: str
     binds: tuple[SiteBind, ...]
+    bandwidths: tuple[SiteBandwidth, ...]
     source: str
     date: dt.date
 
@@ -43,6 +58,7 @@ def read_site(path: Path) -> Site:
         name=path.stem,
         title=table.string("title"),
         binds=tuple(_bind(entry) for entry in table.tables("bind")),
+        bandwidths=tuple(_bandwidth(entry) for entry in table.tables("bandwidth")),
         source=table.string("source"),
         date=table.date("date"),
     )
@@ -55,6 +71,16 @@ def _bind(entry: Table) -> SiteBind:
     if bind.path and not bind.path.startswith("/"):
         entry.fault("path", f"is {bind.path!r}, no absolute path")
     return bind
+
+
+def _bandwidth(entry: Table) -> SiteBandwidth:
+    return SiteBandwidth(
+        test=entry.string("test"),
+        nodes=int(entry.number("nodes")),
+        gb_s=entry.number("gb_s"),
+        least_gb_s=entry.number("least_gb_s"),
+        source=entry.string("source"),
+    )
 
 
 def find_site(name: str, environment: Mapping[str, str]) -> Site:

@@ -74,7 +74,7 @@ class Table:
         """Remember that `key` is wrong."""
         self.faults.append(f"key {self._full(key)!r} {what}")
 
-    def _take(self, key: str, kind: type, article: str, *, required: bool) -> Any:  # noqa: ANN401
+    def _take(self, key: str, kind: type | tuple[type, ...], article: str, *, required: bool) -> Any:  # noqa: ANN401
         self._asked.append(key)
         if key not in self._data:
             if required:
@@ -116,6 +116,13 @@ class Table:
         if value and value not in allowed:
             self.fault(key, f"is {value!r}; allowed: {', '.join(allowed)}")
         return value
+
+    def number(self, key: str) -> float:
+        """Return a number above 0 that must be there."""
+        value = self._take(key, (int, float), "a number", required=True)
+        if value is not None and not 0 < value < 1e9:
+            self.fault(key, f"is {value!r}; it should be above 0")
+        return float(value or 1)
 
     def date(self, key: str) -> dt.date:
         """Return a date that must be there."""

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.cli.options import add_host, add_json
+from lumiimg.errors import BadInputError, ExitCode, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from lumiimg.catalog.sites import Site
+    from lumiimg.check.joblog import ImageOfJob
+    from lumiimg.nccl.reader import LogReader
+    from lumiimg.nccl.report import LogReport
 
 _EPILOG = """\
+FILE may be compressed (gzip, zstd, xz, bzip2), a folder of logs (torchrun's, or
+what NCCL_DEBUG_FILE wrote), or - for standard input; all are read as one job.
 The log needs NCCL_DEBUG=INFO in the job's environment: without it RCCL says
 almost nothing.
 
 exit codes: 0 proved: a fast network carried the traffic, or nothing crossed one
-            1 it did not: slow path, or the plugin failed
+            1 it did not: slow path, plugin failed, wrong or slow collectives
             2 no such file
             3 the log does not tell, or shows no traffic
 """
-# A line longer than this is not one that NCCL printed; the rest of it is passed over, in constant memory.
-_LINE_LIMIT_BYTES = 64 * 1024
 
 
 def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,73 +40,115 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a job's output; - for standard input")
+    parser.add_argument("files", metavar="FILE", nargs="*", help="a job's output: files, folders; - for standard input")
+    parser.add_argument(
+        "--image", metavar="IMAGE", type=Path, help="the image of the job: say which library made the plugin fail"
+    )
+    add_host(parser)
+    parser.add_argument("--site", metavar="NAME", help="compare the bandwidth with what a site should give: lumi")
+    parser.add_argument("--follow", action="store_true", help="a running job: tell what changes, until Ctrl-C")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="write the result as JUnit XML too")
+    parser.add_argument("--signatures", action="store_true", help="list the messages that are known, and leave")
+    parser.add_argument("--verbose", action="store_true", help="all causes, all nodes, the job's variables")
     add_json(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Read the files as one job's log and answer by the exit code."""
-    from lumiimg.nccl.reader import LogReader  # noqa: PLC0415
-    from lumiimg.nccl.report import Confidence, Verdict, to_json  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.report.log import print_log  # noqa: PLC0415
-
-    reader = LogReader()
-    for name in arguments.files:
-        _refuse_compressed(name)
-        for number, line in enumerate(_lines(name), start=1):
-            reader.feed(name, number, line)
+    if arguments.signatures:
+        return _list_signatures(as_json=arguments.json)
+    if not arguments.files:
+        raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
+    if arguments.host and not arguments.image:
+        raise BadInputError("--host tells nothing without the image of the job", hint="add --image IMAGE")
+    site = _site(arguments.site)
+    reader = _follow(arguments.files) if arguments.follow else _read(arguments.files)
     report = reader.report()
-    if arguments.json:
-        print_json(to_json(report))
-    print_log(report, stderr=arguments.json)
-    match report.verdict:
-        case Verdict.NONE:
-            return ExitCode.UNDECIDED
-        case Verdict.OFI_OTHER if report.provider is None:
-            return ExitCode.UNDECIDED  # cxi and tcp look the same where the provider is not named
-        case Verdict.OFI_CXI | Verdict.OFI_EFA | Verdict.IB | Verdict.INTRA_NODE_ONLY:
-            # A network that was selected is not yet one that carried traffic.
-            return ExitCode.GOOD if report.confidence is Confidence.PROVED else ExitCode.UNDECIDED
-        case _:
-            return ExitCode.NO
+    return _tell(arguments, report, site)
 
 
-def _refuse_compressed(name: str) -> None:
-    """Raise BadInputError for a compressed file: its bytes would read as a log that tells nothing."""
-    if name == "-" or not Path(name).is_file():
-        return
-    with Path(name).open("rb") as stream:
-        head = stream.read(4)
-    for magic, program in ((b"\x1f\x8b", "zcat"), (b"\x28\xb5\x2f\xfd", "zstdcat"), (b"\xfd7zX", "xzcat")):
-        if head.startswith(magic):
-            raise BadInputError("is compressed", where=name, hint=f"{program} FILE | lumiimg log -")
+def _read(names: list[str]) -> LogReader:
+    from lumiimg.nccl.shares import read_logs  # noqa: PLC0415
+    from lumiimg.nccl.sources import log_files  # noqa: PLC0415
+
+    return read_logs(log_files(names), _warn)
 
 
-def _lines(name: str) -> Iterator[bytes]:
-    """Yield the lines of a file, or of standard input; an overlong one is cut.
+def _follow(names: list[str]) -> LogReader:
+    """Read until the user has seen enough; each change of the answer is one line on standard error."""
+    from lumiimg.nccl.follow import follow  # noqa: PLC0415
+    from lumiimg.nccl.reader import LogReader  # noqa: PLC0415
+    from lumiimg.report.log import headline  # noqa: PLC0415
 
-    Raises BadInputError if the file cannot be read.
-    """
+    if "-" in names:
+        raise BadInputError("standard input is read to its end anyway", where="--follow -", hint="leave --follow out")
+    if folders := [name for name in names if Path(name).is_dir()]:
+        raise BadInputError("is a folder, and --follow follows files", where=folders[0])
+    reader = LogReader()
+    told = ""
+    waiting = [name for name in names if not Path(name).exists()]
+    if waiting:
+        _warn(f"waiting for {', '.join(waiting)}")
     try:
-        if not name:
-            raise BadInputError("the name of the log is empty")
-        if name == "-" and sys.stdin is None:
-            raise BadInputError("there is no standard input to read")
-        if name == "-":
-            yield from _cut_lines(sys.stdin.buffer)
-            return
-        with Path(name).open("rb") as stream:
-            yield from _cut_lines(stream)
-    except OSError as error:
-        raise BadInputError(f"cannot be read: {error.strerror}", where=name) from error
+        for _ in follow(reader, names):
+            now = headline(reader.report())
+            if now != told:
+                print(one_line(now), file=sys.stderr, flush=True)
+                told = now
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+    return reader
 
 
-def _cut_lines(stream: BinaryIO) -> Iterator[bytes]:
-    while line := stream.readline(_LINE_LIMIT_BYTES):
-        yield line
-        while not line.endswith(b"\n"):
-            line = stream.readline(_LINE_LIMIT_BYTES)
-            if not line:
-                return
+def _tell(arguments: argparse.Namespace, report: LogReport, site: Site | None) -> int:
+    from lumiimg.check.bandwidth import bandwidth_findings  # noqa: PLC0415
+    from lumiimg.findings import Severity  # noqa: PLC0415
+    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.report.log import print_log, to_json, to_junit_text  # noqa: PLC0415
+
+    image = _of_image(arguments, report)
+    measured = bandwidth_findings(report.measurements, site)
+    slow = any(finding.severity is Severity.PROBLEM for finding in measured)
+    answer = ExitCode.NO if slow else report.answer
+    if arguments.junit:
+        from lumiimg.files import write_text  # noqa: PLC0415
+
+        write_text(arguments.junit, to_junit_text(report, measured))
+    if arguments.json:
+        print_json(to_json(report, measured, image))
+    print_log(report, measured, image, verbose=arguments.verbose, stderr=arguments.json)
+    return answer
+
+
+def _of_image(arguments: argparse.Namespace, report: LogReport) -> ImageOfJob | None:
+    if not arguments.image:
+        return None
+    from lumiimg.check.joblog import compare  # noqa: PLC0415
+    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
+
+    snapshot = read_snapshot(arguments.host) if arguments.host else None
+    return compare(report, arguments.image, os.environ, snapshot)
+
+
+def _site(name: str | None) -> Site | None:
+    if name is None:
+        return None
+    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
+
+    return find_site(name, os.environ)
+
+
+def _list_signatures(*, as_json: bool) -> int:
+    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.report.signatures import print_signatures, signatures_to_json  # noqa: PLC0415
+
+    if as_json:
+        print_json(signatures_to_json())
+    else:
+        print_signatures()
+    return ExitCode.GOOD
+
+
+def _warn(text: str) -> None:
+    print(f"lumiimg: {one_line(text)}", file=sys.stderr)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lumiimg.elf.facts import ElfFacts  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.errors import BadInputError, FailedError
+from lumiimg.errors import BadInputError
+from lumiimg.files import write_text
 from lumiimg.host.codec import FormError, decode, encode
 from lumiimg.host.tree import SnapshotTree
 from lumiimg.image import RootFileSystem
@@ -184,17 +185,9 @@ def write_snapshot(snapshot: Snapshot, path: Path) -> None:
 
     Raises SnapshotError if the name is that of something other than a file, FailedError if it cannot be written.
     """
-    target = path.resolve()  # a link stays a link
-    if target.exists() and not target.is_file():
+    if path.exists() and not path.is_file():
         raise SnapshotError("is not a file", where=str(path), hint="`-o -` writes to standard output")
-    partial = target.with_name(f".{target.name[:100]}.{os.getpid()}")
-    try:
-        partial.write_text(to_text(snapshot), encoding="ascii")
-        partial.replace(target)
-    except OSError as error:
-        raise FailedError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
-    finally:
-        partial.unlink(missing_ok=True)
+    write_text(path, to_text(snapshot))
 
 
 def read_snapshot(path: Path) -> Snapshot:

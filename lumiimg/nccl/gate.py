@@ -1,9 +1,8 @@
 """The quick gate: which lines of a block can hold a message that the knowledge base knows.
 
-A job's log repeats itself: its lines differ in numbers and addresses only. So a line is looked up by its shape, which is
-the line without digits and without the letters a to f; a shape is searched for hints once. A hint is in the shape of
-each line that holds it (taking letters out of both cannot part them), so no line is passed over that a search of the
-line itself would keep.
+A job's log repeats itself: its lines differ in numbers and addresses only. So a line is looked up by its shape, that is
+without digits and the letters a to f; a shape is searched for hints once. A hint is in the shape of each line that
+holds it (taking letters out of both cannot part them), so no line is passed over that a search of the line would keep.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lumiimg.nccl.bandwidth import BandwidthReader
 from lumiimg.nccl.sightings import JOB_VALUE_LIMIT, Process, piece_and_line
 
 PROCESS_LIMIT = 65_536
@@ -33,6 +34,7 @@ class JobState:
     """Processes seen beside them; two are enough to know that the owner is unknown."""
     job: Process = field(default_factory=lambda: Process("job", limit=JOB_VALUE_LIMIT))
     """What is true of the whole job, whoever printed it: variables, versions."""
+    bandwidth: BandwidthReader = field(default_factory=BandwidthReader)
     pieces: dict[int, Piece] = field(default_factory=dict)
 
     def own(self, process: str, task: str | None, file: str) -> None:
@@ -67,6 +69,7 @@ class JobState:
         for key, names in other.owners.items():
             self.owners.setdefault(key, set()).update(names)
         self.job.absorb(other.job)
+        self.bandwidth.absorb(other.bandwidth)
         self.pieces |= other.pieces
 
     def settled(self) -> list[Process]:

@@ -14,7 +14,9 @@ from urllib.parse import unquote
 from lumiimg.errors import one_line
 
 LINE_LIMIT = 16_384
-"""Characters that are read of a line, or of each part that a progress bar has drawn; NCCL's own buffer is 4,096, the rest is room for lines joined into one."""
+"""Characters that are read of a line, or of each part that a progress bar has drawn.
+
+NCCL's own buffer is 4,096; the rest is room for lines joined into one."""
 EVIDENCE_LIMIT = 400
 """Characters of a message that are kept as evidence."""
 

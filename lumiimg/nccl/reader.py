@@ -8,7 +8,7 @@ from lumiimg.nccl import causes, summary
 from lumiimg.nccl.gate import Gate
 from lumiimg.nccl.job import JobState, Piece
 from lumiimg.nccl.lines import evidence_text, messages
-from lumiimg.nccl.report import Evidence, LogReport
+from lumiimg.nccl.report import Evidence, LogReport, Measurement
 from lumiimg.nccl.sightings import Sighting, position
 from lumiimg.nccl.verdict import is_dead, job_finding, named_provider, process_finding
 from lumiimg.nccl.vocabulary import vocabulary
@@ -16,6 +16,7 @@ from lumiimg.nccl.vocabulary import vocabulary
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lumiimg.nccl.bandwidth import Bandwidth
     from lumiimg.nccl.lines import Message
     from lumiimg.nccl.vocabulary import Entry
 
@@ -43,12 +44,14 @@ class LogReader:
         if piece is None or piece.file != file:
             self.begin(file)
             piece = self.state.pieces[self._piece]
+        start = piece.lines
+        self.state.bandwidth.feed(file, block, lambda index: position(self._piece, start + index, 0))
         count, hits = self._gate.select(block)
         for index, line, entries in hits:
             for number, message in enumerate(messages(line)):
                 if message.process is not None:
                     self.state.own(message.process, message.task, file)
-                self._take(message, entries, file, position(self._piece, piece.lines + index, number))
+                self._take(message, entries, file, position(self._piece, start + index, number))
         piece.lines += count
 
     def _take(self, message: Message, entries: Sequence[Entry], file: str, at: int) -> None:
@@ -94,12 +97,30 @@ class LogReader:
             provider=job.provider or (provider.value("provider") if provider else None),
             transport=summary.transport(processes, self.state.job),
             environment=summary.environment(self.state.job),
+            measurements=tuple(map(self._measurement, self.state.bandwidth.tables())),
             causes=causes.ranked(
                 [trouble for found in everywhere for trouble in found],
                 job.verdict,
                 single_node=summary.is_single_node(processes),
                 evidence=self._evidence,
             ),
+        )
+
+    def _measurement(self, table: Bandwidth) -> Measurement:
+        file, line = self.state.place(table.position)
+        return Measurement(
+            name=f"{table.program} {table.test}" if table.test else table.program,
+            test=table.test,
+            ranks=table.ranks,
+            nodes=table.nodes,
+            best_gb_s=table.best_gb_s,
+            best_size=table.best_size,
+            average_gb_s=table.average_gb_s,
+            latency_us=table.latency_us,
+            wrong=table.wrong,
+            file=file,
+            line=line,
+            wrong_line=None if table.wrong_position is None else self.state.place(table.wrong_position)[1],
         )
 
     def _evidence(self, sighting: Sighting) -> Evidence:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from lumiimg.errors import ExitCode
 from lumiimg.nccl.nodes import folded
 
 SCHEMA = 1
@@ -150,6 +151,30 @@ class Transport:
 
 
 @dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a benchmark of the network printed in the log: rccl-tests, nccl-tests, OSU."""
+
+    name: str
+    """The program with its test, as far as it is told: `rccl-tests all_reduce_perf`."""
+    test: str | None
+    ranks: int | None
+    nodes: int | None
+    best_gb_s: float | None
+    """The largest bus bandwidth (OSU: bandwidth), 1e9 bytes a second."""
+    best_size: int | None
+    """Bytes of the message that gave it."""
+    average_gb_s: float | None
+    latency_us: float | None
+    """OSU latency tests: of the smallest message."""
+    wrong: int | None
+    """Wrong results; None where they were not looked for."""
+    file: str
+    line: int
+    """Of the table's head."""
+    wrong_line: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class LogReport:
     """The answer about one log (or a set of files of one job)."""
 
@@ -168,8 +193,28 @@ class LogReport:
     transport: Transport
     environment: tuple[tuple[str, str], ...]
     """Variables of NCCL, Slurm and Slingshot that the log shows, each with its (first) value."""
+    measurements: tuple[Measurement, ...]
     causes: tuple[Cause, ...]
     """Most likely first."""
+
+    @property
+    def answer(self) -> ExitCode:
+        """Whether a fast network carried the traffic, as an exit code."""
+        return answer_of(self.verdict, self.provider, proved=self.confidence is Confidence.PROVED)
+
+
+def answer_of(verdict: Verdict, provider: str | None, *, proved: bool) -> ExitCode:
+    """Return good for a fast network that is proved, no for a slow path or a failure, else undecided."""
+    match verdict:
+        case Verdict.NONE:
+            return ExitCode.UNDECIDED
+        case Verdict.OFI_OTHER if provider is None:
+            return ExitCode.UNDECIDED  # cxi and tcp look the same where the provider is not named
+        case Verdict.OFI_CXI | Verdict.OFI_EFA | Verdict.IB | Verdict.INTRA_NODE_ONLY:
+            # A network that was selected is not yet one that carried traffic.
+            return ExitCode.GOOD if proved else ExitCode.UNDECIDED
+        case _:
+            return ExitCode.NO
 
 
 def to_json(report: LogReport) -> dict[str, object]:
@@ -216,6 +261,7 @@ def to_json(report: LogReport) -> dict[str, object]:
         "provider": report.provider,
         **asdict(report.transport),
         "environment": dict(report.environment),
+        "measurements": [asdict(m) for m in report.measurements],
         "causes": [
             {
                 "id": c.id,

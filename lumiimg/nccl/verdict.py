@@ -1,7 +1,7 @@
 """From what the processes were seen to print to the verdict: first for each process, then for the job.
 
 Order of proof (strongest first): channel lines, `Using network`/`Assigned NET plugin`, the transport's own start or the
-provider line, plugin loaded or initialising. The provider line, not the network's name, tells cxi from tcp. A domain or
+provider line, plugin initialising. The provider line, not the network's name, tells cxi from tcp. A domain or
 endpoint that cannot be opened overrides any of them on libfabric: the provider is selected before it is opened.
 """
 
@@ -133,7 +133,7 @@ def _family(sighting: Sighting) -> str | None:
 
 def _built_in(sightings: list[Sighting], families: set[str | None], *, final: bool) -> Finding:
     network = sightings[0].value("network") or None
-    proof = tuple(s for s in sightings[:2])
+    proof = tuple(sightings[:2])
     if len(families) > 1:
         return Finding(Verdict.MIXED, Confidence.LIKELY, proof, network)
     verdict = Verdict.SOCKET if "socket" in families else Verdict.IB
@@ -143,10 +143,10 @@ def _built_in(sightings: list[Sighting], families: set[str | None], *, final: bo
 def _libfabric(process: Process, sightings: list[Sighting], job_provider: Sighting | None) -> Finding:
     own = list(process.saw("provider"))
     if len({_of_provider(s) for s in own}) > 1:
-        return Finding(Verdict.MIXED, Confidence.LIKELY, tuple(s for s in own[:2]))
+        return Finding(Verdict.MIXED, Confidence.LIKELY, tuple(own[:2]))
     named = own[-1] if own else job_provider
     network = next((s.value("network") for s in sightings if s.value("network")), None)
-    lines = [s for s in sightings[:2]]
+    lines = sightings[:2]
     if named is None:
         hint = _cxi_hint(process)
         verdict = Verdict.OFI_CXI if hint else Verdict.OFI_OTHER
@@ -194,14 +194,9 @@ def _intra_node(process: Process) -> Finding | None:
 
 
 def _presence(process: Process) -> Finding:
-    """Return what a plugin that was loaded, and no more, is worth."""
-    initialising = list(process.saw("plugin"))
-    loaded = [s for s in process.saw("loaded") if vocabulary().family(s.value("network")) == "ofi"]
-    if not initialising and not loaded:
-        return NOTHING
-    confidence = Confidence.LIKELY if initialising else Confidence.UNKNOWN
-    proof = tuple(s for s in [*initialising, *loaded][:1])
-    return Finding(Verdict.OFI_OTHER, confidence, proof, soft=True)
+    """Return what a plugin that began to start, and no more, is worth; one that was only loaded is worth nothing."""
+    starting = list(process.saw("plugin"))[:1]
+    return Finding(Verdict.OFI_OTHER, Confidence.LIKELY, tuple(starting), soft=True) if starting else NOTHING
 
 
 def _failure(verdict: Verdict, troubles: Sequence[Trouble]) -> Finding:
@@ -211,9 +206,9 @@ def _failure(verdict: Verdict, troubles: Sequence[Trouble]) -> Finding:
 
 
 def _strongest(findings: Sequence[Finding]) -> Finding:
-    """Return the finding that is best proved, the first of equals."""
+    """Return the finding that is best proved, a channel's line before others, the first of equals."""
     order = list(Confidence)
-    return min(findings, key=lambda f: order.index(f.confidence))
+    return min(findings, key=lambda f: (order.index(f.confidence), all(s.event != "channel" for s in f.proof)))
 
 
 def _mixed(findings: Sequence[Finding]) -> Finding:

@@ -52,19 +52,20 @@ class Entry:
     """One kind of message."""
 
     id: str
-    pattern: re.Pattern[str]
+    pattern: str
+    """Regular expression, compiled when it is first needed: a log needs few of them."""
     hints: tuple[str, ...]
     """Literals of which one is in every match."""
-    within: re.Pattern[str] | None
+    within: str | None
     """Must be found in the message as well."""
     example: str
     of_job: bool
     """What is seen holds for the whole job, whoever printed it: variables, versions."""
 
     def match(self, message: str) -> re.Match[str] | None:
-        if self.within is not None and self.within.search(message) is None:
+        if self.within is not None and compiled(self.within).search(message) is None:
             return None
-        return self.pattern.search(message)
+        return compiled(self.pattern).search(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +179,9 @@ def _entry(table: Mapping[str, Any], fragments: Mapping[str, str]) -> Entry:
     within = table.get("within")
     return Entry(
         id=table["id"],
-        pattern=_compiled(table["pattern"], fragments),
+        pattern=_filled(table["pattern"], fragments),
         hints=tuple(table["hints"]),
-        within=None if within is None else _compiled(within, fragments),
+        within=None if within is None else _filled(within, fragments),
         example=table["example"],
         of_job=table.get("of_job", False),
     )
@@ -215,7 +216,13 @@ def _advice(table: Mapping[str, Any]) -> Advice:
     )
 
 
-def _compiled(pattern: str, fragments: Mapping[str, str]) -> re.Pattern[str]:
+def _filled(pattern: str, fragments: Mapping[str, str]) -> str:
     for name, fragment in fragments.items():
         pattern = pattern.replace(f"(?&{name})", fragment)
+    return pattern
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of the knowledge base, compiled once."""
     return re.compile(pattern)

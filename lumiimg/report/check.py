@@ -35,7 +35,7 @@ def to_json(report: CheckReport) -> dict[str, Any]:
             "plugin_files": list(report.path.plugin_files),
             "accepts": list(report.path.accepts),
         },
-        "findings": [_finding_data(finding) for finding in report.findings],
+        "findings": [finding_data(finding) for finding in report.findings],
         "probes": list(report.runs),
     }
 
@@ -50,12 +50,13 @@ def print_check(report: CheckReport, *, verbose: bool, stderr: bool = False) -> 
     for finding in report.findings:
         if finding.severity is Severity.INFO and not verbose:
             continue
-        _print_finding(out, finding)
+        print_finding(out, finding)
     for level in Level:
         out.print(_wrapped(out, f"level {level.value}: {report.levels[level]}", first="  ", rest=_INDENT), style="dim")
 
 
-def _print_finding(out: Console, finding: Finding) -> None:
+def print_finding(out: Console, finding: Finding) -> None:
+    """Print one finding with its evidence, cause and remedy."""
     mark = (MARKS if out.encoding.startswith("utf") else PLAIN_MARKS)[finding.severity.value]
     head = f"{one_line(finding.summary)}  [{finding.id}, {finding.level.value}]"
     out.print(_wrapped(out, head, first=f"{mark} ", rest="  "), style=STYLES[finding.severity.value])
@@ -96,7 +97,8 @@ def _wrapped(out: Console, text: str, *, first: str, rest: str) -> str:
     )
 
 
-def _finding_data(finding: Finding) -> dict[str, Any]:
+def finding_data(finding: Finding) -> dict[str, Any]:
+    """Return a finding as JSON data."""
     return {
         "id": finding.id,
         "severity": finding.severity.value,

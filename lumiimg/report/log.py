@@ -1,15 +1,27 @@
-"""What `lumiimg log` says: the verdict, the line that proves it, the cause, the remedy."""
+"""What `lumiimg log` says: the verdict, the line that proves it, the cause, the remedy, the nodes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import textwrap
+from typing import TYPE_CHECKING, Any
 
-from lumiimg.errors import one_line
-from lumiimg.nccl.report import Confidence, Verdict
+from lumiimg.errors import ExitCode, one_line
+from lumiimg.findings import Severity
+from lumiimg.nccl import report as nccl_report
+from lumiimg.nccl.nodes import folded
+from lumiimg.nccl.report import Confidence, Verdict, answer_of
+from lumiimg.report.check import finding_data, print_finding
 from lumiimg.report.console import console
+from lumiimg.report.junit import Case, to_junit
 
 if TYPE_CHECKING:
-    from lumiimg.nccl.report import Evidence, LogReport
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from lumiimg.check.joblog import ImageOfJob
+    from lumiimg.findings import Finding
+    from lumiimg.nccl.report import Cause, Evidence, LogReport, NodeGroup
 
 _SENTENCES = {
     Verdict.OFI_CXI: "the traffic went over Slingshot (libfabric, provider cxi)",
@@ -29,42 +41,146 @@ _SELECTED = {
     Verdict.OFI_EFA: "EFA, it seems: this log does not prove that traffic went over it",
     Verdict.OFI_OTHER: "the OFI plugin was used; the log does not name its provider: Slingshot or TCP",
 }
-_GOOD = {Verdict.OFI_CXI, Verdict.OFI_EFA, Verdict.IB, Verdict.INTRA_NODE_ONLY}
+_STYLES = {ExitCode.GOOD: "bold green", ExitCode.NO: "bold red"}
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
-_CAUSES_SHOWN = 3
-_LINES_SHOWN = 3
+_INDENT = "    "
+_CAUSES_SHOWN, _LINES_SHOWN, _GROUPS_SHOWN, _NAMES_SHOWN = 3, 3, 12, 160
 
 
-def print_log(report: LogReport, *, stderr: bool = False) -> None:
+def headline(report: LogReport) -> str:
+    """Return the answer in one line."""
+    text = _SENTENCES[report.verdict]
+    if report.answer is ExitCode.UNDECIDED:
+        text = _SELECTED.get(report.verdict, text)
+    return f"{report.verdict.value}: {text} ({_CONFIDENCE[report.confidence]})"
+
+
+def to_json(report: LogReport, measured: Sequence[Finding], image: ImageOfJob | None) -> dict[str, Any]:
+    """Return the report as JSON data (schema 1)."""
+    data: dict[str, Any] = nccl_report.to_json(report)
+    data["findings"] = [finding_data(finding) for finding in measured]
+    data["image"] = image and {
+        "image": image.image,
+        "agreement": image.agreement.value,
+        "sentence": image.sentence,
+        "findings": [finding_data(finding) for finding in image.findings],
+    }
+    return data
+
+
+def to_junit_text(report: LogReport, measured: Sequence[Finding]) -> str:
+    """Return the report as JUnit XML: a case for the job, one for each group of nodes and for each benchmark."""
+    causes = tuple(f"{cause.summary} [{cause.id}]" for cause in report.causes)
+    proof = tuple(_place(evidence) for evidence in report.proof)
+    cases = [Case("network of the job", report.answer, headline(report), (*proof, *causes))]
+    for group in report.nodes:
+        answer = answer_of(group.verdict, group.provider, proved=report.confidence is Confidence.PROVED)
+        cases.append(Case(f"network of {folded(group.nodes)}", answer, _SENTENCES[group.verdict]))
+    for finding in measured:
+        answer = ExitCode.NO if finding.severity is Severity.PROBLEM else ExitCode.GOOD
+        cases.append(Case(f"{finding.id} {finding.where}", answer, finding.summary))
+    return to_junit("lumiimg log", cases)
+
+
+def print_log(
+    report: LogReport, measured: Sequence[Finding], image: ImageOfJob | None, *, verbose: bool, stderr: bool = False
+) -> None:
     """Print the report for a person."""
     out = console(stderr=stderr)
-    text, style = _SENTENCES[report.verdict], "bold red"
-    if report.verdict in _GOOD and report.confidence is Confidence.PROVED:
-        style = "bold green"
-    elif report.verdict in _GOOD or (report.verdict is Verdict.OFI_OTHER and report.provider is None):
-        text, style = _SELECTED.get(report.verdict, text), "bold yellow"
-    elif report.verdict is Verdict.NONE:
-        style = "bold yellow"
-    out.print(f"{report.verdict.value}: {text} ({_CONFIDENCE[report.confidence]})", style=style, soft_wrap=True)
-    known = [f"{part.name} {part.version}" for part in (report.library, report.plugin) if part is not None] + (
-        [f"provider {report.provider}"] if report.provider else []
-    )
-    if known:
-        out.print(one_line(f"    {', '.join(known)}"), style="dim")
+    out.print(headline(report), style=_STYLES.get(report.answer, "bold yellow"), soft_wrap=True)
+    for line in _known(report):
+        out.print(f"{_INDENT}{one_line(line)}", style="dim", soft_wrap=True)
     for evidence in report.proof[:_LINES_SHOWN]:
-        out.print(_line(evidence), soft_wrap=True)
-    if report.verdict is Verdict.NONE and not report.causes:
-        out.print("    set NCCL_DEBUG=INFO in the job's environment, run it on two nodes, and read its output again")
-    for cause in report.causes[:_CAUSES_SHOWN]:
-        out.print(f"\nwhy: {one_line(cause.summary)}  [{cause.id}]")
-        for evidence in cause.evidence[:_LINES_SHOWN]:
-            out.print(_line(evidence), soft_wrap=True)
-        for remedy in cause.remedy:
-            out.print(f"    do:  {one_line(remedy)}", soft_wrap=True)
-        out.print(f"    source: {one_line(cause.source)}", style="dim", soft_wrap=True)
-    if len(report.causes) > _CAUSES_SHOWN:
-        out.print(f"\n{len(report.causes) - _CAUSES_SHOWN} more causes in --json", style="dim")
+        out.print(f"{_INDENT}{_place(evidence)}", soft_wrap=True)
+    for cause in report.causes if verbose else report.causes[:_CAUSES_SHOWN]:
+        _print_cause(out, cause)
+    if len(report.causes) > _CAUSES_SHOWN and not verbose:
+        out.print(f"\n{len(report.causes) - _CAUSES_SHOWN} more with --verbose", style="dim")
+    _print_nodes(out, report, verbose=verbose)
+    if shown := [f for f in measured if verbose or f.severity is not Severity.INFO or len(measured) < _GROUPS_SHOWN]:
+        out.print()
+        for finding in shown:
+            print_finding(out, finding)
+    if image is not None:
+        _print_image(out, image)
+    if verbose and report.environment:
+        out.print("\nvariables in the log")
+        for name, value in report.environment:
+            out.print(one_line(f"{_INDENT}{name}={value}"), soft_wrap=True)
 
 
-def _line(evidence: Evidence) -> str:
-    return one_line(f"    {evidence.file}:{evidence.line}: {evidence.text}")
+def _known(report: LogReport) -> list[str]:
+    """Return what was used, and how, in one line or two."""
+    way = report.transport
+    first = [f"{part.name} {part.version}" for part in (report.library, report.plugin) if part is not None]
+    first += [f"provider {report.provider}"] if report.provider else []
+    second = [f"{way.nics} NICs"] if way.nics else []
+    second += [f"protocol {way.protocol}"] if way.protocol else []
+    second += [] if way.gdr is None else ["GPUDirect RDMA" if way.gdr else "no GPUDirect RDMA"]
+    second += ["PXN"] if way.pxn else []
+    second += [f"sockets on {', '.join(way.interfaces)}"] if way.interfaces else []
+    return [", ".join(parts) for parts in (first, second) if parts]
+
+
+def _print_cause(out: Console, cause: Cause) -> None:
+    out.print(_wrapped(out, f"why: {one_line(cause.summary)}  [{cause.id}]", "\n"))
+    for evidence in cause.evidence[:_LINES_SHOWN]:
+        out.print(f"{_INDENT}{_place(evidence)}", soft_wrap=True)
+    for number, reason in enumerate(cause.because, 1):
+        out.print(_wrapped(out, f"{number}. {one_line(reason)}", _INDENT))
+    for remedy in cause.remedy:
+        # Not wrapped: it is there to be copied.
+        out.print(f"{_INDENT}do:  {one_line(remedy)}", soft_wrap=True)
+    out.print(_wrapped(out, f"source: {one_line(cause.source)}", _INDENT), style="dim")
+
+
+def _print_nodes(out: Console, report: LogReport, *, verbose: bool) -> None:
+    told, groups = report.told, report.nodes
+    silent = (told.of_ranks or told.ranks) > told.ranks or (told.of_nodes or told.nodes) > told.nodes
+    if len(groups) < 2 and not silent and not verbose:
+        return
+    out.print()
+    if silent:
+        parts = [_of(told.ranks, told.of_ranks, "rank"), _of(told.nodes, told.of_nodes, "node")]
+        out.print(f"told their network: {', '.join(part for part in parts if part)}", style="yellow")
+    for group in groups if verbose else groups[:_GROUPS_SHOWN]:
+        out.print(_group(group, verbose=verbose), soft_wrap=True)
+    if len(groups) > _GROUPS_SHOWN and not verbose:
+        out.print(f"{len(groups) - _GROUPS_SHOWN} more groups with --verbose", style="dim")
+
+
+def _group(group: NodeGroup, *, verbose: bool) -> str:
+    names = folded(group.nodes)
+    if len(names) > _NAMES_SHOWN and not verbose:
+        names = f"{names[:_NAMES_SHOWN]}…"
+    what = ", ".join(part for part in (group.network, group.provider, group.cause) if part)
+    noun = "node " if len(group.nodes) == 1 else "nodes"
+    return one_line(f"{len(group.nodes):>6} {noun}  {group.verdict.value:<18} {what:<24} {names}")
+
+
+def _of(number: int, total: int | None, noun: str) -> str:
+    return f"{number} of {total} {noun}s" if total else ""
+
+
+def _print_image(out: Console, image: ImageOfJob) -> None:
+    out.print()
+    out.print(_wrapped(out, f"image {one_line(image.image)}: {one_line(image.sentence)}", ""), style="bold")
+    for finding in image.findings:
+        print_finding(out, finding)
+
+
+def _place(evidence: Evidence) -> str:
+    return one_line(f"{evidence.file}:{evidence.line}: {evidence.text}")
+
+
+def _wrapped(out: Console, text: str, before: str) -> str:
+    head = before.strip("\n")
+    lines = textwrap.fill(
+        text,
+        min(out.width, 100),
+        initial_indent=head,
+        subsequent_indent=head + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return before[: len(before) - len(head)] + lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -132,7 +131,10 @@ BAD_INPUT = {
         "which the engine cannot read; give long text to a layer as a file",
     ),
     "log without a name": (["log", ""], "the name of the log is empty"),
-    "log that is a folder": (["log", "."], ".: cannot be read: Is a directory"),
+    "log that is no text": (["log", sys.executable], "is no text"),
+    "no log": (["log"], "no log to read"),
+    "log with a host and no image": (["log", "-", "--host", "h.json"], "--host tells nothing without the image"),
+    "log that is followed from standard input": (["log", "--follow", "-"], "standard input is read to its end"),
     "image with a name that no file can have": (["check", "x" * 300], "File name too long"),
     "output with a name that no file can have": (["build", "--recipe", "demo", "-o", "x" * 300], "File name too long"),
     "host that is not there": (["bind", ".", "--host", "no.json"], "no.json"),
@@ -256,15 +258,6 @@ def test_a_line_without_end_is_read_in_bounded_memory(tmp_path: Path) -> None:
     )
     assert limited.returncode == ExitCode.NO, limited.stderr
     assert limited.stdout.startswith("socket: ")
-
-
-def test_a_compressed_log_is_not_read_as_one_that_tells_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "job.out.gz"
-    log.write_bytes(gzip.compress(b"n:1:1 [0] NCCL INFO Using network Socket\n"))
-    assert main(["log", str(log)]) == ExitCode.BAD_INPUT
-    assert "is compressed; zcat FILE | lumiimg log -" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("clean_home")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.nccl.gate import Gate
+from lumiimg.nccl.gate import Gate, shape_of
 from lumiimg.nccl.lines import evidence_text, messages
 from lumiimg.nccl.reader import LogReader, read_lines
-from lumiimg.nccl.vocabulary import vocabulary
+from lumiimg.nccl.vocabulary import Weight, compiled, vocabulary
 
 if TYPE_CHECKING:
-    from lumiimg.nccl.vocabulary import Entry, Signature
+    from lumiimg.nccl.vocabulary import Advice, Entry, Signature
 
 VOCABULARY = vocabulary()
 ENTRIES = VOCABULARY.entries
@@ -42,12 +42,98 @@ def test_each_signature_names_its_source_and_what_to_do(signature: Signature) ->
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda s: s.id)
 def test_texts_use_only_names_that_the_pattern_fills(signature: Signature) -> None:
     (entry,) = [e for e in ENTRIES if e.id == signature.id]
-    names = set(entry.pattern.groupindex)
-    texts = [signature.summary, *signature.remedy]
+    names = set(compiled(entry.pattern).groupindex)
+    texts = [signature.summary, *signature.because, *signature.remedy]
     used = {name for text in texts for name in re.findall(r"(?<!\$)\{([a-z]+)\}", text)}
     assert used <= names
     known = {e.id for e in ENTRIES}
     assert set(signature.given) | set(signature.unless) <= known
+
+
+@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda s: s.id)
+def test_each_trouble_tells_what_leads_to_it(signature: Signature) -> None:
+    assert signature.because or signature.weight in {Weight.NOTE, Weight.ECHO}
+    for text in (signature.summary, *signature.because, *signature.remedy):
+        assert text == text.strip()
+        assert not text.endswith(".")
+        assert "\n" not in text
+
+
+COMMAND = re.compile(
+    r"(?:export|unset|env|echo|ls|ln|df|cp|file|grep|strings|sha256sum|ldd|ldconfig|nm|readelf|rpm|apt-get|git|ulimit"
+    r"|module|srun|sacct|singularity|podman|docker|systemctl|fi_info|cxi_service|lumiimg) |\./configure |#SBATCH |LD_\w+="
+)
+REASON_LIMIT = 100
+
+
+def reason_before_command(step: str) -> str | None:
+    """Return what stands before the command of a remedy; None where there is no command."""
+    starts = [0, *(m.end() for m in re.finditer(": ", step))]
+    return next((step[:start] for start in starts if COMMAND.match(step, start)), None)
+
+
+@pytest.mark.parametrize("advice", [*SIGNATURES, *VOCABULARY.advice], ids=lambda s: s.id)
+def test_each_remedy_is_a_command_with_at_most_a_short_reason_before_it(advice: Signature | Advice) -> None:
+    for step in advice.remedy:
+        reason = reason_before_command(step)
+        assert reason is not None, step
+        assert len(reason) <= REASON_LIMIT
+
+
+def test_return_codes_are_negative_and_have_names() -> None:
+    codes = VOCABULARY.return_codes
+    assert len(codes) == 38
+    for value, code in codes.items():
+        assert value == code.value < 0
+        assert code.name.startswith("FI_E")
+        assert code.text
+    assert codes[-38].name == "FI_ENOSYS"
+
+
+def test_a_return_code_is_a_number_wherever_a_group_has_its_name() -> None:
+    for entry in ENTRIES:
+        if "rc" in compiled(entry.pattern).groupindex:
+            matches = [entry.match(m.text) for m in messages(entry.example.encode())]
+            assert any(int(match["rc"]) for match in matches if match)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.id)
+def test_no_pattern_leans_on_the_level_or_the_place_in_the_source(entry: Entry) -> None:
+    assert not re.search(r"WARN|INFO|\.cc?\b", entry.pattern)
+
+
+ORDINARY = (
+    b"12: nid005101:60012:60480 [4] NCCL INFO AllReduce: opCount 1a sendbuff 0x7f3a00000000 recvbuff 0x7f3a00000000 count 8 datatype 9 op 0 root 0 comm 0x55d0c8a1b2c0 [nranks=16] stream 0x55d0c8a1b2c0 task 1 globalrank 12",
+    b"nid005101:60012:60480 [4] NCCL INFO ReduceScatter: opCount 2b sendbuff 0x7f3a0 recvbuff 0x7f3a0 count 134217728 datatype 9 op 0 root 0 comm 0x55d0c8a1b2c0 [nranks=1024] stream 0x55d0c8a1b2c0",
+    b"/opt/venv/lib/python3.12/site-packages/torch/distributed/fsdp/_state_dict_utils.py:783: FutureWarning: Please use DTensor instead and we are deprecating ShardedTensor.",
+    b"  warnings.warn(",
+    b"Training:  42%|#### | 4200/10000 [12:31<17:18,  5.58it/s, loss=2.31, lr=0.0003]",
+    b"0: [2026-11-21 10:00:00,123] [INFO] [train.py:212] step 4200 loss 2.3123 lr 3.0e-04 grad_norm 0.91 tokens/s 184213",
+    b" iteration     100/  500000 | consumed samples:       102400 | elapsed time per iteration (ms): 1234.5 | learning rate: 1.0E-05 | global batch size:  1024 | lm loss: 1.023E+01 | number of skipped iterations:   0 |",
+    b"[rank0]: Traceback (most recent call last):",
+    b'[rank0]:   File "/workspace/train.py", line 212, in <module>',
+    b"[rank0]:     loss.backward()",
+    b"INFO 11-21 10:00:00 metrics.py:345] Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 5.1 tokens/s",
+    b"I1121 10:00:00.123456 1234 torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:786] [Rank 3] NCCL watchdog thread",
+    b"nid005101:60012:60480 [4] NCCL INFO Channel 00/08 :    0   1   2   3   4   5   6   7",
+    b"nid005101:60012:60480 [4] NCCL INFO Trees [0] 1/8/-1->0->-1 [1] 1/-1/-1->0->8 comm 0x55d0c8a1b2c0 nRanks 16 busId c1000",
+    b"nid005101:60012:60480 [4] NCCL INFO group.cc:75 -> 2 [Async thread]",
+    b"nid005101:60012:60480 [4] NCCL INFO P2P Chunksize set to 524288",
+)
+
+
+@pytest.mark.parametrize("hint", [hint for hint, _ in VOCABULARY.by_hint])
+def test_what_the_gate_keeps_of_a_hint_is_rare(hint: str) -> None:
+    """The gate searches lines without digits and the letters a to f: what is left must still tell something."""
+    kept = shape_of(hint.encode())
+    assert len(kept) >= 4
+    assert [line for line in ORDINARY if kept in shape_of(line)] == []
+
+
+def test_a_channel_line_of_rccl_is_read_for_its_channel_only() -> None:
+    line = b"n1:1:1 [0] NCCL INFO Channel 00/0 : 0[c1000] -> 1[c6000] via P2P/IPC comm 0x7f00 nRanks 16\n"
+    _, hits = Gate(VOCABULARY).select(line)
+    assert [[e.id for e in entries] for _, _, entries in hits] == [["local-channel"]]
 
 
 def test_no_id_is_given_twice() -> None:
@@ -58,6 +144,297 @@ def test_no_id_is_given_twice() -> None:
 @pytest.mark.parametrize("line", VOCABULARY.noise, ids=lambda line: line[20:70])
 def test_noise_is_no_cause(line: str) -> None:
     assert [c.id for c in read_lines("j", [line]).causes] == ["nothing-decided"]
+
+
+ECHOES = {
+    "n1:1:1 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to hsn0,hsn1": ("NCCL_SOCKET_IFNAME", "hsn0,hsn1"),
+    "n1:1:1 [0] NCCL INFO NCCL_SOCKET_IFNAME set to hsn": ("NCCL_SOCKET_IFNAME", "hsn"),
+    "n1:1:1 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.": ("NCCL_IB_DISABLE", "1"),
+    "n1:1:1 [0] NCCL INFO NCCL_NET set by environment to AWS Libfabric": ("NCCL_NET", "AWS Libfabric"),
+    "n1:1:1 [0] NCCL INFO RCCL_MSCCL_ENABLE set by environment to 0.": ("RCCL_MSCCL_ENABLE", "0"),
+    "n1:1:1 [0] NCCL INFO NCCL_NET_PLUGIN set by environment to /opt/p/librccl-net.so": (
+        "NCCL_NET_PLUGIN",
+        "/opt/p/librccl-net.so",
+    ),
+    "SLURM_JOB_ID=1234567": ("SLURM_JOB_ID", "1234567"),
+    "0: SLURM_NNODES=2": ("SLURM_NNODES", "2"),
+    'export SLURM_JOB_PARTITION="standard-g"': ("SLURM_JOB_PARTITION", "standard-g"),
+    'declare -x SLURM_JOB_NODELIST="nid[005101-005102,005110]"': ("SLURM_JOB_NODELIST", "nid[005101-005102,005110]"),
+    "SLINGSHOT_VNIS=1024,1025": ("SLINGSHOT_VNIS", "1024,1025"),
+    'declare -x SLINGSHOT_DEVICES="cxi0,cxi1,cxi2,cxi3"': ("SLINGSHOT_DEVICES", "cxi0,cxi1,cxi2,cxi3"),
+    "SLINGSHOT_TCS=0xa": ("SLINGSHOT_TCS", "0xa"),
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "variable"), ECHOES.items(), ids=[v[0] + str(i) for i, v in enumerate(ECHOES.values())]
+)
+def test_variables_that_the_log_shows_are_read(line: str, variable: tuple[str, str]) -> None:
+    assert read_lines("j", [line]).environment == (variable,)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "srun --export=ALL,SLURM_NNODES=2 ./a.out",
+        'echo "SLURM_JOB_ID=$SLURM_JOB_ID"',
+        "export SINGULARITYENV_SLINGSHOT_VNIS=1",
+        "SLURM_JOB_USER=me",
+    ],
+)
+def test_variables_of_a_script_are_not_those_of_the_job(line: str) -> None:
+    assert read_lines("j", [line]).environment == ()
+
+
+def test_what_holds_for_the_whole_job_is_read_whoever_prints_it() -> None:
+    lines = [
+        "n1:1:1 [0] NCCL INFO Bootstrap: Using hsn0:10.253.1.200<0>",
+        "n2:1:1 [0] NCCL INFO Bootstrap : Using [0]hsn1:10.253.1.201<0>",
+        "n1:1:1 [0] NCCL INFO NET/OFI Using transport protocol SENDRECV (platform set)",
+        "n1:1:1 [0] NCCL INFO NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)",
+        "n1:1:1 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1",
+    ]
+    transport = read_lines("j", lines).transport
+    assert (transport.bootstrap, transport.protocol, transport.nics, transport.pxn) == (
+        ("hsn0", "hsn1"),
+        "SENDRECV",
+        4,
+        False,
+    )
+
+
+# What the facts list of failures has, entry by entry: the words, and the signature that must come first (None: harmless).
+CATALOGUE = (
+    ("A1", "NET/Plugin : No plugin found (librccl-net.so), using internal implementation", "plugin-not-loaded"),
+    ("A1", "NET/Plugin: Could not find: librccl-net.so. Using internal network plugin.", "plugin-absent"),
+    (
+        "A1",
+        "NET/Plugin : dlerror=librccl-net.so: cannot open shared object file: No such file or directory No plugin found (librccl-net.so), using internal implementation",
+        "plugin-absent",
+    ),
+    ("A2", "Plugin name set by env to librccl-net-ofi.so", "plugin-name-set"),
+    ("A2", "NET/Plugin: Could not find: ofi librccl-net-ofi.so. Using internal network plugin.", "plugin-name-ofi"),
+    (
+        "A2",
+        "NET/Plugin : Plugin load (librccl-net-ofi.so) returned 2 : librccl-net-ofi.so: cannot open shared object file: No such file or directory",
+        "plugin-name-ofi",
+    ),
+    ("A3", "net.cc:626 NCCL WARN Error: network AWS Libfabric not found.", "network-not-found"),
+    ("A3", "Failed to initialize any NET plugin", "no-network"),
+    (
+        "A4",
+        "NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and lower are not supported.",
+        "plugin-no-symbol",
+    ),
+    ("A4", "External network plugin /opt/p/libnccl-net.so is unsupported", "plugin-no-symbol"),
+    ("A4", "NET/Plugin: Failed to find ncclCollNetPlugin_v8 symbol.", None),
+    *(
+        ("A5", f"NET/Plugin: {name}: cannot open shared object file: No such file or directory", "dependency-missing")
+        for name in ("libfabric.so.1", "libcxi.so.1", "libjansson.so.4", "libjson-c.so.3", "libhwloc.so.0")
+    ),
+    (
+        "A5",
+        "srun: error: plugin_load_from_file: dlopen(/usr/lib64/slurm/switch_hpe_slingshot.so): libjson-c.so.3: cannot open shared object file: No such file or directory",
+        "slurm-switch-plugin",
+    ),
+    ("A5", "srun: error: Can't find plugin for switch/hpe_slingshot", "slurm-switch-plugin"),
+    (
+        "A6",
+        "NET/Plugin: /lib64/libc.so.6: version `GLIBC_2.38' not found (required by /opt/p/librccl-net.so)",
+        "glibc-too-old",
+    ),
+    (
+        "A6",
+        "NET/Plugin: /lib64/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /opt/p/librccl-net.so)",
+        "libstdcxx-too-old",
+    ),
+    (
+        "A6",
+        "NET/Plugin: /lib64/libstdc++.so.6: version `CXXABI_1.3.15' not found (required by /opt/p/librccl-net.so)",
+        "libstdcxx-too-old",
+    ),
+    (
+        "A7",
+        "/usr/lib64/libcxi.so.1: /lib/libnl-3.so.200: no version information available (required by /usr/lib64/libcxi.so.1)",
+        "no-version-information",
+    ),
+    ("A8", "srun: error: nid005101: task 0: Segmentation fault (core dumped)", "segmentation-fault"),
+    (
+        "B1",
+        "NET/OFI Couldn't open a fabric access domain. RC: -38, ERROR: Function not implemented",
+        "cxi-no-service",
+    ),
+    (
+        "B1",
+        "libfabric:1:2::cxi:fabric:cxip_nic_get_rgroup_vni():253<warn> x1: Failed to find valid default rgroup and vni for cxi0",
+        "cxi-no-default-vni",
+    ),
+    ("B1", "libfabric:1:2::cxi:fabric:f():1<info> x1: SLINGSHOT_VNIS not found", "cxi-slingshot-environment"),
+    ("B1", "  Error: Function not implemented (38)", "mpi-domain-not-implemented"),
+    ("B2", "NET/OFI Unable to find a protocol that worked.  Failing initialization.", "no-protocol"),
+    ("B2", "NET/OFI aws-ofi-nccl initialization failed", "init-failed"),
+    ("B2", "NET/OFI Initializing plugin failed", "init-failed"),
+    ("B2", "NET/OFI Finalizing already finalized plugin", "plugin-finalized-twice"),
+    ("B2", "NET/OFI OFI fi_getinfo() call failed: No data available", "no-provider"),
+    ("B2", "NET/OFI Couldn't find any optimal provider", "no-provider"),
+    ("B2", "NET/OFI No eligible providers were found", "no-eligible-provider"),
+    (
+        "B2",
+        "libfabric:1:2::cxi:core:ofi_check_mr_mode():612<info> Expected: FI_MR_ALLOCATED, FI_MR_PROV_KEY, FI_MR_ENDPOINT",
+        "cxi-hints-mismatch",
+    ),
+    (
+        "B2",
+        "libfabric:1:2::core:core:fi_getinfo_():1<warn> fi_getinfo: provider efa output empty list",
+        "efa-no-provider",
+    ),
+    ("B3", "NET/OFI No viable endpoint found for CXI provider.", "no-provider"),
+    ("B4", "NET/OFI Selected Provider is tcp", "provider-not-fast"),
+    ("B4", "NET/OFI Selected provider is tcp, fabric is 10.201.0.0/16", "provider-not-fast"),
+    ("B4", "NET/OFI Need to force simple protocol: GDR not supported", "gdr-not-supported"),
+    ("B5", "NET/OFI Failed to initialize rdma protocol", "protocol-failed"),
+    ("B5", "NET/OFI Failed to initialize sendrecv protocol", "protocol-failed"),
+    ("B5b", "NET/OFI Invalid type of PCI bus returned 0", "pci-bus-type"),
+    ("B6", "libfabric:1:2::cxi:domain:cxip_get_if():1<warn> x1: Failed to open CXI Device, ret: -19", "cxi-device"),
+    (
+        "B6",
+        "libfabric:1:2::cxi:f:f():1<warn> x1: Failed to find cxi0 in SLINGSHOT_DEVICES: cxi1",
+        "cxi-slingshot-environment",
+    ),
+    (
+        "B6",
+        "libfabric:1:2::cxi:f:f():1<warn> x1: Failed to find service ID in SLINGSHOT_SVC_IDS: 5",
+        "cxi-slingshot-environment",
+    ),
+    ("B6", "libfabric:1:2::cxi:f:f():1<warn> x1: Failed to allocate CXI Domain, ret: -22", "cxi-domain-allocation"),
+    ("B6", "libfabric:1:2::cxi:f:f():1<warn> x1: Invalid VNI 10 for cxi0 and svc_id 5", "cxi-vni-invalid"),
+    ("B6", "libfabric:1:2::cxi:f:f():1<warn> x1: No valid VNIs for cxi0 service ID 5", "cxi-vni-invalid"),
+    ("B6", "libfabric:1:2::cxi:f:f():1<warn> x1: Please provide a service ID via auth_key fields.", "cxi-service-id"),
+    ("B7", "cxi:ep_data:report_send_completion() TX error: (err: 5, VNI_NOT_FOUND)", "cxi-vni-not-found"),
+    (
+        "B8",
+        "slurmstepd: error: Failed to destroy CXI Service ID 5 (cxi0): Device or resource busy",
+        "cxi-service-cleanup",
+    ),
+    ("B8", "slurmstepd: error: switch_g_job_postfini: Device or resource busy", "cxi-service-cleanup"),
+    ("B8", "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.", "out-of-memory"),
+    (
+        "B8",
+        "FATAL: container creation failed: mount /var/spool/slurmd->/var/spool/slurmd error: destination /var/spool/slurmd doesn't exist in container",
+        "bind-point-missing",
+    ),
+    ("C1", "NET/Socket : Using [0]nmn0:10.1.1.1<0> [1]hsn0:10.2.1.1<0>", "socket-interface"),
+    ("C2", "Net : Connect to 10.120.24.10<52061> failed : No route to host", "connect-failed"),
+    ("C2", "socketStartConnect: Connect to 10.120.24.10<52061> failed : No route to host", "connect-failed"),
+    ("C3", "Bootstrap : no socket interface found", "bootstrap-no-interface"),
+    ("C4", "NET/Socket : No usable listening interface found", "listen-no-interface"),
+    ("C5", "NET/IB : No device found.", None),
+    (
+        "D1",
+        "libfabric:1:2::cxi:core:cxip_cq_eq_progress():531<warn> x1: Cassini Event Queue overflow detected.",
+        "cxi-event-queue-overflow",
+    ),
+    ("D1", "libfabric:1:2::cxi:core:f():1<warn> x1: H/W Event Queue overflow detected.", "cxi-event-queue-overflow"),
+    ("D2", "cxil_map: write error", "cxi-map-error"),
+    *(
+        (
+            "D2",
+            f"NET/OFI Unable to register memory (type = 2) for device 5. RC: {rc}, Error: text",
+            "memory-registration",
+        )
+        for rc in (-22, -12, -14)
+    ),
+    (
+        "D3",
+        "LE resources not recovered during flow control. FI_CXI_RX_MATCH_MODE=[hybrid|software] is required",
+        "cxi-flow-control",
+    ),
+    (
+        "D4",
+        "NET/OFI Request 0x7f completed with error. RC: 5. Flags: 260. Error: 16 (NO_SPACE). Completed length: 0",
+        "dmabuf-no-space",
+    ),
+    (
+        "D5",
+        "NET/OFI Request 0x7f completed with error. RC: 107. Error: Inappropriate ioctl for device. Completed length: 0",
+        "request-error",
+    ),
+    (
+        "D6",
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, Timeout(ms)=600000)",
+        "collective-timeout",
+    ),
+    ("D7", "Error encountered progressing operation=Connect, res=3, closing connection", "proxy-echo"),
+    ("E1", "ERROR:root:Driver not initialized (amdgpu not found in modules)", "amdgpu-not-loaded"),
+    ("E2", "hipErrorNoDevice", "no-gpu"),
+    ("E2", "no ROCm-capable device is detected", "no-gpu"),
+    (
+        "E3",
+        "MIOpen Error: /src/sqlite_db.cpp:220: Internal error while accessing SQLite database: locking protocol",
+        "miopen-lock",
+    ),
+    ("E4", "rocm_smi_wrap.cc:38 NCCL WARN ROCm SMI init failure An error occurred", "rocm-smi-init"),
+    ("E5", 'Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!', None),
+    ("E5", "NUMA auto balancing enabled which can lead to variability in the RCCL performance!", None),
+    ("E5", 'Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment', None),
+    ("E6", "misc/ibvwrap.cc:173 NCCL WARN lib wrapper not initialized.", None),
+    ("E6", "Failed to open libibverbs.so[.1]", None),
+    ("E7", "Cuda failure 802 'system not yet initialized'", "cuda-not-ready"),
+    ("E7", "Failed to find CUDA library libcuda.so (NCCL_CUDA_PATH='')", "cuda-library-missing"),
+)
+
+
+@pytest.mark.parametrize(("text", "signature"), [c[1:] for c in CATALOGUE], ids=[f"{c[0]}-{c[2]}" for c in CATALOGUE])
+def test_each_entry_of_the_catalogue_of_failures_is_known(text: str, signature: str | None) -> None:
+    causes = [c.id for c in read_lines("j", [text]).causes]
+    if signature is None:
+        assert causes == ["nothing-decided"]
+    else:
+        assert causes[0] == signature
+
+
+def test_a_wrong_name_of_the_plugin_is_told_apart_from_no_plugin() -> None:
+    line = "NET/Plugin: Could not find: libnccl-net.so. "
+    assert [c.id for c in read_lines("j", [line]).causes] == ["plugin-absent"]
+    assert [c.id for c in read_lines("j", ["RCCL version : 2.27.7-HEAD:1", line]).causes] == ["plugin-file-name"]
+
+
+def test_memory_that_cannot_be_registered_is_another_matter_on_efa() -> None:
+    error = "n1:1:1 [0] NCCL WARN NET/OFI Unable to register memory (type = 2) for device 4. RC: -22, Error: Invalid argument"
+    selected = "n1:1:1 [0] NCCL INFO NET/OFI Selected provider is {}, fabric is {} (found 4 nics)"
+    for provider, cause in {"cxi": "memory-registration", "efa": "memory-registration-efa"}.items():
+        causes = read_lines("j", [selected.format(provider, provider), error]).causes
+        assert [c.id for c in causes] == [cause]
+        assert "-22 (FI_EINVAL: " in causes[0].summary
+
+
+def test_a_nic_that_cannot_be_opened_explains_why_tcp_was_taken() -> None:
+    lines = [
+        "libfabric:1:1795225159::cxi:domain:cxip_get_if():154<warn> n1: Failed to open CXI Device, ret: -2",
+        "n1:1:1 [0] NCCL INFO NET/OFI Selected Provider is tcp",
+        "n1:1:1 [0] NCCL INFO Using network AWS Libfabric",
+    ]
+    report = read_lines("j", lines)
+    assert report.verdict == "ofi-other"
+    assert [c.id for c in report.causes] == ["cxi-device-passed-over", "provider-not-fast"]
+    assert "FI_ENOENT" in report.causes[0].summary
+
+
+SETTINGS = {
+    "NCCL_NET set by environment to Socket": "network-forced",
+    "NCCL_NET set by environment to IB": "network-forced",
+    "NCCL_NET_PLUGIN set by environment to none": "plugin-disabled",
+    "NCCL_P2P_DISABLE set by environment to 1": "peer-to-peer-disabled",
+    "NCCL_P2P_LEVEL set by environment to LOC": "peer-to-peer-disabled",
+    "NCCL_SHM_DISABLE set by environment to 1.": "shared-memory-disabled",
+    "NCCL_NET_GDR_LEVEL set by environment to LOC": "gdr-disabled",
+    "NCCL_NET_GDR_LEVEL set by environment to 0": "gdr-disabled",
+}
+
+
+@pytest.mark.parametrize(("text", "signature"), SETTINGS.items(), ids=SETTINGS)
+def test_settings_that_explain_a_slow_path_are_named(text: str, signature: str) -> None:
+    assert read_lines("j", [f"n1:1:1 [0] NCCL INFO {text}"]).causes[0].id == signature
 
 
 def test_no_eligible_providers_is_silent_where_a_selection_follows() -> None:
@@ -71,7 +448,7 @@ def test_a_hostile_line_takes_bounded_time(entry: Entry) -> None:
     fillers = ("a", "lib", "/", ": ", "a.so: ", head, entry.example[:-1])
     started = time.process_time()
     for filler in fillers:
-        entry.pattern.search((head + filler * HOSTILE_SIZE)[:HOSTILE_SIZE])
+        compiled(entry.pattern).search((head + filler * HOSTILE_SIZE)[:HOSTILE_SIZE])
     assert time.process_time() - started < 1.0
 
 

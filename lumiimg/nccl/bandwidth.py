@@ -1,0 +1,424 @@
+"""What bandwidth tests measured: the tables that rccl-tests, nccl-tests and the OSU micro-benchmarks print into a log.
+
+Sources of the formats: NVIDIA/nccl-tests src/common.cu and src/util.cu up to 2.19 (busbw in GB/s of 1e9 bytes; a row is
+printed in three parts, so NCCL's lines may stand between them), ROCm/rccl-tests src/common.cu (the same table, `error`
+instead of `#wrong` before its version for NCCL 2.13), OSU c/util/osu_util_mpi.c and c/mpi/pt2pt (MB/s of 1e6 bytes).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HEADERS: tuple[bytes, ...] = (
+    b"busbw",
+    b"# OSU ",
+    b"# Size ",
+    b"Avg bus bandwidth",
+    b"Out of bounds values",
+    b"Collective test starting",
+    b"# nThread",
+    b"# Using devices",
+)
+"""Where none of them is, no table begins or ends."""
+TABLE_LIMIT = 64
+_HOST_LIMIT = 16_384
+"""Host names kept while a list of devices is read; beyond it the number of nodes is not known."""
+_PATIENCE_OSU = 10_000
+"""Lines without a row after which an OSU table is over: it has no end mark."""
+_PATIENCE = 200_000
+"""The same for the others, which have one: on a large job the first row waits for all channels of all ranks."""
+_WRONG_LIMIT = 10**15
+_PREFIX_LIMIT = 200
+
+_NUMBER = rb"\d{1,15}(?:\.\d{1,6})?(?:e[+\-]\d\d)?"
+_TYPE = rb"(?:b?float(?:16)?|bf16|half|double|char|u?int(?:8|32|64)?|(?:fp|f)8_?e[45]m[23])(?!\w)"
+# An alternation of words is slow to look for; a set of first characters is fast.
+_EVENT = re.compile(
+    rb"[#bAOCr ](?:(?<=#)(?: OSU | Size | nThread| Using devices|[ ]{1,4}Rank )|(?<=b)usbw|(?<=A)vg bus bandwidth"
+    rb"|(?<=O)ut of bounds values|(?<=C)ollective test starting|(?<=r)ccl-tests: "
+    rb"|(?<=\d )[ ]{1,24}\d{1,15}(?:\.\d|[ ]{1,24}" + _TYPE + rb"))"
+)
+_BEFORE = re.compile(rb"\d{1,15}(?:\.\d{1,2})?$")
+_ROW = re.compile(
+    rb"(?P<size>\d{1,15})[ ]{1,24}(?P<count>\d{1,15})[ ]{1,24}" + _TYPE + rb"(?:[ ]{1,24}[a-z]{2,12}(?!\w))?"
+)
+_CELLS = re.compile(rb"(?:\s{0,40}(?:N/A|-?" + _NUMBER + rb"\*?)(?=[\sA-Za-z\[(#]|$)){1,24}")
+"""The rest of a row; what another process printed may be joined to its end."""
+_OSU_ROW = re.compile(
+    rb"(?P<size>\d{1,15})[ \t]{1,24}(?P<value>\d{1,15}\.\d\d)(?P<more>(?:[ \t]{1,40}(?:Pass|Fail|"
+    + _NUMBER
+    + rb")){0,16})(?=\s*$|[A-Za-z\[(])"
+)
+_COLUMNS = re.compile(rb"\b(?:size\s{1,40}count|bytes\s{1,40}N)\s{1,40}type((?:\s{1,40}[\w#%]{1,12}){3,26})")
+_STARTING = re.compile(rb"Collective test starting: ([\w.\-]{1,64})")
+_DEVICE = re.compile(
+    rb"#\s{1,4}Rank\s{1,8}\d{1,7}\s.{0,40}?Pid\s{1,12}\d{1,10} on\s{1,64}"
+    rb"([\w.\-]{1,64}) device\s{1,8}\d{1,4} \[([^\]]{1,24})\](.{0,64})"
+)
+_AMD = re.compile(rb"AMD|Radeon|Instinct|gfx\d")
+_WRONG = re.compile(rb"Out of bounds values\s{0,20}: (\d{1,12})")
+_AVERAGE = re.compile(rb"Avg bus bandwidth\s{0,20}: (" + _NUMBER + rb")")
+_TITLE = re.compile(rb"# OSU (MPI|[A-Z]{1,4}CCL)(?:_(\w{1,24}?))?(?:-\w{1,12})? ([\x20-\x7e]{1,80}?)(?: Test)+\b")
+_UNIT = re.compile(rb"# Size\s{1,40}([A-Za-z. \-]{0,30}\(?)(MB/s|us)\b")
+_LABELS = (
+    re.compile(rb"\s{0,8}(\d{1,7}): "),  # srun -l
+    re.compile(rb"\[(\d{1,7},\d{1,7})\]<std(?:out|err)>"),  # Open MPI, a timestamp may stand before it
+    re.compile(rb"\(([\w.:\-]{1,64} pid=\d{1,10})[^()]{0,64}\)"),  # Ray
+    re.compile(rb"\[([a-z]{1,16}\d{1,6})\]:"),  # torchrun
+)
+_PREFIX = re.compile(rb"\s*|.*(?:[:\])>|]|\[\d{0,3}m|\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+\-]\d\d:?\d\d)?)\s*", re.DOTALL)
+"""What may stand before a row of bare numbers: a label, a timestamp, a colour."""
+_DEFAULT = ("time", "algbw", "busbw", "#wrong") * 2
+_OSU_NAMES = {
+    "bandwidth": "bw",
+    "bi-directional bandwidth": "bibw",
+    "multiple bandwidth / message rate": "mbw_mr",
+    "multi latency": "multi_lat",
+    "multi-threaded latency": "latency_mt",
+    "multi-process latency": "latency_mp",
+    "all-to-all personalized exchange latency": "alltoall",
+    "broadcast latency": "bcast",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """One table. Bandwidth is in GB/s of 1e9 bytes, sizes in bytes, latency in microseconds."""
+
+    program: str
+    """"rccl-tests", "nccl-tests" (also where the output does not tell them apart) or "osu"."""
+    test: str | None
+    ranks: int | None
+    nodes: int | None
+    best_gb_s: float | None
+    """The highest bus bandwidth of all rows; OSU: the highest bandwidth as printed. None where no row was seen."""
+    best_size: int | None
+    average_gb_s: float | None
+    latency_us: float | None
+    """OSU latency tests: of the smallest size."""
+    wrong: int | None
+    """Wrong results; OSU: sizes whose validation failed. None where they were not checked."""
+    position: int
+    best_position: int | None
+    wrong_position: int | None
+
+
+@dataclass(slots=True)
+class _Table:
+    file: str
+    label: bytes
+    program: str
+    seen: int
+    position: int = 0
+    headed: bool = False
+    """The header was seen, not only what stands before it."""
+    headless: bool = False
+    """Only the end was seen: the beginning may be in another piece of the log."""
+    ended: bool = False
+    test: str | None = None
+    ranks: int = 0
+    hosts: set[bytes] | None = field(default_factory=set)
+    """None where there are too many."""
+    nodes: int | None = None
+    names: tuple[str, ...] = _DEFAULT
+    root: bool = True
+    rest: tuple[str, ...] = ()
+    """Columns of the current row that are still to come."""
+    size: int = -1
+    unit: bytes = b""
+    best: tuple[float, int, int] | None = None
+    """Bandwidth, size, position."""
+    average: float | None = None
+    latency: tuple[int, float] | None = None
+    checked: bool = False
+    wrong: int = 0
+    wrong_position: int | None = None
+
+    @property
+    def patience(self) -> int:
+        return _PATIENCE_OSU if self.program == "osu" else _PATIENCE
+
+    def see_device(self, host: bytes, bus: bytes, device: bytes, *, full: bool) -> None:
+        self.ranks += 1
+        if _AMD.search(device) or b".0" in bus:  # HIP prints the PCI function, CUDA's tests do not
+            self.program = "rccl-tests"
+        if self.hosts is not None and host not in self.hosts:
+            if full:
+                self.hosts = None
+            else:
+                self.hosts.add(host)
+
+    def see_columns(self, line: bytes) -> None:
+        """Take the header of the table; a cut one has the usual columns."""
+        self.nodes = len(self.hosts) if self.hosts else None
+        self.hosts = set()
+        found = _COLUMNS.search(line)
+        if found:
+            names = found[1].decode("ascii", "replace").split()
+            self.root = "root" in names
+            names = names[: names.index("timestamp")] if "timestamp" in names else names
+            self.names = tuple(name for name in names if name not in {"redop", "op", "root"})
+
+    def see_best(self, value: float, at: int) -> None:
+        if self.best is None or value > self.best[0]:
+            self.best = (value, self.size, at)
+
+    def see_wrong(self, count: int, at: int) -> None:
+        self.checked = True
+        self.wrong = min(self.wrong + count, _WRONG_LIMIT)
+        if count and self.wrong_position is None:
+            self.wrong_position = at
+
+    def see_cells(self, cells: list[bytes], at: int) -> None:
+        for name, cell in zip(self.rest, cells, strict=False):
+            if cell == b"N/A":
+                continue
+            if name == "busbw":
+                self.see_best(float(cell.rstrip(b"*")), at)
+            elif name == "#wrong":
+                self.see_wrong(min(int(float(cell.rstrip(b"*"))), _WRONG_LIMIT), at)
+            elif name in {"error", "res"}:  # the largest deviation, with a star where it is too large
+                self.see_wrong(int(cell.endswith(b"*")), at)
+        self.rest = self.rest[len(cells) :]
+
+    def result(self) -> Bandwidth:
+        osu = self.program == "osu"
+        best, size, at = self.best or (None, None, None)
+        return Bandwidth(
+            program=self.program,
+            test=self.test,
+            ranks=self.ranks or None,
+            nodes=self.nodes,
+            best_gb_s=best / 1000 if osu and best is not None else best,
+            best_size=size,
+            average_gb_s=self.average,
+            latency_us=self.latency[1] if self.latency else None,
+            wrong=self.wrong if self.checked else None,
+            position=self.position,
+            best_position=at,
+            wrong_position=self.wrong_position,
+        )
+
+
+class BandwidthReader:
+    """Reads the tables of a log, block by block; memory does not grow with the log."""
+
+    def __init__(self) -> None:
+        self._file = ""
+        self._line = 0
+        self._tables: list[_Table] = []
+        self._open: dict[bytes, _Table] = {}
+        """By the label of the process, so that the tables of two do not mix."""
+
+    def feed(self, file: str, block: bytes, position: Callable[[int], int]) -> None:
+        """Take in whole lines of a file; `position(n)` is that of the n-th line of the block, from 0 on."""
+        if file != self._file:
+            self._file, self._open, self._line = file, {}, 0
+        announced = b"#" in block and any(header in block for header in HEADERS)
+        if not announced and not self._open:
+            return
+        if announced or any(self._line - table.seen <= table.patience for table in self._open.values()):
+            self._scan(block, position)
+        self._line += block.count(b"\n") + (not block.endswith(b"\n"))
+
+    def _scan(self, block: bytes, position: Callable[[int], int]) -> None:
+        line = start = at = 0
+        end, label = -1, b""
+        while (event := _EVENT.search(block, at)) is not None:
+            if event.start() > end:
+                begin = block.rfind(b"\n", 0, event.start()) + 1
+                line += block.count(b"\n", start, begin)
+                start, end = begin, block.find(b"\n", event.start())
+                end = len(block) if end < 0 else end
+                label = _label(block[start : min(end, start + _PREFIX_LIMIT)])
+            where = position(line)
+            # what is read of a line's end is bounded, so a line of any length takes linear time
+            ahead = min(end, event.start() + 1024)
+            if event[0][:1] == b" ":
+                number = _BEFORE.search(block, max(start, event.start() - 19), event.start())
+                first = number.start() if number else event.start()
+                prefix = block[start : min(first, start + _PREFIX_LIMIT + 1)]
+                at = self._number(block, first, ahead, prefix, label, line, where) or event.end()
+            else:
+                self._words(
+                    block[event.start() : ahead],
+                    block[max(start, event.start() - 1024) : event.start()],
+                    label,
+                    line,
+                    where,
+                )
+                at = event.end()
+
+    def _begin(self, label: bytes, program: str, line: int) -> _Table:
+        """Open a table; one beyond the limit is read, but not kept."""
+        if label not in self._open and len(self._open) >= TABLE_LIMIT:
+            self._open.pop(next(iter(self._open)))
+        table = self._open[label] = _Table(self._file, label, program, self._line + line)
+        return table
+
+    def _head(self, table: _Table, at: int) -> None:
+        table.position, table.headed = at, True
+        if len(self._tables) < TABLE_LIMIT:
+            self._tables.append(table)
+
+    def _words(self, text: bytes, before: bytes, label: bytes, line: int, at: int) -> None:
+        table = self._open.get(label)
+        now = self._line + line
+        if b"#" not in before and b"#" not in text and (table is None or now - table.seen > table.patience):
+            return  # as in feed()
+        if text.startswith((b"# OSU ", b"# Size ")):
+            self._osu_words(text, table, label, line, at)
+        elif text.startswith((b"Avg bus", b"Out of")):
+            found = (_AVERAGE if text[:1] == b"A" else _WRONG).match(text)
+            if found is None and text[:1] == b"O":
+                return
+            if table is None or not table.headed or table.program == "osu":
+                table = self._begin(label, table.program if table and table.program != "osu" else "nccl-tests", line)
+                table.headless = True
+                self._head(table, at)
+            if found and text[:1] == b"O":
+                count = int(found[1])
+                if count:  # rows may be missing, and not all versions count in their rows
+                    table.see_wrong(max(0, count - table.wrong), at)
+                return
+            table.average = float(found[1]) if found else None
+            table.ended = True
+            del self._open[label]
+        elif text.startswith(b"busbw"):
+            if not before[-48:].rstrip().endswith(b"algbw") or (table and table.headed and table.position == at):
+                return
+            if table is None or table.headed or table.program == "osu":
+                table = self._begin(label, "nccl-tests", line)
+            table.see_columns(before + text)
+            table.seen = now
+            self._head(table, at)
+        elif text.startswith((b"Coll", b"# nT", b"# Us")):
+            name = _STARTING.match(text)
+            if table is None or table.headed or name or table.ranks:
+                table = self._begin(label, "nccl-tests", line)
+            table.test = name[1].decode() if name else table.test
+            table.seen = now
+        elif table is not None and not table.headed and now - table.seen <= table.patience:
+            table.seen = now
+            device = _DEVICE.match(text)
+            if device:
+                full = sum(len(t.hosts or ()) for t in self._open.values()) >= _HOST_LIMIT
+                table.see_device(device[1], device[2], device[3], full=full)
+            elif text.startswith(b"rccl"):
+                table.program = "rccl-tests"
+
+    def _osu_words(self, text: bytes, table: _Table | None, label: bytes, line: int, at: int) -> None:
+        if text.startswith(b"# O"):
+            title = _TITLE.match(text)
+            if title is None:
+                return
+            table = self._begin(label, "osu", line)
+            table.test = _osu_name(title)
+            table.unit = b"MB/s" if b"andwidth" in title[3] else b"us" if b"atency" in title[3] else b""
+            self._head(table, at)
+            return
+        unit = _UNIT.match(text)
+        if unit is None:
+            return
+        if table is None or table.program != "osu" or table.size >= 0:
+            before = table.test if table and table.program == "osu" else None
+            table = self._begin(label, "osu", line)
+            table.test = before  # one table for each data type, under one title
+            self._head(table, at)
+        # with non-blocking collectives the first column is not the latency
+        table.unit = b"" if unit[1].startswith(b"Overall") else unit[2]
+        table.seen = self._line + line
+
+    def _number(
+        self, block: bytes, at: int, end: int, prefix: bytes, label: bytes, line: int, where: int
+    ) -> int | None:
+        """Read a row, or what follows of one; return where it ends, None where it is none."""
+        table = self._open.get(label)
+        now = self._line + line
+        if table is None or not table.headed or now - table.seen > table.patience:
+            return None
+        if table.program == "osu":
+            return _osu_row(table, _OSU_ROW.match(block, at, end), prefix, now, where)
+        row = _ROW.match(block, at, end)
+        if row is not None:
+            at, table.rest, table.size = row.end(), table.names, int(row["size"])
+            if table.size < int(row["count"]):  # the first digits are cut off
+                table.rest = ()
+            following = _ROW.search(block, at, end)
+            end = following.start() if following else end
+        elif not table.rest or table.rest[0] not in {"time", "cputime"} or not _is_prefix(prefix):
+            return None
+        table.seen = now
+        cells = _CELLS.match(block, at, end)
+        if cells is None:
+            return at if row else None
+        found = cells[0].split()
+        if row and table.root and b"." not in found[0]:
+            found.pop(0)
+        table.see_cells(found, where)
+        return cells.end()
+
+    def tables(self) -> tuple[Bandwidth, ...]:
+        """Return the tables so far, in the order of the log; the two parts of one that two readers read are one."""
+        found: list[Bandwidth] = []
+        begun: dict[tuple[str, bytes], int] = {}
+        for table in self._tables:
+            result, key = table.result(), (table.file, table.label)
+            index = begun.pop(key, None)
+            if table.headless and index is not None:
+                head = found[index]
+                wrong = None if head.wrong is result.wrong is None else max(head.wrong or 0, result.wrong or 0)
+                wrong_position = result.wrong_position if head.wrong_position is None else head.wrong_position
+                found[index] = replace(
+                    head, average_gb_s=result.average_gb_s, wrong=wrong, wrong_position=wrong_position
+                )
+                continue
+            if not table.ended and table.program != "osu":
+                begun[key] = len(found)
+            found.append(result)
+        return tuple(found)
+
+    def absorb(self, other: BandwidthReader) -> None:
+        """Take in the tables of another reader of the same log; the first ones are kept."""
+        self._tables = sorted([*self._tables, *other._tables], key=lambda table: table.position)[:TABLE_LIMIT]
+
+
+def _osu_row(table: _Table, row: re.Match[bytes] | None, prefix: bytes, now: int, where: int) -> int | None:
+    if row is None or not _is_prefix(prefix):
+        return None
+    if int(row["size"]) <= table.size:  # sizes grow: these are numbers of something else
+        return row.end()
+    table.seen, table.size = now, int(row["size"])
+    if table.unit == b"MB/s":
+        table.see_best(float(row["value"]), where)
+    elif table.unit == b"us" and table.latency is None:
+        table.latency = (table.size, float(row["value"]))
+    if (result := re.search(rb"Pass|Fail", row["more"])) is not None:
+        table.see_wrong(int(result[0] == b"Fail"), where)
+    return row.end()
+
+
+def _label(line: bytes) -> bytes:
+    tags = [tag for pattern in _LABELS[1:] if (tag := pattern.search(line)) is not None]
+    tag = _LABELS[0].match(line) or (tags[0] if tags else None)
+    return tag[1] if tag else b""
+
+
+def _is_prefix(text: bytes) -> bool:
+    return len(text) <= _PREFIX_LIMIT and _PREFIX.fullmatch(text) is not None
+
+
+def _osu_name(title: re.Match[bytes]) -> str:
+    """Return the program whose title this is: `# OSU MPI-ROCM Bandwidth Test v7.5` -> osu_bw."""
+    words = title[3].decode("ascii").lower()
+    part = (title[2] or (b"" if title[1] == b"MPI" else title[1])).decode().lower()
+    asynchronous = "i" if words.startswith("non-blocking ") else ""
+    words = words.removeprefix("non-blocking ")
+    if (name := _OSU_NAMES.get(words)) is None:
+        name = words.removesuffix(" latency").replace("-", "_").replace(" ", "_")
+    return "_".join(filter(None, ("osu", part, asynchronous + name)))

@@ -1,0 +1,132 @@
+"""A large log, or a set of many files, read by several processes: each takes every n-th piece."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import BadInputError, FailedError
+from lumiimg.nccl import sources
+from lumiimg.nccl.reader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import BinaryIO
+
+    from lumiimg.nccl.job import JobState
+
+PIECE_BYTES = 8 * 1024 * 1024
+WORTH_BYTES = 32 * 1024 * 1024
+"""A log that is smaller is read sooner by one process than others are started."""
+PROCESS_LIMIT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a file by its bytes; `end` None: all of a file that cannot be read from the middle."""
+
+    number: int
+    file: str
+    start: int = 0
+    end: int | None = None
+
+
+def read_logs(files: Sequence[str], warn: Callable[[str], None]) -> LogReader:
+    """Return a reader that has read all files; `warn` is told what could not be read to its end.
+
+    Raises BadInputError if one cannot be read, FailedError if a process that helps was killed.
+    """
+    parts = _parts(files)
+    cpus = min(len(os.sched_getaffinity(0)), PROCESS_LIMIT)
+    if cpus < 2 or len(parts) < 2 or sum(map(_size, files)) < WORTH_BYTES:
+        reader = LogReader()
+        _read(reader, parts, warn)
+        return reader
+    return _read_together([parts[n::cpus] for n in range(cpus)], warn)
+
+
+def _parts(files: Sequence[str]) -> list[Part]:
+    spans = [(file, start, end) for file in files for start, end in _spans(file)]
+    return [Part(number, *span) for number, span in enumerate(spans)]
+
+
+def _spans(file: str) -> list[tuple[int, int | None]]:
+    size = _size(file)
+    if size <= PIECE_BYTES:
+        return [(0, None)]
+    with Path(file).open("rb") as stream:
+        if sources.opener_of(stream.read(16)) is not None:
+            return [(0, None)]
+    return [(start, min(start + PIECE_BYTES, size)) for start in range(0, size, PIECE_BYTES)]
+
+
+def _size(file: str) -> int:
+    """Return the bytes of a plain file; 0 for what has no end that is known."""
+    path = Path(file)
+    return path.stat().st_size if file != sources.STDIN and path.is_file() else 0
+
+
+def _read(reader: LogReader, parts: Sequence[Part], warn: Callable[[str], None]) -> None:
+    for part in parts:
+        reader.begin(part.file, part.number)
+        for block in _blocks(part, warn):
+            reader.feed(part.file, block)
+
+
+def _blocks(part: Part, warn: Callable[[str], None]) -> Iterator[bytes]:
+    """Yield the lines that start in the part."""
+    if part.end is None:
+        yield from sources.blocks(part.file, warn)
+        return
+    try:
+        with Path(part.file).open("rb") as stream:
+            start, end = _line_start(stream, part.start), _line_start(stream, part.end)
+            stream.seek(start)
+            if end > start:
+                yield from sources.whole_lines(stream, end - start)
+    except OSError as error:
+        raise BadInputError(f"cannot be read: {error.strerror or error}", where=part.file) from error
+
+
+def _line_start(stream: BinaryIO, offset: int) -> int:
+    """Return where the first line starts that does not start before `offset`."""
+    if offset == 0:
+        return 0
+    stream.seek(offset - 1)
+    while block := stream.readline(sources.BLOCK_BYTES):
+        if block.endswith(b"\n"):
+            break
+    return stream.tell()
+
+
+def _read_together(shares: Sequence[Sequence[Part]], warn: Callable[[str], None]) -> LogReader:
+    import multiprocessing  # noqa: PLC0415 - 20 ms that a small log should not cost
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+    from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
+
+    reader = LogReader()
+    with ProcessPoolExecutor(len(shares), mp_context=multiprocessing.get_context("fork")) as pool:
+        try:
+            for state, warnings, fault in pool.map(_read_share, shares):
+                if fault is not None:
+                    raise BadInputError(fault)
+                reader.state.absorb(state)
+                for warning in warnings:
+                    warn(warning)
+        except BrokenProcessPool as error:
+            raise FailedError(
+                "a process that read a part of the log was killed", hint="is the node out of memory?"
+            ) from error
+    return reader
+
+
+def _read_share(parts: Sequence[Part]) -> tuple[JobState, list[str], str | None]:
+    """Read in a process of its own; what goes wrong comes back as text, for exceptions of ours do not travel."""
+    reader, warnings = LogReader(), list[str]()
+    try:
+        _read(reader, parts, warnings.append)
+    except BadInputError as error:
+        return reader.state, warnings, str(error)
+    return reader.state, warnings, None

@@ -1,0 +1,193 @@
+"""Where a log comes from: files, folders, compressed files, standard input; always as blocks of whole lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from lumiimg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+STDIN = "-"
+BLOCK_BYTES = 256 * 1024
+LINE_LIMIT_BYTES = 1024 * 1024
+"""A longer line is none that NCCL printed: what is beyond is passed over, so that memory stays constant."""
+FILE_LIMIT = 65_536
+DEPTH_LIMIT = 8
+_HEAD_BYTES = 64
+_DIGITS = re.compile(r"(\d+)")
+
+
+def log_files(names: Sequence[str]) -> list[str]:
+    """Return the files to read, folders replaced by the text files in them, in natural order of their names.
+
+    Raises BadInputError for a name that is not there, a folder without a log, or a file that is no text.
+    """
+    found: list[str] = []
+    for name in names:
+        if not name:
+            raise BadInputError("the name of the log is empty")
+        if name == STDIN:
+            found.append(name)
+        elif Path(name).is_dir():
+            found += _in_folder(name)
+        else:
+            refuse_binary(name)
+            found.append(name)
+    if found.count(STDIN) > 1:
+        raise BadInputError("standard input can be read once", where=STDIN)
+    return found
+
+
+def _in_folder(folder: str) -> list[str]:
+    files: list[str] = []
+    for parent, folders, names in os.walk(folder):
+        depth = len(Path(parent).relative_to(folder).parts)
+        folders[:] = sorted(folders, key=natural) if depth < DEPTH_LIMIT else []
+        for name in sorted(names, key=natural):
+            path = Path(parent, name)
+            if path.is_file() and (opener_of(head := _head(path)) is not None or not is_binary(head)):
+                files.append(str(path))
+        if len(files) > FILE_LIMIT:
+            raise BadInputError(f"more than {FILE_LIMIT} files", where=folder, hint="name the files of one job")
+    if not files:
+        raise BadInputError("no log in this folder", where=folder)
+    return files
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a sort key: rank2 before rank10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(name[:255])]
+
+
+def refuse_binary(name: str) -> None:
+    """Raise BadInputError for a file that cannot be a log, or cannot be read."""
+    try:
+        mode = Path(name).stat().st_mode
+        head = _head(Path(name)) if stat.S_ISREG(mode) else b""
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=name) from error
+    if opener_of(head) is None and is_binary(head):
+        raise BadInputError("is no text", where=name, hint="lumiimg log reads what a job printed")
+
+
+def is_binary(head: bytes) -> bool:
+    """Whether a file that starts so is no log; a log whose start was cut off while it grew begins with zeros."""
+    return b"\0" in head.lstrip(b"\0")
+
+
+def opener_of(head: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
+    """Return what unpacks a file that starts so; None where it is not compressed."""
+    if head.startswith(b"\x1f\x8b"):
+        return _gzip
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        return _zstd
+    if head.startswith(b"\xfd7zXZ\0"):
+        return _xz
+    if head.startswith(b"BZh"):
+        return _bz2
+    return None
+
+
+def blocks(name: str, warn: Callable[[str], None]) -> Iterator[bytes]:
+    """Yield the file, unpacked, as blocks of whole lines; memory does not grow with it.
+
+    Raises BadInputError if it cannot be read or unpacked. A compressed one whose end is missing (it is still
+    written) is read up to there, and `warn` is told.
+    """
+    try:
+        if name == STDIN:
+            if sys.stdin is None:
+                raise BadInputError("there is no standard input to read")
+            yield from whole_lines(_readable(sys.stdin.buffer))
+            return
+        with Path(name).open("rb") as stream:
+            opener = opener_of(stream.read(_HEAD_BYTES)) if stream.seekable() else None
+            if stream.seekable():
+                stream.seek(0)
+            yield from whole_lines(opener(stream) if opener else stream)
+    except EOFError:
+        warn(f"{name}: the compressed file ends too early; read up to there")
+    except OSError as error:
+        raise BadInputError(f"cannot be read: {error.strerror or error}", where=name) from error
+    except _unpacking_errors() as error:
+        raise BadInputError(f"cannot be unpacked: {error}", where=name) from error
+
+
+def whole_lines(stream: BinaryIO, size: int | None = None) -> Iterator[bytes]:
+    """Yield up to `size` bytes of a stream as blocks that end with a line; the end of an overlong line is left out."""
+    rest, skipping = b"", False
+    read = getattr(stream, "read1", stream.read)
+    while block := read(BLOCK_BYTES if size is None else min(BLOCK_BYTES, size)):
+        if size is not None:
+            size -= len(block)
+        if skipping:
+            at = block.find(b"\n")
+            if at < 0:
+                continue
+            block, skipping = block[at + 1 :], False
+        rest += block
+        end = rest.rfind(b"\n") + 1
+        if end:
+            yield rest[:end]
+            rest = rest[end:]
+        elif len(rest) >= LINE_LIMIT_BYTES:
+            yield rest
+            rest, skipping = b"", True
+    if rest:
+        yield rest
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(_HEAD_BYTES)
+
+
+def _readable(stream: BinaryIO) -> BinaryIO:
+    """Return standard input, unpacked if it is compressed."""
+    head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES] if hasattr(stream, "peek") else b""
+    opener = opener_of(head)
+    return opener(stream) if opener else stream
+
+
+def _gzip(stream: BinaryIO) -> BinaryIO:
+    import gzip  # noqa: PLC0415
+
+    return gzip.GzipFile(fileobj=stream)  # type: ignore[return-value]
+
+
+def _xz(stream: BinaryIO) -> BinaryIO:
+    import lzma  # noqa: PLC0415
+
+    return lzma.LZMAFile(stream)  # type: ignore[return-value]
+
+
+def _bz2(stream: BinaryIO) -> BinaryIO:
+    import bz2  # noqa: PLC0415
+
+    return bz2.BZ2File(stream)  # type: ignore[return-value]
+
+
+def _zstd(stream: BinaryIO) -> BinaryIO:
+    if sys.version_info >= (3, 14):
+        from compression import zstd  # noqa: PLC0415
+    else:
+        from backports import zstd  # noqa: PLC0415
+    return zstd.ZstdFile(stream)  # type: ignore[return-value]
+
+
+def _unpacking_errors() -> tuple[type[Exception], ...]:
+    """Return what the unpackers raise, of those that are loaded."""
+    names = (
+        ("zlib", "error"),
+        ("lzma", "LZMAError"),
+        ("backports.zstd", "ZstdError"),
+        ("compression.zstd", "ZstdError"),
+    )
+    return tuple(getattr(sys.modules[module], name) for module, name in names if module in sys.modules)

@@ -1,0 +1,43 @@
+"""JUnit XML, as CI systems read it: what is not fit is a failure, what cannot be decided is an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from lumiimg.errors import ExitCode, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One question and its answer."""
+
+    name: str
+    answer: ExitCode
+    message: str
+    details: tuple[str, ...] = ()
+
+
+def to_junit(suite: str, cases: Sequence[Case]) -> str:
+    """Return the cases as one test suite."""
+    root = ET.Element(
+        "testsuite",
+        name=suite,
+        tests=str(len(cases)),
+        failures=str(sum(case.answer is ExitCode.NO for case in cases)),
+        errors=str(sum(case.answer not in {ExitCode.GOOD, ExitCode.NO} for case in cases)),
+    )
+    for case in cases:
+        element = ET.SubElement(root, "testcase", classname=suite, name=one_line(case.name))
+        text = "\n".join(one_line(line) for line in (case.message, *case.details))
+        if case.answer is ExitCode.GOOD:
+            ET.SubElement(element, "system-out").text = text
+        else:
+            kind = "failure" if case.answer is ExitCode.NO else "error"
+            ET.SubElement(element, kind, message=one_line(case.message)).text = text
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"

@@ -1,0 +1,36 @@
+"""`lumiimg log --signatures`: the messages that the log reader knows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from lumiimg.nccl.vocabulary import vocabulary
+from lumiimg.report.console import console
+
+SCHEMA = 1
+
+
+def signatures_to_json() -> dict[str, Any]:
+    """Return the knowledge base as JSON data (schema 1), most likely cause first."""
+    patterns = {entry.id: (entry.pattern, entry.example) for entry in vocabulary().entries}
+    return {
+        "schema": SCHEMA,
+        "signatures": [
+            {**asdict(signature), "pattern": patterns[signature.id][0], "example": patterns[signature.id][1]}
+            for signature in vocabulary().signatures.values()
+        ],
+        "return_codes": [asdict(code) for code in vocabulary().return_codes.values()],
+    }
+
+
+def print_signatures() -> None:
+    """Print the knowledge base for a person."""
+    out = console()
+    examples = {entry.id: entry.example for entry in vocabulary().entries}
+    for signature in vocabulary().signatures.values():
+        versions = f", {signature.versions}" if signature.versions else ""
+        out.print(f"{signature.id}  [{signature.weight.value}{versions}]", style="bold", soft_wrap=True)
+        out.print(f"    {signature.summary}", soft_wrap=True)
+        out.print(f"    > {examples[signature.id].strip()}", soft_wrap=True, style="dim")
+    out.print(f"\n{len(examples)} kinds of messages, {len(vocabulary().signatures)} of them troubles; --json has all")

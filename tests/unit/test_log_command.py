@@ -1,0 +1,198 @@
+"""`lumiimg log` as a person or a script meets it: the page, JSON, JUnit, the image beside the log, benchmarks."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot import write_snapshot
+from lumiimg.image import open_image
+from tests.joblog import job_log
+from tests.unit import fabric_builder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Capture = pytest.CaptureFixture[str]
+CXI = b"""\
+n1:7:7 [0] NCCL INFO RCCL version : 2.20.5
+n1:7:7 [0] NCCL INFO NET/OFI Selected Provider is cxi
+n1:7:7 [0] NCCL INFO Using network AWS Libfabric
+n1:7:7 [0] NCCL INFO Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/AWS Libfabric/0/GDRDMA comm 0x7f00 nRanks 16
+"""
+SOCKET = b"""\
+n1:7:7 [0] NCCL INFO RCCL version : 2.20.5
+n1:7:7 [0] NCCL INFO NET/Plugin : Plugin load returned 0 : (null).
+n1:7:7 [0] NCCL INFO Using network Socket
+"""
+TABLE = b"""\
+# nThread 1 nGpus 1 minBytes 8388608 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+# Using devices
+#   Rank  0 Pid  60000 on nid005000 device  0 [0000:c1:00.0] AMD Instinct MI250X
+#   Rank  1 Pid  60001 on nid005001 device  0 [0000:c1:00.0] AMD Instinct MI250X
+#
+#                                                       out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+   134217728      33554432     float     sum      -1   2960.1   45.34   %s      %d   2961.0   45.33   %s      %d
+# Out of bounds values : %s
+# Avg bus bandwidth    : %s
+"""
+
+
+def table(bus: float, wrong: int = 0) -> bytes:
+    text, summary = b"%.2f" % bus, b"%d FAILED" % wrong if wrong else b"0 OK"
+    return TABLE % (text, wrong, text, wrong, summary, text)
+
+
+def ask(tmp_path: Path, capsys: Capture, log: bytes, *words: str) -> tuple[int, dict[str, Any], str]:
+    file = tmp_path / "job.out"
+    file.write_bytes(log)
+    code = main(["log", str(file), "--json", *words])
+    out, err = capsys.readouterr()
+    return code, json.loads(out), err
+
+
+def test_nodes_that_differ_are_named_folded_with_their_cause(tmp_path: Path, capsys: Capture) -> None:
+    code, data, page = ask(tmp_path, capsys, b"".join(job_log(64, 0, sick=frozenset({3}))))
+    assert (code, data["verdict"], data["confidence"]) == (ExitCode.NO, "mixed", "proved")
+    assert [(g["verdict"], g["count"], g["names"], g["cause"]) for g in data["nodes"]] == [
+        ("ofi-cxi", 7, "nid[005000-005002,005004-005007]", None),
+        ("socket", 1, "nid005003", "plugin-absent"),
+    ]
+    assert data["told"] == {"ranks": 64, "of_ranks": 64, "nodes": 8, "of_nodes": 8}
+    assert "nid[005000-005002,005004-005007]" in page
+
+
+def test_a_log_that_few_ranks_wrote_says_so(tmp_path: Path, capsys: Capture) -> None:
+    few = b"".join(line for line in b"".join(job_log(64, 0)).splitlines(keepends=True) if line.startswith(b"0: "))
+    code, data, page = ask(tmp_path, capsys, few)
+    assert (code, data["verdict"]) == (ExitCode.GOOD, "ofi-cxi")
+    assert data["told"] == {"ranks": 1, "of_ranks": 64, "nodes": 1, "of_nodes": 8}
+    assert "told their network: 1 of 64 ranks, 1 of 8 nodes" in page
+
+
+def test_how_the_network_was_used_is_told(tmp_path: Path, capsys: Capture) -> None:
+    _, data, _ = ask(tmp_path, capsys, b"".join(job_log(16, 0)))
+    assert (data["gdr"], data["nics"], data["bootstrap"]) == (True, 4, ["hsn0"])
+    assert data["environment"] == {"NCCL_SOCKET_IFNAME": "hsn0,hsn1,hsn2,hsn3"}
+    assert (data["library"]["version"], data["plugin"]["version"], data["provider"]) == ("2.22.3", "1.18.0", "cxi")
+
+
+def test_each_cause_has_reasons_and_something_to_do(tmp_path: Path, capsys: Capture) -> None:
+    _, data, page = ask(
+        tmp_path,
+        capsys,
+        b"n1:1:1 [0] NCCL INFO NET/Plugin: libcxi.so.1: cannot open shared object file: No such file or directory\n",
+    )
+    cause = data["causes"][0]
+    assert cause["id"] == "dependency-missing"
+    assert "libcxi.so.1" in cause["summary"]
+    assert cause["because"]
+    assert cause["remedy"]
+    assert f"1. {cause['because'][0][:40]}" in page
+
+
+def test_junit_fails_what_is_slow_and_does_not_pass_what_is_not_known(tmp_path: Path, capsys: Capture) -> None:
+    results = tmp_path / "log.xml"
+    code, _, _ = ask(tmp_path, capsys, b"".join(job_log(64, 0, sick=frozenset({3}))), "--junit", str(results))
+    suite = ET.fromstring(results.read_text())  # noqa: S314 - our own
+    assert (code, suite.get("failures"), suite.get("errors"), suite.get("tests")) == (1, "2", "0", "3")
+    code, _, _ = ask(tmp_path, capsys, b"hello\n", "--junit", str(results))
+    suite = ET.fromstring(results.read_text())  # noqa: S314 - our own
+    assert (code, suite.get("failures"), suite.get("errors")) == (ExitCode.UNDECIDED, "0", "1")
+
+
+def test_junit_holds_hostile_text_as_text(tmp_path: Path, capsys: Capture) -> None:
+    results = tmp_path / "log.xml"
+    ask(tmp_path, capsys, SOCKET[:-1] + b' ]]></failure><x a="&\x00\x1b">\n', "--junit", str(results))
+    assert ET.fromstring(results.read_text()).find("x") is None  # noqa: S314 - our own
+
+
+@pytest.mark.parametrize(
+    ("bus", "wrong", "code", "severity"),
+    [(84.2, 0, ExitCode.GOOD, "ok"), (9.1, 0, ExitCode.NO, "problem"), (84.2, 3, ExitCode.NO, "problem")],
+    ids=["well", "slow", "wrong data"],
+)
+def test_bandwidth_is_held_against_the_site(
+    bus: float, wrong: int, code: int, severity: str, tmp_path: Path, capsys: Capture
+) -> None:
+    named = CXI + b"# Collective test starting: all_reduce_perf\n" + table(bus, wrong)
+    answered, data, page = ask(tmp_path, capsys, named, "--site", "lumi")
+    assert answered == code
+    assert (data["measurements"][0]["best_gb_s"], data["measurements"][0]["nodes"]) == (bus, 2)
+    assert data["findings"][0]["severity"] == severity
+    assert "wrong results" in page if wrong else f"{bus} GB/s at 128 MiB" in page
+
+
+def test_without_a_site_bandwidth_is_told_and_not_judged(tmp_path: Path, capsys: Capture) -> None:
+    code, data, _ = ask(tmp_path, capsys, CXI + b"# Collective test starting: all_reduce_perf\n" + table(9.1))
+    assert (code, data["findings"][0]["severity"]) == (ExitCode.GOOD, "info")
+
+
+def test_the_image_beside_the_log_names_the_library(tmp_path: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image", glibc=35)
+    root = fabric_builder.host(tmp_path / "host")
+    with open_image(root) as host:
+        write_snapshot(scan_host({}, root=host.root), tmp_path / "host.json")
+    words = ["--image", str(image), "--host", str(tmp_path / "host.json")]
+    _, data, page = ask(tmp_path, capsys, SOCKET, *words)
+    assert data["image"]["agreement"] == "explained"
+    assert any("GLIBC_2.38" in f["summary"] for f in data["image"]["findings"])
+    assert "GLIBC_2.38" in page
+    _, data, _ = ask(tmp_path, capsys, CXI, *words)
+    assert data["image"]["agreement"] == "contradicted"
+    _, data, page = ask(tmp_path, capsys, SOCKET.replace(b"2.20.5", b"2.22.3"), *words)
+    assert data["image"]["agreement"] == "other-image"
+    assert "the log is of RCCL 2.22.3, the image has RCCL 2.20.5" in page
+    _, data, _ = ask(tmp_path, capsys, b"hello\n", *words)
+    assert data["image"]["agreement"] == "unknown"
+
+
+def test_variables_of_the_job_are_those_of_the_model(tmp_path: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    set_by_job = b"n1:7:7 [0] NCCL INFO NCCL_NET_PLUGIN set by environment to none-such\n"
+    _, data, _ = ask(tmp_path, capsys, set_by_job + SOCKET, "--image", str(image))
+    assert any("none-such" in f["summary"] for f in data["image"]["findings"])
+
+
+def test_the_list_of_what_is_known(capsys: Capture) -> None:
+    assert main(["log", "--signatures", "--json"]) == ExitCode.GOOD
+    known = json.loads(capsys.readouterr().out)["signatures"]
+    assert all(s["id"] and s["pattern"] and s["remedy"] and s["source"] and s["example"] for s in known)
+    assert main(["log", "--signatures"]) == ExitCode.GOOD
+    assert all(s["id"] in capsys.readouterr().out for s in known[:1])
+
+
+def test_following_tells_each_change_and_the_whole_answer_at_the_end(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    program = subprocess.Popen(
+        [sys.executable, "-m", "lumiimg", "log", "--follow", str(log)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stderr
+    assert program.stdout
+    assert "waiting for" in program.stderr.readline()
+    log.write_bytes(CXI)
+    assert program.stderr.readline().startswith("ofi-cxi: the traffic went over Slingshot")
+    with log.open("ab") as stream:
+        stream.write(b"n2:9:9 [0] NCCL INFO Using network Socket\n")
+    assert program.stderr.readline().startswith("mixed")
+    program.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + 20
+    assert program.stdout.read().startswith("mixed: ranks used different networks")
+    assert program.wait(max(1, deadline - time.monotonic())) == ExitCode.NO
+    program.stderr.close()
+    program.stdout.close()

@@ -1,0 +1,249 @@
+"""Tables of bandwidth tests in a log: every layout, whatever stands between or before their lines."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lumiimg.nccl.bandwidth import HEADERS, TABLE_LIMIT, Bandwidth, BandwidthReader
+from tests.tools import examples
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "bandwidth"
+LOGS = sorted(FIXTURES.glob("*.out"))
+LABELS = [
+    b"0: ",
+    b"17: ",
+    b"[1,0]<stdout>:",
+    b"Mon Jan  5 10:11:12 2026[1,3]<stdout>:",
+    b"2026-01-05 10:11:12 ",
+    b"2026-01-05T10:11:12.123456+02:00 ",
+    b"(RayWorker pid=1) ",
+    b"\x1b[36m(RayWorker pid=1, ip=10.0.0.1)\x1b[0m ",
+    b"[default0]:",
+]
+NCCL_LINES = [
+    b"nid005101:40100:40222 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n",
+    b"3: nid005101:40103:40225 [3] NCCL INFO comm 0x55d0 rank 3 nranks 8 cudaDev 3 busId c6000 - Init COMPLETE\n",
+    b"nid005102:1:2 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1\n",
+    b"srun: Step 1234.0 created\n",
+    b"\n",
+]
+BEST = {
+    "nccl-tests-2.18-timestamps.out": ("nccl-tests", "all_gather_perf", 4, 2, 105.2, 8 << 20, 62.325, None, 0),
+    "nccl-tests-2.19-per-iteration.out": ("nccl-tests", "reduce_scatter_perf", 2, 1, 13.15, 1 << 20, 13.1, None, 7),
+    "nccl-tests-old-sendrecv.out": ("nccl-tests", None, 2, 2, 8.74, 1 << 20, 8.685, None, None),
+    "osu-bibw-validated.out": ("osu", "osu_bibw", None, None, 44.0, 4 << 20, None, None, 1),
+    "osu-bw-rocm.out": ("osu", "osu_bw", None, None, 23.45678, 1 << 20, None, None, None),
+    "osu-latency-old.out": ("osu", "osu_latency", None, None, None, None, None, 1.71, None),
+    "osu-mbw-mr.out": ("osu", "osu_mbw_mr", None, None, 92.00012, 4 << 20, None, None, None),
+    "osu-nccl-allreduce-full.out": ("osu", "osu_nccl_allreduce", None, None, None, None, None, 23.45, None),
+    "osu-put-bw.out": ("osu", "osu_put_bw", None, None, 24.0105, 4 << 20, None, None, None),
+    "rccl-tests-all-reduce.out": ("rccl-tests", "all_reduce_perf", 8, 2, 87.43, 8 << 20, 35.6013, None, 0),
+    "rccl-tests-error-column.out": ("rccl-tests", None, 2, 2, 13.97, 2 << 20, 10.41, None, 1),
+    "rccl-tests-in-place-only.out": ("rccl-tests", None, 2, 1, 23.3, 4 << 20, 16.66, None, None),
+    "rccl-tests-wrong.out": ("rccl-tests", None, 4, 2, 15.74, 2 << 20, 13.0375, None, 2_000_012),
+}
+
+logs = st.sampled_from(LOGS).map(Path.read_bytes)
+
+
+def read(*blocks: bytes, reader: BandwidthReader | None = None, first: int = 0) -> tuple[Bandwidth, ...]:
+    """Return the tables of blocks of one file; positions are line numbers from `first` on."""
+    reader = reader or BandwidthReader()
+    for block in blocks:
+        reader.feed("job.out", block, lambda n, start=first: start + n)  # type: ignore[misc]
+        first += block.count(b"\n")
+    return reader.tables()
+
+
+def nowhere(tables: tuple[Bandwidth, ...]) -> list[Bandwidth]:
+    """Return the tables without positions."""
+    return [replace(t, position=0, best_position=None, wrong_position=None) for t in tables]
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda p: p.name)
+def test_every_layout_is_read(log: Path) -> None:
+    (table,) = read(log.read_bytes())
+    lines = log.read_bytes().splitlines()
+    assert (
+        table.program, table.test, table.ranks, table.nodes, table.best_gb_s, table.best_size,
+        table.average_gb_s, table.latency_us, table.wrong,
+    ) == BEST[log.name]  # fmt: skip
+    assert any(header in lines[table.position] for header in HEADERS)
+    if table.best_position is not None:
+        assert str(table.best_size).encode() in lines[table.best_position]
+    assert (table.wrong_position is None) == (not table.wrong)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.data())
+def test_any_division_into_blocks_gives_the_same_tables(data: st.DataObject) -> None:
+    log = b"".join(data.draw(st.lists(logs, min_size=1, max_size=3)))
+    lines = log.splitlines(keepends=True)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(lines)), max_size=8)))
+    blocks = [b"".join(lines[a:b]) for a, b in itertools.pairwise([0, *cuts, len(lines)])]
+    assert read(*blocks) == read(log) == read(*lines)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(logs, st.sampled_from(LABELS))
+def test_a_label_before_all_lines_changes_nothing(log: bytes, label: bytes) -> None:
+    assert read(b"".join(label + line for line in log.splitlines(keepends=True))) == read(log)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.data())
+def test_lines_of_nccl_between_change_nothing(data: st.DataObject) -> None:
+    log = data.draw(logs)
+    between = st.lists(st.sampled_from(NCCL_LINES), max_size=3)
+    mixed = b"".join(b"".join(data.draw(between)) + line for line in log.splitlines(keepends=True))
+    assert nowhere(read(mixed)) == nowhere(read(log))
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.data())
+def test_tables_of_two_labelled_processes_do_not_mix(data: st.DataObject) -> None:
+    one, two = (data.draw(logs).splitlines(keepends=True) for _ in range(2))
+    turns = data.draw(st.permutations([0] * len(one) + [1] * len(two)))
+    rest = [iter(one), iter(two)]
+    mixed = b"".join(b"%d: " % turn + next(rest[turn]) for turn in turns)
+    expected = nowhere(read(b"".join(one))) + nowhere(read(b"".join(two)))
+    assert sorted(map(repr, nowhere(read(mixed)))) == sorted(map(repr, expected))
+
+
+cut_lines = st.builds(
+    lambda log, at, end, tail: b"\n".join(log.splitlines())[at : at + end] + tail,
+    logs, st.integers(0, 3000), st.integers(0, 300), st.binary(max_size=20),
+)  # fmt: skip
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(st.one_of(st.binary(max_size=60), cut_lines, st.sampled_from(HEADERS), logs), max_size=12))
+def test_any_bytes_are_read(parts: list[bytes]) -> None:
+    tables = read(*(part + b"\n" for part in parts))
+    assert tables == read(b"".join(part + b"\n" for part in parts))
+    assert len(tables) <= TABLE_LIMIT
+    assert list(tables) == sorted(tables, key=lambda t: t.position)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.sampled_from([p for p in LOGS if "tests" in p.name]).map(Path.read_bytes), st.data())
+def test_a_cut_row_never_tells_more_than_the_row(log: bytes, data: st.DataObject) -> None:
+    (whole,) = read(log)
+    lines = log.splitlines()
+    at = data.draw(st.integers(whole.position + 1, len(lines) - 3))
+    start = data.draw(st.integers(0, len(lines[at])))
+    end = data.draw(st.integers(start, len(lines[at])))
+    lines[at] = lines[at][start:end]
+    (table,) = read(b"\n".join(lines) + b"\n")
+    assert (table.best_gb_s or 0) <= (whole.best_gb_s or 0)
+
+
+def test_a_row_printed_in_parts_with_lines_of_nccl_between() -> None:
+    log = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes()
+    info = b"nid005101:40100:40222 [0] NCCL INFO Connected all rings\n"
+    parts = log.replace(b"-1    170.5", b"-1" + info + info + b"    170.5").replace(
+        b"0    167.9", b"0" + info + b"    167.9"
+    )
+    assert nowhere(read(parts)) == nowhere(read(log))
+
+
+def test_joined_rows_are_told_apart() -> None:
+    log = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes()
+    lines = log.splitlines(keepends=True)
+    joined = b"".join(line.removesuffix(b"\n") if b"float" in line else line for line in lines)
+    assert nowhere(read(joined)) == nowhere(read(log))
+    garbage = log.replace(b"87.43      0\n", b"87.43      0nid1:1:1 [0] NCCL INFO comm 0x1 destroyed\n")
+    assert read(garbage) == read(log)
+
+
+def test_numbers_after_an_osu_table_are_not_its_rows() -> None:
+    log = (FIXTURES / "osu-bw-rocm.out").read_bytes()
+    after = b"100   99999999.25\nepoch 8388608   99999999.50\nloss 9000000    99999999.50\n"
+    assert read(log + after) == read(log)
+    assert read(log + b"x\n" * 10_001 + b"8388608   99999999.50\n") == read(log)
+
+
+def test_each_data_type_of_osu_is_a_table() -> None:
+    log = (FIXTURES / "osu-bw-rocm.out").read_bytes()
+    first, second = read(log + b"# Datatype: MPI_INT.\n# Size      Bandwidth (MB/s)\n4      900.00\n")
+    assert (first.test, second.test, second.best_gb_s) == ("osu_bw", "osu_bw", 0.9)
+
+
+def test_an_aborted_test_and_a_summary_alone_are_told() -> None:
+    lines = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes().splitlines(keepends=True)
+    (aborted,) = read(b"".join(lines[:-6]))
+    assert (aborted.best_gb_s, aborted.average_gb_s, aborted.wrong) == (25.29, None, 0)
+    (end,) = read(b"".join(lines[-4:]))
+    assert (end.best_gb_s, end.average_gb_s, end.wrong) == (None, 35.6013, None)
+
+
+def test_a_table_that_two_readers_read_is_one() -> None:
+    log = (FIXTURES / "rccl-tests-wrong.out").read_bytes()
+    lines = log.splitlines(keepends=True)
+    one, two = BandwidthReader(), BandwidthReader()
+    read(b"".join(lines[:-3]), reader=one)
+    read(b"".join(lines[-3:]), reader=two, first=len(lines) - 3)
+    two.absorb(pickle.loads(pickle.dumps(one)))  # noqa: S301
+    assert two.tables() == read(log)
+
+
+def test_another_file_ends_the_table() -> None:
+    lines = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes().splitlines(keepends=True)
+    reader = BandwidthReader()
+    reader.feed("a", b"".join(lines[:16]), lambda n: n)
+    reader.feed("b", b"".join(lines[16:]), lambda n: 100 + n)
+    assert [t.best_gb_s for t in reader.tables()] == [None, None]
+
+
+def test_the_number_of_tables_and_names_is_bounded() -> None:
+    log = (FIXTURES / "osu-bw-rocm.out").read_bytes()
+    reader = BandwidthReader()
+    for n in range(100):
+        read(b"".join(b"%d: " % n + line for line in log.splitlines(keepends=True)), reader=reader, first=n * 100)
+    assert len(reader.tables()) == TABLE_LIMIT
+    other = BandwidthReader()
+    read(log, reader=other, first=-100)
+    reader.absorb(other)
+    assert len(reader.tables()) == TABLE_LIMIT
+    assert reader.tables()[0].position == -99
+    devices = b"".join(
+        b"#  Rank %d Group  0 Pid  1 on n%d device  0 [0000:c1:00] AMD\n" % (n, n) for n in range(20_000)
+    )
+    header = b"#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+    (table,) = read(b"# Using devices\n", devices, header)
+    assert (table.ranks, table.nodes) == (20_000, None)
+    assert len(pickle.dumps(reader)) < 100_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"# OSU " * 100_000,
+        b"busbw " * 100_000,
+        b" " * 600_000,
+        b"1  " * 200_000,
+        b"1  2.3 " * 100_000,
+        b"8  4  float  sum  -1 " * 30_000,
+        b"1" * 600_000,
+        b"#  Rank 0 Group 0 Pid" * 30_000,
+        b"[" * 600_000,
+        b"Out of bounds values " * 30_000,
+        b"Avg bus bandwidth : 1 " * 30_000,
+    ],
+    ids=lambda line: line[:12].decode(),
+)
+def test_a_hostile_line_takes_time_that_grows_with_its_length_only(line: bytes) -> None:
+    for name in ("osu-bw-rocm.out", "rccl-tests-all-reduce.out"):
+        log = (FIXTURES / name).read_bytes()
+        table_open = b"".join(log.splitlines(keepends=True)[:17])
+        start = time.process_time()
+        read(table_open, line + b"\n", b"0: " + line + b"\n", line.replace(b" ", b"\n") + b"\n")
+        assert time.process_time() - start < 5

@@ -1,0 +1,227 @@
+"""However a log is stored, split or compressed, and however many processes read it, the answer is the same."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import sys
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lumiimg.cli.main import main
+from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.nccl import shares, sources
+from lumiimg.nccl.follow import follow
+from lumiimg.nccl.nodes import folded
+from lumiimg.nccl.reader import LogReader
+from lumiimg.nccl.shares import read_logs
+from lumiimg.nccl.sources import blocks, log_files, whole_lines
+from tests.joblog import job_log
+from tests.tools import examples
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SOCKET = b"n1:1:1 [0] NCCL INFO Using network Socket\n"
+JOB = b"".join(job_log(64, 0, sick=frozenset({3})))
+
+
+def unexpected(text: str) -> None:
+    raise AssertionError(text)
+
+
+def verdict_of(*files: Path) -> str:
+    return read_logs([str(file) for file in files], unexpected).report().verdict.value
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "plain": bytes,
+    "gzip": gzip.compress,
+    "gzip of two members": lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:]),
+    "zstd": lambda data: zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1}),
+    "xz": lzma.compress,
+    "bzip2": bz2.compress,
+}
+
+
+@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
+def test_a_compressed_log_is_read_as_the_plain_one(
+    pack: Callable[[bytes], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "job.out"
+    log.write_bytes(pack(JOB))
+    assert main(["log", str(log), "--json"]) == ExitCode.NO
+    report = json.loads(capsys.readouterr().out)
+    assert report["verdict"] == "mixed"
+    assert report["proof"][0]["line"] == JOB[: JOB.index(b"via NET/Libfabric")].count(b"\n") + 1
+
+
+@pytest.mark.parametrize("pack", [p for name, p in PACKERS.items() if name != "plain"])
+def test_a_compressed_log_that_is_cut_off_is_read_to_there_and_that_is_said(
+    pack: Callable[[bytes], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "job.out.packed"
+    packed = pack(SOCKET + os.urandom(400_000))
+    log.write_bytes(packed[: len(packed) * 3 // 4])
+    main(["log", str(log)])
+    assert "ends too early" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pack", [p for name, p in PACKERS.items() if name != "plain"])
+def test_a_compressed_log_that_is_damaged_is_bad_input(
+    pack: Callable[[bytes], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "job.out.packed"
+    packed = bytearray(pack(SOCKET + os.urandom(4000)))
+    packed[len(packed) // 2] ^= 255
+    packed[-6] ^= 255
+    log.write_bytes(packed)
+    assert main(["log", str(log)]) == ExitCode.BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"lumiimg: {log}: cannot be ")
+
+
+def test_standard_input_may_be_compressed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(gzip.compress(SOCKET)))))
+    assert main(["log", "-"]) == ExitCode.NO
+    assert capsys.readouterr().out.startswith("socket")
+
+
+def test_a_folder_is_one_job_and_what_is_no_text_in_it_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "attempt_0/1").mkdir(parents=True)
+    (tmp_path / "nccl.n1.1").write_bytes(SOCKET)
+    (tmp_path / "nccl.n1.10").write_bytes(SOCKET.replace(b"n1:1", b"n1:10"))
+    (tmp_path / "nccl.n1.2").write_bytes(SOCKET.replace(b"n1:1", b"n1:2"))
+    (tmp_path / "attempt_0/1/stdout.log.gz").write_bytes(gzip.compress(SOCKET.replace(b"n1:1", b"n2:7")))
+    (tmp_path / "core.17").write_bytes(b"\x7fELF\2\1\1\0")
+    (tmp_path / "pipe").symlink_to("/dev/zero")
+    names = [os.path.relpath(name, tmp_path) for name in log_files([str(tmp_path)])]
+    assert names == ["nccl.n1.1", "nccl.n1.2", "nccl.n1.10", "attempt_0/1/stdout.log.gz"]
+    report = read_logs(log_files([str(tmp_path)]), unexpected).report()
+    assert [rank.process for rank in report.ranks] == ["n1:1", "n1:10", "n1:2", "n2:7"]
+
+
+def test_a_folder_without_a_log_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no log in this folder"):
+        log_files([str(tmp_path)])
+
+
+def test_a_log_whose_start_was_cut_off_while_it_grew_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_bytes(b"\0" * 5000 + b"\n" + SOCKET)
+    assert log_files([str(log)]) == [str(log)]
+    assert verdict_of(log) == "socket"
+
+
+def test_a_message_behind_a_progress_bar_without_end_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_bytes(b"".join(b"\r%3d%%|####   | %d/100" % (n % 100, n) for n in range(20_000)) + b"\r" + SOCKET)
+    assert verdict_of(log) == "socket"
+
+
+def test_an_overlong_line_costs_neither_memory_nor_the_next_line() -> None:
+    lines = b"x" * (5 * sources.LINE_LIMIT_BYTES) + b"\n" + SOCKET
+    read = list(whole_lines(io.BytesIO(lines)))
+    assert sum(map(len, read)) < 2 * sources.LINE_LIMIT_BYTES
+    reader = LogReader()
+    for block in read:
+        reader.feed("j", block)
+    (proof,) = reader.report().proof
+    assert proof.line == 2
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.integers(0, len(JOB)), max_size=6), st.integers(1, 5))
+def test_a_log_in_parts_read_by_several_readers_is_the_log(cuts: list[int], readers: int) -> None:
+    borders = sorted({0, len(JOB), *(JOB.find(b"\n", cut) + 1 for cut in cuts)})
+    parts = [JOB[start:end] for start, end in pairwise(borders)]
+    whole, first = LogReader(), LogReader()
+    whole.feed("job.out", JOB)
+    shares_of = [LogReader() for _ in range(readers)]
+    for number, part in enumerate(parts):
+        reader = shares_of[number % readers]
+        reader.begin("job.out", number)
+        reader.feed("job.out", part)
+    for reader in shares_of:
+        first.state.absorb(reader.state)
+    assert first.report() == whole.report()
+
+
+def test_two_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "job.out"
+    log.write_bytes(b"".join(job_log(64, 3_000_000, sick=frozenset({3}))))
+    alone = read_logs([str(log)], unexpected).report()
+    monkeypatch.setattr(shares, "WORTH_BYTES", 1)
+    monkeypatch.setattr(shares, "PIECE_BYTES", 70_001)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    assert read_logs([str(log)], unexpected).report() == alone
+
+
+def test_a_file_that_goes_away_under_several_processes_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "job.out"
+    log.write_bytes(SOCKET * 100)
+    monkeypatch.setattr(shares, "WORTH_BYTES", 1)
+    monkeypatch.setattr(shares, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(shares, "_line_start", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    with pytest.raises(BadInputError, match="Input/output error"):
+        read_logs([str(log)], unexpected)
+
+
+def test_a_growing_log_is_followed_line_by_line_and_from_the_start_when_it_is_written_anew(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    reader = LogReader()
+    told: list[str] = []
+    steps = [SOCKET[:20], SOCKET, b"n2:1:1 [0] NCCL INFO Using network IB\n"]
+
+    def sleep(_: float) -> None:
+        if not steps:
+            raise KeyboardInterrupt
+        log.write_bytes(steps.pop(0))
+
+    changes = follow(reader, [str(log)], sleep)
+    with pytest.raises(KeyboardInterrupt):
+        told.extend(",".join(rank.process for rank in reader.report().ranks) for _ in changes)
+    assert told == ["n1:1", "n1:1,n2:1"]
+
+
+def test_following_a_file_that_cannot_be_read_ends() -> None:
+    with pytest.raises(BadInputError, match="cannot be read"):
+        next(follow(LogReader(), ["/proc/self/mem"]))
+
+
+def test_blocks_of_a_file_that_is_not_there_are_bad_input() -> None:
+    with pytest.raises(BadInputError, match="No such file"):
+        next(blocks("/no/such.log", unexpected))
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], ""),
+        (["nid005000"], "nid005000"),
+        (["nid005001", "nid005000", "nid005003"], "nid[005000-005001,005003]"),
+        (["n1", "n10", "n2"], "n[1-2],n10"),
+        (["x3000c0s1b0n0.hsn.site", "x3000c0s1b0n1.hsn.site"], "x3000c0s1b0n[0-1].hsn.site"),
+        (["login", "a-1.x.y", "a-2.x.y"], "login,a-[1-2].x.y"),
+        (["nid005000", "nid005000"], "nid005000"),
+    ],
+)
+def test_names_of_nodes_are_folded_as_slurm_does(names: list[str], text: str) -> None:
+    assert folded(names) == text
