@@ -8,23 +8,14 @@ instead of `#wrong` before its version for NCCL 2.13), OSU c/util/osu_util_mpi.c
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from lumiimg.nccl.gate import announces_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HEADERS: tuple[bytes, ...] = (
-    b"busbw",
-    b"# OSU ",
-    b"# Size ",
-    b"Avg bus bandwidth",
-    b"Out of bounds values",
-    b"Collective test starting",
-    b"# nThread",
-    b"# Using devices",
-)
-"""Where none of them is, no table begins or ends."""
 TABLE_LIMIT = 64
 _HOST_LIMIT = 16_384
 """Host names kept while a list of devices is read; beyond it the number of nodes is not known."""
@@ -57,7 +48,7 @@ _OSU_ROW = re.compile(
 _COLUMNS = re.compile(rb"\b(?:size\s{1,40}count|bytes\s{1,40}N)\s{1,40}type((?:\s{1,40}[\w#%]{1,12}){3,26})")
 _STARTING = re.compile(rb"Collective test starting: ([\w.\-]{1,64})")
 _DEVICE = re.compile(
-    rb"#\s{1,4}Rank\s{1,8}\d{1,7}\s.{0,40}?Pid\s{1,12}\d{1,10} on\s{1,64}"
+    rb"#\s{1,4}Rank\s{1,8}(\d{1,7})\s.{0,40}?Pid\s{1,12}\d{1,10} on\s{1,64}"
     rb"([\w.\-]{1,64}) device\s{1,8}\d{1,4} \[([^\]]{1,24})\](.{0,64})"
 )
 _AMD = re.compile(rb"AMD|Radeon|Instinct|gfx\d")
@@ -117,9 +108,6 @@ class _Table:
     position: int = 0
     headed: bool = False
     """The header was seen, not only what stands before it."""
-    headless: bool = False
-    """Only the end was seen: the beginning may be in another piece of the log."""
-    ended: bool = False
     test: str | None = None
     ranks: int = 0
     hosts: set[bytes] | None = field(default_factory=set)
@@ -131,6 +119,8 @@ class _Table:
     """Columns of the current row that are still to come."""
     size: int = -1
     unit: bytes = b""
+    prefix: bytes | None = None
+    """Shape of what stands before OSU's column titles, and so before each of its rows; None before them."""
     best: tuple[float, int, int] | None = None
     """Bandwidth, size, position."""
     average: float | None = None
@@ -143,8 +133,8 @@ class _Table:
     def patience(self) -> int:
         return _PATIENCE_OSU if self.program == "osu" else _PATIENCE
 
-    def see_device(self, host: bytes, bus: bytes, device: bytes, *, full: bool) -> None:
-        self.ranks += 1
+    def see_device(self, rank: int, host: bytes, bus: bytes, device: bytes, *, full: bool) -> None:
+        self.ranks = max(self.ranks, rank + 1)  # a long list is cut short
         if _AMD.search(device) or b".0" in bus:  # HIP prints the PCI function, CUDA's tests do not
             self.program = "rccl-tests"
         if self.hosts is not None and host not in self.hosts:
@@ -194,7 +184,7 @@ class _Table:
             test=self.test,
             ranks=self.ranks or None,
             nodes=self.nodes,
-            best_gb_s=best / 1000 if osu and best is not None else best,
+            best_gb_s=round(best / 1000, 6) if osu and best is not None else best,
             best_size=size,
             average_gb_s=self.average,
             latency_us=self.latency[1] if self.latency else None,
@@ -219,7 +209,7 @@ class BandwidthReader:
         """Take in whole lines of a file; `position(n)` is that of the n-th line of the block, from 0 on."""
         if file != self._file:
             self._file, self._open, self._line = file, {}, 0
-        announced = b"#" in block and any(header in block for header in HEADERS)
+        announced = announces_table(block)
         if not announced and not self._open:
             return
         if announced or any(self._line - table.seen <= table.patience for table in self._open.values()):
@@ -272,14 +262,13 @@ class BandwidthReader:
         if b"#" not in before and b"#" not in text and (table is None or now - table.seen > table.patience):
             return  # as in feed()
         if text.startswith((b"# OSU ", b"# Size ")):
-            self._osu_words(text, table, label, line, at)
+            self._osu_words(text, before, table, label, line, at)
         elif text.startswith((b"Avg bus", b"Out of")):
             found = (_AVERAGE if text[:1] == b"A" else _WRONG).match(text)
             if found is None and text[:1] == b"O":
                 return
             if table is None or not table.headed or table.program == "osu":
                 table = self._begin(label, table.program if table and table.program != "osu" else "nccl-tests", line)
-                table.headless = True
                 self._head(table, at)
             if found and text[:1] == b"O":
                 count = int(found[1])
@@ -287,7 +276,6 @@ class BandwidthReader:
                     table.see_wrong(max(0, count - table.wrong), at)
                 return
             table.average = float(found[1]) if found else None
-            table.ended = True
             del self._open[label]
         elif text.startswith(b"busbw"):
             if not before[-48:].rstrip().endswith(b"algbw") or (table and table.headed and table.position == at):
@@ -308,11 +296,11 @@ class BandwidthReader:
             device = _DEVICE.match(text)
             if device:
                 full = sum(len(t.hosts or ()) for t in self._open.values()) >= _HOST_LIMIT
-                table.see_device(device[1], device[2], device[3], full=full)
+                table.see_device(int(device[1]), device[2], device[3], device[4], full=full)
             elif text.startswith(b"rccl"):
                 table.program = "rccl-tests"
 
-    def _osu_words(self, text: bytes, table: _Table | None, label: bytes, line: int, at: int) -> None:
+    def _osu_words(self, text: bytes, before: bytes, table: _Table | None, label: bytes, line: int, at: int) -> None:
         if text.startswith(b"# O"):
             title = _TITLE.match(text)
             if title is None:
@@ -326,13 +314,13 @@ class BandwidthReader:
         if unit is None:
             return
         if table is None or table.program != "osu" or table.size >= 0:
-            before = table.test if table and table.program == "osu" else None
+            test = table.test if table and table.program == "osu" else None
             table = self._begin(label, "osu", line)
-            table.test = before  # one table for each data type, under one title
+            table.test = test  # one table for each data type, under one title
             self._head(table, at)
         # with non-blocking collectives the first column is not the latency
         table.unit = b"" if unit[1].startswith(b"Overall") else unit[2]
-        table.seen = self._line + line
+        table.seen, table.prefix = self._line + line, _shape(before)
 
     def _number(
         self, block: bytes, at: int, end: int, prefix: bytes, label: bytes, line: int, where: int
@@ -364,32 +352,12 @@ class BandwidthReader:
         return cells.end()
 
     def tables(self) -> tuple[Bandwidth, ...]:
-        """Return the tables so far, in the order of the log; the two parts of one that two readers read are one."""
-        found: list[Bandwidth] = []
-        begun: dict[tuple[str, bytes], int] = {}
-        for table in self._tables:
-            result, key = table.result(), (table.file, table.label)
-            index = begun.pop(key, None)
-            if table.headless and index is not None:
-                head = found[index]
-                wrong = None if head.wrong is result.wrong is None else max(head.wrong or 0, result.wrong or 0)
-                wrong_position = result.wrong_position if head.wrong_position is None else head.wrong_position
-                found[index] = replace(
-                    head, average_gb_s=result.average_gb_s, wrong=wrong, wrong_position=wrong_position
-                )
-                continue
-            if not table.ended and table.program != "osu":
-                begun[key] = len(found)
-            found.append(result)
-        return tuple(found)
-
-    def absorb(self, other: BandwidthReader) -> None:
-        """Take in the tables of another reader of the same log; the first ones are kept."""
-        self._tables = sorted([*self._tables, *other._tables], key=lambda table: table.position)[:TABLE_LIMIT]
+        """Return the tables so far, in the order of the log."""
+        return tuple(table.result() for table in self._tables)
 
 
 def _osu_row(table: _Table, row: re.Match[bytes] | None, prefix: bytes, now: int, where: int) -> int | None:
-    if row is None or not _is_prefix(prefix):
+    if row is None or table.prefix is None or _shape(prefix) != table.prefix:
         return None
     if int(row["size"]) <= table.size:  # sizes grow: these are numbers of something else
         return row.end()
@@ -409,6 +377,11 @@ def _label(line: bytes) -> bytes:
     return tag[1] if tag else b""
 
 
+def _shape(prefix: bytes) -> bytes:
+    """Return what stands before a row without what differs from line to line: the time, a rank."""
+    return re.sub(rb"\d{1,20}", b"0", prefix[-_PREFIX_LIMIT:]).strip()
+
+
 def _is_prefix(text: bytes) -> bool:
     return len(text) <= _PREFIX_LIMIT and _PREFIX.fullmatch(text) is not None
 
@@ -416,7 +389,7 @@ def _is_prefix(text: bytes) -> bool:
 def _osu_name(title: re.Match[bytes]) -> str:
     """Return the program whose title this is: `# OSU MPI-ROCM Bandwidth Test v7.5` -> osu_bw."""
     words = title[3].decode("ascii").lower()
-    part = (title[2] or (b"" if title[1] == b"MPI" else title[1])).decode().lower()
+    part = (title[2] or (b"" if title[1] == b"MPI" else b"xccl")).decode().lower()
     asynchronous = "i" if words.startswith("non-blocking ") else ""
     words = words.removeprefix("non-blocking ")
     if (name := _OSU_NAMES.get(words)) is None:

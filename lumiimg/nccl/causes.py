@@ -8,7 +8,7 @@ from lumiimg.nccl.report import Cause, Verdict
 from lumiimg.nccl.vocabulary import Occasion, Signature, Weight, vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from lumiimg.nccl.report import Evidence
     from lumiimg.nccl.sightings import Process, Sighting
@@ -36,12 +36,13 @@ def job_events(processes: Iterable[Process]) -> set[str]:
     return {event for process in processes for event in process.events}
 
 
-def troubles(process: Process, seen_in_job: set[str]) -> list[Trouble]:
-    """Return the troubles that the process showed and that nothing else it showed takes back."""
+def troubles(process: Process, seen_in_job: set[str], of_job: Collection[str]) -> list[Trouble]:
+    """Return the troubles that the process showed, but for those that it, or the job (`of_job`), takes back."""
     signatures = vocabulary().signatures
     context = seen_in_job if process.shared else process.events.keys()
     shown = {e for e in context if e not in signatures or seen_in_job.issuperset(signatures[e].given)}
-    held = [s for e in shown if (s := signatures.get(e)) is not None and shown.isdisjoint(s.unless)]
+    against = shown.union(of_job)
+    held = [s for e in shown if (s := signatures.get(e)) is not None and against.isdisjoint(s.unless)]
     held.sort(key=lambda signature: signature.order)
     return [Trouble(signature, sighting) for signature in held for sighting in process.saw(signature.id)]
 

@@ -16,6 +16,17 @@ DROPPED = b"0123456789abcdef"
 """What numbers and addresses are written with."""
 PROBE = b"@probe "
 """A line of lumiimg's own probes; what it quotes is percent-encoded, so its shape tells nothing."""
+TABLE_HEADERS: tuple[bytes, ...] = (
+    b"busbw",
+    b"# OSU ",
+    b"# Size ",
+    b"Avg bus bandwidth",
+    b"Out of bounds values",
+    b"Collective test starting",
+    b"# nThread",
+    b"# Using devices",
+)
+"""Of benchmarks (bandwidth.py): where none of them is, no table begins or ends."""
 _SHAPES_KEPT = 32_768
 _SHAPE_LIMIT = 1024
 """Bytes of a shape that is worth to be kept."""
@@ -24,6 +35,11 @@ _SHAPE_LIMIT = 1024
 def shape_of(line: bytes) -> bytes:
     """Return the line without what numbers are written with."""
     return line.translate(None, DROPPED)
+
+
+def announces_table(block: bytes) -> bool:
+    """Whether a block may hold the head or the end of a benchmark's table."""
+    return b"#" in block and any(header in block for header in TABLE_HEADERS)
 
 
 class Gate:

@@ -1,14 +1,18 @@
 """What a job was seen to print: its processes, and the lines whose process is not known yet.
 
-Several readers may each read a part of the log: their states are put together by `absorb`, in any order.
+Several readers may each read a part of the log: their states are put together by `absorb`, in any order; but for tables
+of benchmarks, whose rows must be read in order (shares.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from lumiimg.nccl.bandwidth import BandwidthReader
 from lumiimg.nccl.sightings import JOB_VALUE_LIMIT, Process, piece_and_line
+
+if TYPE_CHECKING:
+    from lumiimg.nccl.bandwidth import BandwidthReader
 
 PROCESS_LIMIT = 65_536
 """Processes told apart; the lines of any more are read as if they were of one."""
@@ -34,7 +38,8 @@ class JobState:
     """Processes seen beside them; two are enough to know that the owner is unknown."""
     job: Process = field(default_factory=lambda: Process("job", limit=JOB_VALUE_LIMIT))
     """What is true of the whole job, whoever printed it: variables, versions."""
-    bandwidth: BandwidthReader = field(default_factory=BandwidthReader)
+    bandwidth: BandwidthReader | None = None
+    """Tables of benchmarks, where there are any."""
     pieces: dict[int, Piece] = field(default_factory=dict)
 
     def own(self, process: str, task: str | None, file: str) -> None:
@@ -69,7 +74,6 @@ class JobState:
         for key, names in other.owners.items():
             self.owners.setdefault(key, set()).update(names)
         self.job.absorb(other.job)
-        self.bandwidth.absorb(other.bandwidth)
         self.pieces |= other.pieces
 
     def settled(self) -> list[Process]:

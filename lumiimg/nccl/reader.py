@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl import causes, summary
-from lumiimg.nccl.gate import Gate
+from lumiimg.nccl.gate import Gate, announces_table
 from lumiimg.nccl.job import JobState, Piece
 from lumiimg.nccl.lines import evidence_text, messages
 from lumiimg.nccl.report import Evidence, LogReport, Measurement
@@ -16,7 +16,7 @@ from lumiimg.nccl.vocabulary import vocabulary
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lumiimg.nccl.bandwidth import Bandwidth
+    from lumiimg.nccl.bandwidth import Bandwidth, BandwidthReader
     from lumiimg.nccl.lines import Message
     from lumiimg.nccl.vocabulary import Entry
 
@@ -45,7 +45,8 @@ class LogReader:
             self.begin(file)
             piece = self.state.pieces[self._piece]
         start = piece.lines
-        self.state.bandwidth.feed(file, block, lambda index: position(self._piece, start + index, 0))
+        if tables := self._tables_in(block):
+            tables.feed(file, block, lambda index: position(self._piece, start + index, 0))
         count, hits = self._gate.select(block)
         for index, line, entries in hits:
             for number, message in enumerate(messages(line)):
@@ -53,6 +54,13 @@ class LogReader:
                     self.state.own(message.process, message.task, file)
                 self._take(message, entries, file, position(self._piece, start + index, number))
         piece.lines += count
+
+    def _tables_in(self, block: bytes) -> BandwidthReader | None:
+        if self.state.bandwidth is None and announces_table(block):
+            from lumiimg.nccl.bandwidth import BandwidthReader  # noqa: PLC0415 - 10 ms for patterns that few logs need
+
+            self.state.bandwidth = BandwidthReader()
+        return self.state.bandwidth
 
     def _take(self, message: Message, entries: Sequence[Entry], file: str, at: int) -> None:
         text = message.text
@@ -80,10 +88,12 @@ class LogReader:
         processes = self.state.settled()
         seen = causes.job_events([*processes, self.state.job])
         provider = named_provider(processes)
-        troubles = [causes.troubles(p, seen) for p in processes]
+        of_job = self.state.job.events
+        troubles = [causes.troubles(p, seen, of_job) for p in processes]
         findings = [process_finding(p, t, provider) for p, t in zip(processes, troubles, strict=True)]
         job = job_finding(findings, dead=any(map(is_dead, processes, troubles)))
-        everywhere = [*troubles, causes.troubles(self.state.job, seen)]
+        everywhere = [*troubles, causes.troubles(self.state.job, seen, ())]
+        single_node = summary.is_single_node(processes)
         return LogReport(
             verdict=job.verdict,
             confidence=job.confidence,
@@ -91,17 +101,18 @@ class LogReader:
             ranks=summary.rank_results(processes, findings),
             nodes=summary.node_groups(processes, findings, troubles),
             told=summary.told(processes, findings, self.state.job),
+            single_node=single_node,
             communicators=summary.communicators(processes, findings),
             library=summary.component(processes, "library"),
             plugin=summary.component(processes, "plugin"),
             provider=job.provider or (provider.value("provider") if provider else None),
             transport=summary.transport(processes, self.state.job),
             environment=summary.environment(self.state.job),
-            measurements=tuple(map(self._measurement, self.state.bandwidth.tables())),
+            measurements=tuple(map(self._measurement, self.state.bandwidth.tables() if self.state.bandwidth else ())),
             causes=causes.ranked(
                 [trouble for found in everywhere for trouble in found],
                 job.verdict,
-                single_node=summary.is_single_node(processes),
+                single_node=single_node,
                 evidence=self._evidence,
             ),
         )

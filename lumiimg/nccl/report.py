@@ -186,6 +186,8 @@ class LogReport:
     nodes: tuple[NodeGroup, ...]
     """The largest group first."""
     told: Told
+    single_node: bool
+    """Whether the log proves that nothing crossed a network: then it does not matter which one was chosen."""
     communicators: tuple[Communicator, ...]
     library: Component | None
     plugin: Component | None
@@ -200,6 +202,8 @@ class LogReport:
     @property
     def answer(self) -> ExitCode:
         """Whether a fast network carried the traffic, as an exit code."""
+        if self.single_node and self.verdict in {Verdict.SOCKET, Verdict.IB, Verdict.INTRA_NODE_ONLY}:
+            return ExitCode.GOOD
         return answer_of(self.verdict, self.provider, proved=self.confidence is Confidence.PROVED)
 
 
@@ -246,6 +250,7 @@ def to_json(report: LogReport) -> dict[str, object]:
             for g in report.nodes
         ],
         "told": asdict(report.told),
+        "single_node": report.single_node,
         "communicators": [
             {
                 "id": c.id,

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.nccl import sources
 from lumiimg.nccl.reader import LogReader
+from lumiimg.nccl.sightings import position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import BinaryIO
 
+    from lumiimg.nccl.bandwidth import BandwidthReader
     from lumiimg.nccl.job import JobState
 
 PIECE_BYTES = 8 * 1024 * 1024
@@ -107,19 +110,40 @@ def _read_together(shares: Sequence[Sequence[Part]], warn: Callable[[str], None]
     from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
 
     reader = LogReader()
+    tables = False
     with ProcessPoolExecutor(len(shares), mp_context=multiprocessing.get_context("fork")) as pool:
         try:
             for state, warnings, fault in pool.map(_read_share, shares):
                 if fault is not None:
                     raise BadInputError(fault)
                 reader.state.absorb(state)
+                tables |= state.bandwidth is not None
                 for warning in warnings:
                     warn(warning)
         except BrokenProcessPool as error:
             raise FailedError(
                 "a process that read a part of the log was killed", hint="is the node out of memory?"
             ) from error
+    if tables:
+        reader.state.bandwidth = _tables(sorted((part for share in shares for part in share), key=lambda p: p.number))
     return reader
+
+
+def _tables(parts: Sequence[Part]) -> BandwidthReader:
+    """Read the tables of benchmarks again, in order: one that was cut between two processes has lost rows."""
+    from lumiimg.nccl.bandwidth import BandwidthReader  # noqa: PLC0415
+
+    tables = BandwidthReader()
+    for part in parts:
+        line = 0
+        for block in _blocks(part, lambda _: None):
+            tables.feed(part.file, block, partial(_position, part.number, line))
+            line += block.count(b"\n") + (not block.endswith(b"\n"))
+    return tables
+
+
+def _position(piece: int, line: int, index: int) -> int:
+    return position(piece, line + index, 0)
 
 
 def _read_share(parts: Sequence[Part]) -> tuple[JobState, list[str], str | None]:

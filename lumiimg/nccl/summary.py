@@ -140,11 +140,22 @@ def gdr(processes: Sequence[Process]) -> bool | None:
 
 
 def is_single_node(processes: Sequence[Process]) -> bool:
-    """Return whether the log proves that nothing crosses a network."""
+    """Return whether the log proves that nothing crosses a network.
+
+    `nNodes` tells it from 2.21 on; before, all ranks of each communicator must have been seen, on one host.
+    """
     seen = [c for p in processes for c in p.communicators.values()]
-    if any("channel" in p.events for p in processes):
+    if not seen or any("channel" in p.events for p in processes):
         return False
-    return bool(seen) and all(c.ranks == 1 or c.nodes == 1 for c in seen)
+    if all(c.ranks == 1 or c.nodes == 1 for c in seen):
+        return True
+    if any(c.nodes is not None and c.nodes > 1 for c in seen):
+        return False
+    ranks_seen: dict[int, set[int]] = {}
+    for c in seen:
+        ranks_seen.setdefault(c.ranks, set()).add(c.rank)
+    hosts = {node_of(p) for p in processes if p.communicators}
+    return len(hosts) == 1 and None not in hosts and all(len(ranks) == size for size, ranks in ranks_seen.items())
 
 
 def _ranks(process: Process) -> list[int | None]:

@@ -50,7 +50,9 @@ _CAUSES_SHOWN, _LINES_SHOWN, _GROUPS_SHOWN, _NAMES_SHOWN = 3, 3, 12, 160
 def headline(report: LogReport) -> str:
     """Return the answer in one line."""
     text = _SENTENCES[report.verdict]
-    if report.answer is ExitCode.UNDECIDED:
+    if report.single_node and report.verdict in {Verdict.SOCKET, Verdict.IB}:
+        text = "one node only: nothing crossed a network, whichever was chosen"
+    elif report.answer is ExitCode.UNDECIDED:
         text = _SELECTED.get(report.verdict, text)
     return f"{report.verdict.value}: {text} ({_CONFIDENCE[report.confidence]})"
 
@@ -74,7 +76,8 @@ def to_junit_text(report: LogReport, measured: Sequence[Finding]) -> str:
     proof = tuple(_place(evidence) for evidence in report.proof)
     cases = [Case("network of the job", report.answer, headline(report), (*proof, *causes))]
     for group in report.nodes:
-        answer = answer_of(group.verdict, group.provider, proved=report.confidence is Confidence.PROVED)
+        proved = report.confidence is Confidence.PROVED
+        answer = report.answer if report.single_node else answer_of(group.verdict, group.provider, proved=proved)
         cases.append(Case(f"network of {folded(group.nodes)}", answer, _SENTENCES[group.verdict]))
     for finding in measured:
         answer = ExitCode.NO if finding.severity is Severity.PROBLEM else ExitCode.GOOD
@@ -92,10 +95,12 @@ def print_log(
         out.print(f"{_INDENT}{one_line(line)}", style="dim", soft_wrap=True)
     for evidence in report.proof[:_LINES_SHOWN]:
         out.print(f"{_INDENT}{_place(evidence)}", soft_wrap=True)
-    for cause in report.causes if verbose else report.causes[:_CAUSES_SHOWN]:
+    # on one node a plugin that is not there is no reason to worry
+    limit = len(report.causes) if verbose else 1 if report.single_node else _CAUSES_SHOWN
+    for cause in report.causes[:limit]:
         _print_cause(out, cause)
-    if len(report.causes) > _CAUSES_SHOWN and not verbose:
-        out.print(f"\n{len(report.causes) - _CAUSES_SHOWN} more with --verbose", style="dim")
+    if len(report.causes) > limit:
+        out.print(f"\n{len(report.causes) - limit} more with --verbose", style="dim")
     _print_nodes(out, report, verbose=verbose)
     if shown := [f for f in measured if verbose or f.severity is not Severity.INFO or len(measured) < _GROUPS_SHOWN]:
         out.print()
