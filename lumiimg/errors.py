@@ -63,4 +63,6 @@ def one_line(text: str) -> str:
     Names and log lines come from hostile files: a newline in a file name must not forge a second message, and an
     escape sequence must not reach the terminal.
     """
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

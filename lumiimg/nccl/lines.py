@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
-from urllib.parse import unquote
 
 from lumiimg.errors import one_line
 
@@ -88,6 +87,8 @@ def _quoted_by_probe(line: str) -> str:
     A plugin's log line stands for itself, a loader's error follows `dlopen-failed: `, a call's return code reads
     `probe <topic> rc=<n>`.
     """
+    from urllib.parse import unquote  # noqa: PLC0415 - of no use to the log of a job
+
     topic, *pairs = line[len(_PROBE) :].split()[:64] or [""]
     values = {key: unquote(value) for key, _, value in (pair.partition("=") for pair in pairs)}
     if topic == "log":

@@ -12,7 +12,6 @@ from lumiimg.nccl.nodes import folded
 from lumiimg.nccl.report import Confidence, Verdict, answer_of
 from lumiimg.report.check import finding_data, print_finding
 from lumiimg.report.console import console
-from lumiimg.report.junit import Case, to_junit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +71,8 @@ def to_json(report: LogReport, measured: Sequence[Finding], image: ImageOfJob | 
 
 def to_junit_text(report: LogReport, measured: Sequence[Finding]) -> str:
     """Return the report as JUnit XML: a case for the job, one for each group of nodes and for each benchmark."""
+    from lumiimg.report.junit import Case, to_junit  # noqa: PLC0415 - xml is not for everyone
+
     causes = tuple(f"{cause.summary} [{cause.id}]" for cause in report.causes)
     proof = tuple(_place(evidence) for evidence in report.proof)
     cases = [Case("network of the job", report.answer, headline(report), (*proof, *causes))]
