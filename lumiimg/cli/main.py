@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import io
 import os
 import signal
@@ -95,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> NoReturn:
     """Entry point of the program."""
+    # A tenth of a short command would go into searching what was just imported for garbage.
+    gc.set_threshold(50_000)
     for stream in (sys.stdout, sys.stderr):
         # LANG=C on a compute node has no letter for what a log line or a file name may hold.
         if isinstance(stream, io.TextIOWrapper):
