@@ -48,7 +48,12 @@ def troubles(process: Process, seen_in_job: set[str], of_job: Collection[str]) -
 
 
 def ranked(
-    found: Sequence[Trouble], verdict: Verdict, *, single_node: bool, evidence: Callable[[Sighting], Evidence]
+    found: Sequence[Trouble],
+    verdict: Verdict,
+    *,
+    proved: bool,
+    single_node: bool,
+    evidence: Callable[[Sighting], Evidence],
 ) -> tuple[Cause, ...]:
     """Return the causes of the job, most likely first: by weight, then in the order of the knowledge base."""
     real = any(t.signature.weight in _REAL for t in found)
@@ -60,6 +65,8 @@ def ranked(
     ordered = sorted(groups.values(), key=lambda g: likelihood(g[0].signature))
     causes = tuple(_cause(group, evidence) for group in ordered[:CAUSE_LIMIT])
     reassurance = _advice(Occasion.SINGLE_NODE, verdict) if single_node else ()
+    if verdict in _GREEN and not proved and not real:
+        return causes + _advice(Occasion.UNPROVED, verdict)
     if real or reassurance or verdict in _GREEN:
         return reassurance + causes
     return causes + _advice(Occasion.UNEXPLAINED, verdict)

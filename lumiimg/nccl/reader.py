@@ -8,7 +8,7 @@ from lumiimg.nccl import causes, summary
 from lumiimg.nccl.gate import Gate, announces_table
 from lumiimg.nccl.job import JobState, Piece
 from lumiimg.nccl.lines import evidence_text, messages
-from lumiimg.nccl.report import Evidence, LogReport, Measurement
+from lumiimg.nccl.report import Confidence, Evidence, LogReport, Measurement
 from lumiimg.nccl.sightings import Sighting, position
 from lumiimg.nccl.verdict import is_dead, job_finding, named_provider, process_finding
 from lumiimg.nccl.vocabulary import vocabulary
@@ -112,6 +112,7 @@ class LogReader:
             causes=causes.ranked(
                 [trouble for found in everywhere for trouble in found],
                 job.verdict,
+                proved=job.confidence is Confidence.PROVED,
                 single_node=single_node,
                 evidence=self._evidence,
             ),

@@ -98,6 +98,8 @@ class Occasion(StrEnum):
     """When an advice is given."""
 
     SINGLE_NODE = "single-node"
+    UNPROVED = "unproved"
+    """A fast network was selected, and no line shows traffic over it."""
     UNEXPLAINED = "unexplained"
     """No trouble was found that could be the cause of the verdict."""
 

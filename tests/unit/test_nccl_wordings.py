@@ -735,7 +735,7 @@ OUTCOMES: dict[str, Outcome] = {
     ),
     "cut-absent": Outcome(_absent, "plugin-missing", lambda f: f.absent_cause),
     "cut-opened": Outcome(_cut_opened, "ofi-other", _cut_cause, "likely", needs_plugin=True),
-    "cut-selected": Outcome(_cut_selected, "ofi-cxi", lambda _: None, "likely", needs_plugin=True),
+    "cut-selected": Outcome(_cut_selected, "ofi-cxi", lambda _: "traffic-not-shown", "likely", needs_plugin=True),
 }
 CASES = [
     pytest.param(family, outcome, id=f"{name}-{kind}")
