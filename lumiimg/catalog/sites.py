@@ -36,6 +36,8 @@ class SiteBandwidth:
     """Bus bandwidth for collectives, else the largest bandwidth; 1e9 bytes a second."""
     least_gb_s: float
     """Below this something is wrong."""
+    remedy: tuple[str, ...]
+    """What to look at then."""
     source: str
 
 
@@ -79,6 +81,7 @@ def _bandwidth(entry: Table) -> SiteBandwidth:
         nodes=int(entry.number("nodes")),
         gb_s=entry.number("gb_s"),
         least_gb_s=entry.number("least_gb_s"),
+        remedy=entry.strings("remedy"),
         source=entry.string("source"),
     )
 

@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from lumiimg.nccl.report import Measurement
 
 _WRONG_SOURCE = "nccl-tests src/common.cu (#wrong, out of bounds values)"
-_SLOW = (
-    "lumiimg log of the same job tells the network: sockets are several times slower",
-    "export NCCL_NET_GDR_LEVEL=PHB (GPUDirect RDMA), NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3",
-    "Bind each rank to the cores and the NIC of its GPU; masks for all eight GPUs need a whole node (--exclusive)",
-)
 
 
 def bandwidth_findings(measurements: Sequence[Measurement], site: Site | None) -> tuple[Finding, ...]:
@@ -47,7 +42,7 @@ def bandwidth_findings(measurements: Sequence[Measurement], site: Site | None) -
             Severity.PROBLEM if slow else Severity.OK,
             f"{_sentence(measured)}; a network that is well gives {reference.gb_s:g} GB/s",
             where=where,
-            remedy=_SLOW if slow else (),
+            remedy=reference.remedy if slow else (),
             source=reference.source,
         )
     return tuple(findings.found)
