@@ -44,12 +44,12 @@ class JobState:
 
     def own(self, process: str, task: str | None, file: str) -> None:
         """Note that a process wrote to a file, and for which task."""
-        for key in {(file, task), (file, None)}:
-            if key not in self.owners and len(self.owners) >= PROCESS_LIMIT:
-                continue
-            owners = self.owners.setdefault(key, set())
-            if len(owners) < 2:
+        for key in ((file, task), (file, None)):
+            owners = self.owners.get(key)
+            if owners is not None and len(owners) < 2:
                 owners.add(process)
+            elif owners is None and len(self.owners) < PROCESS_LIMIT:
+                self.owners[key] = {process}
 
     def process(self, name: str | None, task: str | None, file: str) -> Process:
         """Return the process that a message belongs to."""

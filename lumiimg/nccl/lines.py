@@ -23,8 +23,12 @@ _COLOUR = re.compile(r"(?:\x1b\[|\[(?=\d{1,3}(?:;\d{1,3}){0,4}m))[0-9;:?]{0,32}[
 """ANSI sequences, also where a copy from the terminal has lost the escape character."""
 _ORIGIN = re.compile(r"(?<![\w.\-])(?!\d{1,2}:)([\w.\-]{1,255}:\d{1,10}):\d{1,10} (?:\[-?\d{1,11}\]|NCCL )")
 """`host:pid:tid [device]`; a host of one or two digits would be the hour of a time."""
+_ANOTHER = re.compile(r":\d{1,10} (?:\[-?\d|NCCL )")
+"""The end of an origin: cheaper to look for than the whole, where there will be no second one."""
 _TASK = re.compile(r"\s*(?:(\d{1,7}): |\[\d{1,7},(\d{1,7})\]<std(?:out|err)>:)")
 """`srun -l` and Open MPI's --tag-output: the task that wrote the line."""
+_TAG_LENGTH = 8
+"""What is no longer than this, in front of an origin, is a tag and no message."""
 _SHELL_TRACE = re.compile(r"\s{0,8}(?:\d{1,7}: )?\+{1,8} ")
 """A command that the job script echoes (`set -x`): a `grep` for a log line is no log line."""
 _PROBE = "@probe "
@@ -56,12 +60,13 @@ def messages(line: bytes) -> list[Message]:
 
 
 def _joined(text: str, task: str | None) -> list[Message]:
-    origins = list(_ORIGIN.finditer(text))
-    if not origins:
+    first = _ORIGIN.search(text)
+    if first is None:
         return [] if _SHELL_TRACE.match(text) else [Message(None, task, text)]
-    found = [Message(None, task, text[: origins[0].start()])]
-    ends = [o.start() for o in origins[1:]] + [len(text)]
-    found.extend(Message(o[1], task, text[o.start() : end]) for o, end in zip(origins, ends, strict=True))
+    found = [Message(None, task, text[: first.start()])] if first.start() > _TAG_LENGTH else []
+    more = list(_ORIGIN.finditer(text, first.end())) if _ANOTHER.search(text, first.end()) else []
+    ends = [origin.start() for origin in more] + [len(text)]
+    found.extend(Message(o[1], task, text[o.start() : end]) for o, end in zip([first, *more], ends, strict=True))
     return found
 
 

@@ -1,0 +1,83 @@
+"""How a job's output was caught and kept (tags, colours, order, files) does not change what is read in it."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lumiimg.nccl.reader import LogReader, read_lines
+from tests.tools import examples
+from tests.unit.test_nccl_wordings import CASES, written
+
+if TYPE_CHECKING:
+    from lumiimg.nccl.report import LogReport
+
+LOGS = {str(case.id): written(*case.values) for case in CASES}  # type: ignore[arg-type]
+TAGS = {
+    "none": "{line}",
+    "srun -l": "{rank}: {line}",
+    "Open MPI": "[1,{rank}]<stderr>:{line}",
+    "torchrun": "[default{rank}]:{line}",
+    "Ray in colour": "\x1b[36m(RayWorkerWrapper pid=74{rank})\x1b[0m {line}",
+    "PALS": "nid005101.hsn0 {rank}: {line}",
+    "time": "2026-05-22T14:26:33.405 {line}",
+    "red": "\x1b[31m{line}\x1b[0m",
+    "CRLF": "{line}\r",
+}
+KEEPINGS = ("one file", "a file a rank", "files in turn")
+
+
+def by_rank(lines: list[str]) -> list[list[str]]:
+    """Return the lines of rank 0 and of the other; what names no process is rank 0's."""
+    ranks: tuple[list[str], list[str]] = ([], [])
+    for line in lines:
+        ranks["nid005102" in line or ":4243:" in line].append(line)
+    return [rank for rank in ranks if rank]
+
+
+def interleaved(ranks: list[list[str]], chance: random.Random) -> list[str]:
+    """Return all lines in an order that keeps that of each rank."""
+    waiting = [list(reversed(rank)) for rank in ranks]
+    lines = []
+    while waiting := [rank for rank in waiting if rank]:
+        lines.append(chance.choice(waiting).pop())
+    return lines
+
+
+def kept(ranks: list[list[str]], keeping: str, chance: random.Random) -> list[list[str]]:
+    """Return the files that hold the job's output."""
+    if keeping == "a file a rank":
+        return ranks
+    lines = interleaved(ranks, chance)
+    if keeping == "one file":
+        return [lines]
+    first, second = sorted(chance.choices(range(len(lines) + 1), k=2))
+    return [lines[:first], lines[first:second], lines[second:]]
+
+
+def read_files(files: list[list[str]]) -> LogReport:
+    reader = LogReader()
+    for number, lines in enumerate(files):
+        reader.begin(f"job.{number}")
+        reader.feed(f"job.{number}", "".join(f"{line}\n" for line in lines).encode())
+    return reader.report()
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(
+    st.sampled_from(sorted(LOGS)),
+    st.sampled_from(sorted(TAGS)),
+    st.sampled_from(KEEPINGS),
+    st.integers(0, 1 << 30),
+)
+def test_how_the_output_was_caught_does_not_change_the_answer(name: str, tag: str, keeping: str, seed: int) -> None:
+    plain = read_lines("job", LOGS[name])
+    ranks = by_rank(LOGS[name])
+    tagged = [[TAGS[tag].format(rank=rank, line=line) for line in lines] for rank, lines in enumerate(ranks)]
+    files = kept(tagged, keeping, random.Random(seed))  # noqa: S311  (an order that can be repeated)
+    report = read_files(files)
+    assert (report.verdict, report.confidence, report.answer) == (plain.verdict, plain.confidence, plain.answer)
+    assert [cause.id for cause in report.causes] == [cause.id for cause in plain.causes]
