@@ -32,6 +32,9 @@ class SiteBandwidth:
     test: str
     """Name of the program: `all_reduce_perf`, `osu_bw`."""
     nodes: int
+    ranks: int
+    from_bytes: int
+    """Size of the message from which on the network is full."""
     gb_s: float
     """Bus bandwidth for collectives, else the largest bandwidth; 1e9 bytes a second."""
     least_gb_s: float
@@ -79,6 +82,8 @@ def _bandwidth(entry: Table) -> SiteBandwidth:
     return SiteBandwidth(
         test=entry.string("test"),
         nodes=int(entry.number("nodes")),
+        ranks=int(entry.number("ranks")),
+        from_bytes=int(entry.number("from_bytes")),
         gb_s=entry.number("gb_s"),
         least_gb_s=entry.number("least_gb_s"),
         remedy=entry.strings("remedy"),

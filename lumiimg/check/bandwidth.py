@@ -4,35 +4,63 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lumiimg.errors import ExitCode
 from lumiimg.findings import Finding, Findings, Level, Severity
+from lumiimg.wording import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumiimg.catalog.sites import Site, SiteBandwidth
-    from lumiimg.nccl.report import Measurement
+    from lumiimg.nccl.report import LogReport, Measurement
 
-_WRONG_SOURCE = "nccl-tests src/common.cu (#wrong, out of bounds values)"
+_WRONG = {
+    "osu": (
+        "the message that arrived is not the one that was sent",
+        (
+            "Rule GPU memory out, host buffers on both sides: osu_bw H H",
+            "Rule Slingshot out: export FI_PROVIDER=tcp",
+        ),
+        "OSU c/util/osu_util_mpi.c (validation)",
+    ),
+    "nccl-tests": (
+        "the collective gives wrong data",
+        (
+            "Rule the network out: export NCCL_NET=Socket",
+            "Rule GPUDirect RDMA out: export NCCL_NET_GDR_LEVEL=0",
+        ),
+        "nccl-tests src/common.cu (#wrong, out of bounds values)",
+    ),
+}
+"""By program: what wrong results mean, what to do, the source."""
 
 
-def bandwidth_findings(measurements: Sequence[Measurement], site: Site | None) -> tuple[Finding, ...]:
+def answer_of_job(report: LogReport, measured: Sequence[Finding]) -> ExitCode:
+    """Return the answer about a log and its benchmarks: a slow or wrong one is a no, whichever network carried it."""
+    return ExitCode.NO if any(f.severity is Severity.PROBLEM for f in measured) else report.answer
+
+
+def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, ...]:
     """Return a problem for a test with wrong results, and for one below the site's least; else what it gave.
 
-    A test is compared only with a reference for its name and its number of nodes.
+    A test is compared only with a reference for its name, its nodes and its ranks, and only if its messages were large
+    enough. Where its table does not tell the nodes (OSU), they are the job's.
     """
     findings = Findings(Level.RUN)
-    for measured in measurements:
+    for measured in report.measurements:
         where = f"{measured.file}:{measured.line}"
         if measured.wrong:
+            meaning, remedy, source = _WRONG["osu" if measured.program == "osu" else "nccl-tests"]
             findings.add(
                 "run.data-errors",
                 Severity.PROBLEM,
-                f"{measured.name}: {measured.wrong} wrong results: the collective gives wrong data",
-                where=f"{measured.file}:{measured.wrong_line or measured.line}",
-                remedy=("Rule the network out: NCCL_NET=Socket; rule GPUDirect RDMA out: NCCL_NET_GDR_LEVEL=0",),
-                source=_WRONG_SOURCE,
+                f"{measured.name}: {count(measured.wrong, 'wrong result')}: {meaning}",
+                where=f"{measured.file}:{measured.wrong_line}",
+                remedy=remedy,
+                source=source,
             )
-        reference = _reference(measured, site)
+        nodes = measured.nodes or report.told.of_nodes
+        reference = _reference(measured, nodes, site)
         if reference is None or measured.best_gb_s is None:
             findings.add("run.bandwidth", Severity.INFO, _sentence(measured), where=where)
             continue
@@ -48,23 +76,26 @@ def bandwidth_findings(measurements: Sequence[Measurement], site: Site | None) -
     return tuple(findings.found)
 
 
-def _reference(measured: Measurement, site: Site | None) -> SiteBandwidth | None:
-    of_site = site.bandwidths if site else ()
-    return next((b for b in of_site if b.test == measured.test and measured.nodes in {None, b.nodes}), None)
+def _reference(measured: Measurement, nodes: int | None, site: Site | None) -> SiteBandwidth | None:
+    if site is None or measured.largest_size is None:
+        return None
+    return next(
+        (
+            reference
+            for reference in site.bandwidths
+            if (reference.test, reference.nodes) == (measured.test, nodes)
+            and measured.ranks in {None, reference.ranks}
+            and measured.largest_size >= reference.from_bytes
+        ),
+        None,
+    )
 
 
 def _sentence(measured: Measurement) -> str:
-    nodes = "" if measured.nodes is None else f" on {measured.nodes} node{'' if measured.nodes == 1 else 's'}"
+    nodes = "" if measured.nodes is None else f" on {count(measured.nodes, 'node')}"
     if measured.best_gb_s is None:
         latency = "" if measured.latency_us is None else f" {measured.latency_us:g} us latency"
         return f"{measured.name}{nodes}:{latency or ' no result'}"
-    at = "" if measured.best_size is None else f" at {_bytes(measured.best_size)}"
+    at = "" if measured.best_size is None else f" at {size(measured.best_size)}"
     average = "" if measured.average_gb_s is None else f", {measured.average_gb_s:.4g} on average"
     return f"{measured.name}{nodes}: {measured.best_gb_s:.4g} GB/s{at}{average}"
-
-
-def _bytes(size: int) -> str:
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= scale:
-            return f"{size / scale:.4g} {unit}"
-    return f"{size} B"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from lumiimg.check.checker import check_image
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.inside import told_to_engine
-from lumiimg.nccl.report import Confidence, Verdict
+from lumiimg.nccl.report import FAST, Confidence, Verdict
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.nccl.report import LogReport
 
-FAST = frozenset({Verdict.OFI_CXI, Verdict.OFI_EFA})
 _PASSED_ON = ("NCCL_NET", "NCCL_NET_PLUGIN")
 """Variables of the job that change what RCCL opens."""
 
@@ -81,9 +81,5 @@ def _agreement(report: LogReport, version: str | None, obstacles: list[Finding])
             return Agreement.AGREED, "the model of the image has no obstacle either"
         return Agreement.CONTRADICTED, _CONTRADICTED
     if obstacles:
-        return Agreement.EXPLAINED, f"the model of the image names {_count(len(obstacles), 'obstacle')}"
+        return Agreement.EXPLAINED, f"the model of the image names {count(len(obstacles), 'obstacle')}"
     return Agreement.NO_OBSTACLE, _NO_OBSTACLE
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -40,7 +40,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("files", metavar="FILE", nargs="*", help="a job's output: files, folders; - for standard input")
+    parser.add_argument("paths", metavar="FILE", nargs="*", help="a job's output: files, folders; - for standard input")
     parser.add_argument(
         "--image", metavar="IMAGE", type=Path, help="the image of the job: say which library made the plugin fail"
     )
@@ -58,12 +58,12 @@ def execute(arguments: argparse.Namespace) -> int:
     """Read the files as one job's log and answer by the exit code."""
     if arguments.signatures:
         return _list_signatures(as_json=arguments.json)
-    if not arguments.files:
+    if not arguments.paths:
         raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
     if arguments.host and not arguments.image:
         raise BadInputError("--host tells nothing without the image of the job", hint="add --image IMAGE")
     site = _site(arguments.site)
-    reader = _follow(arguments.files) if arguments.follow else _read(arguments.files)
+    reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths)
     report = reader.report()
     return _tell(arguments, report, site)
 
@@ -102,21 +102,19 @@ def _follow(names: list[str]) -> LogReader:
 
 
 def _tell(arguments: argparse.Namespace, report: LogReport, site: Site | None) -> int:
-    from lumiimg.check.bandwidth import bandwidth_findings  # noqa: PLC0415
-    from lumiimg.findings import Severity  # noqa: PLC0415
+    from lumiimg.check.bandwidth import answer_of_job, bandwidth_findings  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.log import print_log, to_json, to_junit_text  # noqa: PLC0415
 
     image = _of_image(arguments, report)
-    measured = bandwidth_findings(report.measurements, site)
-    slow = any(finding.severity is Severity.PROBLEM for finding in measured)
-    answer = ExitCode.NO if slow else report.answer
+    measured = bandwidth_findings(report, site)
+    answer = answer_of_job(report, measured)
     if arguments.junit:
         from lumiimg.files import write_text  # noqa: PLC0415
 
         write_text(arguments.junit, to_junit_text(report, measured))
     if arguments.json:
-        print_json(to_json(report, measured, image))
+        print_json(to_json(report, measured, image, answer))
     print_log(report, measured, image, verbose=arguments.verbose, stderr=arguments.json)
     return answer
 

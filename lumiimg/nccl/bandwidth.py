@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl.gate import announces_table
+from lumiimg.nccl.report import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,28 +78,6 @@ _OSU_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Bandwidth:
-    """One table. Bandwidth is in GB/s of 1e9 bytes, sizes in bytes, latency in microseconds."""
-
-    program: str
-    """"rccl-tests", "nccl-tests" (also where the output does not tell them apart) or "osu"."""
-    test: str | None
-    ranks: int | None
-    nodes: int | None
-    best_gb_s: float | None
-    """The highest bus bandwidth of all rows; OSU: the highest bandwidth as printed. None where no row was seen."""
-    best_size: int | None
-    average_gb_s: float | None
-    latency_us: float | None
-    """OSU latency tests: of the smallest size."""
-    wrong: int | None
-    """Wrong results; OSU: sizes whose validation failed. None where they were not checked."""
-    position: int
-    best_position: int | None
-    wrong_position: int | None
-
-
 @dataclass(slots=True)
 class _Table:
     file: str
@@ -121,8 +100,9 @@ class _Table:
     unit: bytes = b""
     prefix: bytes | None = None
     """Shape of what stands before OSU's column titles, and so before each of its rows; None before them."""
-    best: tuple[float, int, int] | None = None
-    """Bandwidth, size, position."""
+    best: tuple[float, int] | None = None
+    """Bandwidth, size."""
+    largest: int | None = None
     average: float | None = None
     latency: tuple[int, float] | None = None
     checked: bool = False
@@ -154,9 +134,10 @@ class _Table:
             names = names[: names.index("timestamp")] if "timestamp" in names else names
             self.names = tuple(name for name in names if name not in {"redop", "op", "root"})
 
-    def see_best(self, value: float, at: int) -> None:
+    def see_best(self, value: float) -> None:
+        self.largest = max(self.largest or 0, self.size)
         if self.best is None or value > self.best[0]:
-            self.best = (value, self.size, at)
+            self.best = (value, self.size)
 
     def see_wrong(self, count: int, at: int) -> None:
         self.checked = True
@@ -169,29 +150,31 @@ class _Table:
             if cell == b"N/A":
                 continue
             if name == "busbw":
-                self.see_best(float(cell.rstrip(b"*")), at)
+                self.see_best(float(cell.rstrip(b"*")))
             elif name == "#wrong":
                 self.see_wrong(min(int(float(cell.rstrip(b"*"))), _WRONG_LIMIT), at)
             elif name in {"error", "res"}:  # the largest deviation, with a star where it is too large
                 self.see_wrong(int(cell.endswith(b"*")), at)
         self.rest = self.rest[len(cells) :]
 
-    def result(self) -> Bandwidth:
+    def result(self, place: Callable[[int], tuple[str, int]]) -> Measurement:
         osu = self.program == "osu"
-        best, size, at = self.best or (None, None, None)
-        return Bandwidth(
+        best, size = self.best or (None, None)
+        file, line = place(self.position)
+        return Measurement(
             program=self.program,
             test=self.test,
             ranks=self.ranks or None,
             nodes=self.nodes,
             best_gb_s=round(best / 1000, 6) if osu and best is not None else best,
             best_size=size,
+            largest_size=self.largest,
             average_gb_s=self.average,
             latency_us=self.latency[1] if self.latency else None,
             wrong=self.wrong if self.checked else None,
-            position=self.position,
-            best_position=at,
-            wrong_position=self.wrong_position,
+            file=file,
+            line=line,
+            wrong_line=None if self.wrong_position is None else place(self.wrong_position)[1],
         )
 
 
@@ -351,9 +334,9 @@ class BandwidthReader:
         table.see_cells(found, where)
         return cells.end()
 
-    def tables(self) -> tuple[Bandwidth, ...]:
-        """Return the tables so far, in the order of the log."""
-        return tuple(table.result() for table in self._tables)
+    def measurements(self, place: Callable[[int], tuple[str, int]]) -> tuple[Measurement, ...]:
+        """Return the tables so far, in the order of the log; `place` gives the file and line of a position."""
+        return tuple(table.result(place) for table in self._tables)
 
 
 def _osu_row(table: _Table, row: re.Match[bytes] | None, prefix: bytes, now: int, where: int) -> int | None:
@@ -363,7 +346,7 @@ def _osu_row(table: _Table, row: re.Match[bytes] | None, prefix: bytes, now: int
         return row.end()
     table.seen, table.size = now, int(row["size"])
     if table.unit == b"MB/s":
-        table.see_best(float(row["value"]), where)
+        table.see_best(float(row["value"]))
     elif table.unit == b"us" and table.latency is None:
         table.latency = (table.size, float(row["value"]))
     if (result := re.search(rb"Pass|Fail", row["more"])) is not None:

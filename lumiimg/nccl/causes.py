@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.nccl.report import Cause, Verdict
+from lumiimg.nccl.report import FAST, Cause
 from lumiimg.nccl.vocabulary import Occasion, Signature, Weight, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from lumiimg.nccl.report import Evidence
+    from lumiimg.nccl.report import Evidence, Verdict
     from lumiimg.nccl.sightings import Process, Sighting
 
 EVIDENCE_OF_CAUSE = 3
 """Lines kept for one cause."""
 CAUSE_LIMIT = 40
-_GREEN = frozenset({Verdict.OFI_CXI, Verdict.OFI_EFA})
 _REAL = frozenset({Weight.ROOT, Weight.SYMPTOM})
 
 
@@ -53,6 +52,7 @@ def ranked(
     *,
     proved: bool,
     single_node: bool,
+    several_runs: bool,
     evidence: Callable[[Sighting], Evidence],
 ) -> tuple[Cause, ...]:
     """Return the causes of the job, most likely first: by weight, then in the order of the knowledge base."""
@@ -64,11 +64,14 @@ def ranked(
         groups.setdefault((trouble.signature.id, trouble.summary), []).append(trouble)
     ordered = sorted(groups.values(), key=lambda g: likelihood(g[0].signature))
     causes = tuple(_cause(group, evidence) for group in ordered[:CAUSE_LIMIT])
-    reassurance = _advice(Occasion.SINGLE_NODE, verdict) if single_node else ()
-    if verdict in _GREEN and not proved and not real:
-        return causes + _advice(Occasion.UNPROVED, verdict)
-    if real or reassurance or verdict in _GREEN:
+    if several_runs:
+        causes = _advice(Occasion.SEVERAL_RUNS, verdict) + causes
+    if single_node and (reassurance := _advice(Occasion.SINGLE_NODE, verdict)):
         return reassurance + causes
+    if real:
+        return causes
+    if verdict in FAST:
+        return causes if proved else causes + _advice(Occasion.UNPROVED, verdict)
     return causes + _advice(Occasion.UNEXPLAINED, verdict)
 
 

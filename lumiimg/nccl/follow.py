@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
-from lumiimg.nccl.sources import BLOCK_BYTES, LINE_LIMIT_BYTES
+from lumiimg.nccl.sources import BLOCK_BYTES, HEAD_BYTES, LineSplitter, opener_of, refuse_no_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0
 
 
+def _refuse_packed(file: str, head: bytes) -> None:
+    """Raise BadInputError for a file that starts as no text does: what is compressed does not grow line by line."""
+    if opener_of(head) is not None:
+        raise BadInputError("is compressed, and --follow follows text", where=file, hint="leave --follow out")
+    refuse_no_text(file, head)
+
+
 class Tail:
     """The growing end of a file."""
 
@@ -24,46 +32,70 @@ class Tail:
         self.file = file
         self._offset = 0
         self._inode = -1
-        self._rest = b""
+        self._lines = LineSplitter()
 
     def read(self) -> Iterator[bytes]:
         """Yield what was added, as blocks of whole lines; nothing while there is no file.
 
-        A file that became shorter, or another one under the name, is read from its start.
+        Raises WrittenAnewError for a file that became shorter, or another one under the name, and BadInputError for
+        one that is no text.
         """
         try:
             stream = Path(self.file).open("rb")  # noqa: SIM115 - what is not there yet is no error
         except FileNotFoundError:
             return
         with stream:
-            status = Path(self.file).stat()
-            if status.st_size < self._offset or status.st_ino != self._inode:
-                self._offset, self._inode, self._rest = 0, status.st_ino, b""
+            status = os.fstat(stream.fileno())
+            if self._offset and (status.st_size < self._offset or status.st_ino != self._inode):
+                raise WrittenAnewError
+            if not self._offset:
+                self._inode = status.st_ino
+                _refuse_packed(self.file, stream.read(HEAD_BYTES))
             stream.seek(self._offset)
             while block := stream.read(BLOCK_BYTES):
                 self._offset += len(block)
-                self._rest += block
-                end = self._rest.rfind(b"\n") + 1 or (len(self._rest) if len(self._rest) > LINE_LIMIT_BYTES else 0)
-                if end:
-                    yield self._rest[:end]
-                    self._rest = self._rest[end:]
+                if lines := self._lines.push(block):
+                    yield lines
+
+    def end(self) -> bytes:
+        """Return what was written of a line that has no end yet."""
+        return self._lines.rest
+
+
+class WrittenAnewError(Exception):
+    """What was read of a file is not in it any more."""
 
 
 def follow(reader: LogReader, files: Sequence[str], sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
     """Feed the reader with what is written to the files; yields after each look that showed something new.
 
-    Does not end by itself: a job that is silent may still run. Raises BadInputError if a file cannot be read.
+    A file that is written anew makes the reader start again with all of them. Does not end by itself: a job that is
+    silent may still run. Raises BadInputError if a file cannot be read.
     """
     tails = [Tail(file) for file in files]
     seen = 0
-    while True:
-        for tail in tails:
+    try:
+        while True:
             try:
-                for block in tail.read():
-                    reader.feed(tail.file, block)
-            except OSError as error:
-                raise BadInputError(f"cannot be read: {error.strerror or error}", where=tail.file) from error
-        if reader.changes != seen:
-            seen = reader.changes
-            yield
-        sleep(POLL_SECONDS)
+                _feed(reader, tails)
+            except WrittenAnewError:
+                reader.restart()
+                tails[:] = [Tail(file) for file in files]
+                continue
+            if reader.changes != seen:
+                seen = reader.changes
+                yield
+            sleep(POLL_SECONDS)
+    finally:
+        for tail in tails:
+            if end := tail.end():
+                reader.feed(tail.file, end)
+
+
+def _feed(reader: LogReader, tails: Sequence[Tail]) -> None:
+    for tail in tails:
+        try:
+            for block in tail.read():
+                reader.feed(tail.file, block)
+        except OSError as error:
+            raise BadInputError(f"cannot be read: {error.strerror or error}", where=tail.file) from error

@@ -100,6 +100,10 @@ class JobState:
                 left.setdefault(key, Process(bare.name, bare.shared)).absorb(bare)
         return sorted([*settled.values(), *left.values()], key=_first_line)
 
+    def same_file(self, one: int, other: int) -> bool:
+        """Whether two positions are in one file, so that the smaller one was written first."""
+        return self.pieces[piece_and_line(one)[0]].file == self.pieces[piece_and_line(other)[0]].file
+
     def place(self, position: int) -> tuple[str, int]:
         """Return the file and the line, from 1 on, of a position."""
         number, line = piece_and_line(position)

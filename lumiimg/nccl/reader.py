@@ -8,15 +8,15 @@ from lumiimg.nccl import causes, summary
 from lumiimg.nccl.gate import Gate, announces_table
 from lumiimg.nccl.job import JobState, Piece
 from lumiimg.nccl.lines import evidence_text, messages
-from lumiimg.nccl.report import Confidence, Evidence, LogReport, Measurement
+from lumiimg.nccl.report import Confidence, Evidence, LogReport
 from lumiimg.nccl.sightings import Sighting, position
-from lumiimg.nccl.verdict import is_dead, job_finding, named_provider, process_finding
-from lumiimg.nccl.vocabulary import vocabulary
+from lumiimg.nccl.verdict import dead_of, job_of, judge_job, judge_process
+from lumiimg.nccl.vocabulary import Effect, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lumiimg.nccl.bandwidth import Bandwidth, BandwidthReader
+    from lumiimg.nccl.bandwidth import BandwidthReader
     from lumiimg.nccl.lines import Message
     from lumiimg.nccl.vocabulary import Entry
 
@@ -32,6 +32,12 @@ class LogReader:
         self.state = JobState()
         self.changes = 0
         """Grows when something new was seen."""
+
+    def restart(self) -> None:
+        """Forget what was read: the log was written anew."""
+        self._piece = -1
+        self.state = JobState()
+        self.changes += 1
 
     def begin(self, file: str, piece: int | None = None) -> None:
         """Start with a piece of a file; `piece` is its number in the order of the job's log, by default the next."""
@@ -87,11 +93,12 @@ class LogReader:
         """Return the answer about all lines so far."""
         processes = self.state.settled()
         seen = causes.job_events([*processes, self.state.job])
-        provider = named_provider(processes)
+        job_seen = job_of(processes, self.state.same_file)
         of_job = self.state.job.events
         troubles = [causes.troubles(p, seen, of_job) for p in processes]
-        findings = [process_finding(p, t, provider) for p, t in zip(processes, troubles, strict=True)]
-        job = job_finding(findings, dead=any(map(is_dead, processes, troubles)))
+        findings = [judge_process(p, t, job_seen) for p, t in zip(processes, troubles, strict=True)]
+        dead = [bool(dead_of(p, t, job_seen)) for p, t in zip(processes, troubles, strict=True)]
+        job = judge_job(processes, findings, dead)
         everywhere = [*troubles, causes.troubles(self.state.job, seen, ())]
         single_node = summary.is_single_node(processes)
         return LogReport(
@@ -102,37 +109,22 @@ class LogReader:
             nodes=summary.node_groups(processes, findings, troubles),
             told=summary.told(processes, findings, self.state.job),
             single_node=single_node,
+            failed_running=any(t.signature.effect is Effect.RUN_ERROR for found in everywhere for t in found),
             communicators=summary.communicators(processes, findings),
             library=summary.component(processes, "library"),
             plugin=summary.component(processes, "plugin"),
-            provider=job.provider or (provider.value("provider") if provider else None),
+            provider=job.provider or (job_seen.provider.value("provider") if job_seen.provider else None),
             transport=summary.transport(processes, self.state.job),
             environment=summary.environment(self.state.job),
-            measurements=tuple(map(self._measurement, self.state.bandwidth.tables() if self.state.bandwidth else ())),
+            measurements=self.state.bandwidth.measurements(self.state.place) if self.state.bandwidth else (),
             causes=causes.ranked(
                 [trouble for found in everywhere for trouble in found],
                 job.verdict,
                 proved=job.confidence is Confidence.PROVED,
                 single_node=single_node,
+                several_runs=summary.has_several_runs(processes, self.state.same_file),
                 evidence=self._evidence,
             ),
-        )
-
-    def _measurement(self, table: Bandwidth) -> Measurement:
-        file, line = self.state.place(table.position)
-        return Measurement(
-            name=f"{table.program} {table.test}" if table.test else table.program,
-            test=table.test,
-            ranks=table.ranks,
-            nodes=table.nodes,
-            best_gb_s=table.best_gb_s,
-            best_size=table.best_size,
-            average_gb_s=table.average_gb_s,
-            latency_us=table.latency_us,
-            wrong=table.wrong,
-            file=file,
-            line=line,
-            wrong_line=None if table.wrong_position is None else self.state.place(table.wrong_position)[1],
         )
 
     def _evidence(self, sighting: Sighting) -> Evidence:

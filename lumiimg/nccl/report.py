@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode
-from lumiimg.nccl.nodes import folded
 
-SCHEMA = 1
-"""Version of the JSON that `to_json` makes."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Verdict(StrEnum):
@@ -37,12 +36,22 @@ class Verdict(StrEnum):
     """Processes of the job differ."""
 
 
+FAST = frozenset({Verdict.OFI_CXI, Verdict.OFI_EFA})
+TRANSPORTS = FAST | {Verdict.OFI_OTHER, Verdict.SOCKET, Verdict.IB}
+"""Verdicts that name a network."""
+
+
 class Confidence(StrEnum):
     """How well the log supports the verdict."""
 
     PROVED = "proved"
     LIKELY = "likely"
     UNKNOWN = "unknown"
+
+
+def weakest(confidences: Iterable[Confidence]) -> Confidence:
+    """Return the least sure of several."""
+    return max(confidences, key=list(Confidence).index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +112,8 @@ class Communicator:
 
     @property
     def crosses_network(self) -> bool | None:
-        """Whether it spans nodes; None where the log does not tell (`nNodes` is printed from 2.21 on)."""
-        if self.ranks == 1:
-            return False
-        return None if self.nodes is None else self.nodes > 1
+        """Whether it spans nodes; None where the log does not tell."""
+        return spans_nodes(self.ranks, self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,8 @@ class NodeGroup:
     provider: str | None
     cause: str | None
     """Id of the likeliest cause on these nodes; None where none was seen there."""
+    confidence: Confidence
+    """That of the least sure of their ranks."""
     nodes: tuple[str, ...]
     """Host names as printed, sorted."""
 
@@ -154,24 +163,34 @@ class Transport:
 class Measurement:
     """What a benchmark of the network printed in the log: rccl-tests, nccl-tests, OSU."""
 
-    name: str
-    """The program with its test, as far as it is told: `rccl-tests all_reduce_perf`."""
+    program: str
+    """`rccl-tests`, `nccl-tests` (also where the output does not tell them apart) or `osu`."""
     test: str | None
+    """`all_reduce_perf`, `osu_bw`."""
     ranks: int | None
     nodes: int | None
+    """None where it is not told; OSU never tells it."""
     best_gb_s: float | None
-    """The largest bus bandwidth (OSU: bandwidth), 1e9 bytes a second."""
+    """The largest bus bandwidth (OSU: bandwidth), 1e9 bytes a second; None where no row was seen."""
     best_size: int | None
     """Bytes of the message that gave it."""
+    largest_size: int | None
+    """Of the largest message whose bandwidth was measured."""
     average_gb_s: float | None
     latency_us: float | None
     """OSU latency tests: of the smallest message."""
     wrong: int | None
-    """Wrong results; None where they were not looked for."""
+    """Wrong results (OSU: sizes whose validation failed); None where they were not looked for."""
     file: str
     line: int
     """Of the table's head."""
     wrong_line: int | None
+    """Of the first wrong result."""
+
+    @property
+    def name(self) -> str:
+        """The program with its test, as far as it is told."""
+        return f"{self.program} {self.test}" if self.test else self.program
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +207,8 @@ class LogReport:
     told: Told
     single_node: bool
     """Whether the log proves that nothing crossed a network: then it does not matter which one was chosen."""
+    failed_running: bool
+    """Whether a transfer or a collective failed after the ranks were connected."""
     communicators: tuple[Communicator, ...]
     library: Component | None
     plugin: Component | None
@@ -200,14 +221,28 @@ class LogReport:
     """Most likely first."""
 
     @property
+    def nothing_crossed(self) -> bool:
+        """Whether no network was needed, so that it does not matter which one was chosen."""
+        return self.single_node and self.verdict in TRANSPORTS | {Verdict.INTRA_NODE_ONLY}
+
+    @property
     def answer(self) -> ExitCode:
-        """Whether a fast network carried the traffic, as an exit code."""
-        if self.single_node and self.verdict in {Verdict.SOCKET, Verdict.IB, Verdict.INTRA_NODE_ONLY}:
+        """Whether a fast network carried the traffic to its end, or none was needed, as an exit code."""
+        if self.failed_running:
+            return ExitCode.NO
+        if self.nothing_crossed:
             return ExitCode.GOOD
-        return answer_of(self.verdict, self.provider, proved=self.confidence is Confidence.PROVED)
+        return answer_of(self.verdict, self.provider, self.confidence)
 
 
-def answer_of(verdict: Verdict, provider: str | None, *, proved: bool) -> ExitCode:
+def spans_nodes(ranks: int, nodes: int | None) -> bool | None:
+    """Return whether a communicator spans nodes; None where it is not told (before 2.21 no line has `nNodes`)."""
+    if ranks == 1:
+        return False
+    return None if nodes is None else nodes > 1
+
+
+def answer_of(verdict: Verdict, provider: str | None, confidence: Confidence) -> ExitCode:
     """Return good for a fast network that is proved, no for a slow path or a failure, else undecided."""
     match verdict:
         case Verdict.NONE:
@@ -216,83 +251,6 @@ def answer_of(verdict: Verdict, provider: str | None, *, proved: bool) -> ExitCo
             return ExitCode.UNDECIDED  # cxi and tcp look the same where the provider is not named
         case Verdict.OFI_CXI | Verdict.OFI_EFA | Verdict.IB | Verdict.INTRA_NODE_ONLY:
             # A network that was selected is not yet one that carried traffic.
-            return ExitCode.GOOD if proved else ExitCode.UNDECIDED
+            return ExitCode.GOOD if confidence is Confidence.PROVED else ExitCode.UNDECIDED
         case _:
             return ExitCode.NO
-
-
-def to_json(report: LogReport) -> dict[str, object]:
-    """Return the report as the JSON object that `lumiimg log --json` prints (schema 1)."""
-    return {
-        "schema": SCHEMA,
-        "verdict": report.verdict.value,
-        "confidence": report.confidence.value,
-        "proof": [_evidence(e) for e in report.proof],
-        "ranks": {
-            key: {
-                "process": r.process,
-                "verdict": r.verdict.value,
-                "confidence": r.confidence.value,
-                "network": r.network,
-                "provider": r.provider,
-            }
-            for key, r in _keyed(report.ranks)
-        },
-        "nodes": [
-            {
-                "verdict": g.verdict.value,
-                "network": g.network,
-                "provider": g.provider,
-                "cause": g.cause,
-                "count": len(g.nodes),
-                "names": folded(g.nodes),
-            }
-            for g in report.nodes
-        ],
-        "told": asdict(report.told),
-        "single_node": report.single_node,
-        "communicators": [
-            {
-                "id": c.id,
-                "ranks": c.ranks,
-                "nodes": c.nodes,
-                "crosses_network": c.crosses_network,
-                "verdict": c.verdict.value,
-            }
-            for c in report.communicators
-        ],
-        "library": _component(report.library),
-        "plugin": _component(report.plugin),
-        "provider": report.provider,
-        **asdict(report.transport),
-        "environment": dict(report.environment),
-        "measurements": [asdict(m) for m in report.measurements],
-        "causes": [
-            {
-                "id": c.id,
-                "summary": c.summary,
-                "because": list(c.because),
-                "remedy": list(c.remedy),
-                "source": c.source,
-                "evidence": [_evidence(e) for e in c.evidence],
-            }
-            for c in report.causes
-        ],
-    }
-
-
-def _keyed(ranks: tuple[RankResult, ...]) -> list[tuple[str, RankResult]]:
-    """Ranks by number; by number and process where several say to be the same (two jobs in one log)."""
-    taken = Counter(r.rank for r in ranks)
-    return [
-        (r.process if r.rank is None else str(r.rank) if taken[r.rank] == 1 else f"{r.rank} {r.process}", r)
-        for r in ranks
-    ]
-
-
-def _evidence(evidence: Evidence) -> dict[str, object]:
-    return {"file": evidence.file, "line": evidence.line, "text": evidence.text}
-
-
-def _component(component: Component | None) -> dict[str, str] | None:
-    return None if component is None else {"name": component.name, "version": component.version}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PIECE_BYTES = 8 * 1024 * 1024
 WORTH_BYTES = 32 * 1024 * 1024
 """A log that is smaller is read sooner by one process than others are started."""
-PROCESS_LIMIT = 8
+CPU_LIMIT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +41,23 @@ def read_logs(files: Sequence[str], warn: Callable[[str], None]) -> LogReader:
 
     Raises BadInputError if one cannot be read, FailedError if a process that helps was killed.
     """
-    parts = _parts(files)
-    cpus = min(len(os.sched_getaffinity(0)), PROCESS_LIMIT)
-    if cpus < 2 or len(parts) < 2 or sum(map(_size, files)) < WORTH_BYTES:
+    sizes = [_size(file) for file in files]
+    parts = _parts(files, sizes)
+    cpus = min(len(os.sched_getaffinity(0)), CPU_LIMIT)
+    if cpus < 2 or len(parts) < 2 or None in sizes or sum(filter(None, sizes)) < WORTH_BYTES:
         reader = LogReader()
         _read(reader, parts, warn)
         return reader
     return _read_together([parts[n::cpus] for n in range(cpus)], warn)
 
 
-def _parts(files: Sequence[str]) -> list[Part]:
-    spans = [(file, start, end) for file in files for start, end in _spans(file)]
+def _parts(files: Sequence[str], sizes: Sequence[int | None]) -> list[Part]:
+    spans = [(file, *span) for file, size in zip(files, sizes, strict=True) for span in _spans(file, size)]
     return [Part(number, *span) for number, span in enumerate(spans)]
 
 
-def _spans(file: str) -> list[tuple[int, int | None]]:
-    size = _size(file)
-    if size <= PIECE_BYTES:
+def _spans(file: str, size: int | None) -> list[tuple[int, int | None]]:
+    if size is None or size <= PIECE_BYTES:
         return [(0, None)]
     with Path(file).open("rb") as stream:
         if sources.opener_of(stream.read(16)) is not None:
@@ -65,10 +65,10 @@ def _spans(file: str) -> list[tuple[int, int | None]]:
     return [(start, min(start + PIECE_BYTES, size)) for start in range(0, size, PIECE_BYTES)]
 
 
-def _size(file: str) -> int:
-    """Return the bytes of a plain file; 0 for what has no end that is known."""
+def _size(file: str) -> int | None:
+    """Return the bytes of a plain file; None for standard input or a pipe, which can be read once, by one process."""
     path = Path(file)
-    return path.stat().st_size if file != sources.STDIN and path.is_file() else 0
+    return path.stat().st_size if file != sources.STDIN and path.is_file() else None
 
 
 def _read(reader: LogReader, parts: Sequence[Part], warn: Callable[[str], None]) -> None:
@@ -113,11 +113,11 @@ def _read_together(shares: Sequence[Sequence[Part]], warn: Callable[[str], None]
     tables = False
     with ProcessPoolExecutor(len(shares), mp_context=multiprocessing.get_context("fork")) as pool:
         try:
-            for state, warnings, fault in pool.map(_read_share, shares):
+            for state, has_tables, warnings, fault in pool.map(_read_share, shares):
                 if fault is not None:
                     raise BadInputError(fault)
                 reader.state.absorb(state)
-                tables |= state.bandwidth is not None
+                tables |= has_tables
                 for warning in warnings:
                     warn(warning)
         except BrokenProcessPool as error:
@@ -146,11 +146,12 @@ def _position(piece: int, line: int, index: int) -> int:
     return position(piece, line + index, 0)
 
 
-def _read_share(parts: Sequence[Part]) -> tuple[JobState, list[str], str | None]:
+def _read_share(parts: Sequence[Part]) -> tuple[JobState, bool, list[str], str | None]:
     """Read in a process of its own; what goes wrong comes back as text, for exceptions of ours do not travel."""
-    reader, warnings = LogReader(), list[str]()
+    reader, warnings, fault = LogReader(), list[str](), None
     try:
         _read(reader, parts, warnings.append)
     except BadInputError as error:
-        return reader.state, warnings, str(error)
-    return reader.state, warnings, None
+        fault = str(error)
+    has_tables, reader.state.bandwidth = reader.state.bandwidth is not None, None
+    return reader.state, has_tables, warnings, fault

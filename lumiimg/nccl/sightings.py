@@ -6,8 +6,10 @@ in the order in which the log was written as far as that is known: that of its f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from lumiimg.nccl.report import spans_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -60,6 +62,11 @@ class CommunicatorSeen:
     nodes: int | None = None
     id: str | None = None
 
+    @property
+    def crosses(self) -> bool | None:
+        """Whether it spans nodes; None where the log does not tell."""
+        return spans_nodes(self.ranks, self.nodes)
+
 
 @dataclass(slots=True)
 class Process:
@@ -71,6 +78,12 @@ class Process:
     events: dict[str, list[Sighting]] = field(default_factory=dict)
     communicators: dict[str, CommunicatorSeen] = field(default_factory=dict)
     limit: int = VALUE_LIMIT
+
+    @property
+    def node(self) -> str | None:
+        """The host's name; None where the lines carry none."""
+        host, colon, pid = self.name.rpartition(":")
+        return host if colon and pid.isdecimal() and host and not self.shared else None
 
     def known(self, event: str, values: Values) -> Sighting | None:
         """Return the sighting of the event with these values."""
@@ -105,20 +118,24 @@ class Process:
     def absorb(self, other: Process) -> None:
         """Take in what was seen of the same process elsewhere."""
         for event, theirs in other.events.items():
+            kinds = self.events.setdefault(event, [])
             for seen in theirs:
                 mine = self.known(event, seen.values)
                 if mine is None:
-                    self.see(Sighting(event, seen.values, seen.text, seen.first, seen.last))
+                    kinds.append(replace(seen))
                     continue
                 if seen.first < mine.first:
                     mine.first, mine.text = seen.first, seen.text
                 mine.last = max(mine.last, seen.last)
+            # as if all had been seen in order: the first are kept, whoever saw them
+            kinds.sort(key=lambda sighting: sighting.first)
+            del kinds[self.limit :]
         for key, seen_there in other.communicators.items():
             known = self.communicators.get(key)
             if known is not None:
                 known.nodes, known.id = known.nodes or seen_there.nodes, known.id or seen_there.id
             elif len(self.communicators) < COMMUNICATOR_LIMIT:
-                self.communicators[key] = seen_there
+                self.communicators[key] = replace(seen_there)
 
 
 def first_sightings(processes: Iterable[Process], event: str) -> list[Sighting]:

@@ -20,7 +20,7 @@ LINE_LIMIT_BYTES = 1024 * 1024
 """A longer line is none that NCCL printed: what is beyond is passed over, so that memory stays constant."""
 FILE_LIMIT = 65_536
 DEPTH_LIMIT = 8
-_HEAD_BYTES = 64
+HEAD_BYTES = 64
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -40,9 +40,18 @@ def log_files(names: Sequence[str]) -> list[str]:
         else:
             refuse_binary(name)
             found.append(name)
-    if found.count(STDIN) > 1:
-        raise BadInputError("standard input can be read once", where=STDIN)
-    return found
+    once: dict[object, str] = {}
+    for file in found:
+        once.setdefault(_identity(file), file)
+    return list(once.values())
+
+
+def _identity(file: str) -> object:
+    """Return what tells a file from another: one that is named twice, or through a folder too, is read once."""
+    if file == STDIN:
+        return STDIN
+    status = Path(file).stat()
+    return status.st_dev, status.st_ino
 
 
 def _in_folder(folder: str) -> list[str]:
@@ -73,7 +82,13 @@ def refuse_binary(name: str) -> None:
         head = _head(Path(name)) if stat.S_ISREG(mode) else b""
     except (OSError, ValueError) as error:
         raise BadInputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=name) from error
-    if opener_of(head) is None and is_binary(head):
+    if opener_of(head) is None:
+        refuse_no_text(name, head)
+
+
+def refuse_no_text(name: str, head: bytes) -> None:
+    """Raise BadInputError for a file that starts as no text does."""
+    if is_binary(head):
         raise BadInputError("is no text", where=name, hint="lumiimg log reads what a job printed")
 
 
@@ -108,7 +123,7 @@ def blocks(name: str, warn: Callable[[str], None]) -> Iterator[bytes]:
             yield from whole_lines(_readable(sys.stdin.buffer))
             return
         with Path(name).open("rb") as stream:
-            opener = opener_of(stream.read(_HEAD_BYTES)) if stream.seekable() else None
+            opener = opener_of(stream.read(HEAD_BYTES)) if stream.seekable() else None
             if stream.seekable():
                 stream.seek(0)
             yield from whole_lines(opener(stream) if opener else stream)
@@ -120,38 +135,50 @@ def blocks(name: str, warn: Callable[[str], None]) -> Iterator[bytes]:
         raise BadInputError(f"cannot be unpacked: {error}", where=name) from error
 
 
+class LineSplitter:
+    """Makes whole lines of blocks; of a line that is longer than any that NCCL prints, the end is left out."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+        """Of a line whose end has not come yet."""
+        self._skipping = False
+
+    def push(self, block: bytes) -> bytes:
+        """Take in the next block and return the lines that are whole now."""
+        if self._skipping:
+            at = block.find(b"\n")
+            if at < 0:
+                return b""
+            block, self._skipping = block[at + 1 :], False
+        held = self.rest + block
+        end = held.rfind(b"\n") + 1
+        if not end and len(held) >= LINE_LIMIT_BYTES:
+            self._skipping, end = True, len(held)
+        self.rest = held[end:]
+        return held[:end]
+
+
 def whole_lines(stream: BinaryIO, size: int | None = None) -> Iterator[bytes]:
-    """Yield up to `size` bytes of a stream as blocks that end with a line; the end of an overlong line is left out."""
-    rest, skipping = b"", False
+    """Yield up to `size` bytes of a stream as blocks that end with a line."""
+    splitter = LineSplitter()
     read = getattr(stream, "read1", stream.read)
     while block := read(BLOCK_BYTES if size is None else min(BLOCK_BYTES, size)):
         if size is not None:
             size -= len(block)
-        if skipping:
-            at = block.find(b"\n")
-            if at < 0:
-                continue
-            block, skipping = block[at + 1 :], False
-        rest += block
-        end = rest.rfind(b"\n") + 1
-        if end:
-            yield rest[:end]
-            rest = rest[end:]
-        elif len(rest) >= LINE_LIMIT_BYTES:
-            yield rest
-            rest, skipping = b"", True
-    if rest:
-        yield rest
+        if lines := splitter.push(block):
+            yield lines
+    if splitter.rest:
+        yield splitter.rest
 
 
 def _head(path: Path) -> bytes:
     with path.open("rb") as stream:
-        return stream.read(_HEAD_BYTES)
+        return stream.read(HEAD_BYTES)
 
 
 def _readable(stream: BinaryIO) -> BinaryIO:
     """Return standard input, unpacked if it is compressed."""
-    head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES] if hasattr(stream, "peek") else b""
+    head = stream.peek(HEAD_BYTES)[:HEAD_BYTES] if hasattr(stream, "peek") else b""
     opener = opener_of(head)
     return opener(stream) if opener else stream
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl.causes import likelihood
-from lumiimg.nccl.report import Communicator, Component, NodeGroup, RankResult, Told, Transport, Verdict
+from lumiimg.nccl.report import Communicator, Component, NodeGroup, RankResult, Told, Transport, Verdict, weakest
 from lumiimg.nccl.sightings import first_sightings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lumiimg.nccl.causes import Trouble
+    from lumiimg.nccl.report import Confidence
     from lumiimg.nccl.sightings import Process
-    from lumiimg.nccl.verdict import Finding
+    from lumiimg.nccl.verdict import Judgement
 
 COMMUNICATORS_REPORTED = 256
 _INTERFACE = re.compile(r"\[\d{1,4}\]([\w.-]{1,40}):")
 
 
-def rank_results(processes: Sequence[Process], findings: Sequence[Finding]) -> tuple[RankResult, ...]:
+def rank_results(processes: Sequence[Process], findings: Sequence[Judgement]) -> tuple[RankResult, ...]:
     """Return what each process used; a process that showed nothing about the network is left out."""
     results = [
         RankResult(p.name, rank, f.verdict, f.confidence, f.network, f.provider)
@@ -31,7 +34,7 @@ def rank_results(processes: Sequence[Process], findings: Sequence[Finding]) -> t
     return tuple(sorted(results, key=lambda r: (r.rank is None, r.rank or 0, r.process)))
 
 
-def communicators(processes: Sequence[Process], findings: Sequence[Finding]) -> tuple[Communicator, ...]:
+def communicators(processes: Sequence[Process], findings: Sequence[Judgement]) -> tuple[Communicator, ...]:
     """Return the communicators of the job, each once; `mixed` where its ranks used different networks."""
     found: dict[str, Communicator] = {}
     for process, finding in zip(processes, findings, strict=True):
@@ -53,20 +56,22 @@ def component(processes: Sequence[Process], event: str) -> Component | None:
 
 
 def node_groups(
-    processes: Sequence[Process], findings: Sequence[Finding], troubles: Sequence[Sequence[Trouble]]
+    processes: Sequence[Process], findings: Sequence[Judgement], troubles: Sequence[Sequence[Trouble]]
 ) -> tuple[NodeGroup, ...]:
     """Return the nodes by what their ranks came to, the largest group first; `mixed` where ranks of a node differ."""
     by_node: dict[str, set[tuple[Verdict, str | None, str | None, str | None]]] = {}
+    least: dict[str, Confidence] = {}
     for process, finding, found in zip(processes, findings, troubles, strict=True):
-        if finding.verdict is Verdict.NONE or (node := node_of(process)) is None:
+        if (finding.verdict is Verdict.NONE and not finding.network) or (node := process.node) is None:
             continue
         cause = min((t.signature for t in found), key=likelihood).id if found else None
         by_node.setdefault(node, set()).add((finding.verdict, finding.network, finding.provider, cause))
+        least[node] = weakest((least.get(node, finding.confidence), finding.confidence))
     groups: dict[tuple[Verdict, str | None, str | None, str | None], list[str]] = {}
     for node, results in by_node.items():
         groups.setdefault(_common(results), []).append(node)
     ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0][0], min(group[1])))
-    return tuple(NodeGroup(*result, tuple(sorted(nodes))) for result, nodes in ordered)
+    return tuple(NodeGroup(*result, weakest(map(least.__getitem__, of)), tuple(sorted(of))) for result, of in ordered)
 
 
 def _common(
@@ -78,24 +83,37 @@ def _common(
     return (verdicts.pop() if len(verdicts) == 1 else Verdict.MIXED, network, provider, cause)
 
 
-def node_of(process: Process) -> str | None:
-    """Return the host name of a process; None where its lines carry none."""
-    host, colon, pid = process.name.rpartition(":")
-    return host if colon and pid.isdecimal() and host and not process.shared else None
-
-
-def told(processes: Sequence[Process], findings: Sequence[Finding], job: Process) -> Told:
+def told(processes: Sequence[Process], findings: Sequence[Judgement], job: Process) -> Told:
     """Return how many ranks and nodes told their network, and how many there are by the largest communicator."""
-    speaking = [p for p, f in zip(processes, findings, strict=True) if f.verdict is not Verdict.NONE]
+    speaking = [p for p, f in zip(processes, findings, strict=True) if f.verdict is not Verdict.NONE or f.network]
     seen = [c for p in processes for c in p.communicators.values()]
     slurm = {s.value("name"): s.value("value") for s in job.saw("slurm")}
-    of_ranks = [c.ranks for c in seen] or _numbers(slurm, "SLURM_NTASKS")
-    of_nodes = [c.nodes for c in seen if c.nodes is not None] or _numbers(slurm, "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+    # a rank that was started again on its node is one rank
+    ranks = len({(p.node or p.name, p.name if rank is None else rank) for p in speaking for rank in _ranks(p)})
+    nodes = len({p.node for p in speaking} - {None})
+    of_ranks = max([c.ranks for c in seen] or _numbers(slurm, "SLURM_NTASKS"), default=None)
+    sizes = [c.nodes for c in seen if c.nodes is not None]
+    of_nodes = max(sizes or _numbers(slurm, "SLURM_NNODES", "SLURM_JOB_NUM_NODES"), default=None)
     return Told(
-        ranks=sum(len(_ranks(p)) for p in speaking),
-        of_ranks=max(of_ranks, default=None),
-        nodes=len({node_of(p) for p in speaking} - {None}),
-        of_nodes=max(of_nodes, default=None),
+        ranks=ranks,
+        # more than the largest communicator has: then there is none of all ranks, or several runs
+        of_ranks=None if of_ranks is not None and of_ranks < ranks else of_ranks,
+        nodes=nodes,
+        of_nodes=None if of_nodes is not None and of_nodes < nodes else of_nodes,
+    )
+
+
+def has_several_runs(processes: Sequence[Process], same_file: Callable[[int, int], bool]) -> bool:
+    """Return whether a rank was started again on its node after what it was before had ended (a requeued job)."""
+    spans: dict[tuple[str | None, int | None], list[tuple[int, int]]] = {}
+    for process in processes:
+        times = [t for kinds in process.events.values() for s in kinds for t in (s.first, s.last)]
+        for rank in _ranks(process) if process.communicators and times else ():
+            spans.setdefault((process.node, rank), []).append((min(times), max(times)))
+    return any(
+        one[1] < other[0] and same_file(one[1], other[0])
+        for found in spans.values()
+        for one, other in pairwise(sorted(found))
     )
 
 
@@ -147,15 +165,20 @@ def is_single_node(processes: Sequence[Process]) -> bool:
     seen = [c for p in processes for c in p.communicators.values()]
     if not seen or any("channel" in p.events for p in processes):
         return False
-    if all(c.ranks == 1 or c.nodes == 1 for c in seen):
+    if all(c.crosses is False for c in seen):
         return True
-    if any(c.nodes is not None and c.nodes > 1 for c in seen):
+    if any(c.crosses for c in seen):
         return False
-    ranks_seen: dict[int, set[int]] = {}
+    # Without commId those of one size cannot be told apart: if all are complete, each rank is there as often.
+    ranks_seen: dict[str | int, Counter[int]] = {}
+    sizes: dict[str | int, int] = {}
     for c in seen:
-        ranks_seen.setdefault(c.ranks, set()).add(c.rank)
-    hosts = {node_of(p) for p in processes if p.communicators}
-    return len(hosts) == 1 and None not in hosts and all(len(ranks) == size for size, ranks in ranks_seen.items())
+        key = c.id or c.ranks
+        ranks_seen.setdefault(key, Counter())[c.rank] += 1
+        sizes[key] = c.ranks
+    complete = all(len(ranks) == sizes[key] and len(set(ranks.values())) == 1 for key, ranks in ranks_seen.items())
+    hosts = {p.node for p in processes if p.communicators}
+    return len(hosts) == 1 and None not in hosts and complete
 
 
 def _ranks(process: Process) -> list[int | None]:

@@ -11,25 +11,26 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.nccl.report import Confidence, Verdict
+from lumiimg.nccl.report import FAST, TRANSPORTS, Confidence, Verdict, weakest
 from lumiimg.nccl.sightings import first_sightings
 from lumiimg.nccl.vocabulary import Effect, vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lumiimg.nccl.causes import Trouble
     from lumiimg.nccl.sightings import Process, Sighting
 
-OFI = frozenset({Verdict.OFI_CXI, Verdict.OFI_EFA, Verdict.OFI_OTHER})
-TRANSPORTS = OFI | {Verdict.SOCKET, Verdict.IB}
+OFI = FAST | {Verdict.OFI_OTHER}
 FAILURES = {
     Effect.INIT_ERROR: Verdict.PLUGIN_INIT_ERROR,
     Effect.LOAD_ERROR: Verdict.PLUGIN_LOAD_ERROR,
     Effect.MISSING: Verdict.PLUGIN_MISSING,
+    Effect.NETWORK_ABSENT: Verdict.PLUGIN_MISSING,
     Effect.NO_NETWORK: Verdict.PLUGIN_INIT_ERROR,
 }
 """What a process without a transport failed of; the effect nearest to success names it."""
+_FATAL = frozenset({Effect.NETWORK_ABSENT, Effect.NO_NETWORK})
 
 _SLINGSHOT_HOST = re.compile(r"nid\d{6}\b|x\d{1,5}c\d{1,2}s\d{1,2}b\d{1,2}n\d{1,2}\b")
 """Host names that HPE Cray EX gives its nodes; a hint, never a proof."""
@@ -37,7 +38,7 @@ _CXI_DEVICE = re.compile(r"cxi\d")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Judgement:
     """What one process, or the job, came to."""
 
     verdict: Verdict
@@ -49,23 +50,53 @@ class Finding:
     """Only the plugin's presence was seen, so another process may say better what is used."""
 
 
-NOTHING = Finding(Verdict.NONE, Confidence.UNKNOWN)
+NOTHING = Judgement(Verdict.NONE, Confidence.UNKNOWN)
 
 
-def process_finding(process: Process, troubles: Sequence[Trouble], job_provider: Sighting | None) -> Finding:
-    """Return what the process used; `job_provider` is the provider if the whole job names exactly one."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one process is judged by beside its own lines."""
+
+    provider: Sighting | None
+    """The provider line, where all provider lines of the job name the same one."""
+    cxi_hint: Sighting | None
+    """What speaks for Slingshot where no provider is named."""
+    nodes: int
+    """Hosts that the log shows."""
+    connected: tuple[int, ...]
+    """Positions at which processes were last seen to be connected."""
+    same_file: Callable[[int, int], bool]
+    """Whether two positions are in one file: only there it is known which line came first."""
+
+
+def job_of(processes: Sequence[Process], same_file: Callable[[int, int], bool]) -> Job:
+    """Return what the processes of a job tell about each other."""
+    providers = first_sightings(processes, "provider")
+    hints = (hint for process in processes if (hint := _cxi_hint(process)) is not None)
+    return Job(
+        provider=providers[0] if len({s.value("provider") for s in providers}) == 1 else None,
+        cxi_hint=next(hints, None),
+        nodes=len({process.node for process in processes} - {None}),
+        connected=tuple(s.last for process in processes for s in process.saw("connected")),
+        same_file=same_file,
+    )
+
+
+def judge_process(process: Process, troubles: Sequence[Trouble], job: Job) -> Judgement:
+    """Return what the process used."""
     chosen = [*process.saw("channel"), *process.saw("network")]
     sightings = chosen or _started(process)
     families = {_family(s) for s in sightings} - {None}
-    if sightings and not families and (chosen or not _dead(process, troubles)):
-        return Finding(Verdict.NONE, Confidence.UNKNOWN, network=sightings[0].value("network"))
+    if sightings and not families and (chosen or not dead_of(process, troubles, job)):
+        return Judgement(Verdict.NONE, Confidence.UNKNOWN, tuple(sightings[:1]), network=sightings[0].value("network"))
     if families - {"ofi"}:
         return _built_in(sightings, families, final=bool(chosen))
-    if dead := _dead(process, troubles):
+    if dead := dead_of(process, troubles, job):
         return _failure(Verdict.PLUGIN_INIT_ERROR, dead)
     if chosen or (families and not any(t.signature.effect in FAILURES for t in troubles)):
-        return _libfabric(process, sightings, job_provider)
-    if local := _intra_node(process):
+        return _libfabric(process, sightings, troubles, job)
+    fatal = [t for t in troubles if t.signature.effect in _FATAL]
+    if not fatal and (local := _intra_node(process, job)):
         return local
     for effect, verdict in FAILURES.items():
         if found := _with_effect(troubles, effect):
@@ -73,18 +104,26 @@ def process_finding(process: Process, troubles: Sequence[Trouble], job_provider:
     return _presence(process)
 
 
-def job_finding(findings: Sequence[Finding], *, dead: bool) -> Finding:
-    """Return the verdict of the job; `dead`: some process could not open the endpoint it had selected."""
-    transports = [f for f in findings if f.verdict in TRANSPORTS and not f.soft]
+def judge_job(processes: Sequence[Process], judgements: Sequence[Judgement], dead: Sequence[bool]) -> Judgement:
+    """Return the verdict of the job; `dead`: which processes could not open the endpoint that they had selected.
+
+    A line without a prefix may be of any program of the job script. Where processes themselves told what they use, it
+    counts only if it says that this died.
+    """
+    own = any(_is_transport(f) and not p.shared for p, f in zip(processes, judgements, strict=True))
+    counted = [(f, d) for p, f, d in zip(processes, judgements, dead, strict=True) if d or not (own and p.shared)]
+    findings = [f for f, _ in counted]
+    transports = [f for f in findings if _is_transport(f)]
     kinds = {f.verdict for f in transports}
+    unknown = [f for f in findings if f.verdict is Verdict.NONE and f.network]
     failed = [f for f in findings if f.verdict in FAILURES.values()]
     if mixed := [f for f in findings if f.verdict is Verdict.MIXED]:
         return _mixed(mixed)
     not_opened = [f for f in failed if f.verdict is Verdict.PLUGIN_INIT_ERROR]
-    if dead and kinds <= OFI and not_opened:
+    if any(d for _, d in counted) and kinds <= OFI and not_opened:
         return _strongest(not_opened)
-    if len(kinds) > 1 or (failed and kinds & OFI):
-        return _mixed([*transports, *failed])
+    if len(kinds) > 1 or (kinds and unknown) or (failed and kinds & OFI):
+        return _mixed([*transports, *failed, *unknown])
     if kinds:
         return _strongest(transports)
     for verdict in FAILURES.values():
@@ -94,25 +133,28 @@ def job_finding(findings: Sequence[Finding], *, dead: bool) -> Finding:
     return _strongest(rest) if rest else NOTHING
 
 
-def named_provider(processes: Sequence[Process]) -> Sighting | None:
-    """Return the provider line of the job, where all provider lines name the same one."""
-    sightings = first_sightings(processes, "provider")
-    return sightings[0] if len({s.value("provider") for s in sightings}) == 1 else None
-
-
-def is_dead(process: Process, troubles: Sequence[Trouble]) -> bool:
-    """Whether the process could not open the endpoint that it had selected."""
-    return bool(_dead(process, troubles))
+def _is_transport(judgement: Judgement) -> bool:
+    return judgement.verdict in TRANSPORTS and not judgement.soft
 
 
 def _with_effect(troubles: Sequence[Trouble], effect: Effect) -> list[Trouble]:
     return [t for t in troubles if t.signature.effect is effect]
 
 
-def _dead(process: Process, troubles: Sequence[Trouble]) -> list[Trouble]:
+def dead_of(process: Process, troubles: Sequence[Trouble], job: Job) -> list[Trouble]:
     """Return the errors of the domain or endpoint after which nothing was connected."""
-    connected = process.last_seen("connected")
-    return [t for t in _with_effect(troubles, Effect.ENDPOINT_ERROR) if t.sighting.last > connected]
+    return [t for t in _with_effect(troubles, Effect.ENDPOINT_ERROR) if not _settled(t.sighting.last, process, job)]
+
+
+def _settled(error: int, process: Process, job: Job) -> bool:
+    """Whether the process was connected after an error at a position, or in a file of its own where order is not known.
+
+    `Connected` does not tell of which communicator: with several, one of them may still lack its endpoint, and only a
+    channel over the network settles it.
+    """
+    event = "channel" if len(process.communicators) > 1 else "connected"
+    signs = job.connected if process.shared else tuple(s.last for s in process.saw(event))
+    return any(sign > error or not job.same_file(sign, error) for sign in signs)
 
 
 def _started(process: Process) -> list[Sighting]:
@@ -131,31 +173,37 @@ def _family(sighting: Sighting) -> str | None:
     return "ofi" if sighting.event == "provider" else vocabulary().family(sighting.value("network"))
 
 
-def _built_in(sightings: list[Sighting], families: set[str | None], *, final: bool) -> Finding:
+def _built_in(sightings: list[Sighting], families: set[str | None], *, final: bool) -> Judgement:
     network = sightings[0].value("network") or None
     proof = tuple(sightings[:2])
     if len(families) > 1:
-        return Finding(Verdict.MIXED, Confidence.LIKELY, proof, network)
+        return Judgement(Verdict.MIXED, Confidence.LIKELY, proof, network)
     verdict = Verdict.SOCKET if "socket" in families else Verdict.IB
-    return Finding(verdict, Confidence.PROVED if final else Confidence.LIKELY, proof, network)
+    return Judgement(verdict, Confidence.PROVED if final else Confidence.LIKELY, proof, network)
 
 
-def _libfabric(process: Process, sightings: list[Sighting], job_provider: Sighting | None) -> Finding:
+def _libfabric(process: Process, sightings: list[Sighting], troubles: Sequence[Trouble], job: Job) -> Judgement:
     own = list(process.saw("provider"))
     if len({_of_provider(s) for s in own}) > 1:
-        return Finding(Verdict.MIXED, Confidence.LIKELY, tuple(own[:2]))
-    named = own[-1] if own else job_provider
+        return Judgement(Verdict.MIXED, Confidence.LIKELY, tuple(own[:2]))
+    named = own[-1] if own else job.provider
     network = next((s.value("network") for s in sightings if s.value("network")), None)
     lines = sightings[:2]
     if named is None:
-        hint = _cxi_hint(process)
-        verdict = Verdict.OFI_CXI if hint else Verdict.OFI_OTHER
-        return Finding(verdict, Confidence.LIKELY, (*lines, *([hint] if hint else [])), network)
+        verdict = Verdict.OFI_CXI if job.cxi_hint else Verdict.OFI_OTHER
+        return Judgement(verdict, Confidence.LIKELY, (*lines, *([job.cxi_hint] if job.cxi_hint else [])), network)
     provider = named.value("provider")
     if named not in lines:
         lines.append(named)
-    confidence = Confidence.PROVED if own and _crossed(process) else Confidence.LIKELY
-    return Finding(_of_provider(named), confidence, tuple(lines), network, provider)
+    certain = own and _crossed(process) and not _error_of_unknown_order(process, troubles, job)
+    confidence = Confidence.PROVED if certain else Confidence.LIKELY
+    return Judgement(_of_provider(named), confidence, tuple(lines), network, provider)
+
+
+def _error_of_unknown_order(process: Process, troubles: Sequence[Trouble], job: Job) -> bool:
+    errors = _with_effect(troubles, Effect.ENDPOINT_ERROR)
+    signs = [s.last for s in process.saw("channel", "connected")]
+    return any(not job.same_file(sign, error.sighting.last) for error in errors for sign in signs)
 
 
 def _of_provider(sighting: Sighting) -> Verdict:
@@ -166,8 +214,9 @@ def _crossed(process: Process) -> bool:
     """Whether the process had connections over the network that it chose."""
     if any(True for _ in process.saw("channel")):
         return True
-    spans_nodes = any(c.nodes is not None and c.nodes > 1 for c in process.communicators.values())
-    return spans_nodes and process.last_seen("connected") >= 0 and process.last_seen("network") >= 0
+    # `Connected` does not tell of which communicator
+    crosses = [c.crosses for c in process.communicators.values()]
+    return bool(crosses) and all(crosses) and process.last_seen("connected") >= 0 and process.last_seen("network") >= 0
 
 
 def _cxi_hint(process: Process) -> Sighting | None:
@@ -180,41 +229,40 @@ def _cxi_hint(process: Process) -> Sighting | None:
     return None
 
 
-def _intra_node(process: Process) -> Finding | None:
+def _intra_node(process: Process, job: Job) -> Judgement | None:
     local = next(process.saw("local-channel"), None)
-    sizes = list(process.communicators.values())
-    if any(c.nodes is not None and c.nodes > 1 for c in sizes):
+    crosses = [c.crosses for c in process.communicators.values()]
+    if any(crosses) or (None in crosses and job.nodes > 1):
         return None
     if local is not None:
-        return Finding(Verdict.INTRA_NODE_ONLY, Confidence.LIKELY, (local,))
-    if sizes and all(c.nodes == 1 for c in sizes):
+        return Judgement(Verdict.INTRA_NODE_ONLY, Confidence.LIKELY, (local,))
+    if crosses and all(crossing is False for crossing in crosses):
         proof = next(process.saw("communicator"), None)
-        return Finding(Verdict.INTRA_NODE_ONLY, Confidence.LIKELY, (proof,) if proof else ())
+        return Judgement(Verdict.INTRA_NODE_ONLY, Confidence.PROVED, (proof,) if proof else ())
     return None
 
 
-def _presence(process: Process) -> Finding:
+def _presence(process: Process) -> Judgement:
     """Return what a plugin that began to start, and no more, is worth; one that was only loaded is worth nothing."""
     starting = list(process.saw("plugin"))[:1]
-    return Finding(Verdict.OFI_OTHER, Confidence.LIKELY, tuple(starting), soft=True) if starting else NOTHING
+    return Judgement(Verdict.OFI_OTHER, Confidence.LIKELY, tuple(starting), soft=True) if starting else NOTHING
 
 
-def _failure(verdict: Verdict, troubles: Sequence[Trouble]) -> Finding:
+def _failure(verdict: Verdict, troubles: Sequence[Trouble]) -> Judgement:
     sure = any(t.signature.sure for t in troubles)
     proof = tuple(t.sighting for t in troubles[:3])
-    return Finding(verdict, Confidence.PROVED if sure else Confidence.LIKELY, proof)
+    return Judgement(verdict, Confidence.PROVED if sure else Confidence.LIKELY, proof)
 
 
-def _strongest(findings: Sequence[Finding]) -> Finding:
+def _strongest(findings: Sequence[Judgement]) -> Judgement:
     """Return the finding that is best proved, a channel's line before others, the first of equals."""
     order = list(Confidence)
     return min(findings, key=lambda f: (order.index(f.confidence), all(s.event != "channel" for s in f.proof)))
 
 
-def _mixed(findings: Sequence[Finding]) -> Finding:
+def _mixed(findings: Sequence[Judgement]) -> Judgement:
     """One line of proof for each verdict; as sure as the least sure of them."""
-    order = list(Confidence)
     verdicts = dict.fromkeys(f.verdict for f in findings)
     best = [_strongest([f for f in findings if f.verdict is verdict]) for verdict in verdicts]
-    confidence = max((f.confidence for f in best), key=order.index)
-    return Finding(Verdict.MIXED, confidence, tuple(f.proof[0] for f in best if f.proof))
+    confidence = weakest(f.confidence for f in best)
+    return Judgement(Verdict.MIXED, confidence, tuple(f.proof[0] for f in best if f.proof))

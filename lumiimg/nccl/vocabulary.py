@@ -29,10 +29,14 @@ class Effect(StrEnum):
     """init() failed: the library goes on to IB or Socket, unless NCCL_NET forbids it."""
     ENDPOINT_ERROR = "endpoint-error"
     """The provider was selected and cannot be used: the job dies, whatever was selected before."""
+    NETWORK_ABSENT = "network-absent"
+    """NCCL_NET asks for a network that no loaded plugin has: the job dies."""
     NO_NETWORK = "no-network"
-    """The network asked for is not there: the job dies."""
+    """No network could be started, and none is left to fall back to: the job dies."""
+    RUN_ERROR = "run-error"
+    """The network was chosen and connected, and a transfer or a collective over it failed."""
     NONE = "none"
-    """The choice of the network is not touched: run time, advice."""
+    """The choice of the network is not touched: advice, or what the job goes on with."""
 
 
 class Weight(StrEnum):
@@ -100,6 +104,8 @@ class Occasion(StrEnum):
     SINGLE_NODE = "single-node"
     UNPROVED = "unproved"
     """A fast network was selected, and no line shows traffic over it."""
+    SEVERAL_RUNS = "several-runs"
+    """The log holds more than one run of the job."""
     UNEXPLAINED = "unexplained"
     """No trouble was found that could be the cause of the verdict."""
 

@@ -10,6 +10,7 @@ from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import one_line
 from lumiimg.host.manifest import Fabric
 from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -236,7 +237,7 @@ def _left(margin: Margin) -> str:
     left = have[1] - need[1]
     if left < 0:
         return f"{-left} too few"
-    return "no margin" if left == 0 else f"{left} version{'s' if left > 1 else ''} left"
+    return "no margin" if left == 0 else f"{count(left, 'version')} left"
 
 
 def _side(*, of_host: bool) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg import __version__
 from lumiimg.errors import one_line
-from lumiimg.report.console import duration, print_json, size
+from lumiimg.report.console import print_json
+from lumiimg.wording import duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

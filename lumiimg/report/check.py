@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import one_line
 from lumiimg.findings import Finding, Level, Severity
-from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console
+from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from lumiimg.check.answer import CheckReport, FabricPath
 
 SCHEMA = 1
-_WIDTH = 100
 """Longer lines than this are hard to read, however wide the terminal is."""
 _INDENT = "    "
 
@@ -52,26 +50,26 @@ def print_check(report: CheckReport, *, verbose: bool, stderr: bool = False) -> 
             continue
         print_finding(out, finding)
     for level in Level:
-        out.print(_wrapped(out, f"level {level.value}: {report.levels[level]}", first="  ", rest=_INDENT), style="dim")
+        out.print(wrapped(out, f"level {level.value}: {report.levels[level]}", first="  ", rest=_INDENT), style="dim")
 
 
 def print_finding(out: Console, finding: Finding) -> None:
     """Print one finding with its evidence, cause and remedy."""
     mark = (MARKS if out.encoding.startswith("utf") else PLAIN_MARKS)[finding.severity.value]
     head = f"{one_line(finding.summary)}  [{finding.id}, {finding.level.value}]"
-    out.print(_wrapped(out, head, first=f"{mark} ", rest="  "), style=STYLES[finding.severity.value])
+    out.print(wrapped(out, head, first=f"{mark} ", rest="  "), style=STYLES[finding.severity.value])
     for line in finding.evidence:
         # Neither is a line that was printed by something else: it is the proof.
         out.print(f"{_INDENT}> {one_line(line.strip())}", soft_wrap=True)
     if len(finding.chain) > 1:
-        out.print(_wrapped(out, "via " + " -> ".join(map(one_line, finding.chain)), first=_INDENT, rest=_INDENT + "  "))
+        out.print(wrapped(out, "via " + " -> ".join(map(one_line, finding.chain)), first=_INDENT, rest=_INDENT + "  "))
     if finding.cause:
-        out.print(_wrapped(out, f"why: {one_line(finding.cause)}", first=_INDENT, rest=_INDENT + "  "))
+        out.print(wrapped(out, f"why: {one_line(finding.cause)}", first=_INDENT, rest=_INDENT + "  "))
     for remedy in finding.remedy:
         # Not wrapped: it is there to be copied.
         out.print(f"{_INDENT}do:  {one_line(remedy)}", soft_wrap=True)
     if finding.source and finding.severity is not Severity.OK:
-        out.print(_wrapped(out, f"source: {one_line(finding.source)}", first=_INDENT, rest=_INDENT + "  "), style="dim")
+        out.print(wrapped(out, f"source: {one_line(finding.source)}", first=_INDENT, rest=_INDENT + "  "), style="dim")
     out.print()
 
 
@@ -84,17 +82,6 @@ def _path_line(path: FabricPath) -> str:
     if path.plugin:
         parts += [path.libfabric or "libfabric: none in the image", f"provider {path.provider or 'not known yet'}"]
     return one_line(" -> ".join(parts))
-
-
-def _wrapped(out: Console, text: str, *, first: str, rest: str) -> str:
-    return textwrap.fill(
-        text,
-        min(out.width, _WIDTH),
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def finding_data(finding: Finding) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 MARKS = {"ok": "✓", "info": "·", "unknown": "?", "problem": "✗"}
 PLAIN_MARKS = {"ok": "+", "info": "-", "unknown": "?", "problem": "x"}
+WIDTH = 100
+"""Columns that text is wrapped to where there is room, and in a pipe."""
 STYLES = {"ok": "green", "info": "dim", "unknown": "yellow", "problem": "bold red"}
 
 
@@ -27,25 +30,20 @@ def console(*, stderr: bool = False) -> Console:
             raise BrokenPipeError
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream is not None and stream.isatty() else 100
+    width = None if stream is not None and stream.isatty() else WIDTH
     return PipeConsole(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False, width=width)
 
 
-def size(size_bytes: int) -> str:
-    """Return a size for people."""
-    value = float(size_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration for people."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+def wrapped(out: Console, text: str, *, first: str = "", rest: str = "  ") -> str:
+    """Return a text in lines that fit, `first` and `rest` before them; a word (a path, a name) stays whole."""
+    return textwrap.fill(
+        text,
+        min(out.width, WIDTH),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def print_json(data: dict[str, Any]) -> None:

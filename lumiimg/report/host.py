@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import one_line
 from lumiimg.host.scan import CXI_LIBRARY, fabric_entry
 from lumiimg.host.tree import SnapshotTree
 from lumiimg.image import RootFileSystem
-from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, size
+from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, wrapped
+from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from lumiimg.host.snapshot import Entry, Nic, Snapshot
 
-_WIDTH = 100
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _ERRORS_SHOWN = 3
 
@@ -42,7 +41,7 @@ def print_snapshot(snapshot: Snapshot, written: Path | None, *, stderr: bool = F
         out.print()
     mark = (MARKS if out.encoding.startswith("utf") else PLAIN_MARKS)["unknown"]
     for gap in snapshot.gaps:
-        out.print(_wrapped(out, f"{mark} {one_line(gap)}"), style=STYLES["unknown"])
+        out.print(wrapped(out, f"{mark} {one_line(gap)}"), style=STYLES["unknown"])
     out.print()
     total = sum(library.size_bytes for library in snapshot.libraries)
     what = f"{len(snapshot.libraries)} libraries ({size(total)}) are described"
@@ -91,19 +90,8 @@ def _print_entry(out: Console, entry: Entry, snapshot: Snapshot, root: RootFileS
     out.print(one_line(f"    {entry.path}"), soft_wrap=True)
     loaded = f"{len(entry.closure)} more to load with it" if entry.closure else "needs no other"
     notes = f"{entry.how}; {loaded}{'; libcxi is not among them' if is_plain else ''}"
-    out.print(_wrapped(out, one_line(notes), "    "), style="dim")
+    out.print(wrapped(out, one_line(notes), first="    ", rest="      "), style="dim")
     for error in entry.errors[:_ERRORS_SHOWN]:
         out.print(one_line(f"    > {error}"), soft_wrap=True)
     if len(entry.errors) > _ERRORS_SHOWN:
         out.print(f"    > and {len(entry.errors) - _ERRORS_SHOWN} more, in the file", style="dim")
-
-
-def _wrapped(out: Console, text: str, indent: str = "") -> str:
-    return textwrap.fill(
-        text,
-        min(out.width, _WIDTH),
-        initial_indent=indent,
-        subsequent_indent=indent + "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

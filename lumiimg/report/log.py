@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
+from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import ExitCode, one_line
 from lumiimg.findings import Severity
-from lumiimg.nccl import report as nccl_report
 from lumiimg.nccl.nodes import folded
 from lumiimg.nccl.report import Confidence, Verdict, answer_of
 from lumiimg.report.check import finding_data, print_finding
-from lumiimg.report.console import console
+from lumiimg.report.console import console, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.joblog import ImageOfJob
     from lumiimg.findings import Finding
-    from lumiimg.nccl.report import Cause, Evidence, LogReport, NodeGroup
+    from lumiimg.nccl.report import Cause, Evidence, LogReport, NodeGroup, RankResult
 
 _SENTENCES = {
     Verdict.OFI_CXI: "the traffic went over Slingshot (libfabric, provider cxi)",
@@ -31,7 +31,7 @@ _SENTENCES = {
     Verdict.PLUGIN_MISSING: "the net plugin was not found; the log ends before a network is chosen",
     Verdict.PLUGIN_LOAD_ERROR: "the net plugin could not be loaded",
     Verdict.PLUGIN_INIT_ERROR: "the net plugin was loaded and failed to start",
-    Verdict.INTRA_NODE_ONLY: "one node only: nothing crossed a network",
+    Verdict.INTRA_NODE_ONLY: "nothing crossed a network: each communicator stays on one node",
     Verdict.NONE: "this log does not tell which network was used",
     Verdict.MIXED: "ranks used different networks",
 }
@@ -43,30 +43,96 @@ _SELECTED = {
 _STYLES = {ExitCode.GOOD: "bold green", ExitCode.NO: "bold red"}
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
 _INDENT = "    "
+SCHEMA = 1
+"""Version of the JSON."""
 _CAUSES_SHOWN, _LINES_SHOWN, _GROUPS_SHOWN, _NAMES_SHOWN = 3, 3, 12, 160
 
 
 def headline(report: LogReport) -> str:
     """Return the answer in one line."""
-    text = _SENTENCES[report.verdict]
-    if report.single_node and report.verdict in {Verdict.SOCKET, Verdict.IB}:
-        text = "one node only: nothing crossed a network, whichever was chosen"
-    elif report.answer is ExitCode.UNDECIDED:
-        text = _SELECTED.get(report.verdict, text)
-    return f"{report.verdict.value}: {text} ({_CONFIDENCE[report.confidence]})"
+    failed = "; then a transfer or a collective failed" if report.failed_running else ""
+    if report.nothing_crossed:
+        return f"{report.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}"
+    answer = answer_of(report.verdict, report.provider, report.confidence)
+    sentence = f"{_sentence(report.verdict, answer)}{failed}"
+    return f"{report.verdict.value}: {sentence} ({_CONFIDENCE[report.confidence]})"
 
 
-def to_json(report: LogReport, measured: Sequence[Finding], image: ImageOfJob | None) -> dict[str, Any]:
+def _sentence(verdict: Verdict, answer: ExitCode) -> str:
+    text = _SENTENCES[verdict]
+    return _SELECTED.get(verdict, text) if answer is ExitCode.UNDECIDED else text
+
+
+def to_json(
+    report: LogReport, measured: Sequence[Finding], image: ImageOfJob | None, answer: ExitCode
+) -> dict[str, Any]:
     """Return the report as JSON data (schema 1)."""
-    data: dict[str, Any] = nccl_report.to_json(report)
-    data["findings"] = [finding_data(finding) for finding in measured]
-    data["image"] = image and {
-        "image": image.image,
-        "agreement": image.agreement.value,
-        "sentence": image.sentence,
-        "findings": [finding_data(finding) for finding in image.findings],
+    return {
+        "schema": SCHEMA,
+        "answer": answer.name.lower(),
+        "verdict": report.verdict.value,
+        "confidence": report.confidence.value,
+        "proof": [asdict(e) for e in report.proof],
+        "ranks": {
+            key: {
+                "process": r.process,
+                "verdict": r.verdict.value,
+                "confidence": r.confidence.value,
+                "network": r.network,
+                "provider": r.provider,
+            }
+            for key, r in _keyed(report.ranks)
+        },
+        "nodes": [
+            {
+                "verdict": g.verdict.value,
+                "network": g.network,
+                "provider": g.provider,
+                "cause": g.cause,
+                "confidence": g.confidence.value,
+                "count": len(g.nodes),
+                "names": folded(g.nodes),
+            }
+            for g in report.nodes
+        ],
+        "told": asdict(report.told),
+        "single_node": report.single_node,
+        "failed_running": report.failed_running,
+        "communicators": [
+            {
+                "id": c.id,
+                "ranks": c.ranks,
+                "nodes": c.nodes,
+                "crosses_network": c.crosses_network,
+                "verdict": c.verdict.value,
+            }
+            for c in report.communicators
+        ],
+        "library": report.library and asdict(report.library),
+        "plugin": report.plugin and asdict(report.plugin),
+        "provider": report.provider,
+        **asdict(report.transport),
+        "environment": dict(report.environment),
+        "measurements": [{"name": m.name, **asdict(m)} for m in report.measurements],
+        "causes": [asdict(c) for c in report.causes],
+        "findings": [finding_data(finding) for finding in measured],
+        "image": image
+        and {
+            "image": image.image,
+            "agreement": image.agreement.value,
+            "sentence": image.sentence,
+            "findings": [finding_data(finding) for finding in image.findings],
+        },
     }
-    return data
+
+
+def _keyed(ranks: tuple[RankResult, ...]) -> list[tuple[str, RankResult]]:
+    """Ranks by number; by number and process where several say to be the same (two jobs in one log)."""
+    taken = Counter(r.rank for r in ranks)
+    return [
+        (r.process if r.rank is None else str(r.rank) if taken[r.rank] == 1 else f"{r.rank} {r.process}", r)
+        for r in ranks
+    ]
 
 
 def to_junit_text(report: LogReport, measured: Sequence[Finding]) -> str:
@@ -77,9 +143,10 @@ def to_junit_text(report: LogReport, measured: Sequence[Finding]) -> str:
     proof = tuple(_place(evidence) for evidence in report.proof)
     cases = [Case("network of the job", report.answer, headline(report), (*proof, *causes))]
     for group in report.nodes:
-        proved = report.confidence is Confidence.PROVED
-        answer = report.answer if report.single_node else answer_of(group.verdict, group.provider, proved=proved)
-        cases.append(Case(f"network of {folded(group.nodes)}", answer, _SENTENCES[group.verdict]))
+        answer = answer_of(group.verdict, group.provider, group.confidence)
+        answer = ExitCode.GOOD if report.nothing_crossed else answer
+        verdict = Verdict.INTRA_NODE_ONLY if report.nothing_crossed else group.verdict
+        cases.append(Case(f"network of {folded(group.nodes)}", answer, _sentence(verdict, answer)))
     for finding in measured:
         answer = ExitCode.NO if finding.severity is Severity.PROBLEM else ExitCode.GOOD
         cases.append(Case(f"{finding.id} {finding.where}", answer, finding.summary))
@@ -99,7 +166,7 @@ def print_log(
     # on one node a plugin that is not there is no reason to worry
     limit = len(report.causes) if verbose else 1 if report.single_node else _CAUSES_SHOWN
     for cause in report.causes[:limit]:
-        _print_cause(out, cause)
+        _print_cause(out, cause, "note" if report.answer is ExitCode.GOOD else "why")
     if len(report.causes) > limit:
         out.print(f"\n{len(report.causes) - limit} more with --verbose", style="dim")
     _print_nodes(out, report, verbose=verbose)
@@ -128,16 +195,17 @@ def _known(report: LogReport) -> list[str]:
     return [", ".join(parts) for parts in (first, second) if parts]
 
 
-def _print_cause(out: Console, cause: Cause) -> None:
-    out.print(_wrapped(out, f"why: {one_line(cause.summary)}  [{cause.id}]", "\n"))
+def _print_cause(out: Console, cause: Cause, word: str) -> None:
+    out.print()
+    out.print(wrapped(out, f"{word}: {one_line(cause.summary)}  [{cause.id}]"))
     for evidence in cause.evidence[:_LINES_SHOWN]:
         out.print(f"{_INDENT}{_place(evidence)}", soft_wrap=True)
     for number, reason in enumerate(cause.because, 1):
-        out.print(_wrapped(out, f"{number}. {one_line(reason)}", _INDENT))
+        out.print(wrapped(out, f"{number}. {one_line(reason)}", first=_INDENT, rest=_INDENT + "   "))
     for remedy in cause.remedy:
         # Not wrapped: it is there to be copied.
         out.print(f"{_INDENT}do:  {one_line(remedy)}", soft_wrap=True)
-    out.print(_wrapped(out, f"source: {one_line(cause.source)}", _INDENT), style="dim")
+    out.print(wrapped(out, f"source: {one_line(cause.source)}", first=_INDENT, rest=_INDENT + "  "), style="dim")
 
 
 def _print_nodes(out: Console, report: LogReport, *, verbose: bool) -> None:
@@ -170,23 +238,10 @@ def _of(number: int, total: int | None, noun: str) -> str:
 
 def _print_image(out: Console, image: ImageOfJob) -> None:
     out.print()
-    out.print(_wrapped(out, f"image {one_line(image.image)}: {one_line(image.sentence)}", ""), style="bold")
+    out.print(wrapped(out, f"image {one_line(image.image)}: {one_line(image.sentence)}"), style="bold")
     for finding in image.findings:
         print_finding(out, finding)
 
 
 def _place(evidence: Evidence) -> str:
     return one_line(f"{evidence.file}:{evidence.line}: {evidence.text}")
-
-
-def _wrapped(out: Console, text: str, before: str) -> str:
-    head = before.strip("\n")
-    lines = textwrap.fill(
-        text,
-        min(out.width, 100),
-        initial_indent=head,
-        subsequent_indent=head + "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return before[: len(before) - len(head)] + lines

@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import one_line
-from lumiimg.report.console import console, duration, size
+from lumiimg.report.console import console
+from lumiimg.wording import duration, size
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

@@ -7,14 +7,18 @@ import pickle
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lumiimg.nccl.bandwidth import TABLE_LIMIT, Bandwidth, BandwidthReader
+from lumiimg.nccl.bandwidth import TABLE_LIMIT, BandwidthReader
 from lumiimg.nccl.gate import TABLE_HEADERS
 from tests.tools import examples
+
+if TYPE_CHECKING:
+    from lumiimg.nccl.report import Measurement
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "bandwidth"
 LOGS = sorted(FIXTURES.glob("*.out"))
@@ -55,18 +59,18 @@ BEST = {
 logs = st.sampled_from(LOGS).map(Path.read_bytes)
 
 
-def read(*blocks: bytes, reader: BandwidthReader | None = None, first: int = 0) -> tuple[Bandwidth, ...]:
+def read(*blocks: bytes, reader: BandwidthReader | None = None, first: int = 0) -> tuple[Measurement, ...]:
     """Return the tables of blocks of one file; positions are line numbers from `first` on."""
     reader = reader or BandwidthReader()
     for block in blocks:
         reader.feed("job.out", block, lambda n, start=first: start + n)  # type: ignore[misc]
         first += block.count(b"\n")
-    return reader.tables()
+    return reader.measurements(lambda line: ("job.out", line))
 
 
-def nowhere(tables: tuple[Bandwidth, ...]) -> list[Bandwidth]:
+def nowhere(tables: tuple[Measurement, ...]) -> list[Measurement]:
     """Return the tables without positions."""
-    return [replace(t, position=0, best_position=None, wrong_position=None) for t in tables]
+    return [replace(t, line=0, wrong_line=None) for t in tables]
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda p: p.name)
@@ -77,10 +81,8 @@ def test_every_layout_is_read(log: Path) -> None:
         table.program, table.test, table.ranks, table.nodes, table.best_gb_s, table.best_size,
         table.average_gb_s, table.latency_us, table.wrong,
     ) == BEST[log.name]  # fmt: skip
-    assert any(header in lines[table.position] for header in TABLE_HEADERS)
-    if table.best_position is not None:
-        assert str(table.best_size).encode() in lines[table.best_position]
-    assert (table.wrong_position is None) == (not table.wrong)
+    assert any(header in lines[table.line] for header in TABLE_HEADERS)
+    assert (table.wrong_line is None) == (not table.wrong)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -131,7 +133,7 @@ def test_any_bytes_are_read(parts: list[bytes]) -> None:
     tables = read(*(part + b"\n" for part in parts))
     assert tables == read(b"".join(part + b"\n" for part in parts))
     assert len(tables) <= TABLE_LIMIT
-    assert list(tables) == sorted(tables, key=lambda t: t.position)
+    assert list(tables) == sorted(tables, key=lambda t: t.line)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -139,7 +141,7 @@ def test_any_bytes_are_read(parts: list[bytes]) -> None:
 def test_a_cut_row_never_tells_more_than_the_row(log: bytes, data: st.DataObject) -> None:
     (whole,) = read(log)
     lines = log.splitlines()
-    at = data.draw(st.integers(whole.position + 1, len(lines) - 3))
+    at = data.draw(st.integers(whole.line + 1, len(lines) - 3))
     start = data.draw(st.integers(0, len(lines[at])))
     end = data.draw(st.integers(start, len(lines[at])))
     lines[at] = lines[at][start:end]
@@ -175,7 +177,7 @@ def test_numbers_after_an_osu_table_are_not_its_rows() -> None:
 
 def test_each_data_type_of_osu_is_a_table() -> None:
     log = (FIXTURES / "osu-bw-rocm.out").read_bytes()
-    first, second = read(log + b"# Datatype: MPI_INT.\n# Size      Bandwidth (MB/s)\n4      900.00\n")
+    first, second = read(log + b"# Datatype: MPI_INT.\n# Size      Measurement (MB/s)\n4      900.00\n")
     assert (first.test, second.test, second.best_gb_s) == ("osu_bw", "osu_bw", 0.9)
 
 
@@ -192,7 +194,7 @@ def test_another_file_ends_the_table() -> None:
     reader = BandwidthReader()
     reader.feed("a", b"".join(lines[:16]), lambda n: n)
     reader.feed("b", b"".join(lines[16:]), lambda n: 100 + n)
-    assert [t.best_gb_s for t in reader.tables()] == [None, None]
+    assert [t.best_gb_s for t in reader.measurements(lambda line: ("job.out", line))] == [None, None]
 
 
 def test_the_number_of_tables_and_names_is_bounded() -> None:
@@ -200,7 +202,7 @@ def test_the_number_of_tables_and_names_is_bounded() -> None:
     reader = BandwidthReader()
     for n in range(100):
         read(b"".join(b"%d: " % n + line for line in log.splitlines(keepends=True)), reader=reader, first=n * 100)
-    assert len(reader.tables()) == TABLE_LIMIT
+    assert len(reader.measurements(lambda line: ("job.out", line))) == TABLE_LIMIT
     devices = b"".join(
         b"#  Rank %d Group  0 Pid  1 on n%d device  0 [0000:c1:00] AMD\n" % (n, n) for n in range(20_000)
     )

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lumiimg.nccl import gate, job
 from lumiimg.nccl.reader import LogReader, read_lines
-from lumiimg.nccl.report import to_json
 from lumiimg.nccl.sightings import COMMUNICATOR_LIMIT, VALUE_LIMIT
 from lumiimg.nccl.vocabulary import vocabulary
+from lumiimg.report.log import to_json
 from tests.tools import examples
+
+if TYPE_CHECKING:
+    import pytest
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nccl"
 EXAMPLES = [entry.example.encode() for entry in vocabulary().entries]
@@ -27,7 +32,7 @@ cut_examples = st.sampled_from(EXAMPLES).flatmap(
 @given(st.lists(st.one_of(st.binary(max_size=80), cut_examples), max_size=12))
 def test_any_bytes_give_a_report_that_can_be_written_as_json(lines: list[bytes]) -> None:
     report = read_lines("job.out", lines)
-    document = to_json(report)
+    document = to_json(report, (), None, report.answer)
     assert document.keys() >= KEYS
     assert json.loads(json.dumps(document))["schema"] == 1
     assert all(e.text.isprintable() for e in report.proof)
@@ -49,12 +54,47 @@ def test_a_line_cut_anywhere_never_turns_a_slow_path_into_a_fast_one(data: st.Da
 def test_memory_is_bounded_for_one_process() -> None:
     reader = LogReader()
     for n in range(2000):
-        missing = f"n1:1:2 [0] NCCL INFO NET/Plugin: libx{n}.so.1: cannot open shared object file: No such file\n"
+        missing = f"n1:1:2 [0] NCCL INFO NET/Plugin: libx{n}.so.1: cannot open shared object file: No such file or directory\n"
         reader.feed("j", missing.encode())
         reader.feed("j", b"n1:1:2 [0] NCCL INFO comm 0x%d rank 0 nRanks 8 nNodes 2 localRanks 4\n" % n)
     report = reader.report()
-    assert len(report.causes) <= VALUE_LIMIT
+    assert len(report.causes) == VALUE_LIMIT
     assert len(report.communicators) <= COMMUNICATOR_LIMIT
+
+
+def test_shapes_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "_SHAPES_KEPT", 3)
+    one = gate.Gate(vocabulary())
+    found = [hit[0] for hit in one.select(b"".join(b"%b Using network X\n" % (b"z" * n) for n in range(50)))[1]]
+    assert found == list(range(50))
+    assert len(one._known) <= 3
+    one.select(b"".join(b"q" * n + b"\n" for n in range(50)))
+    assert len(one._boring) <= 3
+
+
+def test_processes_beyond_the_bound_are_read_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "PROCESS_LIMIT", 3)
+    lines = [f"n{n}:{n}:1 [0] NCCL INFO Using network Socket" for n in range(10)]
+    assert len(read_lines("j", lines).ranks) == 4
+
+
+def test_of_more_values_than_are_kept_the_first_stay_whoever_saw_them() -> None:
+    """Which causes are told does not depend on how many processors read the log."""
+    line = b"n1:1:2 [0] NCCL INFO NET/Plugin: libx%d.so.1: cannot open shared object file: No such file or directory\n"
+    parts = [b"".join(line % n for n in range(start, start + 12)) for start in (0, 12)]
+    answers = []
+    for order in ((0, 1), (1, 0)):
+        whole = LogReader()
+        for number in order:
+            share = LogReader()
+            share.begin("j", number)
+            share.feed("j", parts[number])
+            whole.state.absorb(share.state)
+        answers.append(whole.report())
+    alone = LogReader()
+    alone.feed("j", b"".join(parts))
+    assert [c.summary for c in answers[0].causes] == [c.summary for c in answers[1].causes]
+    assert [c.summary for c in answers[0].causes] == [c.summary for c in alone.report().causes]
 
 
 def test_digits_of_other_scripts_are_no_numbers() -> None:

@@ -9,7 +9,9 @@ import json
 import lzma
 import os
 import sys
+import threading
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,8 +36,8 @@ else:
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 SOCKET = b"n1:1:1 [0] NCCL INFO Using network Socket\n"
 JOB = b"".join(job_log(32, 0, sick=frozenset({3})))
 
@@ -171,6 +173,46 @@ def test_two_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pytest.M
     assert read_logs([str(log)], unexpected).report() == alone
 
 
+def test_a_table_across_the_pieces_of_several_processes_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = (FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out").read_bytes()
+    log = tmp_path / "job.out"
+    log.write_bytes(b"progress\n" * 100 + table + b"progress\n" * 100)
+    alone = read_logs([str(log)], unexpected).report()
+    assert alone.measurements[0].best_gb_s == 87.43
+    monkeypatch.setattr(shares, "WORTH_BYTES", 1)
+    monkeypatch.setattr(shares, "PIECE_BYTES", 300)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert read_logs([str(log)], unexpected).report() == alone
+
+
+def test_a_pipe_beside_large_files_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, pipe = tmp_path / "job.out", tmp_path / "pipe"
+    log.write_bytes(SOCKET * 100)
+    os.mkfifo(pipe)
+    monkeypatch.setattr(shares, "WORTH_BYTES", 1)
+    monkeypatch.setattr(shares, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    table = (FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out").read_bytes()
+    writer = threading.Thread(target=pipe.write_bytes, args=(table,))
+    writer.start()
+    report = read_logs([str(log), str(pipe)], unexpected).report()
+    writer.join()
+    assert (report.verdict.value, report.measurements[0].best_gb_s) == ("socket", 87.43)
+
+
+def test_what_a_helping_process_could_not_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = [tmp_path / "a.gz", tmp_path / "b.gz"]
+    for log in logs:
+        log.write_bytes(gzip.compress(SOCKET * 100)[:-4])
+    monkeypatch.setattr(shares, "WORTH_BYTES", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    told: list[str] = []
+    assert read_logs(list(map(str, logs)), told.append).report().verdict.value == "socket"
+    assert [text.partition(":")[0] for text in told] == list(map(str, logs))
+
+
 def test_a_file_that_goes_away_under_several_processes_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +240,69 @@ def test_a_growing_log_is_followed_line_by_line_and_from_the_start_when_it_is_wr
     changes = follow(reader, [str(log)], sleep)
     with pytest.raises(KeyboardInterrupt):
         told.extend(",".join(rank.process for rank in reader.report().ranks) for _ in changes)
-    assert told == ["n1:1", "n1:1,n2:1"]
+    assert told == ["n1:1", "n2:1"]
+    assert reader.report().proof[0].line == 1
+
+
+def test_another_file_under_the_name_is_followed_from_its_start(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_bytes(b"progress\n" * 3 + SOCKET)
+    reader = LogReader()
+
+    def sleep(_: float) -> None:
+        if (tmp_path / "job.out.1").exists():
+            raise KeyboardInterrupt
+        log.rename(tmp_path / "job.out.1")
+        log.write_bytes(b"progress\n" * 9 + SOCKET.replace(b"Socket", b"IB"))
+
+    with pytest.raises(KeyboardInterrupt):
+        list(follow(reader, [str(log)], sleep))
+    report = reader.report()
+    assert (report.verdict.value, report.proof[0].line) == ("ib", 10)
+
+
+def test_the_last_line_counts_though_its_end_was_never_written(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_bytes(SOCKET.rstrip(b"\n"))
+    reader = LogReader()
+
+    def sleep(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(follow(reader, [str(log)], sleep))
+    assert reader.report().verdict.value == "socket"
+
+
+@pytest.mark.parametrize(("data", "fault"), [(gzip.compress(SOCKET), "compressed"), (b"\x7fELF\0\0", "no text")])
+def test_what_does_not_grow_line_by_line_is_not_followed(data: bytes, fault: str, tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_bytes(data)
+    with pytest.raises(BadInputError, match=fault):
+        next(follow(LogReader(), [str(log)]))
+
+
+def test_an_overlong_line_of_a_growing_log_is_one_line(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_bytes(b"x" * (3 * sources.LINE_LIMIT_BYTES) + b"\n" + SOCKET)
+    reader = LogReader()
+    next(follow(reader, [str(log)]))
+    assert reader.report().proof[0].line == 2
+
+
+def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_bytes(SOCKET)
+    assert log_files([str(log), str(tmp_path), str(log), "-", "-"]) == [str(log), "-"]
+
+
+def test_folders_are_searched_to_a_depth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for folder in (tmp_path / "a", tmp_path / "a" / "b"):
+        (folder / "job.out").write_bytes(SOCKET)
+    assert len(log_files([str(tmp_path)])) == 2
+    monkeypatch.setattr(sources, "DEPTH_LIMIT", 1)
+    assert log_files([str(tmp_path)]) == [str(tmp_path / "a" / "job.out")]
 
 
 def test_following_a_file_that_cannot_be_read_ends() -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.nccl.reader import LogReader, read_lines
-from lumiimg.nccl.report import Confidence, Verdict, to_json
+from lumiimg.nccl.report import Confidence, Verdict
+from lumiimg.report.log import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,7 +142,7 @@ def test_a_missing_version_names_the_library_the_version_and_who_needs_it() -> N
 def test_ranks_that_share_a_process_are_all_told() -> None:
     lines = [f"n1:7:{70 + i} [{i}] NCCL INFO comm 0xa{i} rank {i} nRanks 4 nNodes 1 localRanks 4" for i in range(4)]
     report = read_lines("j", [*lines, "n1:7:70 [0] NCCL INFO Using network Socket"])
-    ranks = to_json(report)["ranks"]
+    ranks = to_json(report, (), None, report.answer)["ranks"]
     assert isinstance(ranks, dict)
     assert list(ranks) == ["0", "1", "2", "3"]
     assert report.causes[0].id == "nothing-crosses"

@@ -724,7 +724,11 @@ OUTCOMES: dict[str, Outcome] = {
     "forced": Outcome(_forced, "plugin-missing", lambda f: f.absent_cause),
     "ib": Outcome(_over_ib, "ib", lambda f: f.absent_cause, "proved"),
     "shared-memory": Outcome(
-        _shared_memory_only, "intra-node-only", lambda _: "nothing-decided", "likely", one_node=True
+        _shared_memory_only,
+        "intra-node-only",
+        lambda f: "nothing-crosses" if f.tells_nodes else "nothing-decided",
+        "likely",
+        one_node=True,
     ),
     # Versions before 2.21 print no number of nodes: there nothing tells that the job stays on one.
     "single-node": Outcome(

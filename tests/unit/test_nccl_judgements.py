@@ -1,0 +1,220 @@
+"""Hard cases of the verdict: what looks like the fast path and is not proved, and what looks like trouble and is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.errors import ExitCode
+from lumiimg.nccl.reader import LogReader, read_lines
+
+if TYPE_CHECKING:
+    from lumiimg.nccl.report import LogReport
+
+CXI = ["NET/OFI Selected Provider is cxi", "Using network AWS Libfabric"]
+CHANNEL = "Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/AWS Libfabric/0/GDRDMA"
+LOCAL = "Channel 00/0 : 0[c1000] -> 1[c6000] via P2P/IPC"
+CONNECTED = "Connected all rings, use ring PXN 0 GDR 1"
+DENIED = "NET/OFI Couldn't open a fabric access domain. RC: -38, ERROR: Function not implemented"
+
+
+def comm(address: str, rank: int, ranks: int, nodes: int | None, ident: str = "") -> str:
+    if nodes is None:
+        last = f" commId {ident}" if ident else ""
+        return f"comm {address} rank {rank} nranks {ranks} cudaDev 0 busId c1000{last} - Init COMPLETE"
+    return f"comm {address} rank {rank} nRanks {ranks} nNodes {nodes} localRanks 8 localRank 0 MNNVL 0"
+
+
+WORLD = comm("0xa", 0, 16, 2)
+
+
+def says(host: str, *texts: str, pid: int = 1) -> list[str]:
+    return [f"{host}:{pid}:{pid} [0] NCCL INFO {text}" for text in texts]
+
+
+GOOD = [line for host in ("nid000001", "nid000002") for line in says(host, *CXI, WORLD, CHANNEL, CONNECTED)]
+
+
+def read(*lines: str) -> LogReport:
+    return read_lines("job.out", lines)
+
+
+def answer(report: LogReport) -> tuple[str, str, ExitCode]:
+    return report.verdict.value, report.confidence.value, report.answer
+
+
+def test_a_job_that_used_cxi_is_proved() -> None:
+    assert answer(read(*GOOD)) == ("ofi-cxi", "proved", ExitCode.GOOD)
+
+
+def test_connections_of_a_communicator_on_one_node_prove_nothing_about_the_world_that_only_began() -> None:
+    tensor_parallel = [comm("0xb", 0, 8, 1), LOCAL, CONNECTED]
+    report = read(*says("nid000001", *CXI, *tensor_parallel, WORLD))
+    assert answer(report) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+    assert [cause.id for cause in report.causes] == ["traffic-not-shown"]
+
+
+def test_connected_ranks_of_a_communicator_that_spans_nodes_are_proof_without_channel_lines() -> None:
+    assert answer(read(*says("nid000001", *CXI, WORLD, CONNECTED))) == ("ofi-cxi", "proved", ExitCode.GOOD)
+    assert answer(read(*says("nid000001", *CXI, WORLD))) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [
+        ([], "plugin-init-error"),
+        ([CONNECTED], "ofi-cxi"),
+        ([CONNECTED, DENIED], "plugin-init-error"),
+        ([CONNECTED, DENIED, CONNECTED], "ofi-cxi"),
+    ],
+)
+def test_the_last_of_errors_and_connections_decides(after: list[str], verdict: str) -> None:
+    assert read(*says("n1", *CXI, WORLD, DENIED, *after)).verdict.value == verdict
+
+
+def test_of_several_communicators_one_that_connects_does_not_settle_the_error_of_another() -> None:
+    ranks = [comm("0xa", 0, 16, 2), comm("0xb", 1, 16, 2)]
+    lines = says("nid000001", *CXI, *ranks, CHANNEL, DENIED, CONNECTED)
+    assert read(*lines).verdict.value == "plugin-init-error"
+    assert read(*lines, *says("nid000001", CHANNEL)).verdict.value == "ofi-cxi"
+
+
+@pytest.mark.parametrize("order", [("out", "err"), ("err", "out")])
+def test_an_error_in_another_file_leaves_the_answer_open_in_either_order(order: tuple[str, str]) -> None:
+    texts = {
+        "out": [f"{rank}: {line}" for rank in (0, 1) for line in says(f"nid00000{rank}", *CXI, WORLD, CHANNEL, CONNECTED)],
+        "err": [f"{rank}: libfabric:9:1::cxi:domain:cxip_get_if():154<warn> Failed to open CXI Device, ret: -2" for rank in (0, 1)],
+    }  # fmt: skip
+    reader = LogReader()
+    for name in order:
+        reader.begin(name)
+        reader.feed(name, "".join(f"{line}\n" for line in texts[name]).encode())
+    report = reader.report()
+    assert answer(report) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+    assert "cxi-device" in {cause.id for cause in report.causes}
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        "OSError: libfabric.so.1: cannot open shared object file: No such file or directory",
+        "fi_info: error while loading shared libraries: libcxi.so.1: cannot open shared object file: No such file or directory",
+        "\tlibfabric.so.1 => not found",
+        "INFO 11-20 10:00:00 pynccl: Using network Socket",
+        "libfabric:4242:1::cxi:domain:cxip_get_if():154<warn> login1: Failed to open CXI Device, ret: -2",
+        "MPIDI_OFI: Error: Function not implemented (38) fi_domain",
+    ],
+)
+def test_a_line_of_some_other_program_does_not_outvote_ranks_that_are_connected(stray: str) -> None:
+    assert answer(read(stray, *GOOD)) == ("ofi-cxi", "proved", ExitCode.GOOD)
+
+
+def test_an_error_without_prefix_after_which_nothing_was_connected_counts() -> None:
+    """ROCm 7.2 prints the plugin's warnings without a prefix."""
+    started = [line for line in GOOD if CONNECTED not in line]
+    assert read(*started, DENIED).verdict.value == "plugin-init-error"
+
+
+def test_a_device_that_shows_slingshot_speaks_for_all_ranks_that_name_no_provider() -> None:
+    lines = [
+        *says("nid000001", "Using network AWS Libfabric", CHANNEL),
+        *says("nid000002", "Using network AWS Libfabric"),
+    ]
+    report = read(*lines)
+    assert answer(report) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+    assert {rank.verdict.value for rank in report.ranks} == {"ofi-cxi"}
+
+
+def test_a_node_on_a_network_that_is_not_known_is_not_left_out() -> None:
+    other = ["Using network FooNet", WORLD, "Channel 00/0 : 8[0] -> 0[0] [send] via NET/FooNet/0"]
+    report = read(*says("nid000001", *CXI, WORLD, CHANNEL), *says("nid000002", *other))
+    assert (report.verdict.value, report.answer) == ("mixed", ExitCode.NO)
+    assert {(group.network, group.nodes) for group in report.nodes} == {
+        ("AWS Libfabric", ("nid000001",)),
+        ("FooNet", ("nid000002",)),
+    }
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        "NET/OFI Unable to register memory (type = 2) for device 0. RC: -22, Error: Invalid argument",
+        "NET/OFI Request 0x7f completed with error. RC: 5. Error: Input/output error",
+        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, Timeout(ms)=600000)",
+    ],
+)
+def test_a_transfer_that_fails_on_the_fast_path_is_no_good_answer(failure: str) -> None:
+    report = read(*GOOD, *says("nid000001", failure))
+    assert answer(report) == ("ofi-cxi", "proved", ExitCode.NO)
+
+
+SOCKET, TCP = ["Using network Socket"], ["NET/OFI Selected Provider is tcp", "Using network AWS Libfabric"]
+
+
+@pytest.mark.parametrize("network", [SOCKET, TCP, CXI, ["Using network IB"], [LOCAL]])
+def test_on_one_node_it_does_not_matter_which_network_was_chosen(network: list[str]) -> None:
+    report = read(*says("n1", *network, comm("0xa", 0, 8, 1)))
+    assert report.answer is ExitCode.GOOD
+    assert report.causes[0].id == "nothing-crosses"
+
+
+@pytest.mark.parametrize("failing", ["Error: network OFI not found.", "Failed to initialize any NET plugin"])
+def test_a_network_that_is_asked_for_and_missing_is_a_no_on_one_node_too(failing: str) -> None:
+    assert read(*says("n1", failing, comm("0xa", 0, 8, 1))).answer is ExitCode.NO
+
+
+def test_before_2_21_one_node_is_known_by_all_ranks_of_each_communicator() -> None:
+    world = [line for r in range(4) for line in says("n1", *SOCKET, comm("0xa", r, 4, None, "0xaa"), pid=r + 1)]
+    assert read(*world).answer is ExitCode.GOOD
+    assert read(*world[:-1], *says("n2", comm("0xa", 3, 4, None, "0xaa"))).answer is ExitCode.NO
+    assert read(*world[:-2]).answer is ExitCode.NO
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_communicators_of_one_size_do_not_complete_each_other(named: bool) -> None:
+    """One node of eight: all of its tensor-parallel ranks, and of each data-parallel communicator only one."""
+    lines: list[str] = []
+    for rank in range(8):
+        across = comm(f"0xb{rank}", 0, 8, None, f"0xb{rank}" if named else "")
+        lines += says("n1", *SOCKET, comm("0xa", rank, 8, None, "0xaa" if named else ""), across, pid=rank + 1)
+    assert read(*lines).answer is ExitCode.NO
+
+
+def test_local_channels_on_two_hosts_do_not_make_a_job_of_one_node() -> None:
+    hosts = [says(f"n{n}", comm("0xa", 8 * n, 16, None, "0xaa"), LOCAL) for n in range(2)]
+    assert read(*hosts[0], *hosts[1]).verdict.value == "none"
+
+
+@pytest.mark.parametrize(("second", "told"), [(8, (8, 16)), (0, (8, 16)), (16, (16, 16))])
+def test_a_rank_that_is_started_again_is_counted_once(second: int, told: tuple[int, int]) -> None:
+    runs = [
+        line
+        for run, count in enumerate((8, second))
+        for rank in range(count)
+        for line in says(f"n{rank // 8}", *SOCKET, comm("0xa", rank, 16, None, f"0xa{run}"), pid=1 + 100 * run + rank)
+    ]
+    report = read(*runs)
+    assert (report.told.ranks, report.told.of_ranks) == told
+
+
+def test_a_job_that_was_requeued_is_told_as_several_runs() -> None:
+    first = says("n1", *SOCKET, comm("0xa", 0, 16, 2), pid=5)
+    report = read(*first, *says("n1", *CXI, comm("0xb", 0, 16, 2), CHANNEL, pid=9))
+    assert (report.verdict.value, report.causes[0].id) == ("mixed", "several-runs")
+    side_by_side = read(*first, *says("n2", *CXI, comm("0xb", 8, 16, 2), CHANNEL, pid=9))
+    assert side_by_side.causes[0].id != "several-runs"
+
+
+def test_prose_about_a_channel_is_none() -> None:
+    prose = "look for NET/OFI Selected Provider is cxi and then via NET/AWS Libfabric/0/GDRDMA"
+    assert answer(read(prose)) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+
+
+def test_slurm_tells_how_many_ranks_are_silent() -> None:
+    report = read("SLURM_NTASKS=16", "SLURM_NNODES=2", *says("n1", *SOCKET))
+    assert (report.told.ranks, report.told.of_ranks, report.told.of_nodes) == (1, 16, 2)
+
+
+def test_without_channels_the_device_tells_of_gpudirect_rdma() -> None:
+    assert read(*says("n1", "NET/OFI : GPU Direct RDMA Enabled for HCA 0 'cxi0'")).transport.gdr is True
