@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from lumiimg.engine.engine import execute
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.errors import MissingHereError, one_line
+from lumiimg.nccl.lines import probe_event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 TIMEOUT_S = 120.0
 """Of one probe; a plugin's init that takes longer than this is a finding, not a wait."""
 _ENGINE_FAILED = 255
-_EVENT = re.compile(r"^@probe (\w+)((?: \w+=[^ ]*)*)\s*$")
 _EVENT_LIMIT = 5000
 # Each of these keeps RCCL from saying what it does, or from getting as far as the plugin.
 SILENCING = ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_COMM_ID", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY")
@@ -126,11 +125,10 @@ def read_events(output: str) -> tuple[Event, ...]:
     """Return the probe's own lines among all others."""
     events: list[Event] = []
     for line in output.splitlines():
-        match = _EVENT.match(line)
-        if match is not None and len(events) < _EVENT_LIMIT:
-            pairs = (word.partition("=") for word in match[2].split())
-            values = {key: one_line(unquote(value, errors="replace")) for key, _, value in pairs}
-            events.append(Event(match[1], values))
+        event = probe_event(line)
+        if event is not None and len(events) < _EVENT_LIMIT:
+            topic, values = event
+            events.append(Event(topic, {key: one_line(value) for key, value in values.items()}))
     return tuple(events)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lumiimg.check.answer import FabricPath
     from lumiimg.check.evidence import StaticResult
     from lumiimg.check.probes import Container, ProbeRun
-    from lumiimg.nccl.report import Cause
+    from lumiimg.nccl.report import Cause, LogReport
     from lumiimg.resolve.rccl import Generation
 
 _PLUGIN_FILE = r"/lib[nr]ccl-net[^/]*\.so[^/]*$"
@@ -170,7 +170,7 @@ def _judge_handshake(
     excuse: str | None,
 ) -> None:
     opened = run.first("dlopen")
-    causes = _known_causes(run)
+    causes = _log_of(run).causes
     if run.timed_out or run.first("timeout") is not None:
         during = (run.first("timeout") or {}).get("during", "its run")
         what = f"the plugin did not come back from {during}"
@@ -265,7 +265,7 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
     using = run.first("using")
     if using is not None and using.get("version", "").isdigit():
         result.path = replace(result.path, plugin_api=int(using["version"]))
-    provider = _provider(run)
+    provider = _log_of(run).provider
     result.path = replace(result.path, provider=provider)
     stage = EXIT_STAGES.get(run.exit_code)
     lines = tuple(values["text"] for values in run.all("log") if "text" in values)
@@ -315,16 +315,9 @@ def _listens(run: ProbeRun) -> bool:
     return whole and bool(listens) and all(values.get("rc") == "0" for values in listens)
 
 
-def _provider(run: ProbeRun) -> str | None:
-    """Return libfabric's provider as the plugin's own log names it."""
-    for values in run.all("log"):
-        if match := re.search(r"Selected [Pp]rovider is ([\w;.-]+)", values.get("text", "")):
-            return match[1]
-    return None
-
-
-def _known_causes(run: ProbeRun) -> tuple[Cause, ...]:
-    return read_lines(run.name, run.output.splitlines()).causes
+def _log_of(run: ProbeRun) -> LogReport:
+    """Return what the log reader makes of the plugin's and the library's own lines."""
+    return read_lines(run.name, run.output.splitlines())
 
 
 def _explained(causes: tuple[Cause, ...], *, evidence: Iterable[str], otherwise: str | None = None) -> Details:

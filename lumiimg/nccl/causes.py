@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.nccl.report import FAST, Cause
-from lumiimg.nccl.vocabulary import Occasion, Signature, Weight, vocabulary
+from lumiimg.nccl.vocabulary import Effect, Occasion, Signature, Weight, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -36,12 +36,17 @@ def job_events(processes: Iterable[Process]) -> set[str]:
 
 
 def troubles(process: Process, seen_in_job: set[str], of_job: Collection[str]) -> list[Trouble]:
-    """Return the troubles that the process showed, but for those that it, or the job (`of_job`), takes back."""
+    """Return the troubles that the process showed, but for those that it, or the job (`of_job`), takes back.
+
+    A plugin that was found and could not be loaded was not missing: of two names tried, or in the words of the library.
+    """
     signatures = vocabulary().signatures
     context = seen_in_job if process.shared else process.events.keys()
     shown = {e for e in context if e not in signatures or seen_in_job.issuperset(signatures[e].given)}
     against = shown.union(of_job)
     held = [s for e in shown if (s := signatures.get(e)) is not None and against.isdisjoint(s.unless)]
+    if any(s.effect is Effect.LOAD_ERROR for s in held):
+        held = [s for s in held if s.effect is not Effect.MISSING]
     held.sort(key=lambda signature: signature.order)
     return [Trouble(signature, sighting) for signature in held for sighting in process.saw(signature.id)]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lumiimg.nccl.lines import PROBE
+
 if TYPE_CHECKING:
     from lumiimg.nccl.vocabulary import Entry, Vocabulary
 
 DROPPED = b"0123456789abcdef"
 """What numbers and addresses are written with."""
-PROBE = b"@probe "
-"""A line of lumiimg's own probes; what it quotes is percent-encoded, so its shape tells nothing."""
 TABLE_HEADERS: tuple[bytes, ...] = (
     b"busbw",
     b"# OSU ",
@@ -48,7 +48,8 @@ class Gate:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._all = vocabulary.entries
         self._hints = tuple((shape_of(hint.encode()), entries) for hint, entries in vocabulary.by_hint)
-        self._probe = shape_of(PROBE)
+        # what a line of a probe quotes is percent-encoded, so its shape tells nothing
+        self._probe = shape_of(PROBE.encode())
         self._boring: set[bytes] = set()
         self._known: dict[bytes, tuple[Entry, ...]] = {}
 

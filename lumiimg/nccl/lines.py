@@ -31,7 +31,8 @@ _TAG_LENGTH = 8
 """What is no longer than this, in front of an origin, is a tag and no message."""
 _SHELL_TRACE = re.compile(r"\s{0,8}(?:\d{1,7}: )?\+{1,8} ")
 """A command that the job script echoes (`set -x`): a `grep` for a log line is no log line."""
-_PROBE = "@probe "
+PROBE = "@probe "
+_EVENT = re.compile(r"@probe (\w+)((?: \w+=[^ ]*)*)\s*$")
 
 
 class Message(NamedTuple):
@@ -74,7 +75,7 @@ def _plain(part: bytes) -> str:
     text = part[: 4 * LINE_LIMIT].decode("utf-8", "replace")[:LINE_LIMIT]
     if "\x1b" in text or "[" in text:
         text = _COLOUR.sub("", text)
-    return _quoted_by_probe(text) if text.startswith(_PROBE) else text
+    return _quoted_by_probe(text) if text.startswith(PROBE) else text
 
 
 def evidence_text(text: str, span: tuple[int, int]) -> str:
@@ -86,16 +87,27 @@ def evidence_text(text: str, span: tuple[int, int]) -> str:
     return f"{head}{printable[:EVIDENCE_LIMIT]}{tail}"
 
 
+def probe_event(line: str) -> tuple[str, dict[str, str]] | None:
+    """Return the topic and the values of `@probe <topic> key=value …`, a line of lumiimg's own probes, or None.
+
+    Values are percent-encoded in the line, and decoded here: they may hold anything.
+    """
+    from urllib.parse import unquote  # noqa: PLC0415 - of no use to the log of a job
+
+    found = _EVENT.match(line)
+    if found is None:
+        return None
+    pairs = (word.partition("=") for word in found[2].split())
+    return found[1], {key: unquote(value, errors="replace") for key, _, value in pairs}
+
+
 def _quoted_by_probe(line: str) -> str:
-    """Return what `@probe <topic> key=value …` says, its values being percent-encoded.
+    """Return what a line of a probe says.
 
     A plugin's log line stands for itself, a loader's error follows `dlopen-failed: `, a call's return code reads
     `probe <topic> rc=<n>`.
     """
-    from urllib.parse import unquote  # noqa: PLC0415 - of no use to the log of a job
-
-    topic, *pairs = line[len(_PROBE) :].split()[:64] or [""]
-    values = {key: unquote(value) for key, _, value in (pair.partition("=") for pair in pairs)}
+    topic, values = probe_event(line) or ("", {})
     if topic == "log":
         return values.get("text", "")
     if topic == "dlopen" and values.get("ok") == "0":

@@ -7,7 +7,6 @@ endpoint that cannot be opened overrides any of them on libfabric: the provider 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,10 +30,6 @@ FAILURES = {
 }
 """What a process without a transport failed of; the effect nearest to success names it."""
 _FATAL = frozenset({Effect.NETWORK_ABSENT, Effect.NO_NETWORK})
-
-_SLINGSHOT_HOST = re.compile(r"nid\d{6}\b|x\d{1,5}c\d{1,2}s\d{1,2}b\d{1,2}n\d{1,2}\b")
-"""Host names that HPE Cray EX gives its nodes; a hint, never a proof."""
-_CXI_DEVICE = re.compile(r"cxi\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +217,9 @@ def _crossed(process: Process) -> bool:
 def _cxi_hint(process: Process) -> Sighting | None:
     """Return what speaks for Slingshot where no provider is named: a cxi device, or RDMA on a Slingshot host."""
     for sighting in process.saw("gdr-device"):
-        if _CXI_DEVICE.match(sighting.value("device")):
+        if vocabulary().slingshot_device.match(sighting.value("device")):
             return sighting
-    if _SLINGSHOT_HOST.match(process.name):
+    if vocabulary().slingshot_host.match(process.name):
         return next((s for s in process.saw("channel") if s.value("gdr")), None)
     return None
 

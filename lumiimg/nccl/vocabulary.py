@@ -150,6 +150,9 @@ class Vocabulary:
     """Name of a network in lower case -> `ofi`, `socket`, `ib`."""
     providers: Mapping[str, Verdict]
     advice: tuple[Advice, ...]
+    slingshot_host: re.Pattern[str]
+    """Names of nodes that hint at Slingshot."""
+    slingshot_device: re.Pattern[str]
     noise: tuple[str, ...]
     return_codes: Mapping[int, ReturnCode]
     """By value, negative."""
@@ -178,6 +181,8 @@ def vocabulary() -> Vocabulary:
         networks={name.lower(): family for family, names in data["networks"].items() for name in names},
         providers={name: Verdict(verdict) for name, verdict in data["providers"].items()},
         advice=tuple(_advice(table) for table in data["advice"]),
+        slingshot_host=re.compile(data["slingshot"]["host"]),
+        slingshot_device=re.compile(data["slingshot"]["device"]),
         noise=tuple(data["noise"]["examples"]),
         return_codes={table["value"]: ReturnCode(**table) for table in data.get("rc", ())},
     )

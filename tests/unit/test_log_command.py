@@ -216,11 +216,34 @@ def test_the_image_beside_the_log_names_the_library(tmp_path: Path, capsys: Capt
     assert data["image"]["agreement"] == "unknown"
 
 
-def test_variables_of_the_job_are_those_of_the_model(tmp_path: Path, capsys: Capture) -> None:
+@pytest.mark.parametrize(
+    ("log", "glibc", "agreement"),
+    [
+        (SOCKET, 35, "explained"),
+        (SOCKET, 39, "no-obstacle"),
+        (CXI, 35, "contradicted"),
+        (CXI, 39, "agreed"),
+        (CXI[: CXI.index(b"n1:7:7 [0] NCCL INFO Channel")], 35, "explained"),
+        (SOCKET.replace(b"2.20.5", b"2.22.3"), 39, "other-image"),
+        (b"hello\n", 35, "unknown"),
+    ],
+)
+def test_log_and_image_are_held_against_each_other(
+    log: bytes, glibc: int, agreement: str, tmp_path: Path, capsys: Capture
+) -> None:
+    image = fabric_builder.image(tmp_path / "image", glibc=glibc)
+    with open_image(fabric_builder.host(tmp_path / "host")) as host:
+        write_snapshot(scan_host({}, root=host.root), tmp_path / "host.json")
+    _, data, _ = ask(tmp_path, capsys, log, "--image", str(image), "--host", str(tmp_path / "host.json"))
+    assert data["image"]["agreement"] == agreement
+
+
+@pytest.mark.parametrize(("name", "value"), [("NCCL_NET", "Socket"), ("NCCL_NET_PLUGIN", "none-such")])
+def test_variables_of_the_job_are_those_of_the_model(name: str, value: str, tmp_path: Path, capsys: Capture) -> None:
     image = fabric_builder.image(tmp_path / "image")
-    set_by_job = b"n1:7:7 [0] NCCL INFO NCCL_NET_PLUGIN set by environment to none-such\n"
+    set_by_job = f"n1:7:7 [0] NCCL INFO {name} set by environment to {value}\n".encode()
     _, data, _ = ask(tmp_path, capsys, set_by_job + SOCKET, "--image", str(image))
-    assert any("none-such" in f["summary"] for f in data["image"]["findings"])
+    assert f"{name}={value}" in json.dumps(data["image"]["findings"])
 
 
 def test_the_list_of_what_is_known(capsys: Capture) -> None:
