@@ -243,7 +243,7 @@ def test_variables_of_the_job_are_those_of_the_model(name: str, value: str, tmp_
     image = fabric_builder.image(tmp_path / "image")
     set_by_job = f"n1:7:7 [0] NCCL INFO {name} set by environment to {value}\n".encode()
     _, data, _ = ask(tmp_path, capsys, set_by_job + SOCKET, "--image", str(image))
-    assert f"{name}={value}" in json.dumps(data["image"]["findings"])
+    assert value in json.dumps(data["image"]["findings"])
 
 
 def test_the_list_of_what_is_known(capsys: Capture) -> None:
