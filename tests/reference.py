@@ -83,7 +83,7 @@ def catalogue() -> Iterator[str]:
     for name in shipped.layer_names():
         layer = shipped.entry(name)
         kind = "base" if layer.is_base else "layer"
-        requires, conflicts = ", ".join(layer.requires), ", ".join(layer.conflicts)
+        requires, conflicts = ", ".join(map(str, layer.requires)), ", ".join(layer.conflicts)
         yield f"| {name} | {kind} | {layer.status} | {cell(layer.summary)} | {requires} | {conflicts} |"
 
 

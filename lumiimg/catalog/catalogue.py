@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.layers import NAME, Layer, read_layer
+from lumiimg.catalog.layers import NAME, Layer, read_layer, variant_names
 from lumiimg.catalog.recipes import Recipe, read_recipe
 from lumiimg.catalog.table import CatalogError
 from lumiimg.errors import BadInputError
@@ -36,8 +36,14 @@ class Catalogue:
     recipe_folders: tuple[Path, ...]
 
     def layer_names(self) -> list[str]:
-        """Return the names of all folders that hold a layer.toml, without reading them."""
-        return sorted({file.parent.name for folder in self.layer_folders for file in folder.glob("*/layer.toml")})
+        """Return the names of all bases and layers; of a family of bases those of its members."""
+        names = {file.parent.name for folder in self.layer_folders for file in folder.glob("*/layer.toml")}
+        families = self._families()
+        return sorted((names - {folder.name for folder in families.values()}) | families.keys())
+
+    def base_names(self) -> list[str]:
+        """Return the names of all bases that can be read."""
+        return self._names_of_kind(is_base=True)
 
     def recipe_names(self) -> list[str]:
         """Return the names of all recipes, without reading them."""
@@ -52,7 +58,18 @@ class Catalogue:
             # Only names that a listing of the folder has: no path, no `..`.
             if any(path.name == name for path in folder.glob("*") if (path / "layer.toml").exists()):
                 return read_layer(folder / name)
+        if (family := self._families().get(name)) is not None:
+            return read_layer(family).member(name)
         raise UnknownNameError("base or layer", name, self.layer_names())
+
+    def _families(self) -> dict[str, Path]:
+        """Return the folder of the family by the name of each of its members; the nearest folder wins."""
+        found: dict[str, Path] = {}
+        for folder in self.layer_folders:
+            for file in sorted(folder.glob("*/layer.toml")):
+                for name in variant_names(file):
+                    found.setdefault(name, file.parent)
+        return found
 
     def base(self, name: str) -> Layer:
         """Read a base by its name. Raises as `entry` does, and BadInputError if the name is a layer's."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.table import Table, read_limited, read_toml
+from lumiimg.catalog.needs import read_needs
+from lumiimg.catalog.table import CatalogError, Table, read_limited, read_toml
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
     from pathlib import Path
+
+    from lumiimg.catalog.needs import Need
 
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
@@ -19,6 +22,8 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 SCRIPT_LIMIT_BYTES = 256 * 1024
+RULES = ("glibc-gate", "driver-window", "plugin-abi", "fabric", "torch", "layers")
+"""Of compatibility, by which a refusal is named (docs/architecture.md)."""
 AGENTS = ("debootstrap", "docker")
 # What bash, the engine and this writer use themselves.
 RESERVED = frozenset({"PATH", "HOME", "IFS", "MAKEFLAGS", "LAYER_FILES", "LD_LIBRARY_PATH", "LD_PRELOAD", "BASH_ENV"})
@@ -64,6 +69,47 @@ class Bootstrap:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """A member of a family of bases: the same in all but its image and versions."""
+
+    name: str
+    summary: str
+    status: str
+    has: Mapping[str, str]
+    bootstrap: Bootstrap
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One version of what a layer puts in, with what only this version needs and has."""
+
+    version: str
+    requires: tuple[Need, ...]
+    has: Mapping[str, str]
+    arguments: Mapping[str, str]
+    """Values of the layer's arguments that belong to it."""
+    wheels: tuple[str, ...]
+    """Python distributions, each pinned: `torch==2.9.1+rocm6.4`."""
+    indexes: tuple[str, ...]
+    """Where they are looked for, each project in the first that has it."""
+    status: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTrouble:
+    """A combination that is known to give trouble."""
+
+    given: tuple[Need, ...]
+    """All of these must hold of the stack."""
+    refused: bool
+    """Whether it cannot work at all."""
+    rule: str
+    because: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """A base (it has bootstraps) or a layer (it has none)."""
 
@@ -73,15 +119,22 @@ class Layer:
     status: str
     source: str
     date: dt.date
-    requires: tuple[str, ...] = ()
+    requires: tuple[Need, ...] = ()
     provides: tuple[str, ...] = ()
+    has: Mapping[str, str] = field(default_factory=dict)
+    """Versions of components that it brings, by component; `{NAME}` stands for an argument."""
     conflicts: tuple[str, ...] = ()
+    releases: tuple[Release, ...] = ()
+    """The one to prefer first; empty where there is only the one that the arguments name."""
+    troubles: tuple[KnownTrouble, ...] = ()
     files: tuple[str, ...] = ()
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     set_environment: Mapping[str, str] = field(default_factory=dict)
     prepend_environment: Mapping[str, str] = field(default_factory=dict)
     bootstraps: tuple[Bootstrap, ...] = ()
+    variants: tuple[Variant, ...] = ()
+    """Of a family of bases: its members, which have names of their own."""
     include: tuple[str, ...] = ()
     """Of a base: packages that debootstrap brings along, and that post.sh has as INCLUDE."""
     post: str = ""
@@ -89,8 +142,21 @@ class Layer:
 
     @property
     def is_base(self) -> bool:
-        """Whether an image can start from it."""
-        return bool(self.bootstraps)
+        """Whether an image can start from it, or from a member of its family."""
+        return bool(self.bootstraps or self.variants)
+
+    def member(self, name: str) -> Layer:
+        """Return the base that is the member `name` of this family. Raises KeyError if there is none."""
+        found = {variant.name: variant for variant in self.variants}[name]
+        return replace(
+            self,
+            name=name,
+            summary=found.summary,
+            status=found.status,
+            has={**self.has, **found.has},
+            bootstraps=(found.bootstrap,),
+            variants=(),
+        )
 
 
 def read_layer(folder: Path) -> Layer:
@@ -118,8 +184,11 @@ def read_layer(folder: Path) -> Layer:
         status=table.choice("status", ("proved", "unproved")),
         source=table.string("source"),
         date=table.date("date"),
-        requires=table.strings("requires"),
+        requires=read_needs(table, "requires"),
         provides=table.strings("provides"),
+        has=_has(table, arguments),
+        releases=tuple(_release(entry, arguments) for entry in table.tables("release")),
+        troubles=tuple(_trouble(entry) for entry in table.tables("trouble")),
         conflicts=table.strings("conflicts"),
         files=files,
         arguments=arguments,
@@ -127,19 +196,67 @@ def read_layer(folder: Path) -> Layer:
         set_environment=_environment(environment.table("set"), arguments),
         prepend_environment=_environment(environment.table("prepend"), arguments),
         bootstraps=tuple(_bootstrap(entry) for entry in table.tables("bootstrap")) if kind == "base" else (),
+        variants=tuple(_variant(entry) for entry in table.tables("variant")) if kind == "base" else (),
         include=table.strings("include") if kind == "base" else (),
         post=_script(folder / "post.sh", table, required=True) or "",
         test=_script(folder / "test.sh", table, required=False),
     )
-    if kind == "base" and not layer.bootstraps:
-        table.faults.append("a base needs at least one [[bootstrap]]")
+    if kind == "base" and bool(layer.bootstraps) == bool(layer.variants):
+        table.faults.append("a base needs [[bootstrap]], or, as a family of bases, [[variant]]")
     table.finish()
     return layer
+
+
+def variant_names(path: Path) -> list[str]:
+    """Return the names of the members, where a layer.toml is that of a family; nothing where it cannot be read."""
+    try:
+        if b"[[variant]]" not in read_limited(path, SCRIPT_LIMIT_BYTES):
+            return []
+        variants = read_toml(path).get("variant", [])
+    except (CatalogError, OSError):
+        return []  # who asks for it by name is told
+    return [name for entry in variants if isinstance(entry, dict) and isinstance(name := entry.get("name"), str)]
 
 
 def expand(template: str, arguments: Mapping[str, str]) -> str:
     """Replace `{NAME}` by the argument's value."""
     return _PLACEHOLDER.sub(lambda match: arguments[match[1]], template)
+
+
+def _has(table: Table, arguments: Mapping[str, Argument]) -> dict[str, str]:
+    versions = table.table("has")
+    values = versions.string_values()
+    for component, version in values.items():
+        _check_placeholders(versions, component, version, arguments)
+    return values
+
+
+def _release(entry: Table, arguments: Mapping[str, Argument]) -> Release:
+    values = entry.table("arguments")
+    release = Release(
+        version=entry.string("version"),
+        requires=read_needs(entry, "requires"),
+        has=_has(entry, arguments),
+        arguments=values.string_values(),
+        wheels=entry.strings("wheels"),
+        indexes=entry.strings("indexes"),
+        status=entry.choice("status", ("proved", "unproved")),
+        source=entry.string("source"),
+    )
+    for name in release.arguments:
+        if name not in arguments:
+            values.fault(name, f"is no argument of this layer; known: {', '.join(arguments) or 'none'}")
+    return release
+
+
+def _trouble(entry: Table) -> KnownTrouble:
+    return KnownTrouble(
+        given=read_needs(entry, "given"),
+        refused=entry.choice("outcome", ("refused", "warning")) == "refused",
+        rule=entry.choice("rule", RULES),
+        because=entry.string("because"),
+        source=entry.string("source"),
+    )
 
 
 def _argument(name: str, table: Table, parent: Table) -> Argument:
@@ -197,6 +314,19 @@ def _bootstrap(table: Table) -> Bootstrap:
         origin=table.string("from"),
         mirror=table.optional_string("mirror"),
     )
+
+
+def _variant(entry: Table) -> Variant:
+    variant = Variant(
+        name=entry.string("name"),
+        summary=entry.string("summary"),
+        status=entry.choice("status", ("proved", "unproved")),
+        has=entry.table("has").string_values(),
+        bootstrap=_bootstrap(entry),
+    )
+    if not NAME.fullmatch(variant.name):
+        entry.fault("name", f"is {variant.name!r}; lower-case letters, digits, dots, dashes are needed")
+    return variant
 
 
 def _script(path: Path, table: Table, *, required: bool) -> str | None:

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.specifiers import SpecifierSet
+
 from lumiimg.catalog.catalogue import UnknownNameError, user_folder
 from lumiimg.catalog.layers import NAME
+from lumiimg.catalog.needs import Need, read_needs
 from lumiimg.catalog.table import Table, read_toml
 
 if TYPE_CHECKING:
@@ -45,11 +48,45 @@ class SiteBandwidth:
 
 
 @dataclass(frozen=True, slots=True)
+class SiteDriver:
+    """The GPU driver of the nodes, and the user space that it serves."""
+
+    name: str
+    """`amdgpu 6.3.60300`."""
+    rocm: Need
+    """The releases of ROCm that run on it."""
+    doubtful: Need | None
+    """Of these, the releases that are known to give trouble."""
+    trouble: str
+    """Which; empty where there are none."""
+    source: str
+    date: dt.date
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFabric:
+    """The host's side of the fast network."""
+
+    slingshot: str
+    """Release of the Slingshot host software."""
+    libfabric: str
+    glibc: str
+    """The newest version of the C library that the host's libfabric and libcxi ask for."""
+    source: str
+    date: dt.date
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """One machine."""
 
     name: str
     title: str
+    arch: str | None
+    """Of its GPUs, as compilers name it: `gfx90a`; None where it is not AMD's."""
+    driver: SiteDriver | None
+    """None where the project does not know it."""
+    fabric: SiteFabric | None
     binds: tuple[SiteBind, ...]
     bandwidths: tuple[SiteBandwidth, ...]
     source: str
@@ -62,6 +99,9 @@ def read_site(path: Path) -> Site:
     site = Site(
         name=path.stem,
         title=table.string("title"),
+        arch=table.optional_string("arch"),
+        driver=_driver(table.table("driver")) if "driver" in table.keys() else None,  # noqa: SIM118 - no mapping
+        fabric=_fabric(table.table("fabric")) if "fabric" in table.keys() else None,  # noqa: SIM118
         binds=tuple(_bind(entry) for entry in table.tables("bind")),
         bandwidths=tuple(_bandwidth(entry) for entry in table.tables("bandwidth")),
         source=table.string("source"),
@@ -69,6 +109,28 @@ def read_site(path: Path) -> Site:
     )
     table.finish()
     return site
+
+
+def _driver(entry: Table) -> SiteDriver:
+    (rocm, *_), doubtful = read_needs(entry, "rocm") or (Need("rocm", SpecifierSet()),), read_needs(entry, "doubtful")
+    return SiteDriver(
+        name=entry.string("name"),
+        rocm=rocm,
+        doubtful=doubtful[0] if doubtful else None,
+        trouble=entry.string("trouble") if doubtful else "",
+        source=entry.string("source"),
+        date=entry.date("date"),
+    )
+
+
+def _fabric(entry: Table) -> SiteFabric:
+    return SiteFabric(
+        slingshot=entry.string("slingshot"),
+        libfabric=entry.string("libfabric"),
+        glibc=entry.string("glibc"),
+        source=entry.string("source"),
+        date=entry.date("date"),
+    )
 
 
 def _bind(entry: Table) -> SiteBind:

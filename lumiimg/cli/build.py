@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json, add_layers
+from lumiimg.cli.options import add_json, add_layers, add_site
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         default=[],
         help="fetch from TO instead: debian=URL, docker.io=HOST, https://github.com=URL (may be repeated)",
     )
+    add_site(what)  # type: ignore[arg-type]
     add_layers(what)  # type: ignore[arg-type]  # a group takes options as a parser does
     how = parser.add_argument_group("how")
     how.add_argument("-o", "--output", metavar="FILE", type=Path, help="the image to write (default: <recipe>.sif)")
@@ -81,6 +82,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Plan, and build unless asked not to."""
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
+    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
     from lumiimg.definition.writer import write_chain, write_flat  # noqa: PLC0415
     from lumiimg.report import build as report  # noqa: PLC0415
     from lumiimg.resolve.lock import resolve  # noqa: PLC0415
@@ -89,7 +91,9 @@ def execute(arguments: argparse.Namespace) -> int:
     settings = read_settings(os.environ)
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = _request(arguments, catalogue)
-    lock = resolve(request, catalogue, parse_mirrors(settings.mirrors, arguments.mirror), os.environ.get("PATH"))
+    site = find_site(arguments.site, os.environ) if arguments.site else None
+    mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
+    lock = resolve(request, catalogue, mirrors, os.environ.get("PATH"), site)
     chain = write_chain(lock)
     if arguments.dry_run:
         report.print_plan(lock, chain, as_json=arguments.json)
@@ -136,6 +140,7 @@ def _build(
 
 def _request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request:
     from lumiimg.resolve.lock import Request  # noqa: PLC0415
+    from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
 
     recipe = catalogue.recipe(arguments.recipe) if arguments.recipe else None
     base = arguments.base or (recipe.base if recipe else None)
@@ -156,7 +161,8 @@ def _request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request:
         if not (name and equals and location):
             raise BadInputError(f"--source {word!r} is not NAME=FILE or NAME=URL")
         sources[name] = location
-    return Request(base, (*(recipe.add if recipe else ()), *arguments.add), values, sources)
+    fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
+    return Request(base, (*(recipe.add if recipe else ()), *arguments.add), values, fabric, sources)
 
 
 def _check_output(output: Path, *, force: bool) -> None:

@@ -45,6 +45,19 @@ def add_host(parser: argparse.ArgumentParser, *, required: bool = False) -> None
     )
 
 
+def add_site(parser: argparse.ArgumentParser) -> None:
+    """Add --site and --fabric: the machine that an image is for."""
+    parser.add_argument(
+        "--site", metavar="NAME", help="the machine: its driver and fabric decide what fits (lumi, or a file)"
+    )
+    parser.add_argument(
+        "--fabric",
+        choices=("auto", "host", "bundled", "none"),
+        default="auto",
+        help="libfabric and libcxi of the host, or of its own in the image; auto: as the base allows",
+    )
+
+
 def add_container(parser: argparse.ArgumentParser) -> None:
     """Add what tells how a container would be started: --host, --bind, --env."""
     add_host(parser)

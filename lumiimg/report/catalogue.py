@@ -58,7 +58,7 @@ def print_entry(layer: Layer, *, as_json: bool) -> None:
     print(f"  from      {one_line(str(layer.folder))}")
     print(f"  source    {one_line(layer.source)} ({layer.date})")
     for title, values in (
-        ("requires", layer.requires),
+        ("requires", list(map(str, layer.requires))),
         ("provides", layer.provides),
         ("conflicts", layer.conflicts),
         ("bootstrap", [f"{entry.agent} {entry.origin}" for entry in layer.bootstraps]),
@@ -86,7 +86,8 @@ def _entry_data(layer: Layer) -> dict[str, Any]:
         "source": layer.source,
         "date": layer.date.isoformat(),
         "folder": str(layer.folder),
-        "requires": list(layer.requires),
+        "requires": list(map(str, layer.requires)),
+        "has": dict(layer.has),
         "provides": list(layer.provides),
         "conflicts": list(layer.conflicts),
         "arguments": {a.name: {"default": a.default, "help": a.help} for a in layer.arguments.values()},

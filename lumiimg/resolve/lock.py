@@ -8,16 +8,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.layers import Layer, Source, expand
+from lumiimg.catalog.layers import expand
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
 from lumiimg.resolve.mirrors import refuse_password
+from lumiimg.resolve.plan import Asked, Planner, command_of, name_of
+from lumiimg.resolve.rules import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.layers import Layer, Release, Source
+    from lumiimg.catalog.sites import Site
     from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.plan import Plan
+    from lumiimg.resolve.rules import Fabric, RuleResult
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES = 1024 * 1024
@@ -35,6 +41,8 @@ class Request:
     add: tuple[str, ...] = ()
     arguments: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Value by (layer, argument)."""
+    fabric: Fabric | None = None
+    """None: what fits the site."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """FILE or URL, with or without `#sha256=...`, by the source's name."""
 
@@ -85,6 +93,8 @@ class Lock:
     bootstrap: LockedBootstrap
     base: LockedLayer
     layers: tuple[LockedLayer, ...]
+    rules: tuple[RuleResult, ...] = ()
+    """What the compatibility rules said."""
 
     @property
     def stack(self) -> tuple[LockedLayer, ...]:
@@ -92,45 +102,54 @@ class Lock:
         return (self.base, *self.layers)
 
 
-def resolve(request: Request, catalogue: Catalogue, mirrors: Mirrors, path: str | None) -> Lock:
+def resolve(
+    request: Request, catalogue: Catalogue, mirrors: Mirrors, path: str | None, site: Site | None = None
+) -> Lock:
     """Settle a request. `path` is the PATH in which bootstrap programs are looked for.
 
-    Raises BadInputError for a wrong name, argument or source, RefusedError for layers that do not go together,
-    MissingHereError if the base cannot be had on this machine.
+    Raises BadInputError for a wrong name, argument or source, RefusedError for what the rules refuse, MissingHereError
+    if the base cannot be had on this machine.
     """
-    base = catalogue.base(request.base)
-    layers = [catalogue.layer(name) for name in request.add]
-    _check_combination(base, layers)
-    stack = [base, *layers]
-    _check_used(request, stack)
+    _check_twice(request)
+    plan = Planner(catalogue, site).plan(_asked(request, catalogue))
+    if plan.stack is None or plan.refused:
+        raise refusal_of(plan)
+    layers = [chosen.layer for chosen in plan.stack.layers]
+    _check_used(request, [plan.base, *layers])
+    releases = {chosen.layer.name: chosen.release for chosen in plan.stack.layers}
     locked = [
         LockedLayer(layer, arguments, tuple(_lock_source(s, arguments, request, mirrors) for s in layer.sources))
-        for layer in stack
-        for arguments in [_arguments(layer, request)]
+        for layer in (plan.base, *layers)
+        for arguments in [_arguments(layer, releases.get(layer.name), request)]
     ]
-    return Lock(choose_bootstrap(base, mirrors, path), locked[0], tuple(locked[1:]))
+    return Lock(choose_bootstrap(plan.base, mirrors, path), locked[0], tuple(locked[1:]), plan.rules)
 
 
-def _check_combination(base: Layer, layers: Sequence[Layer]) -> None:
-    names = [layer.name for layer in layers]
+def refusal_of(plan: Plan) -> RefusedError:
+    """Return what stands against a plan as an error: the rule, both numbers, and the nearest request that works."""
+    against = next(rule for rule in plan.rules if rule.outcome is Outcome.REFUSED)
+    nearest = f"the nearest that works: lumiimg build {command_of(plan.nearest)}" if plan.nearest else None
+    return RefusedError(
+        f"{against.because} (rule {against.id}: needs {against.need}, has {against.have})",
+        hint=nearest or "`lumiimg explain` with the same words tells more",
+    )
+
+
+def _check_twice(request: Request) -> None:
+    names = [name_of(text) for text in request.add]
     for name in names:
         if names.count(name) > 1:
             raise BadInputError(f"layer {name!r} is asked for twice")
-    provided = dict.fromkeys((base.name, *base.provides), base.name)
-    for index, layer in enumerate(layers):
-        for other in layers:
-            if other.name in layer.conflicts:
-                raise RefusedError(
-                    f"{layer.name} and {other.name} cannot be in one image (rule: conflicts, {layer.folder.name})",
-                    hint=f"leave one of them out: --add {layer.name}",
-                )
-        for need in layer.requires:
-            if need in provided:
-                continue
-            later = [other.name for other in layers[index + 1 :] if need in (other.name, *other.provides)]
-            where = f"put {later[0]} before {layer.name}" if later else f"{base.name} provides: {', '.join(provided)}"
-            raise RefusedError(f"{layer.name} requires {need!r}, which nothing below it provides", hint=where)
-        provided.update(dict.fromkeys((layer.name, *layer.provides), layer.name))
+
+
+def _asked(request: Request, catalogue: Catalogue) -> Asked:
+    """Return the request as the planner takes it: an argument VERSION is a release that is wished for."""
+    add = []
+    for text in request.add:
+        version = request.arguments.get((text, "VERSION"))
+        has_releases = version is not None and catalogue.layer(text).releases
+        add.append(f"{text}=={version}" if has_releases else text)
+    return Asked(request.base, tuple(add), request.fabric)
 
 
 def _check_used(request: Request, stack: Sequence[Layer]) -> None:
@@ -151,10 +170,12 @@ def _check_used(request: Request, stack: Sequence[Layer]) -> None:
             )
 
 
-def _arguments(layer: Layer, request: Request) -> dict[str, str]:
+def _arguments(layer: Layer, release: Release | None, request: Request) -> dict[str, str]:
     values = {}
+    of_release = {"VERSION": release.version, **release.arguments} if release else {}
     for argument in layer.arguments.values():
-        value = request.arguments.get((layer.name, argument.name), argument.default)
+        default = of_release.get(argument.name, argument.default)
+        value = request.arguments.get((layer.name, argument.name), default)
         if argument.pattern is not None and not argument.pattern.fullmatch(value):
             raise BadInputError(
                 f"{layer.name}.{argument.name}={value[:80]!r} does not match {argument.pattern.pattern}",

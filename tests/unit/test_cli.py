@@ -44,7 +44,8 @@ def loaded_after(*argv: str) -> set[str]:
 def test_what_starts_often_imports_nothing_heavy(argv: list[str]) -> None:
     loaded = loaded_after(*argv)
     assert "lumiimg.cli.main" in loaded
-    assert not loaded & set(HEAVY)
+    # the versions of a catalogue are compared by packaging
+    assert not loaded & (set(HEAVY) - ({"packaging"} if "--recipe" in argv else set()))
 
 
 def test_help_imports_no_room_at_all() -> None:

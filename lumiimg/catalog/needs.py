@@ -1,0 +1,54 @@
+"""What a layer asks of the stack below it: a component, with or without versions: `rccl`, `torch>=2.7,<2.10`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+    from lumiimg.catalog.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One component, by the name that bases and layers give it."""
+
+    component: str
+    versions: SpecifierSet
+
+    def __str__(self) -> str:
+        # the lower bound first, as people write it
+        parts = sorted(map(str, self.versions), key=lambda part: (part.startswith("<"), part))
+        return f"{self.component}{','.join(parts)}"
+
+    def holds_for(self, version: str | None) -> bool | None:
+        """Return whether a version will do; None where one is asked for and the component's is not known."""
+        if not self.versions:
+            return True
+        if version is None:
+            return None
+        try:
+            return self.versions.contains(Version(version), prereleases=True)
+        except InvalidVersion:
+            return None
+
+
+def read_needs(table: Table, key: str) -> tuple[Need, ...]:
+    """Return the array of needs under `key`; one that cannot be read is a fault of the table."""
+    needs = []
+    for text in table.strings(key):
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            table.fault(key, f"holds {text!r}: a component, with or without versions, is needed: 'torch>=2.7,<2.10'")
+            continue
+        if requirement.extras or requirement.url or requirement.marker:
+            table.fault(key, f"holds {text!r}: only a component and versions can stand here")
+            continue
+        needs.append(Need(requirement.name, requirement.specifier))
+    return tuple(needs)

@@ -1,0 +1,270 @@
+"""A request against the rules: the stack that answers it, or what stands against it and the nearest that works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+from lumiimg.catalog.table import CatalogError
+from lumiimg.errors import BadInputError
+from lumiimg.resolve import rules
+from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
+from lumiimg.resolve.stack import Offer, Search, Stack, Wish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.sites import Site
+
+PLUGIN = "aws-ofi-nccl"
+"""Put in where a site's fabric is used and nobody asked for another: RCCL of every release takes it."""
+PLUGIN_COMPONENT = "net-plugin"
+_OF_FABRIC = {Fabric.HOST: "fabric-host", Fabric.BUNDLED: "fabric-bundled"}
+_PREFERRED = {"net-plugin": PLUGIN, "libfabric": "fabric-bundled"}
+"""Component -> the layer to bring in, where several could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be judged."""
+
+    base: str
+    add: tuple[str, ...] = ()
+    """Layers, with versions where the user names them: `vllm==0.10.1`."""
+    fabric: Fabric | None = None
+    """None: what fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The answer."""
+
+    asked: Asked
+    base: Layer
+    stack: Stack | None
+    """None where it is refused."""
+    fabric: Fabric
+    rules: tuple[RuleResult, ...]
+    nearest: Asked | None = None
+    changes: tuple[tuple[str, str], ...] = field(default=())
+    """What would come out if something were otherwise: what, and the answer in short."""
+
+    @property
+    def refused(self) -> bool:
+        return self.stack is None or any(rule.outcome is Outcome.REFUSED for rule in self.rules)
+
+    @property
+    def plugin(self) -> str | None:
+        """The layer, or the base, that brings the net plugin."""
+        offer = self.stack.offers.get(PLUGIN_COMPONENT) if self.stack else None
+        return offer.by if offer else None
+
+    @property
+    def torch(self) -> str | None:
+        return self.stack.version("torch") if self.stack else None
+
+
+class Planner:
+    """Judges requests against one catalogue and one site; reads each entry of the catalogue once."""
+
+    def __init__(self, catalogue: Catalogue, site: Site | None) -> None:
+        self._catalogue = catalogue
+        self._site = site
+        self._read = Shelf(catalogue)
+
+    def plan(self, asked: Asked) -> Plan:
+        """Judge a request; a refusal names the nearest one that works.
+
+        Raises BadInputError for names that are not there, or that cannot be read.
+        """
+        plan = self._judge(asked)
+        changes = tuple(self._changes(asked, plan))
+        return replace(plan, nearest=self._nearest(asked) if plan.refused else None, changes=changes)
+
+    def _judge(self, asked: Asked) -> Plan:
+        base = self._read.base(asked.base)
+        start = Stack(offers=self._offers(base))
+        fabric, results = Fabric.NONE, list[RuleResult]()
+        if self._site is not None:
+            fabric, gate = rules.glibc_gate(start, self._site, asked=asked.fabric)
+            results += [gate] if gate else []
+        if fabric is Fabric.HOST and self._site is not None and self._site.fabric is not None:
+            host = Offer(self._site.fabric.libfabric, self._site.name)
+            start = replace(start, offers={**start.offers, "libfabric": host, "libcxi": Offer(None, self._site.name)})
+        search = Search(self._read.layer, self._provider_of)
+        stack = search.solve(start, self._wishes(asked, base, fabric))
+        if stack is None:
+            results += rules.driver_window(start, self._site) if self._site is not None else ()
+            results += rules.base_troubles(base, start)
+            return Plan(asked, base, None, fabric, (*results, *rules.refusals(search.unmet)))
+        if self._site is not None:
+            results += rules.driver_window(stack, self._site)
+        results += rules.base_troubles(base, stack)
+        abi = rules.plugin_abi(stack)
+        results += [abi] if abi else []
+        if self._site is not None and (versions := rules.fabric_versions(stack, self._site, fabric)) is not None:
+            results.append(versions)
+        return Plan(asked, base, stack, fabric, (*results, *rules.layers_told(stack)))
+
+    def _offers(self, base: Layer) -> dict[str, Offer]:
+        offers = {name: Offer(None, base.name) for name in base.provides}
+        offers |= {name: Offer(version, base.name) for name, version in base.has.items()}
+        if self._site is not None and self._site.arch is not None:
+            offers[self._site.arch] = Offer(None, self._site.name)
+        return offers
+
+    def _wishes(self, asked: Asked, base: Layer, fabric: Fabric) -> list[Wish]:
+        wishes = [_wish(text) for text in asked.add]
+        named = {wish.layer for wish in wishes}
+        for name in named:
+            self._read.layer(name)
+        added = []
+        if fabric is not Fabric.NONE and "libcxi" not in {*base.provides, *base.has}:
+            added.append(Wish(_OF_FABRIC[fabric], because=f"the fabric of {self._site.name if self._site else ''}"))
+        has_plugin = PLUGIN_COMPONENT in {*base.provides, *base.has} or any(
+            PLUGIN_COMPONENT in self._read.layer(name).provides for name in named
+        )
+        if fabric is not Fabric.NONE and not has_plugin:
+            added.append(Wish(PLUGIN, because="RCCL reaches libfabric through a net plugin"))
+        return [wish for wish in added if wish.layer not in named] + wishes
+
+    def _nearest(self, asked: Asked) -> Asked | None:
+        """Return the request that works and differs least: by fabric, release, plugin, base, or a layer."""
+        return next((other for other in self._others(asked) if not self._judge(other).refused), None)
+
+    def _others(self, asked: Asked) -> Iterator[Asked]:
+        unpinned = replace(asked, add=tuple(_wish(text).layer for text in asked.add))
+        if asked.fabric is not None:
+            yield replace(asked, fabric=None)
+        if unpinned != asked:
+            yield unpinned
+        plugins = [text for text in unpinned.add if PLUGIN_COMPONENT in self._read.layer(text).provides]
+        for plugin in reversed(plugins):
+            yield replace(unpinned, add=tuple(text for text in unpinned.add if text != plugin))
+        without_plugin = tuple(text for text in unpinned.add if text not in plugins)
+        for at, text in enumerate(unpinned.add):
+            for like in self._layers_like(text):
+                yield replace(unpinned, add=(*unpinned.add[:at], like, *unpinned.add[at + 1 :]))
+        bases = self._bases_by_distance(asked.base)
+        yield from (replace(asked, base=name) for name in bases)
+        yield from (replace(unpinned, base=name, add=without_plugin, fabric=None) for name in bases)
+        for text in unpinned.add:
+            if less := tuple(other for other in unpinned.add if other != text):
+                yield from (replace(unpinned, base=name, add=less, fabric=None) for name in (asked.base, *bases))
+
+    def _provider_of(self, component: str) -> str | None:
+        """Return the layer that brings a component: the preferred one, or the only one."""
+        if component in _PREFERRED:
+            return _PREFERRED[component]
+        found = [name for name, layer in self._all_layers() if component in {*layer.provides, *layer.has}]
+        return found[0] if len(found) == 1 else None
+
+    def _all_layers(self) -> Iterator[tuple[str, Layer]]:
+        for name in self._catalogue.layer_names():
+            try:
+                entry = self._read.entry(name)
+            except CatalogError:
+                continue  # a broken folder of the user's must not hide the others
+            if not entry.is_base:
+                yield name, entry
+
+    def _layers_like(self, name: str) -> Iterator[str]:
+        """Yield other layers that provide something that this one does."""
+        provides = set(self._read.layer(name).provides)
+        for other, layer in self._all_layers():
+            if other != name and provides & set(layer.provides):
+                yield other
+
+    def _bases_by_distance(self, name: str) -> list[str]:
+        """Return the other bases of the same kind, the one whose ROCm is nearest first; of two as near the older."""
+        here = self._read.base(name)
+        rocm = _number(here.has.get("rocm"))
+        found = []
+        for other in self._catalogue.base_names():
+            try:
+                base = self._read.base(other)
+            except CatalogError:
+                continue
+            version = _number(base.has.get("rocm"))
+            if other != name and base.folder == here.folder and rocm is not None and version is not None:
+                found.append((abs(version - rocm), version, other))
+        return [other for _, _, other in sorted(found)]
+
+    def _changes(self, asked: Asked, plan: Plan) -> Iterator[tuple[str, str]]:
+        """Yield what would come out if the driver, or the base, were another."""
+        site = self._site
+        if site is not None and any(r.id == "driver-window" and r.outcome is not Outcome.OK for r in plan.rules):
+            other = Planner(self._catalogue, replace(site, driver=None))
+            yield f"a driver of {site.name} that serves it", in_short(other._judge(asked))
+        yield from self._on_other_bases(asked)
+
+    def _on_other_bases(self, asked: Asked) -> Iterator[tuple[str, str]]:
+        """Yield what would come out on the next older and the next newer base."""
+        here = _number(self._read.base(asked.base).has.get("rocm"))
+        near = self._bases_by_distance(asked.base)
+        older = next((n for n in near if (_number(self._read.base(n).has.get("rocm")) or 0) < (here or 0)), None)
+        newer = next((n for n in near if (_number(self._read.base(n).has.get("rocm")) or 0) > (here or 0)), None)
+        for name in filter(None, (older, newer)):
+            yield name, in_short(self._judge(replace(asked, base=name)))
+
+
+def command_of(asked: Asked) -> str:
+    """Return a request as options of `lumiimg build`."""
+    fabric = f" --fabric {asked.fabric.value}" if asked.fabric else ""
+    return f"--base {asked.base}{''.join(f' --add {text}' for text in asked.add)}{fabric}"
+
+
+def name_of(text: str) -> str:
+    """Return the layer of `vllm==0.10.1`. Raises BadInputError for what is no layer."""
+    return _wish(text).layer
+
+
+def in_short(plan: Plan) -> str:
+    """Return a plan in a line: what it chooses, or what stands against it."""
+    if plan.refused or plan.stack is None:
+        against = next(rule for rule in plan.rules if rule.outcome is Outcome.REFUSED)
+        return f"refused ({against.id}): needs {against.need}, has {against.have}"
+    chosen = [f"{c.layer.name} {c.version}" for c in plan.stack.layers if c.version and c.layer.name != "pytorch"]
+    parts = [f"fabric {plan.fabric.value}", *([f"torch {plan.torch}"] if plan.torch else []), *chosen]
+    return ", ".join(parts)
+
+
+class Shelf:
+    """Entries of the catalogue, each read once."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._kept: dict[str, Layer] = {}
+
+    def base(self, name: str) -> Layer:
+        return self._kept.get(name) or self._kept.setdefault(name, self._catalogue.base(name))
+
+    def layer(self, name: str) -> Layer:
+        return self._kept.get(name) or self._kept.setdefault(name, self._catalogue.layer(name))
+
+    def entry(self, name: str) -> Layer:
+        return self._kept.get(name) or self._kept.setdefault(name, self._catalogue.entry(name))
+
+
+def _wish(text: str) -> Wish:
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        raise BadInputError(f"{text!r} is no layer", hint="a name, or a name with versions: 'vllm==0.10.1'") from error
+    if requirement.extras or requirement.url or requirement.marker:
+        raise BadInputError(f"{text!r} is no layer", hint="a name, or a name with versions: 'vllm==0.10.1'")
+    return Wish(requirement.name, requirement.specifier)
+
+
+def _number(version: str | None) -> float | None:
+    """Return a release of ROCm as a number, so that 6.2.4 is nearer to 6.3 than to 7.0."""
+    try:
+        release = Version(version or "").release
+    except InvalidVersion:
+        return None
+    return sum((part / 100**place for place, part in enumerate(release[:3])), start=0.0)

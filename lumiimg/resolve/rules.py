@@ -1,0 +1,228 @@
+"""The compatibility rules: each a function of what a stack and a site have, that says what it found, why, from where.
+
+Layers (rule 6) and torch (rule 5) are matched when the stack is put together (stack.py); here they are told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from lumiimg.resolve.rccl import generation_of, remedy_for_old_api
+from lumiimg.resolve.stack import UNLISTED, given_in, troubles_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.sites import Site
+    from lumiimg.resolve.stack import Chosen, Stack, Unmet
+
+_RCCL_TABLE = "lumiimg/resolve/rccl.toml: RCCL and NCCL run and read by release"
+
+
+class Outcome(StrEnum):
+    """What a rule says."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It may work; what is known against it is told."""
+    UNKNOWN = "unknown"
+    """A fact is missing that would decide it."""
+    REFUSED = "refused"
+
+
+class Fabric(StrEnum):
+    """Where the image gets libfabric with the cxi provider from."""
+
+    HOST = "host"
+    BUNDLED = "bundled"
+    NONE = "none"
+    """No site is named, or it has none: the image is built without."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult:
+    """One rule, applied."""
+
+    id: str
+    outcome: Outcome
+    need: str
+    have: str
+    because: str
+    source: str
+
+
+def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabric, RuleResult | None]:
+    """Rule 1: the host's libraries load in the image only if its C library is as new as they ask.
+
+    `asked` is what the user wants, None for what is possible. Source: version needs in glibc elf/dl-version.c.
+    """
+    if site.fabric is None or asked is Fabric.NONE:
+        return Fabric.NONE, None
+    have = stack.version("glibc")
+    source = f"{site.fabric.source} ({site.fabric.date}); glibc elf/dl-version.c"
+    need = f"glibc >= {site.fabric.glibc}"
+    if "libcxi" in stack.offers:
+        because = "the base has libfabric and libcxi of its own: nothing of the host is bound"
+        return Fabric.BUNDLED, RuleResult(
+            "glibc-gate", Outcome.OK, "libcxi in the base", "it is there", because, source
+        )
+    fits = None if have is None else _at_least(have, site.fabric.glibc)
+    if asked is Fabric.BUNDLED:
+        because = "you asked for a bundled fabric, which loads nothing of the host"
+        return asked, RuleResult("glibc-gate", Outcome.OK, "nothing of the host", f"glibc {have}", because, source)
+    if fits is None:
+        because = "the C library of the base is not known, so whether the host's libraries load in it is not either"
+        outcome = Outcome.UNKNOWN if asked is None else Outcome.REFUSED
+        return asked or Fabric.BUNDLED, RuleResult("glibc-gate", outcome, need, "glibc (not known)", because, source)
+    if fits:
+        because = f"the host's libfabric {site.fabric.libfabric} and libcxi load in the image"
+        return Fabric.HOST, RuleResult("glibc-gate", Outcome.OK, need, f"glibc {have}", because, source)
+    because = f"the host's libfabric and libcxi ask for GLIBC_{site.fabric.glibc}, which the image does not have"
+    if asked is Fabric.HOST:
+        return asked, RuleResult("glibc-gate", Outcome.REFUSED, need, f"glibc {have}", because, source)
+    because += ": libcxi and libfabric are built in the image"
+    return Fabric.BUNDLED, RuleResult("glibc-gate", Outcome.OK, need, f"glibc {have}", because, source)
+
+
+def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
+    """Rule 2: the driver of the nodes serves the ROCm of the image, and the one that torch's wheel brings."""
+    for component, whose in (("rocm", "of the image"), ("torch-rocm", "in torch's wheel")):
+        version = stack.version(component)
+        if component not in stack.offers or (site.driver is None and site.arch is None):
+            continue
+        if site.driver is None:
+            yield RuleResult(
+                "driver-window",
+                Outcome.UNKNOWN,
+                "the driver's window",
+                f"ROCm {version} {whose}",
+                f"which ROCm the driver of {site.name} serves is not known to the project",
+                site.source,
+            )
+            continue
+        driver, need = site.driver, site.driver.rocm
+        source = f"{driver.source} ({driver.date})"
+        fits = need.holds_for(version)
+        doubtful = driver.doubtful is not None and bool(driver.doubtful.holds_for(version))
+        if fits is None:
+            outcome, because = Outcome.UNKNOWN, f"which ROCm is {whose} is not known"
+        elif not fits:
+            outcome = Outcome.REFUSED
+            because = f"{driver.name} does not serve it: crashes, and errors as subtle as wrong results"
+        elif doubtful:
+            outcome, because = Outcome.WARNING, driver.trouble
+        else:
+            outcome, because = Outcome.OK, f"{driver.name} serves it"
+        yield RuleResult("driver-window", outcome, str(need), f"ROCm {version or '?'} {whose}", because, source)
+
+
+def plugin_abi(stack: Stack) -> RuleResult | None:
+    """Rule 3: RCCL takes a net plugin only of an API that it knows, and looks for it under a name of its own.
+
+    Source: src/net.cc and src/plugin/net.cc of RCCL.
+    """
+    newest, oldest = stack.version("net-api"), stack.version("net-api-oldest")
+    version = stack.version("rccl")
+    if newest is None:
+        return None
+    plugin = stack.offers["net-api"].by
+    offered = range(int(oldest or newest), int(newest) + 1)
+    have = f"{plugin}: v{newest}" if len(offered) == 1 else f"{plugin}: v{oldest} to v{newest}"
+    generation = generation_of(version) if version else None
+    if generation is None:
+        because = "which RCCL the image has is not known" if version is None else f"RCCL {version} is not in the table"
+        return RuleResult("plugin-abi", Outcome.UNKNOWN, "a net API that RCCL takes", have, because, _RCCL_TABLE)
+    need = f"RCCL {version} takes {', '.join(f'v{api}' for api in generation.accepts)}"
+    common = [api for api in generation.accepts if api in offered]
+    if not common:
+        because = f"RCCL cannot load this plugin and goes on over TCP; {remedy_for_old_api()}"
+        return RuleResult("plugin-abi", Outcome.REFUSED, need, have, because, _RCCL_TABLE)
+    because = f"they meet at v{common[0]}; RCCL looks for {' or '.join(generation.files)}, which the layer installs"
+    return RuleResult("plugin-abi", Outcome.OK, need, have, because, _RCCL_TABLE)
+
+
+def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | None:
+    """Rule 4: libcxi speaks to the host's driver, so a bundled one is of the host's Slingshot release."""
+    if site.fabric is None or fabric is Fabric.NONE:
+        return None
+    source = f"{site.fabric.source} ({site.fabric.date}); HewlettPackard/shs-libcxi#18 (newer libcxi misbehaves)"
+    need = f"Slingshot {site.fabric.slingshot}"
+    if fabric is Fabric.HOST:
+        because = "libfabric, its cxi provider and libcxi are the host's own"
+        return RuleResult("fabric", Outcome.OK, need, "the host's", because, source)
+    have = stack.version("slingshot")
+    if have is None:
+        because = "of which Slingshot release the image's libcxi is, is not known; libcxi and driver belong together"
+        return RuleResult("fabric", Outcome.UNKNOWN, need, "libcxi (release not known)", because, source)
+    if have == site.fabric.slingshot:
+        because = (
+            f"libcxi and driver are of one release; libfabric {stack.version('libfabric') or '?'} has the cxi provider"
+        )
+        return RuleResult("fabric", Outcome.OK, need, f"Slingshot {have}", because, source)
+    because = "libcxi of another release than the driver is known to misbehave"
+    return RuleResult("fabric", Outcome.WARNING, need, f"Slingshot {have}", because, source)
+
+
+def layers_told(stack: Stack) -> Iterator[RuleResult]:
+    """Rules 5 and 6: which layers there are, in which release, and why; and what is known against them."""
+    for chosen in stack.layers:
+        unlisted = chosen.release is not None and chosen.release.status == UNLISTED
+        yield RuleResult(
+            "torch" if chosen.layer.name == "pytorch" else "layers",
+            Outcome.UNKNOWN if unlisted else Outcome.OK,
+            ", ".join(map(str, _needs(chosen))) or "nothing",
+            _name(stack, chosen),
+            f"{chosen.because}; nothing is known of this release" if unlisted else chosen.because,
+            chosen.release.source if chosen.release else chosen.layer.source,
+        )
+    yield from _troubles((chosen.layer for chosen in stack.layers), stack, refused=False)
+
+
+def base_troubles(base: Layer, stack: Stack) -> Iterator[RuleResult]:
+    """Yield what is known against the base, on this site and with these layers."""
+    for refused in (True, False):
+        yield from _troubles((base,), stack, refused=refused)
+
+
+def _troubles(layers: Iterable[Layer], stack: Stack, *, refused: bool) -> Iterator[RuleResult]:
+    for trouble in troubles_of(layers, stack, refused=refused):
+        given = ", ".join(map(str, trouble.given))
+        outcome = Outcome.REFUSED if refused else Outcome.WARNING
+        have = given_in(stack, trouble)
+        yield RuleResult(trouble.rule, outcome, f"not {given}", have, trouble.because, trouble.source)
+
+
+def refusals(unmet: Sequence[Unmet]) -> Iterator[RuleResult]:
+    """Yield what stood against a stack that could not be put together: for each layer, what all its releases need."""
+    groups: dict[tuple[str, str], list[Unmet]] = {}
+    for entry in unmet:
+        groups.setdefault((entry.layer, entry.have), []).append(entry)
+    for (layer, have), found in groups.items():
+        needs = " or ".join(dict.fromkeys(entry.need for entry in found))
+        releases = dict.fromkeys(entry.version for entry in found if entry.version)
+        because = found[0].because
+        if len(releases) > 1:
+            because = f"no release of {layer} fits ({', '.join(releases)})"
+        yield RuleResult(found[0].rule, Outcome.REFUSED, needs, have, because, found[0].source)
+
+
+def _needs(chosen: Chosen) -> list[str]:
+    return [str(need) for need in (*chosen.layer.requires, *(chosen.release.requires if chosen.release else ()))]
+
+
+def _name(stack: Stack, chosen: Chosen) -> str:
+    if chosen.layer.name == "pytorch":
+        return f"torch {stack.version('torch')}"
+    return f"{chosen.layer.name} {chosen.version}" if chosen.version else chosen.layer.name
+
+
+def _at_least(have: str, need: str) -> bool | None:
+    try:
+        return Version(have) >= Version(need)
+    except InvalidVersion:
+        return None

@@ -1,0 +1,286 @@
+"""Which layers, in which order and which release: wishes and their needs against what the base and the site offer.
+
+A depth-first search over releases, the preferred first; a need that nothing below offers brings in the layer known for
+its component. Bases, layers and releases are few, so the search is small; it is bounded all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from packaging.specifiers import SpecifierSet
+
+from lumiimg.catalog.layers import Release, expand
+from lumiimg.catalog.needs import Need
+from lumiimg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from lumiimg.catalog.layers import KnownTrouble, Layer
+
+UNLISTED = "unlisted"
+"""Status of a release that the catalogue has no facts about."""
+STEP_LIMIT = 20_000
+"""Layers tried; beyond it the search is given up."""
+
+
+class Offer(NamedTuple):
+    """A component that the stack has."""
+
+    version: str | None
+    by: str
+    """Base, layer or site."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A layer that somebody wants."""
+
+    layer: str
+    versions: SpecifierSet = field(default_factory=SpecifierSet)
+    because: str = "you asked for it"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A layer of the stack, in one release."""
+
+    layer: Layer
+    release: Release | None
+    because: str
+
+    @property
+    def version(self) -> str | None:
+        """Of what it puts in, where it has releases."""
+        return self.release.version if self.release else None
+
+    @property
+    def status(self) -> str:
+        """Whether the project has built it: `proved`, `unproved`, `unlisted`."""
+        return self.release.status if self.release else self.layer.status
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """Why a release of a layer does not fit."""
+
+    layer: str
+    version: str | None
+    need: str
+    have: str
+    because: str
+    source: str
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Layers on a base, bottom first, and what they offer together."""
+
+    offers: Mapping[str, Offer]
+    layers: tuple[Chosen, ...] = ()
+
+    def version(self, component: str) -> str | None:
+        """Return the version of a component, as far as it is there and known."""
+        offer = self.offers.get(component)
+        return offer.version if offer else None
+
+
+class Search:
+    """One search."""
+
+    def __init__(self, layer: Callable[[str], Layer], provider_of: Callable[[str], str | None]) -> None:
+        self._layer = layer
+        self._provider_of = provider_of
+        self._wished_for: dict[str, Wish] = {}
+        """By each component that a wished layer brings."""
+        self._steps = 0
+        self._placed: set[str] = set()
+        self._unmet: list[Unmet] = []
+
+    @property
+    def unmet(self) -> list[Unmet]:
+        """What stood against layers that found no place at all; else, as they do not go together, all that did."""
+        return [entry for entry in self._unmet if entry.layer not in self._placed] or self._unmet
+
+    def solve(self, base: Stack, wishes: Sequence[Wish]) -> Stack | None:
+        """Return the preferred stack with all wishes, or None.
+
+        Raises BadInputError for layers that require each other in a circle.
+        """
+        # what is wished for anyway comes earlier where something else needs it
+        for wish in reversed(wishes):
+            layer = self._layer(wish.layer)
+            self._wished_for.update(dict.fromkeys((*layer.provides, *layer.has), wish))
+        return next(self._all(base, tuple(wishes), ()), None)
+
+    def _all(self, stack: Stack, wishes: tuple[Wish, ...], path: tuple[str, ...]) -> Iterator[Stack]:
+        if not wishes:
+            yield stack
+            return
+        for grown in self._add(stack, wishes[0], path):
+            yield from self._all(grown, wishes[1:], path)
+
+    def _add(self, stack: Stack, wish: Wish, path: tuple[str, ...]) -> Iterator[Stack]:
+        if wish.layer in path:
+            raise BadInputError(f"layers require each other in a circle: {' -> '.join((*path, wish.layer))}")
+        there = next((chosen for chosen in stack.layers if chosen.layer.name == wish.layer), None)
+        if there is not None:
+            if there.version is None or wish.versions.contains(there.version, prereleases=True):
+                yield stack
+            else:
+                self._stand_against(there.layer, there.release, Need(wish.layer, wish.versions), there.version)
+            return
+        layer = self._layer(wish.layer)
+        for chosen in self._candidates(layer, wish):
+            self._steps += 1
+            if self._steps > STEP_LIMIT:
+                return
+            needs = (*layer.requires, *(chosen.release.requires if chosen.release else ()))
+            for below in self._satisfied(stack, chosen, needs, (*path, layer.name)):
+                yield from self._on_top(below, chosen)
+
+    def _candidates(self, layer: Layer, wish: Wish) -> Iterator[Chosen]:
+        if not layer.releases:
+            yield Chosen(layer, None, wish.because)
+            return
+        fitting = [r for r in layer.releases if wish.versions.contains(r.version, prereleases=True)]
+        if not fitting and (unlisted := _unlisted(layer, wish)) is not None:
+            fitting = [unlisted]
+        if not fitting:
+            self._unmet.append(
+                Unmet(
+                    layer.name,
+                    None,
+                    f"{layer.name}{wish.versions}",
+                    f"releases {', '.join(r.version for r in layer.releases)}",
+                    "no such release is known",
+                    layer.source,
+                    _rule_of(layer),
+                )
+            )
+        yield from (Chosen(layer, release, wish.because) for release in fitting)
+
+    def _satisfied(
+        self, stack: Stack, chosen: Chosen, needs: tuple[Need, ...], path: tuple[str, ...]
+    ) -> Iterator[Stack]:
+        """Yield stacks that have all needs, those that lack a component with the layer for it on top."""
+        if not needs:
+            yield stack
+            return
+        need, rest = needs[0], needs[1:]
+        offer = stack.offers.get(need.component)
+        if offer is None and (wish := self._bringing(need, chosen)) is not None and wish.layer not in path:
+            for grown in self._add(stack, wish, path):
+                if self._holds(need, grown.offers.get(need.component), chosen):
+                    yield from self._satisfied(grown, chosen, rest, path)
+        elif self._holds(need, offer, chosen):
+            yield from self._satisfied(stack, chosen, rest, path)
+
+    def _bringing(self, need: Need, chosen: Chosen) -> Wish | None:
+        """Return the layer to add for a component that nothing below has."""
+        if (wish := self._wished_for.get(need.component)) is not None:
+            return wish
+        provider = self._provider_of(need.component)
+        return Wish(provider, because=f"{chosen.layer.name} requires {need}") if provider else None
+
+    def _holds(self, need: Need, offer: Offer | None, chosen: Chosen) -> bool:
+        if offer is not None and need.holds_for(offer.version) is not False:
+            return True
+        self._stand_against(chosen.layer, chosen.release, need, offer.version if offer else None, missing=offer is None)
+        return False
+
+    def _stand_against(
+        self, layer: Layer, release: Release | None, need: Need, version: str | None, *, missing: bool = False
+    ) -> None:
+        self._unmet.append(
+            Unmet(
+                layer=layer.name,
+                version=release.version if release else None,
+                need=str(need),
+                have=f"no {need.component}" if missing else f"{need.component} {version or '(version not known)'}",
+                because=f"{layer.name}{f' {release.version}' if release else ''} requires {need}",
+                source=release.source if release else layer.source,
+                rule=_rule_of(layer),
+            )
+        )
+
+    def _on_top(self, stack: Stack, chosen: Chosen) -> Iterator[Stack]:
+        layer = chosen.layer
+        for other in stack.layers:
+            if other.layer.name in layer.conflicts or layer.name in other.layer.conflicts:
+                why = f"{layer.name} and {other.layer.name} cannot be in one image"
+                self._unmet.append(
+                    Unmet(
+                        layer.name,
+                        chosen.version,
+                        f"no {other.layer.name}",
+                        other.layer.name,
+                        why,
+                        layer.source,
+                        "layers",
+                    )
+                )
+                return
+        grown = replace(stack, offers={**stack.offers, **offers_of(chosen)}, layers=(*stack.layers, chosen))
+        for trouble in troubles_of([chosen.layer for chosen in grown.layers], grown, refused=True):
+            given = ", ".join(map(str, trouble.given))
+            self._unmet.append(
+                Unmet(
+                    layer.name,
+                    chosen.version,
+                    f"not {given}",
+                    given_in(grown, trouble),
+                    trouble.because,
+                    trouble.source,
+                    trouble.rule,
+                )
+            )
+            return
+        self._placed.add(layer.name)
+        yield grown
+
+
+def _unlisted(layer: Layer, wish: Wish) -> Release | None:
+    """Return the one release that is wished for, where it is not listed and its source can be had all the same."""
+    exact = [spec.version for spec in wish.versions if spec.operator == "==" and "*" not in spec.version]
+    argument = layer.arguments.get("VERSION")
+    if len(exact) != 1 or argument is None or any(release.wheels for release in layer.releases):
+        return None
+    if argument.pattern is not None and not argument.pattern.fullmatch(exact[0]):
+        return None
+    return Release(exact[0], (), {}, {}, (), (), UNLISTED, layer.source)
+
+
+def offers_of(chosen: Chosen) -> dict[str, Offer]:
+    """Return what a layer adds: its own name, components, and their versions where it tells them."""
+    layer, release = chosen.layer, chosen.release
+    values = {argument.name: argument.default for argument in layer.arguments.values()}
+    if release is not None:
+        values |= {"VERSION": release.version, **release.arguments}
+    versions = {**layer.has, **(release.has if release else {})}
+    found = {name: Offer(None, layer.name) for name in layer.provides}
+    found[layer.name] = Offer(chosen.version, layer.name)
+    return found | {name: Offer(expand(version, values), layer.name) for name, version in versions.items()}
+
+
+def troubles_of(layers: Iterable[Layer], stack: Stack, *, refused: bool) -> Iterator[KnownTrouble]:
+    """Yield the known troubles of layers (or of a base) that hold in the stack."""
+    for layer in layers:
+        for trouble in layer.troubles:
+            offers = [(need, stack.offers.get(need.component)) for need in trouble.given]
+            if trouble.refused is refused and all(offer and need.holds_for(offer.version) for need, offer in offers):
+                yield trouble
+
+
+def given_in(stack: Stack, trouble: KnownTrouble) -> str:
+    """Return what the stack has of that which a trouble is about."""
+    return ", ".join(f"{n.component} {stack.version(n.component) or ''}".strip() for n in trouble.given)
+
+
+def _rule_of(layer: Layer) -> str:
+    """Return the rule that a need of the layer belongs to: torch is matched by versions, the others by name."""
+    brings = {*layer.has, *(component for release in layer.releases for component in release.has)}
+    return "torch" if "torch" in brings else "layers"

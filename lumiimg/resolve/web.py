@@ -1,0 +1,180 @@
+"""The network, in one place: bounded answers, retries, redirects that keep secrets, and a word where there is none."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin, urlsplit
+
+from lumiimg import __version__
+from lumiimg.errors import BadInputError, FailedError, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    import requests
+
+TIMEOUT_S = (10.0, 60.0)
+"""To connect, and between two reads."""
+_ATTEMPTS = 4
+_REDIRECTS = 5
+_CHUNK_BYTES = 64 * 1024
+_MOVED = frozenset({301, 302, 303, 307, 308})
+_BUSY = frozenset({429, 500, 502, 503, 504})
+ELSEWHERE = "name a mirror (--mirror FROM=TO), or fetch it where there is a network"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server said."""
+
+    url: str
+    """After redirects: what links in the body are relative to."""
+    status: int
+    headers: Mapping[str, str]
+    """By name in lower case."""
+    body: bytes
+
+
+class Web:
+    """A session. Every request raises FailedError if there is no answer, or one that is too large or too slow."""
+
+    def __init__(self, *, offline: bool = False) -> None:
+        self._offline = offline
+        self._session: requests.Session | None = None
+
+    def ask(
+        self,
+        url: str,
+        *,
+        limit_bytes: int,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        within_s: float = 120.0,
+        allow: Collection[int] = (),
+        login: str | None = None,
+    ) -> Answer:
+        """Return the whole answer; one of another status than 2xx or `allow` is a FailedError.
+
+        Where `headers` carry no Authorization, the login that ~/.netrc has for the host of `login` (of `url`, if that
+        is None) is shown.
+        """
+        with self._open(method, url, headers or {}, allow, login or url) as answer:
+            body = b"".join(_bounded(answer, limit_bytes, time.monotonic() + within_s, within_s))
+            lower = {name.lower(): value for name, value in answer.headers.items()}
+            return Answer(answer.url, answer.status_code, lower, body)
+
+    def stream(self, url: str, *, limit_bytes: int, within_s: float) -> Iterator[bytes]:
+        """Yield a file in chunks."""
+        with self._open("GET", url, {}, (), url) as answer:
+            yield from _bounded(answer, limit_bytes, time.monotonic() + within_s, within_s)
+
+    def _open(
+        self, method: str, url: str, headers: Mapping[str, str], allow: Collection[int], login: str | None
+    ) -> AbstractContextManager[requests.Response]:
+        """Ask, and follow redirects by hand: never from https to http, and with no word of ours to another host."""
+        for _ in range(_REDIRECTS + 1):
+            answer = self._once(method, url, headers, login)
+            target = answer.headers.get("location")
+            if answer.status_code not in _MOVED or not target:
+                if answer.ok or answer.status_code in allow:
+                    return answer
+                answer.close()
+                raise FailedError(
+                    f"the server answers {answer.status_code} {one_line(answer.reason or '')[:60]}".rstrip(),
+                    where=_place(url),
+                    hint=ELSEWHERE,
+                )
+            answer.close()
+            try:
+                there = urljoin(url, target)
+                parts = urlsplit(there)
+            except ValueError as error:
+                raise FailedError(
+                    f"redirects to {_place(target)[:200]}, which is no address", where=_place(url)
+                ) from error
+            if parts.scheme not in {"http", "https"} or (urlsplit(url).scheme == "https" and parts.scheme == "http"):
+                raise FailedError(f"redirects to {_place(there)[:200]}, which is not followed", where=_place(url))
+            if parts.netloc != urlsplit(url).netloc:
+                headers = {name: value for name, value in headers.items() if name.lower() == "accept"}
+                login = None
+            url = there
+        raise FailedError(f"redirects more than {_REDIRECTS} times", where=_place(url))
+
+    def _once(self, method: str, url: str, headers: Mapping[str, str], login: str | None) -> requests.Response:
+        import requests  # noqa: PLC0415 - 135 ms that only the network should cost
+
+        def authenticate(request: requests.PreparedRequest) -> requests.PreparedRequest:
+            """Do by hand what requests does unasked: it puts ~/.netrc over an Authorization of ours."""
+            known = None if login is None else requests.utils.get_netrc_auth(login)
+            if known is not None and "Authorization" not in request.headers:
+                request.prepare_auth(known)
+            return request
+
+        if self._offline:
+            raise FailedError("would be needed from the network, which --offline forbids", where=_place(url))
+        try:
+            return self._opened().request(
+                method,
+                url,
+                headers=dict(headers),
+                auth=authenticate,
+                stream=True,
+                timeout=TIMEOUT_S,
+                allow_redirects=False,
+            )
+        except requests.RequestException as error:
+            raise FailedError(f"could not be reached: {_reason(error)}", where=_place(url), hint=ELSEWHERE) from error
+        except (ValueError, UnicodeError) as error:
+            raise BadInputError(f"is no address: {one_line(str(error))}", where=_place(url)[:200]) from error
+
+    def _opened(self) -> requests.Session:
+        if self._session is None:
+            import requests  # noqa: PLC0415
+            from requests.adapters import HTTPAdapter  # noqa: PLC0415
+            from urllib3.util import Retry  # noqa: PLC0415
+
+            self._session = requests.Session()
+            self._session.headers["User-Agent"] = f"lumiimg/{__version__}"
+            retry = Retry(
+                total=_ATTEMPTS,
+                backoff_factor=0.5,
+                status_forcelist=_BUSY,
+                allowed_methods={"GET", "HEAD"},
+                respect_retry_after_header=False,  # a server may name hours
+                redirect=0,
+                raise_on_status=False,
+                raise_on_redirect=False,
+            )
+            for scheme in ("https://", "http://"):
+                self._session.mount(scheme, HTTPAdapter(max_retries=retry))
+        return self._session
+
+
+def _bounded(answer: requests.Response, limit_bytes: int, deadline: float, within_s: float) -> Iterator[bytes]:
+    import requests  # noqa: PLC0415
+
+    size = 0
+    try:
+        for chunk in answer.iter_content(_CHUNK_BYTES):
+            size += len(chunk)
+            if size > limit_bytes:
+                raise FailedError(f"is larger than {limit_bytes} bytes", where=_place(answer.url))
+            if time.monotonic() > deadline:
+                raise FailedError(f"did not come within {within_s:.0f} s", where=_place(answer.url), hint=ELSEWHERE)
+            yield chunk
+    except requests.RequestException as error:
+        raise FailedError(f"broke off: {_reason(error)}", where=_place(answer.url), hint=ELSEWHERE) from error
+
+
+def _place(url: str) -> str:
+    """Return an address for a message: what is behind its `?` may be the key to a file (signed redirects of stores)."""
+    return one_line(url.partition("?")[0])
+
+
+def _reason(error: Exception) -> str:
+    """Return the innermost reason: urllib3 wraps its own several times."""
+    text = str(error)
+    return one_line(text.rpartition("Caused by ")[2].rstrip(")")[:300] if "Caused by " in text else text[:300])

@@ -1,0 +1,169 @@
+"""`lumiimg explain --base … --add …`: what is chosen or refused, by which rule; each with the reason beside it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.sites import find_site
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode
+from lumiimg.resolve.plan import Asked, Plan, Planner
+from lumiimg.resolve.rules import Fabric, Outcome
+
+HOME = {"HOME": "/nonexistent"}
+
+
+class Case(NamedTuple):
+    asked: str
+    """Base and layers; `@` another site than lumi, `%` the fabric."""
+    answer: str
+    """Fabric, torch, releases of layers; or the rule that refuses, and the nearest that works."""
+    why: str
+
+
+CASES = [
+    # the C library decides where the fabric comes from
+    Case("rocm-6.2.4 pytorch", "bundled torch=2.7.1+rocm6.2.4", "Ubuntu 22.04 has glibc 2.35, the host asks for 2.38"),
+    Case("rocm-6.4.4 pytorch", "host torch=2.9.1+rocm6.4", "Ubuntu 24.04 has glibc 2.39"),
+    Case("rocm-6.2.4 pytorch %host", "refused glibc-gate -> rocm-6.2.4 pytorch", "asked for what the gate forbids"),
+    Case("rocm-6.4.4 pytorch %bundled", "bundled torch=2.9.1+rocm6.4", "a fabric of its own works on any base"),
+    Case("rocm-6.4.4 pytorch %none", "none torch=2.9.1+rocm6.4", "the user wants no fabric"),
+    Case("rocm-6.4.4 pytorch @generic", "none torch=2.9.1+rocm6.4", "no machine, so no fabric is put in"),
+    Case("lumi-multitorch-u24r64", "bundled torch=2.9.1", "the image has libcxi and libfabric of its own"),
+    # the driver of the site
+    Case("rocm-5.7 pytorch", "refused driver-window -> rocm-6.1.2 pytorch", "amdgpu 6.3 serves 6.1 to 7.0"),
+    Case("rocm-6.0.2 pytorch", "refused driver-window -> rocm-6.1.2 pytorch", "6.0 was removed in January 2026"),
+    Case("rocm-6.1.2 pytorch", "bundled torch=2.6.0+rocm6.1", "the oldest that the driver serves"),
+    Case("rocm-7.0 pytorch", "host torch=2.10.0+rocm7.0 warning=driver-window", "served, and RCCL had trouble with it"),
+    Case("rocm-7.2.4 pytorch", "refused driver-window -> rocm-7.0 pytorch", "7.1 and later are not served"),
+    Case("rocm-pytorch-2.10.0", "refused driver-window", "AMD's newest image has ROCm 7.2.4"),
+    Case("rocm-7.2.4 pytorch @generic", "none torch=2.11.0+rocm7.2", "no driver to fit"),
+    Case("rocm-6.4.4 pytorch @frontier", "none torch=2.9.1+rocm6.4 unknown=driver-window", "Frontier's driver is not known"),
+    # torch, ROCm, Python
+    Case("rocm-6.2.4 pytorch==2.5.1", "bundled torch=2.5.1+rocm6.2", "its index is rocm6.2, which 6.2.4 is of"),
+    Case("rocm-6.2.4 pytorch==2.6.0", "bundled torch=2.6.0+rocm6.2.4 warning=torch", "NaN from triton, mended in 2.7.1"),
+    Case("rocm-6.3 pytorch", "host torch=2.9.1+rocm6.3", "the newest torch that has wheels for 6.3"),
+    Case("rocm-6.3 pytorch==2.7.1", "host torch=2.7.1+rocm6.3", "pinned, and there is one for 6.3"),
+    Case("rocm-6.4.4 pytorch==2.11.0", "refused torch -> rocm-6.4.4 pytorch", "2.11 has wheels for 7.2 only"),
+    Case("rocm-6.4.4 pytorch==2.7.1", "refused torch -> rocm-6.4.4 pytorch", "2.7 has none for 6.4"),
+    Case("rocm-6.4.4 pytorch==9.9", "refused torch -> rocm-6.4.4 pytorch", "there is no such torch"),
+    # the plugin's API against RCCL's
+    Case("rocm-6.2.4 pytorch aws-ofi-rccl", "bundled torch=2.7.1+rocm6.2.4 warning=fabric", "v5 is taken; hangs with libfabric 2"),
+    Case("rocm-6.4.4 pytorch aws-ofi-rccl", "host torch=2.9.1+rocm6.4 warning=fabric", "hangs with the host's libfabric 1.22"),
+    Case("rocm-7.0 pytorch aws-ofi-rccl", "refused plugin-abi -> rocm-7.0 pytorch", "RCCL 2.26 takes v6 and later"),
+    Case("rocm-7.2.4 pytorch @generic aws-ofi-nccl", "none torch=2.11.0+rocm7.2", "v10; libnccl-net.so is one of its names"),
+    Case("rocm-6.4.4 aws-ofi-nccl==1.18.0", "host warning=plugin-abi", "hangs on large broadcasts"),
+    Case("rocm-6.4.4 aws-ofi-nccl aws-ofi-rccl", "refused layers -> rocm-6.4.4 aws-ofi-nccl", "one plugin an image"),
+    # vLLM and SGLang
+    Case("rocm-6.2.4 vllm", "bundled torch=2.7.1+rocm6.2.4 vllm=0.10.1", "as in AMD's last image for LUMI"),
+    Case("rocm-6.4.4 vllm", "host torch=2.9.1+rocm6.4 vllm=0.12.0", "as LUMI AI Factory built it"),
+    Case("rocm-7.0 vllm", "host torch=2.10.0+rocm7.0 vllm=0.18.0 warning=driver-window", "wheel: ROCm 7.0 and Python 3.12"),
+    Case("rocm-6.3 vllm", "refused layers -> rocm-6.2.4 vllm", "nobody is known to have built it on 6.3"),
+    Case("rocm-6.2.4 vllm==0.18.0", "refused layers -> rocm-6.2.4 vllm", "its wheels want ROCm 7.0 and Python 3.12"),
+    Case("rocm-6.2.4 vllm pytorch==2.6.0", "refused layers -> rocm-6.2.4 vllm pytorch", "vLLM 0.10.1 is for torch 2.7.1"),
+    Case("rocm-6.2.4 sglang", "refused layers -> rocm-6.2.4 vllm", "sgl-kernel is for gfx942 and gfx950"),
+    Case("rocm-sglang-0.5.5", "refused layers", "SGLang's images are for MI300 and MI350"),
+    # a base that only reading can tell more of
+    Case("rocm-vllm-0.10.1", "bundled torch=2.7.0 unknown=glibc-gate", "its tag does not tell the distribution"),
+]  # fmt: skip
+
+
+@cache
+def planner(site: str) -> Planner:
+    return Planner(open_catalogue(HOME), find_site(site, HOME))
+
+
+@cache
+def plan_of(asked: str) -> Plan:
+    base, *words = asked.split()
+    fabric = next((Fabric(word[1:]) for word in words if word.startswith("%")), None)
+    site = next((word[1:] for word in words if word.startswith("@")), "lumi")
+    add = tuple(word for word in words if word[0] not in "@%")
+    return planner(site).plan(Asked(base, add, fabric))
+
+
+def answer_of(plan: Plan) -> str:
+    if plan.refused:
+        rule = next(rule.id for rule in plan.rules if rule.outcome is Outcome.REFUSED)
+        return f"refused {rule}" + (f" -> {' '.join((plan.nearest.base, *plan.nearest.add))}" if plan.nearest else "")
+    told = [f"torch={plan.torch}"] if plan.torch else []
+    told += [f"{c.layer.name}={c.version}" for c in plan.stack.layers if c.layer.name == "vllm"] if plan.stack else []
+    for outcome in (Outcome.WARNING, Outcome.UNKNOWN):
+        told += [f"{outcome}={rule}" for rule in dict.fromkeys(r.id for r in plan.rules if r.outcome is outcome)]
+    return " ".join((plan.fabric.value, *told))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.asked)
+def test_a_request_is_decided_for_its_reason(case: Case) -> None:
+    plan = plan_of(case.asked)
+    known = {"unknown=layers"}  # said of each unlisted release
+    assert " ".join(w for w in answer_of(plan).split() if w not in known) == case.answer, case.why
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "->" in case.answer], ids=lambda case: case.asked)
+def test_the_nearest_request_works(case: Case) -> None:
+    nearest = plan_of(case.asked).nearest
+    assert nearest is not None
+    site = next((word for word in case.asked.split() if word.startswith("@")), "")
+    fabric = f"%{nearest.fabric}" if nearest.fabric else ""
+    assert not plan_of(" ".join((nearest.base, *nearest.add, site, fabric))).refused
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.asked)
+def test_each_rule_tells_both_sides_and_its_source(case: Case) -> None:
+    for rule in plan_of(case.asked).rules:
+        assert rule.need
+        assert rule.have
+        assert rule.because
+        assert rule.source
+
+
+def test_the_answer_as_json_and_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explain", "--base", "rocm-6.2.4", "--add", "sglang", "--site", "lumi"]
+    assert main([*words, "--json"]) == ExitCode.NO
+    out, err = capsys.readouterr()
+    data = json.loads(out)
+    assert (data["schema"], data["decision"], data["fabric"]) == (1, "refused", "bundled")
+    assert data["nearest"] == {"base": "rocm-6.2.4", "add": ["vllm"], "fabric": "auto"}
+    assert {"id", "outcome", "need", "have", "because", "source"} == set(data["rules"][0])
+    assert "lumiimg build --base rocm-6.2.4 --add vllm --site lumi" in err
+    assert main(words) == ExitCode.NO
+    assert "gfx90a" in capsys.readouterr().out
+    assert main(["explain", "--base", "rocm-6.4.4", "--add", "pytorch", "--site", "lumi"]) == ExitCode.GOOD
+    page = capsys.readouterr().out
+    assert page.startswith("no obstacle found: --base rocm-6.4.4 --add pytorch on lumi")
+    assert "will work" not in page
+    assert max(map(len, page.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ([], "what is to be explained"),
+        (["image.sif", "--base", "rocm-6.4.4"], "what is to be explained"),
+        (["--base", "rocm-6.2.5"], "did you mean rocm-6.2.4"),
+        (["--base", "rocm-6.2.4", "--add", "vlm"], "did you mean vllm"),
+        (["--base", "rocm-6.2.4", "--add", "vllm=0.1"], "is no layer"),
+        (["--base", "vllm"], "write --add vllm"),
+        (["--base", "rocm-6.2.4", "--site", "lumy"], "lumi"),
+        (["--base", "rocm-6.2.4", "--host", "h.json"], "--host belongs to an image"),
+    ],
+)
+def test_what_is_not_there_is_one_line(words: list[str], fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", *words]) == ExitCode.BAD_INPUT
+    error = capsys.readouterr().err
+    assert fault in error
+    assert error.count("\n") == 1
+
+
+def test_a_wrong_request_to_build_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["build", "--base", "rocm-6.2.4", "--add", "sglang", "--site", "lumi", "--dry-run"]
+    assert main(words) == ExitCode.NO
+    error = capsys.readouterr().err
+    assert "rule layers" in error
+    assert "lumiimg build --base rocm-6.2.4 --add vllm" in error
