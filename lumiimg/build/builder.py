@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
-from lumiimg.build.sources import fetch
-from lumiimg.build.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.engine import engine as engines
 from lumiimg.engine.failures import explain, telling_line
+from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.image import ImageError, open_image
 from lumiimg.resolve.lock import LockedSource, file_sha256
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from lumiimg.definition.writer import Definition
     from lumiimg.engine.engine import Engine
+    from lumiimg.resolve.store import Store
 
 _KEY_FORMAT = "lumiimg-layer-1"
 _FULL_BYTES = 16 * 1024 * 1024
@@ -60,7 +60,7 @@ class Built:
 
 
 def write_definitions(
-    definitions: Sequence[Definition], folder: Path, store: Path, on_line: Callable[[str], None]
+    definitions: Sequence[Definition], folder: Path, store: Store, on_line: Callable[[str], None]
 ) -> None:
     """Write definition files and what they need beside them into `folder`; nothing before every source is there.
 
@@ -70,7 +70,7 @@ def write_definitions(
     for file in (file for definition in definitions for file in definition.files):
         if isinstance(file.origin, LockedSource) and file.origin not in archives:
             on_line(f"fetching {file.origin.location}")
-            archives[file.origin] = fetch(file.origin, store)
+            archives[file.origin] = store.source(file.origin)
     for definition in definitions:
         (folder / f"{definition.name}.def").write_text(definition.text, encoding="utf-8")
         for file in definition.files:
@@ -88,6 +88,7 @@ def build_image(
     engine: Engine,
     environment: Mapping[str, str],
     cache: Path,
+    downloads: Store,
     log_path: Path,
     progress: Progress,
 ) -> Built:
@@ -123,7 +124,7 @@ def build_image(
                 folder.mkdir()
                 step = _Step(engine, environment, definition, folder, log, progress)
                 with written_by_rename(kept) as partial:
-                    step.run(parent, partial, cache / "sources")
+                    step.run(parent, partial, downloads)
                 remove_tree(folder)
             seconds = time.monotonic() - step_start
             progress.step_done(definition.name, seconds, kept.stat().st_size, reused=hit)
@@ -154,7 +155,7 @@ def layer_key(definition: Definition, parent_key: str, engine: Engine) -> str:
     parts = [_KEY_FORMAT, parent_key, engine.kind, str("--mksquashfs-args" in engine.build_flags), definition.text]
     for file in definition.files:
         origin = file.origin
-        content = origin.sha256 if isinstance(origin, LockedSource) else file_sha256(origin)
+        content = f"{origin.sha256}" if isinstance(origin, LockedSource) else file_sha256(origin)
         parts += [file.path, content]
     for part in parts:
         data = part.encode()
@@ -171,9 +172,9 @@ class _Step:
     log: IO[bytes]
     progress: Progress
 
-    def run(self, parent: Path | None, target: Path, sources: Path) -> None:
+    def run(self, parent: Path | None, target: Path, downloads: Store) -> None:
         name = self.definition.name
-        write_definitions([self.definition], self.folder, sources, self.progress.line)
+        write_definitions([self.definition], self.folder, downloads, self.progress.line)
         if self.definition.parent is not None and parent is not None:
             (self.folder / f"{self.definition.parent}.sif").symlink_to(parent)
         scratch = self.folder / "scratch"

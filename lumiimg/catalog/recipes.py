@@ -22,6 +22,8 @@ class Recipe:
     add: tuple[str, ...]
     arguments: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Value by (layer, argument)."""
+    site: str | None = None
+    """The machine that it is for."""
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -35,6 +37,7 @@ def read_recipe(path: Path) -> Recipe:
         summary=table.string("summary"),
         base=table.string("base"),
         add=table.strings("add"),
+        site=table.optional_string("site"),
         arguments={
             (layer, name): value
             for layer, values in table.named_tables("arguments")

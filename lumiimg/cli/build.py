@@ -8,17 +8,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json, add_layers, add_site
+from lumiimg.cli.lock import LOCK
+from lumiimg.cli.options import add_json
+from lumiimg.cli.request import add_request, read_request, read_site, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumiimg.build.builder import Progress
-    from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.settings import Settings
     from lumiimg.definition.writer import Definition
-    from lumiimg.resolve.lock import Lock, Request
+    from lumiimg.resolve.lock import Lock
+    from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.request import Request
+    from lumiimg.resolve.store import Store
 
 _EPILOG = """\
 examples:
@@ -40,34 +44,18 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    what = parser.add_argument_group("what")
-    what.add_argument("--base", metavar="NAME", help="what to start from (`lumiimg list`)")
-    what.add_argument(
-        "--add", metavar="LAYER", action="append", default=[], help="a layer to add, in this order (may be repeated)"
-    )
-    what.add_argument("--recipe", metavar="NAME|FILE", help="a named stack; --base and --add change or extend it")
-    what.add_argument(
-        "--arg", metavar="LAYER.NAME=VALUE", action="append", default=[], help="an argument of a layer (`lumiimg show`)"
-    )
-    what.add_argument(
-        "--source",
-        metavar="NAME=FILE|URL",
-        action="append",
-        default=[],
-        help="take a source archive from here; #sha256=HEX behind it says what it must be",
-    )
-    what.add_argument(
-        "--mirror",
-        metavar="FROM=TO",
-        action="append",
-        default=[],
-        help="fetch from TO instead: debian=URL, docker.io=HOST, https://github.com=URL (may be repeated)",
-    )
-    add_site(what)  # type: ignore[arg-type]
-    add_layers(what)  # type: ignore[arg-type]  # a group takes options as a parser does
+    add_request(parser)
     how = parser.add_argument_group("how")
     how.add_argument("-o", "--output", metavar="FILE", type=Path, help="the image to write (default: <recipe>.sif)")
     how.add_argument("--force", action="store_true", help="replace the output file if it exists")
+    how.add_argument(
+        "--lock",
+        metavar="FILE",
+        type=Path,
+        help="write what was settled to FILE; with --locked, read it (lumiimg.lock)",
+    )
+    how.add_argument("--locked", action="store_true", help="build what the lock says, and nothing else")
+    how.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
     how.add_argument("--dry-run", action="store_true", help="only say what would be built; needs no engine")
     how.add_argument(
         "--definitions", metavar="DIR", type=Path, help="only write the definition files and what they need, to DIR"
@@ -79,39 +67,79 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Plan, and build unless asked not to."""
-    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
+    """Plan, settle what only the network can tell, and build unless asked not to."""
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
-    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
     from lumiimg.definition.writer import write_chain, write_flat  # noqa: PLC0415
     from lumiimg.report import build as report  # noqa: PLC0415
-    from lumiimg.resolve.lock import resolve  # noqa: PLC0415
     from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
 
     settings = read_settings(os.environ)
-    catalogue = open_catalogue(os.environ, arguments.layers)
-    request = _request(arguments, catalogue)
-    site = find_site(arguments.site, os.environ) if arguments.site else None
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
-    lock = resolve(request, catalogue, mirrors, os.environ.get("PATH"), site)
-    chain = write_chain(lock)
+    lock, request = _locked(arguments, mirrors) if arguments.locked else _resolved(arguments, mirrors)
     if arguments.dry_run:
-        report.print_plan(lock, chain, as_json=arguments.json)
+        report.print_plan(lock, write_chain(lock), as_json=arguments.json)
         return ExitCode.GOOD
+    sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet)
+    if lock.unsettled or arguments.lock:
+        from lumiimg.resolve.settle import settle  # noqa: PLC0415
+
+        lock = settle(lock, sources, pin_base=arguments.lock is not None)
+    if arguments.lock and not arguments.locked:
+        from lumiimg.files import write_text  # noqa: PLC0415
+        from lumiimg.resolve.lockfile import to_text  # noqa: PLC0415
+
+        write_text(arguments.lock, to_text(lock, request))
+    chain = write_chain(lock)
     if arguments.definitions is not None:
         from lumiimg.build.builder import write_definitions  # noqa: PLC0415
 
         definitions = [*chain, write_flat(lock)]
         folder = _new_folder(arguments.definitions, force=arguments.force)
-        write_definitions(definitions, folder, settings.cache / "sources", _progress(arguments).line)
+        write_definitions(definitions, folder, sources.store, _progress(arguments).line)
         report.print_definitions(definitions, folder, as_json=arguments.json)
         return ExitCode.GOOD
     output = arguments.output or Path(f"{Path(arguments.recipe).stem if arguments.recipe else 'image'}.sif")
-    return _build(arguments, settings, lock, chain, output)
+    return _build(arguments, settings, sources.store, lock, chain, output)
+
+
+def _resolved(arguments: argparse.Namespace, mirrors: Mirrors) -> tuple[Lock, Request]:
+    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
+    from lumiimg.resolve.request import resolve  # noqa: PLC0415
+
+    catalogue = open_catalogue(os.environ, arguments.layers)
+    request = read_request(arguments, catalogue)
+    return resolve(request, catalogue, mirrors, os.environ.get("PATH"), read_site(arguments)), request
+
+
+def _locked(arguments: argparse.Namespace, mirrors: Mirrors) -> tuple[Lock, Request]:
+    """Read the lock. Raises BadInputError where the command line asks for something else beside it."""
+    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
+    from lumiimg.resolve.lockfile import read_lock  # noqa: PLC0415
+
+    for option in ("base", "recipe", "add", "arg", "source"):
+        if getattr(arguments, option):
+            raise BadInputError(
+                f"--{option} and --locked", hint="what is built is what the lock says; write it anew first"
+            )
+    catalogue = open_catalogue(os.environ, arguments.layers)
+    path = arguments.lock or Path(LOCK)
+    lock, request = read_lock(path, catalogue, mirrors, os.environ.get("PATH"))
+    if arguments.site not in {None, lock.site}:
+        raise BadInputError(
+            f"is for {lock.site or 'no site'}, not for {arguments.site}",
+            where=str(path),
+            hint="write one for it: lumiimg lock",
+        )
+    return lock, request
 
 
 def _build(
-    arguments: argparse.Namespace, settings: Settings, lock: Lock, chain: Sequence[Definition], output: Path
+    arguments: argparse.Namespace,
+    settings: Settings,
+    store: Store,
+    lock: Lock,
+    chain: Sequence[Definition],
+    output: Path,
 ) -> int:
     from lumiimg.build.builder import build_image  # noqa: PLC0415
     from lumiimg.engine.engine import find_engine  # noqa: PLC0415
@@ -129,6 +157,7 @@ def _build(
             engine=engine,
             environment=os.environ,
             cache=settings.cache,
+            downloads=store,
             log_path=log_of(output),
             progress=progress,
         )
@@ -136,33 +165,6 @@ def _build(
         progress.stop()
     report.print_built(built, lock, engine, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD
-
-
-def _request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request:
-    from lumiimg.resolve.lock import Request  # noqa: PLC0415
-    from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
-
-    recipe = catalogue.recipe(arguments.recipe) if arguments.recipe else None
-    base = arguments.base or (recipe.base if recipe else None)
-    if base is None:
-        raise BadInputError("no base", hint="give --base NAME or --recipe NAME; see `lumiimg list`")
-    values = dict(recipe.arguments) if recipe else {}
-    for word in arguments.arg:
-        name, equals, value = word.partition("=")
-        layer, dot, argument = name.rpartition(".")
-        if not (equals and dot and layer and argument):
-            raise BadInputError(
-                f"--arg {word!r} is not LAYER.NAME=VALUE", hint="for example aws-ofi-nccl.PREFIX=/opt/x"
-            )
-        values[layer, argument] = value
-    sources = {}
-    for word in arguments.source:
-        name, equals, location = word.partition("=")
-        if not (name and equals and location):
-            raise BadInputError(f"--source {word!r} is not NAME=FILE or NAME=URL")
-        sources[name] = location
-    fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
-    return Request(base, (*(recipe.add if recipe else ()), *arguments.add), values, fabric, sources)
 
 
 def _check_output(output: Path, *, force: bool) -> None:

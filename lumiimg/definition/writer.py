@@ -71,7 +71,7 @@ def write_chain(lock: Lock) -> tuple[Definition, ...]:
                 parent=parent,
                 text=_text(lock, header, [layer], below=lock.stack[:index]),
                 files=tuple(_staged(layer)),
-                plain_http=parent is None and lock.bootstrap.plain_http,
+                plain_http=parent is None and _is_plain(lock),
             )
         )
     return tuple(chain)
@@ -88,7 +88,7 @@ def write_flat(lock: Lock) -> Definition:
         parent=None,
         text=_text(lock, _bootstrap_header(lock), lock.stack, below=()),
         files=tuple(file for layer in lock.stack for file in _staged(layer)),
-        plain_http=lock.bootstrap.plain_http,
+        plain_http=_is_plain(lock),
     )
 
 
@@ -136,13 +136,17 @@ def _text(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequenc
     return text
 
 
+def _is_plain(lock: Lock) -> bool:
+    return lock.bootstrap.image is not None and lock.bootstrap.image.plain_http
+
+
 def _bootstrap_header(lock: Lock) -> str:
     bootstrap = lock.bootstrap
     if bootstrap.agent == "debootstrap":
         include = f"Include: {' '.join(bootstrap.include)}\n" if bootstrap.include else ""
         header = f"Bootstrap: debootstrap\nOSVersion: {bootstrap.origin}\nMirrorURL: {bootstrap.mirror_url}\n{include}"
     else:
-        header = f"Bootstrap: {bootstrap.agent}\nFrom: {bootstrap.origin}\n"
+        header = f"Bootstrap: {bootstrap.agent}\nFrom: {bootstrap.image}\n"
     for line in header.splitlines():
         if "{{" in line or not line.isprintable():
             raise DefinitionError(f"{line!r} cannot stand in a definition's header", where=lock.base.layer.name)
@@ -161,6 +165,8 @@ def _staged(layer: LockedLayer) -> Iterable[StagedFile]:
         yield StagedFile(f"{folder}/files/{file}", layer.layer.folder / file)
     for source in layer.sources:
         yield StagedFile(f"{folder}/source/{source.name}/{source.file}", source)
+    for wheel in layer.wheels:
+        yield StagedFile(f"{folder}/wheels/{wheel.file}", wheel)
 
 
 def _environment(layer: LockedLayer) -> Iterable[str]:
@@ -180,6 +186,8 @@ def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work:
             source.variable: f"{BUILD_FOLDER}/{name}/source/{source.name}/{source.file}" for source in layer.sources
         }
         variables["LAYER_FILES"] = f"{BUILD_FOLDER}/{name}/files"
+        if layer.wheels:
+            variables["WHEELS"] = f"{BUILD_FOLDER}/{name}/wheels"
         if layer is lock.base:
             variables["INCLUDE"] = " ".join(lock.bootstrap.include)
             variables["MIRROR"] = lock.bootstrap.mirror_url or ""

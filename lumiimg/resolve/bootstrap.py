@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import MissingHereError
-from lumiimg.resolve.mirrors import Mirrors, apt_mirror
+from lumiimg.resolve.mirrors import apt_mirror
+from lumiimg.resolve.registry import parse_reference
 
 if TYPE_CHECKING:
     from lumiimg.catalog.layers import Bootstrap, Layer
-
-DOCKER_HUB = "docker.io"
+    from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.registry import ImageReference
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,18 @@ class LockedBootstrap:
 
     agent: str
     origin: str
+    """The suite, or the image as its base names it."""
     mirror_url: str | None
     include: tuple[str, ...]
     because: str
     """Why this one, for the plan."""
-    plain_http: bool = False
-    """Whether the registry is to be talked to without TLS, because the user's mirror says `http://`."""
+    image: ImageReference | None = None
+    """Where it is in a registry, or in the mirror of one."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the reference may mean another image tomorrow: a tag whose digest was not looked up."""
+        return self.image is not None and self.image.digest is None
 
 
 def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedBootstrap:
@@ -48,11 +55,11 @@ def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedB
                     because = f"debootstrap is here, the mirror is {where}"
                     return LockedBootstrap("debootstrap", bootstrap.origin, url, base.include, because)
             case _:
-                image, plain_http = _image_reference(bootstrap.origin, mirrors)
+                image = parse_reference(bootstrap.origin, mirrors)
                 # The packages come by apt then; a mirror, where one is named, is for them.
                 mirror_url = mirrors.named(bootstrap.mirror) if bootstrap.mirror else None
                 because = "; ".join([*lacking, "so from a registry"]) if lacking else "from a registry"
-                return LockedBootstrap("docker", image, mirror_url, base.include, because, plain_http)
+                return LockedBootstrap("docker", bootstrap.origin, mirror_url, base.include, because, image)
     raise MissingHereError(f"{base.name} cannot be had here ({'; '.join(lacking)})")
 
 
@@ -63,18 +70,6 @@ def _debootstrap_mirror(bootstrap: Bootstrap, mirrors: Mirrors) -> tuple[str, st
         return named, "your setting"
     found = apt_mirror(name)
     return None if found is None else (found, "from this machine's apt sources")
-
-
-def _image_reference(reference: str, mirrors: Mirrors) -> tuple[str, bool]:
-    """Return the reference at the mirror of its registry, and whether that is plain http."""
-    registry, slash, rest = reference.partition("/")
-    if not slash or not ({".", ":"} & set(registry) or registry == "localhost"):
-        registry, rest = DOCKER_HUB, reference if slash else f"library/{reference}"
-    target = mirrors.table.get(registry)
-    if target is None:
-        return f"{registry}/{rest}", False
-    host = target.removeprefix("http://").removeprefix("https://").rstrip("/")
-    return f"{host}/{rest}", target.startswith("http://")
 
 
 def _with_sbin(path: str | None) -> str:

@@ -15,7 +15,7 @@ from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
 from lumiimg.resolve.stack import Offer, Search, Stack, Wish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
@@ -72,9 +72,11 @@ class Plan:
 class Planner:
     """Judges requests against one catalogue and one site; reads each entry of the catalogue once."""
 
-    def __init__(self, catalogue: Catalogue, site: Site | None) -> None:
+    def __init__(self, catalogue: Catalogue, site: Site | None, held: Mapping[str, str] | None = None) -> None:
+        """Take `held`, releases of layers that come first where they fit, by name."""
         self._catalogue = catalogue
         self._site = site
+        self._held = held or {}
         self._read = Shelf(catalogue)
 
     def plan(self, asked: Asked) -> Plan:
@@ -96,7 +98,7 @@ class Planner:
         if fabric is Fabric.HOST and self._site is not None and self._site.fabric is not None:
             host = Offer(self._site.fabric.libfabric, self._site.name)
             start = replace(start, offers={**start.offers, "libfabric": host, "libcxi": Offer(None, self._site.name)})
-        search = Search(self._read.layer, self._provider_of)
+        search = Search(self._read.layer, self._provider_of, self._held)
         stack = search.solve(start, self._wishes(asked, base, fabric))
         if stack is None:
             results += rules.driver_window(start, self._site) if self._site is not None else ()

@@ -91,8 +91,11 @@ class Stack:
 class Search:
     """One search."""
 
-    def __init__(self, layer: Callable[[str], Layer], provider_of: Callable[[str], str | None]) -> None:
+    def __init__(
+        self, layer: Callable[[str], Layer], provider_of: Callable[[str], str | None], held: Mapping[str, str]
+    ) -> None:
         self._layer = layer
+        self._held = held
         self._provider_of = provider_of
         self._wished_for: dict[str, Wish] = {}
         """By each component that a wished layer brings."""
@@ -161,6 +164,7 @@ class Search:
                     _rule_of(layer),
                 )
             )
+        fitting.sort(key=lambda release: release.version != self._held.get(layer.name))
         yield from (Chosen(layer, release, wish.because) for release in fitting)
 
     def _satisfied(

@@ -92,9 +92,8 @@ class Web:
                 there = urljoin(url, target)
                 parts = urlsplit(there)
             except ValueError as error:
-                raise FailedError(
-                    f"redirects to {_place(target)[:200]}, which is no address", where=_place(url)
-                ) from error
+                what = f"redirects to {_place(target)[:200]}, which is no address"
+                raise FailedError(what, where=_place(url)) from error
             if parts.scheme not in {"http", "https"} or (urlsplit(url).scheme == "https" and parts.scheme == "http"):
                 raise FailedError(f"redirects to {_place(there)[:200]}, which is not followed", where=_place(url))
             if parts.netloc != urlsplit(url).netloc:
@@ -154,18 +153,19 @@ class Web:
 
 
 def _bounded(answer: requests.Response, limit_bytes: int, deadline: float, within_s: float) -> Iterator[bytes]:
-    import requests  # noqa: PLC0415
+    from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
     size = 0
     try:
-        for chunk in answer.iter_content(_CHUNK_BYTES):
+        # not iter_content, which waits for a whole chunk: a server that drips would be waited for
+        while chunk := answer.raw.read1(_CHUNK_BYTES, decode_content=True):
             size += len(chunk)
             if size > limit_bytes:
                 raise FailedError(f"is larger than {limit_bytes} bytes", where=_place(answer.url))
             if time.monotonic() > deadline:
                 raise FailedError(f"did not come within {within_s:.0f} s", where=_place(answer.url), hint=ELSEWHERE)
             yield chunk
-    except requests.RequestException as error:
+    except (HTTPError, OSError) as error:
         raise FailedError(f"broke off: {_reason(error)}", where=_place(answer.url), hint=ELSEWHERE) from error
 
 

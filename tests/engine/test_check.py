@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.build.workspace import remove_tree
+from lumiimg.engine.workspace import remove_tree
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import Result, inside, lumiimg
 from tests.unit.elf_builder import library

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.build.workspace import remove_tree
 from lumiimg.check.probes import Event, read_events
+from lumiimg.engine.workspace import remove_tree
 from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import Result, lumiimg

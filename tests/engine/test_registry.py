@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
-from lumiimg.build.workspace import scratch_folder
 from lumiimg.catalog.catalogue import shipped_layers
 from lumiimg.engine.engine import Engine, build
+from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode
 from lumiimg.image import FileKind, open_image
 from lumiimg.resolve.mirrors import apt_mirror

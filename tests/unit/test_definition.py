@@ -19,8 +19,8 @@ from lumiimg.definition.text import (
     quote_sh,
 )
 from lumiimg.definition.writer import Definition, layers_of, write_chain, write_flat
-from lumiimg.resolve.lock import Request, resolve
 from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.request import Request, resolve
 from tests.tools import needs
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 

@@ -9,13 +9,15 @@ import pytest
 
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError
-from lumiimg.resolve.lock import Lock, RefusedError, Request, resolve
 from lumiimg.resolve.mirrors import Mirrors, apt_mirror, parse_mirrors
 from lumiimg.resolve.rccl import generation_of, generations, version_of_code
+from lumiimg.resolve.request import RefusedError, Request, resolve
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from lumiimg.resolve.lock import Lock
 
 CONTENT = b"the release\n"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -45,14 +47,17 @@ def test_a_release_is_locked_at_its_known_digest(catalogue: Catalogue) -> None:
 
 
 def test_a_mirror_changes_where_from_and_not_what(catalogue: Catalogue) -> None:
+    """What is locked holds elsewhere too; the mirror is for the download."""
     source = lock(catalogue, {"https://host.test": "http://near/x"}).layers[0].sources[0]
-    assert (source.location, source.sha256) == ("http://near/x/v1.0.tar.gz", DIGEST)
+    assert (source.location, source.sha256) == ("https://host.test/v1.0.tar.gz", DIGEST)
+    assert Mirrors({"https://host.test": "http://near/x"}).rewrite(source.location) == "http://near/x/v1.0.tar.gz"
 
 
-def test_a_version_without_a_digest_is_refused_with_the_known_ones(catalogue: Catalogue) -> None:
+def test_a_version_without_a_digest_is_settled_at_the_first_download(catalogue: Catalogue) -> None:
     request = Request("base", ("plugin",), {("plugin", "VERSION"): "2.0"})
-    with pytest.raises(BadInputError, match=r"no digest is known for plugin 2\.0; known: 1\.0"):
-        resolve(request, catalogue, Mirrors({}), "")
+    found = resolve(request, catalogue, Mirrors({}), "")
+    assert found.layers[0].sources[0].sha256 is None
+    assert [line for line in found.unsettled if "2.0" in line]
 
 
 def test_a_file_of_ones_own_is_taken_at_its_own_digest_and_said_so(catalogue: Catalogue, tmp_path: Path) -> None:
@@ -86,12 +91,15 @@ def test_a_digest_that_is_given_is_verified(catalogue: Catalogue, tmp_path: Path
         lock(catalogue, plugin=f"{file}#sha256=12")
 
 
-def test_an_address_without_a_known_digest_is_refused(layers: Path, make_layer: MakeLayer) -> None:
+def test_an_address_without_a_known_digest_is_settled_at_the_first_download(
+    layers: Path, make_layer: MakeLayer
+) -> None:
     make_layer("base", BASE)
     make_layer("plugin", PLUGIN.replace('"1.0" = ', '"9.9" = '))
     catalogue = Catalogue((layers,), ())
-    with pytest.raises(BadInputError, match="names no digest"):
-        lock(catalogue, plugin="https://else.test/x.tar.gz")
+    source = lock(catalogue, plugin="https://else.test/x.tar.gz").layers[0].sources[0]
+    assert source.sha256 is None
+    assert "first download" in source.note
     source = lock(catalogue, plugin=f"https://else.test/x.tar.gz#sha256={DIGEST}").layers[0].sources[0]
     assert (source.location, source.sha256) == ("https://else.test/x.tar.gz", DIGEST)
 
@@ -154,7 +162,7 @@ def test_debootstrap_is_taken_where_it_is_and_a_mirror_is_known(
         return found.agent, found.origin, found.mirror_url
 
     named = {"debian": "http://m/debian"}
-    assert bootstrap(named)[:2] == ("docker", "docker.io/library/debian:trixie-slim")
+    assert bootstrap(named)[:2] == ("docker", "debian:trixie-slim")
     (programs / "debootstrap").write_text("#!/bin/sh\n")
     (programs / "debootstrap").chmod(0o755)
     assert bootstrap(named) == ("debootstrap", "trixie", "http://m/debian")
@@ -184,8 +192,9 @@ def test_a_base_that_cannot_be_had_says_what_each_way_lacks(
 def test_a_registry_has_mirrors_too(
     catalogue: Catalogue, mirrors: dict[str, str], origin: str, *, plain_http: bool
 ) -> None:
-    bootstrap = lock(catalogue, mirrors).bootstrap
-    assert (bootstrap.origin, bootstrap.plain_http) == (origin, plain_http)
+    image = lock(catalogue, mirrors).bootstrap.image
+    assert image is not None
+    assert (f"{image.registry}/{image.repository}", image.plain_http) == (origin, plain_http)
 
 
 @pytest.mark.parametrize("word", ["x", "=y", "x=", ""])

@@ -1,0 +1,107 @@
+"""What `build`, `lock` and `explain` are asked for: options, and what they mean together."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from lumiimg.cli.options import add_layers, add_site
+from lumiimg.errors import BadInputError, one_line
+
+if TYPE_CHECKING:
+    import argparse
+
+    from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.settings import Settings
+    from lumiimg.catalog.sites import Site
+    from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.request import Request
+    from lumiimg.resolve.settle import Sources
+
+
+def add_request(parser: argparse.ArgumentParser) -> None:
+    """Add the options that tell which image is wanted."""
+    what = parser.add_argument_group("what")
+    what.add_argument("--base", metavar="NAME", help="what to start from (`lumiimg list`)")
+    what.add_argument(
+        "--add",
+        metavar="LAYER",
+        action="append",
+        default=[],
+        help="a layer to add, with a version if need be: vllm==0.10.1 (may be repeated)",
+    )
+    what.add_argument("--recipe", metavar="NAME|FILE", help="a named stack; --base and --add change or extend it")
+    what.add_argument(
+        "--arg", metavar="LAYER.NAME=VALUE", action="append", default=[], help="an argument of a layer (`lumiimg show`)"
+    )
+    what.add_argument(
+        "--source",
+        metavar="NAME=FILE|URL",
+        action="append",
+        default=[],
+        help="take a source archive from here; #sha256=HEX behind it says what it must be",
+    )
+    what.add_argument(
+        "--mirror",
+        metavar="FROM=TO",
+        action="append",
+        default=[],
+        help="fetch from TO instead: debian=URL, docker.io=HOST, https://github.com=URL (may be repeated)",
+    )
+    add_site(what)  # type: ignore[arg-type]  # a group takes options as a parser does
+    add_layers(what)  # type: ignore[arg-type]
+
+
+def read_request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request:
+    """Return what is asked for. Raises BadInputError."""
+    from lumiimg.resolve.request import Request  # noqa: PLC0415
+    from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
+
+    recipe = catalogue.recipe(arguments.recipe) if arguments.recipe else None
+    base = arguments.base or (recipe.base if recipe else None)
+    if base is None:
+        raise BadInputError("no base", hint="give --base NAME or --recipe NAME; see `lumiimg list`")
+    values = dict(recipe.arguments) if recipe else {}
+    for word in arguments.arg:
+        name, equals, value = word.partition("=")
+        layer, dot, argument = name.rpartition(".")
+        if not (equals and dot and layer and argument):
+            raise BadInputError(
+                f"--arg {word!r} is not LAYER.NAME=VALUE", hint="for example aws-ofi-nccl.PREFIX=/opt/x"
+            )
+        values[layer, argument] = value
+    sources = {}
+    for word in arguments.source:
+        name, equals, location = word.partition("=")
+        if not (name and equals and location):
+            raise BadInputError(f"--source {word!r} is not NAME=FILE or NAME=URL")
+        sources[name] = location
+    fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
+    return Request(base, (*(recipe.add if recipe else ()), *arguments.add), values, fabric, sources)
+
+
+def read_site(arguments: argparse.Namespace) -> Site | None:
+    """Return the site that is named. Raises BadInputError."""
+    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
+
+    name = arguments.site
+    if name is None and getattr(arguments, "recipe", None):
+        from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
+
+        name = open_catalogue(os.environ, arguments.layers).recipe(arguments.recipe).site
+    return find_site(name, os.environ) if name else None
+
+
+def sources_of(settings: Settings, mirrors: Mirrors, *, offline: bool, quiet: bool) -> Sources:
+    """Return where downloads and answers come from."""
+    from lumiimg.resolve.settle import Sources  # noqa: PLC0415
+    from lumiimg.resolve.store import Store  # noqa: PLC0415
+    from lumiimg.resolve.web import Web  # noqa: PLC0415
+
+    def tell(line: str) -> None:
+        if not quiet:
+            print(f"  {one_line(line)}", file=sys.stderr)
+
+    web = Web(offline=offline)
+    return Sources(web, Store(settings.cache / "sources", web, mirrors), mirrors, tell)

@@ -1,0 +1,47 @@
+"""What two locks differ in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+class Change(NamedTuple):
+    """One thing that one lock has otherwise than the other; None where it has it not."""
+
+    what: str
+    old: str | None
+    new: str | None
+
+
+def entries(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a lock settles, each thing by a name for people."""
+    return dict(_entries(document))
+
+
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
+    """Return the differences, in the order of the newer lock; what it has no more comes last."""
+    names = [*new, *(name for name in old if name not in new)]
+    return tuple(Change(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
+
+
+def _entries(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    base = document["base"]
+    yield "site", document["site"] or "none"
+    yield "fabric", document["fabric"]
+    yield "base", f"{base['name']} ({base['agent']} {base['from']})"
+    if "digest" in base:
+        yield "digest of the base", base["digest"]
+    for layer in (base, *document.get("layer", ())):
+        name = layer["name"]
+        yield f"layer {name}", layer["release"] or layer["layer"][:19]
+        yield f"scripts of {name}", layer["layer"][:19]
+        for argument, value in layer["arguments"].items():
+            yield f"argument {name}.{argument}", value
+        for source in layer["source"]:
+            yield f"source {source['name']}", f"{source['url']} sha256 {source['sha256'][:12]}"
+    for package in document.get("python", {}).get("packages", ()):
+        digest = package["wheels"][0]["hashes"]["sha256"][:12]
+        yield f"python {package['name']}", f"{package['version']} sha256 {digest}"

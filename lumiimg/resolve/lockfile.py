@@ -1,0 +1,259 @@
+"""`lumiimg.lock`: a lock as a file (TOML), its Python part in the shape of PEP 751.
+
+The file names what it was made from, so that it can be made anew; what is built from it are the digests alone. Layers
+are not in the file: they are found in the catalogue, and must be the same by digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+from lumiimg import __version__
+from lumiimg.catalog.table import CatalogError, Table, read_limited
+from lumiimg.errors import BadInputError
+from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
+from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
+from lumiimg.resolve.registry import parse_reference
+from lumiimg.resolve.request import RefusedError, Request
+from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.resolve.mirrors import Mirrors
+
+FORMAT = 1
+"""Of the file; raised when an older lumiimg could not read a newer file rightly."""
+_SIZE_LIMIT_BYTES = 16 * 1024 * 1024
+_HEAD = "# Written by `lumiimg lock`; change the request and write it anew rather than this file.\n"
+
+
+def to_text(lock: Lock, request: Request) -> str:
+    """Return the file of a settled lock. Raises ValueError for one that is not settled."""
+    if lock.unsettled or lock.bootstrap.is_open:
+        raise ValueError([*lock.unsettled, f"the digest of {lock.bootstrap.origin}"][0])
+    body = tomli_w.dumps(_body(lock, request), multiline_strings=False)
+    head = {"format": FORMAT, "lumiimg": __version__, "digest": f"sha256:{_sha256(body)}"}
+    return f"{_HEAD}{tomli_w.dumps(head)}\n{body}"
+
+
+def read_lock(path: Path, catalogue: Catalogue, mirrors: Mirrors, search_path: str | None) -> tuple[Lock, Request]:
+    """Read a lock, and what it was made from.
+
+    Raises BadInputError for a file that is none, was changed by hand or comes from a newer lumiimg, RefusedError where
+    a layer is not the one that was locked.
+    """
+    table = Table(read_document(path), path)
+    try:
+        return _lock(table, catalogue, mirrors, search_path)
+    except CatalogError as error:
+        raise BadInputError(str(error), hint="write it anew: lumiimg lock") from error
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Return what stands in a lock behind its head. Raises BadInputError as `read_lock` does."""
+    data = read_limited(path, _SIZE_LIMIT_BYTES)
+    try:
+        text = data.decode("utf-8")
+        document = tomllib.loads(text)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadInputError(f"is no lock: {error}", where=str(path), hint="write it anew: lumiimg lock") from error
+    _check_head(document, text, path)
+    return {key: value for key, value in document.items() if key not in {"format", "lumiimg", "digest"}}
+
+
+def layer_digest(layer: Layer) -> str:
+    """Return the digest of what a layer is made of: its facts, its scripts, its files."""
+    digest = hashlib.sha256()
+    names = ["layer.toml", "post.sh", *(["test.sh"] if layer.test is not None else []), *sorted(layer.files)]
+    for name in names:
+        data = (layer.folder / name).read_bytes()
+        digest.update(f"{len(name)}:{name}{len(data)}:".encode() + data)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _body(lock: Lock, request: Request) -> dict[str, Any]:
+    bootstrap = lock.bootstrap
+    base = {"agent": bootstrap.agent, "from": bootstrap.origin}
+    if bootstrap.image is not None:
+        base["digest"] = f"{bootstrap.image.digest}"
+    return {
+        "site": lock.site or "",
+        "fabric": lock.fabric.value,
+        "request": {
+            "base": request.base,
+            "add": list(request.add),
+            "fabric": request.fabric.value if request.fabric else "auto",
+            "arguments": {f"{layer}.{name}": value for (layer, name), value in sorted(request.arguments.items())},
+        },
+        "base": {**_layer_data(lock.base), **base},
+        "layer": [_layer_data(layer) for layer in lock.layers],
+        "python": _python_data(lock),
+        "rule": [
+            {
+                "id": rule.id,
+                "outcome": rule.outcome.value,
+                "need": rule.need,
+                "have": rule.have,
+                "because": rule.because,
+                "source": rule.source,
+            }
+            for rule in lock.rules
+        ],
+    }
+
+
+def _layer_data(layer: LockedLayer) -> dict[str, Any]:
+    return {
+        "name": layer.layer.name,
+        "layer": layer_digest(layer.layer),
+        "release": layer.release.version if layer.release else "",
+        "arguments": dict(layer.arguments),
+        "source": [
+            {
+                "name": source.name,
+                "variable": source.variable,
+                "file": source.file,
+                "url": source.location,
+                "sha256": f"{source.sha256}",
+                "note": source.note,
+            }
+            for source in layer.sources
+        ],
+    }
+
+
+def _python_data(lock: Lock) -> dict[str, Any]:
+    """Return the wheels as PEP 751 has them, each with the layer that it belongs to."""
+    if lock.python is None:
+        return {}
+    return {
+        "lock-version": "1.0",
+        "created-by": "lumiimg",
+        "requires-python": f"=={lock.python.version[0]}.{lock.python.version[1]}.*",
+        "packages": [
+            {
+                "name": wheel.name,
+                "version": wheel.version,
+                "wheels": [{"name": wheel.file, "url": wheel.location, "hashes": {"sha256": f"{wheel.sha256}"}}],
+                "tool": {
+                    "lumiimg": {"layer": layer.layer.name, "glibc": f"{lock.python.glibc[0]}.{lock.python.glibc[1]}"}
+                },
+            }
+            for layer in lock.stack
+            for wheel in layer.wheels
+        ],
+    }
+
+
+def _check_head(document: dict[str, Any], text: str, path: Path) -> None:
+    written = document.get("format")
+    if not isinstance(written, int) or isinstance(written, bool):
+        raise BadInputError("is no lock: key 'format' is missing", where=str(path), hint="write it anew: lumiimg lock")
+    if written > FORMAT:
+        by = document.get("lumiimg")
+        raise BadInputError(
+            f"is of format {written}, written by lumiimg {by}; this one reads up to {FORMAT}",
+            where=str(path),
+            hint="use that lumiimg, or write it anew: lumiimg lock",
+        )
+    _, _, body = text.partition("\n\n")
+    if document.get("digest") != f"sha256:{_sha256(body)}":
+        raise BadInputError(
+            "was changed after it was written: its digest is another",
+            where=str(path),
+            hint="write it anew: lumiimg lock",
+        )
+
+
+def _lock(table: Table, catalogue: Catalogue, mirrors: Mirrors, search_path: str | None) -> tuple[Lock, Request]:
+    wheels = _wheels(table.table("python"))
+    entry = table.table("base")
+    agent, origin, digest = entry.string("agent"), entry.string("from"), entry.optional_string("digest")
+    base = _layer(entry, catalogue.base(entry.string("name")), wheels)
+    layers = [_layer(one, catalogue.layer(one.string("name")), wheels) for one in table.tables("layer")]
+    asked = table.table("request")
+    fabric = asked.choice("fabric", ("auto", *(f.value for f in Fabric)))
+    arguments = {
+        (layer, name): value
+        for key, value in asked.table("arguments").string_values().items()
+        for layer, _, name in [key.rpartition(".")]
+    }
+    request = Request(
+        base=asked.string("base"),
+        add=asked.strings("add"),
+        arguments=arguments,
+        fabric=None if fabric == "auto" else Fabric(fabric),
+    )
+    site = table.string("site", may_be_empty=True)
+    chosen = Fabric(table.choice("fabric", tuple(f.value for f in Fabric)) or "none")
+    rules = tuple(_rule(one) for one in table.tables("rule"))
+    table.finish()
+    if agent == "docker":
+        if digest is None:
+            raise CatalogError("key 'base.digest' is missing")
+        image = replace(parse_reference(origin, mirrors), digest=digest)
+        bootstrap = LockedBootstrap(agent, origin, None, base.layer.include, "by the lock", image)
+    else:
+        bootstrap = choose_bootstrap(base.layer, mirrors, search_path)
+    return Lock(bootstrap, base, tuple(layers), chosen, site or None, None, rules), request
+
+
+def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]]) -> LockedLayer:
+    written, here = entry.string("layer"), layer_digest(layer)
+    if written != here:
+        raise RefusedError(
+            f"the layer {layer.name} is not the one that was locked: its digest is {here[:19]}…, not {written[:19]}…",
+            hint=f"use the lumiimg and the --layers of then, or write the lock anew; {layer.folder}",
+        )
+    version = entry.string("release", may_be_empty=True)
+    arguments = entry.table("arguments").string_values()
+    sources = tuple(
+        LockedSource(
+            name=one.string("name"),
+            variable=one.string("variable"),
+            file=one.string("file"),
+            sha256=one.string("sha256"),
+            location=one.string("url"),
+            note=one.string("note", may_be_empty=True),
+        )
+        for one in entry.tables("source")
+    )
+    release = next((release for release in layer.releases if release.version == version), None)
+    return LockedLayer(layer, arguments, sources, release, tuple(wheels.get(layer.name, ())))
+
+
+def _wheels(table: Table) -> dict[str, list[LockedSource]]:
+    found: dict[str, list[LockedSource]] = {}
+    for key in ("lock-version", "created-by", "requires-python"):
+        table.optional_string(key)
+    for package in table.tables("packages"):
+        name, version = package.string("name"), package.string("version")
+        layer = package.table("tool").table("lumiimg").string_values().get("layer", "")
+        for wheel in package.tables("wheels"):
+            sha256 = wheel.table("hashes").string("sha256")
+            source = LockedSource(name, "", wheel.string("name"), sha256, wheel.string("url"), "", version)
+            found.setdefault(layer, []).append(source)
+    return found
+
+
+def _rule(entry: Table) -> RuleResult:
+    return RuleResult(
+        id=entry.string("id"),
+        outcome=Outcome(entry.choice("outcome", tuple(outcome.value for outcome in Outcome)) or "unknown"),
+        need=entry.string("need"),
+        have=entry.string("have"),
+        because=entry.string("because"),
+        source=entry.string("source"),
+    )

@@ -1,0 +1,240 @@
+"""Request to lock: the plan's stack with every argument and source settled, as far as no network is needed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from packaging.version import InvalidVersion, Version
+
+from lumiimg.catalog.layers import expand
+from lumiimg.errors import BadInputError, FailedError
+from lumiimg.resolve.bootstrap import choose_bootstrap
+from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
+from lumiimg.resolve.mirrors import refuse_password
+from lumiimg.resolve.plan import Asked, Planner, command_of, name_of
+from lumiimg.resolve.rules import Outcome
+from lumiimg.resolve.wheels import PythonTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.layers import Layer, Release, Source
+    from lumiimg.catalog.sites import Site
+    from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.plan import Plan
+    from lumiimg.resolve.rules import Fabric
+    from lumiimg.resolve.stack import Stack
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+MADE_HERE = "nobody has published a digest; it is made at the first download and holds from then on"
+
+
+class RefusedError(FailedError):
+    """A combination of layers that cannot work; says which rule, and what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asked for."""
+
+    base: str
+    add: tuple[str, ...] = ()
+    arguments: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Value by (layer, argument)."""
+    fabric: Fabric | None = None
+    """None: what fits the site."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """FILE or URL, with or without `#sha256=...`, by the source's name."""
+
+
+def resolve(
+    request: Request,
+    catalogue: Catalogue,
+    mirrors: Mirrors,
+    path: str | None,
+    site: Site | None = None,
+    *,
+    held: Mapping[str, str] | None = None,
+) -> Lock:
+    """Settle a request. `path` is the PATH in which bootstrap programs are looked for.
+
+    `held` are releases of layers to keep, by name, where the request does not name another.
+
+    Raises BadInputError for a wrong name, argument or source, RefusedError for what the rules refuse, MissingHereError
+    if the base cannot be had on this machine.
+    """
+    _check_twice(request)
+    planner = Planner(catalogue, site, held or {})
+    plan = planner.plan(_asked(request, catalogue))
+    if plan.stack is None or plan.refused:
+        raise refusal_of(plan)
+    layers = [chosen.layer for chosen in plan.stack.layers]
+    _check_used(request, [plan.base, *layers])
+    releases = {chosen.layer.name: chosen.release for chosen in plan.stack.layers}
+    locked = []
+    for layer in (plan.base, *layers):
+        release = releases.get(layer.name)
+        arguments = _arguments(layer, release, request)
+        sources = tuple(_lock_source(source, arguments, request) for source in layer.sources)
+        locked.append(LockedLayer(layer, arguments, sources, release))
+    return Lock(
+        bootstrap=choose_bootstrap(plan.base, mirrors, path),
+        base=locked[0],
+        layers=tuple(locked[1:]),
+        fabric=plan.fabric,
+        site=site.name if site else None,
+        python=_python(plan.stack),
+        rules=plan.rules,
+    )
+
+
+class Held(NamedTuple):
+    """What a lock holds already, and the next one is to keep where it still fits."""
+
+    layers: Mapping[str, str]
+    """Releases by layer."""
+    wheels: Mapping[str, str]
+    """Versions by Python distribution."""
+
+
+def held_by(lock: Lock, upgraded: Collection[str]) -> Held:
+    """Return what a lock holds, but for what is to be upgraded.
+
+    Raises BadInputError for a name that the lock does not have.
+    """
+    layers = {layer.layer.name: layer.release.version for layer in lock.layers if layer.release}
+    wheels = {wheel.name: wheel.version for layer in lock.stack for wheel in layer.wheels}
+    for name in upgraded:
+        if name not in {*layers, *wheels, "all"}:
+            known = ", ".join(sorted({*layers, *wheels}))
+            raise BadInputError(f"the lock has no {name!r}", where="--upgrade", hint=f"it has: {known or 'nothing'}")
+    if "all" in upgraded:
+        return Held({}, {})
+    kept = [{name: version for name, version in part.items() if name not in upgraded} for part in (layers, wheels)]
+    return Held(*kept)
+
+
+def refusal_of(plan: Plan) -> RefusedError:
+    """Return what stands against a plan as an error: the rule, both numbers, and the nearest request that works."""
+    against = next(rule for rule in plan.rules if rule.outcome is Outcome.REFUSED)
+    nearest = f"the nearest that works: lumiimg build {command_of(plan.nearest)}" if plan.nearest else None
+    return RefusedError(
+        f"{against.because} (rule {against.id}: needs {against.need}, has {against.have})",
+        hint=nearest or "`lumiimg explain` with the same words tells more",
+    )
+
+
+def _python(stack: Stack) -> PythonTarget | None:
+    python, glibc = _pair(stack.version("python")), _pair(stack.version("glibc"))
+    return PythonTarget(python, glibc) if python and glibc else None
+
+
+def _pair(version: str | None) -> tuple[int, int] | None:
+    try:
+        release = Version(version or "").release
+    except InvalidVersion:
+        return None
+    return (release[0], release[1]) if len(release) > 1 else None
+
+
+def _check_twice(request: Request) -> None:
+    names = [name_of(text) for text in request.add]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInputError(f"layer {name!r} is asked for twice")
+
+
+def _asked(request: Request, catalogue: Catalogue) -> Asked:
+    """Return the request as the planner takes it: an argument VERSION is a release that is wished for."""
+    add = []
+    for text in request.add:
+        version = request.arguments.get((text, "VERSION"))
+        has_releases = version is not None and catalogue.layer(text).releases
+        add.append(f"{text}=={version}" if has_releases else text)
+    return Asked(request.base, tuple(add), request.fabric)
+
+
+def _check_used(request: Request, stack: Sequence[Layer]) -> None:
+    """Refuse an argument or a source that nothing takes: it is a typing error, not a wish."""
+    known_arguments = [f"{layer.name}.{name}" for layer in stack for name in layer.arguments]
+    for layer_name, name in request.arguments:
+        if f"{layer_name}.{name}" not in known_arguments:
+            raise BadInputError(
+                f"no layer of this image takes the argument {layer_name}.{name}",
+                hint=f"known: {', '.join(known_arguments) or 'none'}",
+            )
+    known_sources = [source.name for layer in stack for source in layer.sources]
+    for name in request.sources:
+        if name not in known_sources:
+            raise BadInputError(
+                f"no layer of this image takes a source called {name!r}",
+                hint=f"known: {', '.join(known_sources) or 'none'}",
+            )
+
+
+def _arguments(layer: Layer, release: Release | None, request: Request) -> dict[str, str]:
+    values = {}
+    of_release = {"VERSION": release.version, **release.arguments} if release else {}
+    for argument in layer.arguments.values():
+        default = of_release.get(argument.name, argument.default)
+        value = request.arguments.get((layer.name, argument.name), default)
+        if argument.pattern is not None and not argument.pattern.fullmatch(value):
+            raise BadInputError(
+                f"{layer.name}.{argument.name}={value[:80]!r} does not match {argument.pattern.pattern}",
+                hint=f"{argument.name}: {argument.help}; default {argument.default!r}",
+            )
+        if "\0" in value:
+            raise BadInputError(f"{layer.name}.{argument.name} holds a NUL byte")
+        values[argument.name] = value
+    return values
+
+
+def _lock_source(source: Source, arguments: Mapping[str, str], request: Request) -> LockedSource:
+    """Settle one archive: pinned digest for a known release; a file that the user names is taken at its own digest.
+
+    A file whose *name* is that of a known release must be that release: a download that broke, or was tampered with, is
+    the likely reason why it is not.
+    """
+    key = expand(source.key, arguments)
+    file = expand(source.file, arguments)
+    pinned = source.sha256.get(key)
+    given = request.sources.get(source.name)
+    if given is None:
+        url = expand(source.url, arguments)
+        return LockedSource(source.name, source.variable, _safe(file), pinned, url, "" if pinned else MADE_HERE)
+    location, digest = _split_digest(source.name, given)
+    if location.startswith(("http://", "https://")):
+        refuse_password(location, f"--source {source.name}")
+        expected = digest or pinned
+        note = "" if expected else MADE_HERE
+        return LockedSource(source.name, source.variable, _safe(file), expected, location, note)
+    path = Path(location)
+    actual = file_sha256(path)
+    expected = digest or (pinned if path.name in {file, Path(expand(source.url, arguments)).name} else None)
+    if expected is not None and actual != expected:
+        raise BadInputError(
+            f"has another digest: sha256 is {actual}, not {expected}" + ("" if digest else f" ({source.name} {key})"),
+            where=location,
+            hint=f"fetch it again, or say that you mean it: --source '{source.name}={location}#sha256={actual}'",
+        )
+    note = "" if actual == pinned else "your own archive, none of the releases that lumiimg has a digest of"
+    return LockedSource(source.name, source.variable, _safe(path.name), actual, str(path.absolute()), note)
+
+
+def _split_digest(name: str, given: str) -> tuple[str, str | None]:
+    location, mark, digest = given.rpartition("#sha256=")
+    if not mark:
+        return given, None
+    if not _SHA256.fullmatch(digest.lower()):
+        raise BadInputError(f"--source {name}: the digest should be 64 hexadecimal digits, is {digest!r}")
+    return location, digest.lower()
+
+
+def _safe(name: str) -> str:
+    """Return a file name that needs no quoting anywhere; the extension stays, tools go by it."""
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[-100:]
+    return cleaned.lstrip(".-") or "source"

@@ -1,0 +1,111 @@
+"""What only the network can tell a lock: the digest of the base, digests that nobody has published, the wheels."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from packaging.metadata import Metadata
+
+from lumiimg.errors import FailedError, one_line
+from lumiimg.resolve.lock import LockedSource
+from lumiimg.resolve.python import complete
+from lumiimg.resolve.registry import resolve_image
+from lumiimg.resolve.wheels import WheelMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from lumiimg.resolve.lock import Lock, LockedLayer
+    from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.store import Store
+    from lumiimg.resolve.web import Web
+    from lumiimg.resolve.wheels import Wheel
+
+PYPI = "https://pypi.org/simple"
+"""Where everything is looked up that no layer pins; --mirror https://pypi.org/simple=URL puts another in its place."""
+_METADATA_LIMIT_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where answers come from."""
+
+    web: Web
+    store: Store
+    mirrors: Mirrors
+    on_line: Callable[[str], None]
+
+
+def settle(lock: Lock, sources: Sources, *, pin_base: bool, held: Mapping[str, str] | None = None) -> Lock:
+    """Return the lock with nothing left open; the base stays a tag unless it is to be pinned.
+
+    `held` are versions of Python distributions to keep where they still fit, by name.
+
+    Raises FailedError for what cannot be had or does not go together.
+    """
+    bootstrap = lock.bootstrap
+    if pin_base and bootstrap.is_open and bootstrap.image is not None:
+        sources.on_line(f"looking up {bootstrap.image}")
+        found = resolve_image(bootstrap.image, sources.web)
+        digest = found.index_digest or found.digest
+        bootstrap = replace(bootstrap, image=replace(bootstrap.image, digest=digest))
+    layers = [_settled(layer, lock, sources, held or {}) for layer in lock.stack]
+    return replace(lock, bootstrap=bootstrap, base=layers[0], layers=tuple(layers[1:]))
+
+
+def _settled(layer: LockedLayer, lock: Lock, sources: Sources, held: Mapping[str, str]) -> LockedLayer:
+    archives = tuple(_with_digest(source, sources) for source in layer.sources)
+    release = layer.release
+    if release is None or not release.wheels or layer.wheels:
+        return replace(layer, sources=archives)
+    if lock.python is None:
+        raise FailedError(
+            f"no wheels can be chosen for {layer.layer.name}: the Python of {lock.base.layer.name} is not known",
+            hint="read the base first: lumiimg adapt",
+        )
+    sources.on_line(f"looking up the wheels of {layer.layer.name} for {lock.python}")
+    wheels = complete(
+        release.wheels,
+        [sources.mirrors.rewrite(index) for index in release.indexes],
+        sources.mirrors.rewrite(PYPI),
+        lock.python,
+        sources.web,
+        held=held,
+        fetch_metadata=lambda wheel: _metadata_in(_fetched(wheel, sources), wheel),
+    )
+    return replace(layer, sources=archives, wheels=tuple(_as_source(wheel, sources) for wheel in wheels))
+
+
+def _with_digest(source: LockedSource, sources: Sources) -> LockedSource:
+    if source.sha256 is not None:
+        return source
+    sources.on_line(f"fetching {source.location}, for its digest")
+    return replace(source, sha256=sources.store.add(source.location))
+
+
+def _as_source(wheel: Wheel, sources: Sources) -> LockedSource:
+    if wheel.sha256 is None:
+        sources.on_line(f"fetching {wheel.url}, for its digest")
+    sha256 = wheel.sha256 or sources.store.add(wheel.url)
+    note = "" if wheel.sha256 else "its index gives no digest; it was made at the first download"
+    return LockedSource(wheel.name, "", wheel.filename, sha256, wheel.url, note, wheel.version)
+
+
+def _fetched(wheel: Wheel, sources: Sources) -> Path:
+    sources.on_line(f"fetching {wheel.url}, for its metadata")
+    return sources.store.get(wheel.url, wheel.sha256 or sources.store.add(wheel.url))
+
+
+def _metadata_in(file: Path, wheel: Wheel) -> WheelMetadata:
+    """Read METADATA out of a wheel. Source: PEP 427. Raises FailedError for what is no wheel."""
+    name = f"{'-'.join(wheel.filename.split('-')[:2])}.dist-info/METADATA"
+    try:
+        with zipfile.ZipFile(file) as archive, archive.open(name) as stream:
+            text = stream.read(_METADATA_LIMIT_BYTES)
+        metadata = Metadata.from_email(text, validate=False)
+        return WheelMetadata(tuple(metadata.requires_dist or ()), metadata.requires_python)
+    except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError, NotImplementedError, OSError) as error:
+        raise FailedError(f"is no wheel: {one_line(str(error))[:200]}", where=wheel.url) from error

@@ -1,0 +1,275 @@
+"""`lumiimg lock`, `build --locked`, `diff`: everything settled, written down, kept, and built from that alone."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode
+from tests.unit.conftest import BASE, LAYER, MakeLayer
+from tests.world import World, digest, serve, wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\n[[', 1)
+SNAKE = (
+    LAYER
+    + """\
+[[release]]
+version = "2.0"
+wheels = ["snake==2.0+rocm6.4"]
+indexes = ["https://download.pytorch.org/whl/rocm6.4"]
+status = "unproved"
+source = "the tests"
+
+[[release]]
+version = "1.0"
+wheels = ["snake==1.0+rocm6.4"]
+indexes = ["https://download.pytorch.org/whl/rocm6.4"]
+status = "unproved"
+source = "the tests"
+"""
+)
+ARCHIVE = (
+    LAYER
+    + """\
+[sources.tool]
+url = "https://github.com/x/tool/archive/v1.tar.gz"
+file = "tool.tar.gz"
+key = "1"
+source = "the tests"
+"""
+)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World(
+        of_layers={"snake": {"2.0+rocm6.4": ("egg>=1", "shell; python_version < '3'"), "1.0+rocm6.4": ("egg",)}},
+        wheels={
+            "egg": {"1.0": (), "1.5": ("yolk<3",), "2.0": ("yolk>=2",)},
+            "yolk": {"1.0": (), "2.5": (), "3.0": ()},
+            "snake": {"9.9": ("nvidia-cublas",)},
+        },
+    )
+    with serve(world):
+        yield world
+
+
+@pytest.fixture
+def folder(
+    layers: Path, make_layer: MakeLayer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_home: Path
+) -> Path:
+    del clean_home
+    make_layer("box", BOX)
+    make_layer("snake", SNAKE)
+    make_layer("tool", ARCHIVE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    return layers
+
+
+def lock(world: World, layers: Path, *words: str, code: int = ExitCode.GOOD) -> None:
+    assert main(["lock", "--layers", str(layers), *world.mirrors, *words]) == code
+
+
+def locked(tmp_path: Path) -> dict[str, str]:
+    document = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
+    return {package["name"]: package["version"] for package in document["python"]["packages"]}
+
+
+def test_a_lock_has_all_that_a_layer_requires_with_digests(world: World, folder: Path, tmp_path: Path) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake", "--add", "tool")
+    document = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
+    assert document["base"]["digest"].startswith("sha256:")
+    assert locked(tmp_path) == {"snake": "2.0+rocm6.4", "egg": "2.0", "yolk": "3.0"}
+    (tool,) = [layer for layer in document["layer"] if layer["name"] == "tool"]
+    archive = b"archive of /archives/x/tool/archive/v1.tar.gz"
+    assert tool["source"][0]["sha256"] == digest(archive).removeprefix("sha256:")
+    assert "first download" in tool["source"][0]["note"]
+    (egg,) = [package for package in document["python"]["packages"] if package["name"] == "egg"]
+    hashed = digest(wheel("egg", "2.0", ("yolk>=2",))).removeprefix("sha256:")
+    assert egg["wheels"][0]["hashes"]["sha256"] == hashed
+    assert not any("/pypi/simple/snake" in path for path in world.asked), "a pinned name is asked for in its own index"
+
+
+def test_an_index_without_digests_gets_them_at_the_first_download(world: World, folder: Path, tmp_path: Path) -> None:
+    world.hashes = world.metadata = False
+    lock(world, folder, "--base", "box", "--add", "snake")
+    document = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
+    for package in document["python"]["packages"]:
+        data = wheel(
+            package["name"],
+            package["version"],
+            {**world.wheels, **world.of_layers}[package["name"]][package["version"]],
+        )
+        assert package["wheels"][0]["hashes"]["sha256"] == digest(data).removeprefix("sha256:")
+
+
+def test_the_same_world_gives_the_same_bytes(world: World, folder: Path, tmp_path: Path) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake")
+    first = (tmp_path / "lumiimg.lock").read_bytes()
+    lock(world, folder, "-o", "other.lock", "--base", "box", "--add", "snake")
+    assert (tmp_path / "other.lock").read_bytes() == first
+
+
+def test_what_is_locked_is_kept_until_an_upgrade_is_asked_for(
+    world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake==1.0")
+    world.wheels["egg"]["3.0"] = ()
+    world.wheels["yolk"]["4.0"] = ()
+    lock(world, folder)
+    assert locked(tmp_path) == {"snake": "1.0+rocm6.4", "egg": "2.0", "yolk": "3.0"}
+    assert "no difference" in capsys.readouterr().out
+    lock(world, folder, "--upgrade", "yolk")
+    assert locked(tmp_path)["yolk"] == "4.0"
+    assert locked(tmp_path)["egg"] == "2.0"
+    assert "python yolk: 3.0" in capsys.readouterr().out
+    lock(world, folder, "--upgrade", "all")
+    assert locked(tmp_path) == {"snake": "1.0+rocm6.4", "egg": "3.0"}
+    lock(world, folder, "--upgrade", "ham", code=ExitCode.BAD_INPUT)
+    assert "the lock has no 'ham'" in capsys.readouterr().err
+
+
+def test_a_layer_stays_in_its_release(world: World, folder: Path, tmp_path: Path) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake==1.0")
+    lock(world, folder, "--base", "box", "--add", "snake")
+    assert locked(tmp_path)["snake"] == "1.0+rocm6.4"
+    lock(world, folder, "--base", "box", "--add", "snake", "--upgrade", "snake")
+    assert locked(tmp_path)["snake"] == "2.0+rocm6.4"
+
+
+def definitions(layers: Path, world: World, folder: Path, *words: str) -> dict[str, bytes]:
+    words = ("--layers", str(layers), *world.mirrors, "--definitions", str(folder), "--quiet", *words)
+    assert main(["build", *words]) == ExitCode.GOOD
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_lock_renders_the_same_definitions_byte_for_byte(world: World, folder: Path, tmp_path: Path) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake", "--add", "tool")
+    first = definitions(folder, world, tmp_path / "one", "--locked")
+    world.wheels["egg"]["8.0"] = ()
+    assert definitions(folder, world, tmp_path / "two", "--locked") == first
+    text = first["flat.def"].decode()
+    base = tomllib.loads((tmp_path / "lumiimg.lock").read_text())["base"]
+    assert f"From: {world.url.removeprefix('http://')}/library/busybox@{base['digest']}" in text
+    assert "export WHEELS=/opt/lumiimg/build/snake/wheels" in text
+    assert "files/snake/wheels/egg-2.0-py3-none-any.whl" in first
+
+
+def test_build_writes_the_lock_that_builds_the_same(world: World, folder: Path, tmp_path: Path) -> None:
+    words = ("--base", "box", "--add", "snake", "--lock", "my.lock")
+    first = definitions(folder, world, tmp_path / "one", *words)
+    assert definitions(folder, world, tmp_path / "two", "--locked", "--lock", "my.lock") == first
+
+
+def test_offline_builds_what_was_fetched_before(
+    world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake")
+    words = ["build", "--layers", str(folder), "--locked", "--offline", *world.mirrors, "--definitions", "defs"]
+    assert main(words) == ExitCode.NO
+    assert "--offline forbids" in capsys.readouterr().err
+    definitions(folder, world, tmp_path / "one", "--locked")
+    world.asked.clear()
+    assert main([*words[:-1], "again"]) == ExitCode.GOOD
+    assert world.asked == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ('version = "2.0"', 'version = "1.0"', "changed after it was written"),
+        ("format = 1", "format = 2", "is of format 2"),
+        ("format = 1\n", "", "'format' is missing"),
+        ("[base]", "[base", "is no lock"),
+    ],
+)
+def test_a_lock_that_was_changed_is_refused_in_one_line(
+    world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, fault: str
+) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake")
+    file = tmp_path / "lumiimg.lock"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    capsys.readouterr()
+    assert main(["build", "--layers", str(folder), "--locked", "--dry-run"]) == ExitCode.BAD_INPUT
+    error = capsys.readouterr().err
+    assert fault in error
+    assert error.count("\n") == 1
+
+
+def test_a_layer_that_is_not_the_locked_one_is_refused(
+    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake")
+    (folder / "snake" / "post.sh").write_text("echo changed\n")
+    assert main(["build", "--layers", str(folder), "--locked", "--dry-run"]) == ExitCode.NO
+    assert "the layer snake is not the one that was locked" in capsys.readouterr().err
+
+
+def test_a_lock_for_another_site_or_with_other_wishes_is_refused(
+    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake", "--site", "generic")
+    for words, fault in (
+        (["--site", "lumi"], "is for generic, not for lumi"),
+        (["--add", "tool"], "--add and --locked"),
+    ):
+        assert main(["build", "--layers", str(folder), "--locked", "--dry-run", *words]) == ExitCode.BAD_INPUT
+        assert fault in capsys.readouterr().err
+
+
+def test_a_wheel_of_cuda_stops_everything(
+    world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.wheels["egg"]["4.0"] = ("nvidia-cublas-cu12",)
+    lock(world, folder, "--base", "box", "--add", "snake", code=ExitCode.NO)
+    assert "nvidia-cublas-cu12, of CUDA" in capsys.readouterr().err
+    assert not (tmp_path / "lumiimg.lock").exists()
+
+
+def test_requirements_that_do_not_go_together_are_named(
+    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.of_layers["snake"]["2.0+rocm6.4"] = ("egg>=2", "yolk<2")
+    lock(world, folder, "--base", "box", "--add", "snake", code=ExitCode.NO)
+    error = capsys.readouterr().err
+    assert "do not go together" in error
+    assert "yolk" in error
+
+
+def test_a_base_that_changed_its_digest_is_not_built(
+    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake")
+    world.image = b"another layer under the same tag"
+    lock(world, folder, "-o", "new.lock", "--base", "box", "--add", "snake")
+    capsys.readouterr()
+    assert main(["diff", "lumiimg.lock", "new.lock"]) == ExitCode.NO
+    assert "digest of the base" in capsys.readouterr().out
+
+
+def test_diff_tells_what_changed_and_nothing_else(
+    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock(world, folder, "-o", "a.lock", "--base", "box", "--add", "snake")
+    lock(world, folder, "-o", "b.lock", "--base", "box", "--add", "snake==1.0", "--add", "tool")
+    capsys.readouterr()
+    assert main(["diff", "a.lock", "a.lock"]) == ExitCode.GOOD
+    assert capsys.readouterr().out == "no difference\n"
+    assert main(["diff", "a.lock", "b.lock", "--json"]) == ExitCode.NO
+    found = {
+        change["what"]: (change["old"], change["new"]) for change in json.loads(capsys.readouterr().out)["changes"]
+    }
+    assert found["layer snake"] == ("2.0", "1.0")
+    assert found["layer tool"][0] is None
+    assert "python egg" not in found

@@ -1,0 +1,721 @@
+"""A registry read over the loopback: names, tokens, indexes, digests, and a server that misbehaves in every way we know."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import http.server
+import json
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lumiimg.errors import BadInputError, FailedError, LumiimgError
+from lumiimg.resolve import web as web_room
+from lumiimg.resolve.mirrors import Mirrors, parse_mirrors
+from lumiimg.resolve.registry import DOCKER_HUB_API, SIF_LAYER, ImageReference, Manifest, parse_reference, resolve_image
+from lumiimg.resolve.web import Answer, Web
+from tests.tools import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+NO_MIRRORS = Mirrors({})
+INDEX = "application/vnd.oci.image.index.v1+json"
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+IMAGE = "application/vnd.oci.image.manifest.v1+json"
+DOCKER_IMAGE = "application/vnd.docker.distribution.manifest.v2+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+AMD64 = {"os": "linux", "architecture": "amd64"}
+ARM64 = {"os": "linux", "architecture": "arm64", "variant": "v8"}
+TOKEN = "t0k-en"  # noqa: S105 - which opens nothing
+SHA = f"sha256:{'a' * 64}"
+LAYERS = [{"mediaType": LAYER, "digest": f"sha256:{number * 64}", "size": 1000} for number in "12"]
+
+
+def sha256(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def descriptor(media_type: str, data: bytes, **more: object) -> dict[str, Any]:
+    return {"mediaType": media_type, "digest": sha256(data), "size": len(data), **more}
+
+
+# -- names --
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("busybox", "docker.io/library/busybox:latest"),
+        ("busybox:1.36", "docker.io/library/busybox:1.36"),
+        ("docker.io/busybox", "docker.io/library/busybox:latest"),
+        ("index.docker.io/busybox", "docker.io/library/busybox:latest"),
+        (
+            "docker://docker.io/rocm/dev-ubuntu-22.04:6.2.4-complete",
+            "docker.io/rocm/dev-ubuntu-22.04:6.2.4-complete",
+        ),
+        ("rocm/pytorch:latest", "docker.io/rocm/pytorch:latest"),
+        (f"localhost:5000/a/b@{SHA}", f"localhost:5000/a/b@{SHA}"),
+        (f"localhost/a:tag@{SHA}", f"localhost/a@{SHA}"),
+        ("oras://Registry.Example.org/a__b/c--d:V_1.2-3", "Registry.Example.org/a__b/c--d:V_1.2-3"),
+        ("[::1]:5000/a", "[::1]:5000/a:latest"),
+    ],
+)
+def test_a_name_means_what_docker_takes_it_for(text: str, meant: str) -> None:
+    reference = parse_reference(text, NO_MIRRORS)
+    assert str(reference) == meant
+    assert not reference.plain_http
+    assert parse_reference(meant, NO_MIRRORS) == replace(reference, tag=None if "@" in meant else reference.tag)
+
+
+def test_a_tag_beside_a_digest_is_kept_as_a_note() -> None:
+    assert parse_reference(f"a:tag@{SHA}", NO_MIRRORS) == ImageReference("docker.io", "library/a", "tag", SHA, False)
+    assert parse_reference(f"a@{SHA}", NO_MIRRORS).tag is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a/",
+        "/a",
+        "a//b",
+        "Upper/case",
+        "a/Upper",
+        "a:",
+        "a:-x",
+        f"a:{'t' * 129}",
+        "a..b",
+        "a___b",
+        "-host.org/a",
+        "host.org:/a",
+        "host.org:123456/a",
+        "host_x.org/a",
+        "a b",
+        "a\n",
+        "a:tag\n",
+        "é",
+        "http://host.org/a",
+        "host.org/../a",
+        "host.org/a?x=y",
+        f"host.org/{'a' * 247}",
+        "a" * 100_000,
+    ],
+)
+def test_what_is_no_reference_is_refused_in_one_short_line(text: str) -> None:
+    with pytest.raises(BadInputError, match="is no image reference") as caught:
+        parse_reference(text, NO_MIRRORS)
+    assert len(str(caught.value)) < 1000
+    assert str(caught.value).isprintable()
+
+
+def test_the_longest_name_is_a_name() -> None:
+    text = f"host.org/{'a' * 246}:{'t' * 128}@{SHA}"
+    assert parse_reference(text, NO_MIRRORS).repository == "a" * 246
+
+
+@pytest.mark.parametrize("text", ["a@sha256:abc", f"a@{SHA}\n", f"a@{SHA.upper()}", "a@md5:0", "a@", f"a@{SHA}@{SHA}"])
+def test_a_digest_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(BadInputError, match="64 hexadecimal"):
+        parse_reference(text, NO_MIRRORS)
+
+
+@pytest.mark.parametrize("text", ["me:hunter2@host.org/a", f"docker://me:hunter2@host.org/a@{SHA}"])
+def test_a_password_in_a_name_is_not_repeated(text: str) -> None:
+    with pytest.raises(BadInputError, match="netrc") as caught:
+        parse_reference(text, NO_MIRRORS)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mirror", "meant", "plain"),
+    [
+        ("docker.io=http://127.0.0.1:5000", "127.0.0.1:5000/library/a:latest", True),
+        ("docker.io=https://host.org/hub/", "host.org/hub/library/a:latest", False),
+        ("docker.io=host.org", "host.org/library/a:latest", False),
+        ("quay.io=http://host.org", "docker.io/library/a:latest", False),
+    ],
+)
+def test_a_mirror_takes_the_place_of_its_registry(mirror: str, meant: str, plain: bool) -> None:
+    reference = parse_reference("a", parse_mirrors({}, [mirror]))
+    assert (str(reference), reference.plain_http) == (meant, plain)
+
+
+@pytest.mark.parametrize("target", ["http://", "ftp://host.org", "http://me:hunter2@host.org", "host.org/UPPER"])
+def test_a_mirror_that_is_no_registry_is_refused(target: str) -> None:
+    with pytest.raises(BadInputError, match=r"^mirror 'docker\.io': is no registry") as caught:
+        parse_reference("a", Mirrors({"docker.io": target}))
+    assert "hunter2" not in str(caught.value)
+
+
+# -- a registry --
+
+
+@dataclass
+class Reply:
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    length: int | None = None
+    """Announced; what is announced and not sent is a body that breaks off."""
+    endless: bool = False
+    stall: bool = False
+
+
+@dataclass
+class Registry:
+    """What a server says by path, and what it was asked."""
+
+    host: str = ""
+    replies: dict[str, Reply | list[Reply]] = field(default_factory=dict)
+    """Of a list, one after the other, and the last for ever."""
+    challenge: str = ""
+    token: str = ""
+    """Wanted for all of /v2/, if there is one."""
+    asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
+    closing: threading.Event = field(default_factory=threading.Event)
+
+    def manifest(self, name: str, document: object, media_type: str = IMAGE, **headers: str) -> bytes:
+        """Store a manifest by tag and by digest, and return its bytes."""
+        data = document if isinstance(document, bytes) else json.dumps(document).encode()
+        said = {"Content-Type": media_type, "Docker-Content-Digest": sha256(data), **headers}
+        for key in (name, sha256(data)):
+            self.replies[f"/v2/a/b/manifests/{key}"] = Reply(body=data, headers=said)
+        return data
+
+    def blob(self, document: object) -> bytes:
+        data = document if isinstance(document, bytes) else json.dumps(document).encode()
+        self.replies[f"/v2/a/b/blobs/{sha256(data)}"] = Reply(body=data)
+        return data
+
+    def image(self, name: str = "tag", platform: Mapping[str, str] = AMD64, **config: object) -> bytes:
+        """Store an image of two layers and its config."""
+        data = self.blob({**platform, "config": {"Env": ["A=1"], "Labels": {}}, "history": [], **config})
+        return self.manifest(name, manifest_of(data))
+
+    def resolve(self, name: str = ":tag", platform: str = "linux/amd64") -> Manifest:
+        reference = parse_reference(f"registry.test/a/b{name}", Mirrors({"registry.test": f"http://{self.host}"}))
+        return resolve_image(reference, Web(), platform=platform)
+
+    def headers_of(self, path: str) -> list[Mapping[str, str]]:
+        return [headers for asked, headers in self.asked if asked.partition("?")[0] == path]
+
+
+def manifest_of(config: bytes, **more: object) -> dict[str, Any]:
+    return {"schemaVersion": 2, "mediaType": IMAGE, "config": descriptor(CONFIG, config), "layers": LAYERS, **more}
+
+
+def index_of(*manifests: dict[str, Any]) -> dict[str, Any]:
+    return {"schemaVersion": 2, "mediaType": INDEX, "manifests": list(manifests)}
+
+
+@contextlib.contextmanager
+def served() -> Iterator[Registry]:
+    state = Registry()
+
+    class Serve(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            state.asked.append((self.path, dict(self.headers)))
+            path = self.path.partition("?")[0]
+            reply = state.replies.get(path, Reply(404, b"{}"))
+            if isinstance(reply, list):
+                reply = reply.pop(0) if len(reply) > 1 else reply[0]
+            if state.token and path.startswith("/v2/") and self.headers["Authorization"] != f"Bearer {state.token}":
+                reply = Reply(401, b"{}", {"WWW-Authenticate": state.challenge})
+            if reply.stall:
+                state.closing.wait(10)
+                return
+            self.send_response(reply.status)
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
+            if not reply.endless:
+                self.send_header("Content-Length", str(len(reply.body) if reply.length is None else reply.length))
+            self.end_headers()
+            self.wfile.write(reply.body)
+            with contextlib.suppress(OSError):
+                while reply.endless and not state.closing.is_set():
+                    self.wfile.write(b" " * 65536)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Serve) as serving:
+        serving.daemon_threads = True
+        # often, because shutdown() waits for it
+        threading.Thread(target=serving.serve_forever, args=(0.01,), daemon=True).start()
+        state.host = f"127.0.0.1:{serving.server_port}"
+        yield state
+        state.closing.set()
+        serving.shutdown()
+
+
+@pytest.fixture
+def server() -> Iterator[Registry]:
+    with served() as state:
+        yield state
+
+
+@pytest.fixture
+def other() -> Iterator[Registry]:
+    with served() as state:
+        yield state
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nobody's login or proxy, and no patience."""
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setattr(web_room, "TIMEOUT_S", (5.0, 0.2))
+    monkeypatch.setattr(web_room, "_ATTEMPTS", 1)
+
+
+def test_a_tag_is_resolved_to_the_digests_of_its_parts(server: Registry) -> None:
+    manifest = server.image()
+    found = server.resolve()
+    assert str(found.reference) == f"{server.host}/a/b@{sha256(manifest)}"
+    assert found.reference.tag == "tag"
+    assert (found.digest, found.index_digest, found.media_type) == (sha256(manifest), None, IMAGE)
+    assert (found.size_bytes, found.layers) == (2000, (f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"))
+    assert found.config["config"]["Env"] == ["A=1"]
+    accepted = server.headers_of("/v2/a/b/manifests/tag")[0]["Accept"]
+    assert {INDEX, DOCKER_LIST, IMAGE, DOCKER_IMAGE} == set(accepted.split(", "))
+
+
+def test_a_digest_is_resolved_to_itself(server: Registry) -> None:
+    digest = sha256(server.image())
+    assert server.resolve(f"@{digest}").digest == digest
+
+
+@pytest.mark.parametrize(("listing", "image"), [(INDEX, IMAGE), (DOCKER_LIST, DOCKER_IMAGE)])
+def test_the_platform_is_chosen_from_an_index(server: Registry, listing: str, image: str) -> None:
+    arm = server.image("arm", ARM64)
+    config = server.blob(AMD64)
+    amd = server.manifest("amd", manifest_of(config, mediaType=image), image)
+    attestation = descriptor(IMAGE, b"", platform={"os": "unknown", "architecture": "unknown"})
+    entries = [attestation, descriptor(IMAGE, arm, platform=ARM64), descriptor(image, amd, platform=AMD64)]
+    index = server.manifest("tag", index_of(*entries) | {"mediaType": listing}, listing)
+    found = server.resolve()
+    assert (found.digest, found.index_digest, found.media_type) == (sha256(amd), sha256(index), image)
+    assert server.resolve(platform="linux/arm64/v8").digest == sha256(arm)
+    with pytest.raises(FailedError, match=r"no image for linux/s390x; there is: linux/amd64, linux/arm64/v8; name"):
+        server.resolve(platform="linux/s390x")
+
+
+def test_an_image_for_another_platform_is_not_taken(server: Registry) -> None:
+    manifest = server.image(platform=ARM64)
+    with pytest.raises(FailedError, match="is an image for linux/arm64/v8, not for linux/amd64"):
+        server.resolve()
+    server.manifest("tag", index_of(descriptor(IMAGE, manifest, platform=AMD64)), INDEX)
+    with pytest.raises(FailedError, match="is an image for linux/arm64/v8"):
+        server.resolve()
+
+
+def test_an_index_may_name_one_image_without_a_platform(server: Registry) -> None:
+    manifest = server.image()
+    server.manifest("tag", index_of(descriptor(IMAGE, manifest)), INDEX)
+    assert server.resolve().digest == sha256(manifest)
+    server.manifest("tag", index_of(descriptor(IMAGE, manifest), descriptor(IMAGE, b"")), INDEX)
+    with pytest.raises(FailedError, match="there is: one without a platform"):
+        server.resolve()
+
+
+def test_indexes_are_followed_so_far_and_no_further(server: Registry) -> None:
+    inner = server.manifest("x", index_of(descriptor(IMAGE, server.image(), platform=AMD64)), INDEX)
+    outer = server.manifest("tag", index_of(descriptor(INDEX, inner)), INDEX)
+    assert server.resolve().index_digest == sha256(outer)
+    server.manifest("tag", index_of(descriptor(INDEX, outer)), INDEX)
+    with pytest.raises(FailedError, match="more than 2 deep"):
+        server.resolve()
+
+
+def test_a_sif_in_a_registry_is_told_by_its_type_and_needs_no_config(server: Registry) -> None:
+    layer = descriptor(SIF_LAYER, b"sif")
+    empty = descriptor("application/vnd.sylabs.sif.config.v1", b"")
+    manifest = server.manifest("tag", {"schemaVersion": 2, "config": empty, "layers": [layer]})
+    found = server.resolve()
+    assert (found.digest, found.media_type, found.config) == (sha256(manifest), SIF_LAYER, {})
+    assert (found.layers, found.size_bytes) == ((sha256(b"sif"),), 3)
+
+
+def test_what_is_no_image_is_refused(server: Registry) -> None:
+    chart = "application/vnd.cncf.helm.config.v1+json"
+    server.manifest("tag", manifest_of(b"") | {"config": descriptor(chart, b"{}")})
+    with pytest.raises(FailedError, match=f"holds no image but {chart.replace('+', '.')}"):
+        server.resolve()
+
+
+def test_docker_hub_is_asked_where_it_answers() -> None:
+    asked = []
+
+    class Hub(Web):
+        def ask(self, url: str, **_: Any) -> Answer:
+            asked.append(url)
+            return Answer(url, 404, {}, b"")
+
+    with pytest.raises(FailedError, match=r"no such image or tag; look up .*docker\.io/library/busybox:1"):
+        resolve_image(parse_reference("busybox:1", NO_MIRRORS), Hub())
+    assert asked == [f"https://{DOCKER_HUB_API}/v2/library/busybox/manifests/1"]
+
+
+# -- tokens and logins --
+
+
+def guarded(server: Registry, realm: str | None = None) -> None:
+    server.token = TOKEN
+    server.challenge = f'Bearer realm="{realm or f"http://{server.host}/token"}",service="the service"'
+    server.replies["/token"] = Reply(body=json.dumps({"token": server.token}).encode())
+
+
+def test_a_token_for_everyone_is_fetched_once_and_used_for_all(server: Registry) -> None:
+    server.image()
+    guarded(server)
+    assert server.resolve().layers
+    (question,) = [path for path, _ in server.asked if path.startswith("/token")]
+    assert parse_qs(urlsplit(question).query) == {"service": ["the service"], "scope": ["repository:a/b:pull"]}
+    assert "Authorization" not in server.headers_of("/token")[0]
+    assert [headers.get("Authorization") for _, headers in server.asked] == [None, None, *[f"Bearer {TOKEN}"] * 2]
+
+
+def test_the_registrys_own_scope_is_asked_for_and_access_token_is_another_name(server: Registry) -> None:
+    server.image()
+    guarded(server)
+    server.challenge = f'Basic realm="x", bearer Realm = "http://{server.host}/token?q=1", scope="repository:a/b:pull,x", Basic realm="y"'
+    server.replies["/token"] = Reply(body=json.dumps({"access_token": server.token}).encode())
+    assert server.resolve().layers
+    (question,) = [path for path, _ in server.asked if path.startswith("/token")]
+    assert parse_qs(urlsplit(question).query) == {"q": ["1"], "scope": ["repository:a/b:pull,x"]}
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_what_is_not_for_everyone_needs_a_login(server: Registry, status: int) -> None:
+    guarded(server)
+    server.replies["/token"] = Reply(status)
+    with pytest.raises(FailedError, match=r"needs a login.*~/\.netrc.*apptainer registry login"):
+        server.resolve()
+    server.replies["/token"] = Reply(body=b'{"token": "no-good"}')
+    with pytest.raises(FailedError, match="needs a login") as caught:
+        server.resolve()
+    assert len(server.asked) == 2 + 3, "asked again once"
+    assert "no-good" not in str(caught.value)
+    server.token = ""
+    server.replies["/v2/a/b/manifests/tag"] = Reply(status, headers={"WWW-Authenticate": 'Basic realm="x"'})
+    with pytest.raises(FailedError, match="needs a login"):
+        server.resolve()
+
+
+@pytest.mark.parametrize(
+    "realm", ["", "file:///etc/passwd", "ftp://x/", "http://", "https://a b/", "/token", "http://[zz]/", "http://é/"]
+)
+def test_a_token_is_not_asked_for_just_anywhere(server: Registry, realm: str) -> None:
+    guarded(server)
+    server.challenge = f'Bearer realm="{realm}"'.encode().decode("latin-1")
+    with pytest.raises(LumiimgError) as caught:
+        server.resolve()
+    assert str(caught.value).isprintable()
+    assert len(server.asked) == 1
+
+
+def test_a_registry_with_tls_sends_nobody_to_a_realm_without() -> None:
+    asked = []
+
+    class Guarded(Web):
+        def ask(self, url: str, **_: Any) -> Answer:
+            asked.append(url)
+            return Answer(url, 401, {"www-authenticate": 'Bearer realm="http://host.org/token"'}, b"")
+
+    with pytest.raises(FailedError, match=r"asks for a token from 'http://host\.org/token', which is not asked"):
+        resolve_image(parse_reference("host.org/a", NO_MIRRORS), Guarded())
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b'{"token": 5}', b'{"token": ""}', b'{"token": "a\\r\\nX: y"}', b'{"token": "hunter2\\u00e9"}']
+)
+def test_a_token_that_is_none_is_not_used_and_not_shown(server: Registry, body: bytes) -> None:
+    guarded(server)
+    server.replies["/token"] = Reply(body=body)
+    with pytest.raises(FailedError, match=f"^http://{server.host}/token: ") as caught:
+        server.resolve()
+    assert "hunter2" not in str(caught.value)
+    assert len(server.asked) == 2
+
+
+ME = f"Basic {base64.b64encode(b'me:hunter2').decode()}"
+"""What the login below looks like on the wire."""
+
+
+@pytest.fixture
+def login(tmp_path: Path) -> None:
+    (tmp_path / "netrc").write_text(
+        "machine 127.0.0.1 login me password hunter2\nmachine localhost login other password other\n"
+    )
+
+
+@pytest.mark.usefixtures("login")
+def test_the_login_of_the_registry_goes_to_the_registry_and_its_realm_alone(server: Registry, other: Registry) -> None:
+    """Not the login that there is for the host of the realm: the token that it buys is shown to the registry."""
+    server.image()
+    other.replies["/token"] = Reply(body=json.dumps({"token": TOKEN}).encode())
+    guarded(server, f"http://{other.host.replace('127.0.0.1', 'localhost')}/token")
+    assert server.resolve().layers
+    assert other.headers_of("/token")[0]["Authorization"] == ME
+    assert [headers.get("Authorization") for _, headers in server.asked] == [ME, *[f"Bearer {TOKEN}"] * 2]
+
+
+@pytest.mark.usefixtures("login")
+@pytest.mark.parametrize("token", [True, False])
+def test_no_secret_follows_a_redirect_to_another_host(server: Registry, other: Registry, token: bool) -> None:
+    server.image()
+    if token:
+        guarded(server)
+    (path,) = [path for path in server.replies if "/blobs/" in path]
+    other.replies["/store"] = server.replies[path]
+    elsewhere = f"http://{other.host.replace('127.0.0.1', 'localhost')}/store?signature=hunter3"
+    server.replies[path] = Reply(307, headers={"Location": elsewhere, "Set-Cookie": "a=hunter4"})
+    assert server.resolve().config["architecture"] == "amd64"
+    (headers,) = other.headers_of("/store")
+    assert "Authorization" not in headers
+    assert "Cookie" not in headers
+    assert server.headers_of(path)[0]["Authorization"] == (f"Bearer {TOKEN}" if token else ME)
+    for reply in (Reply(body=b"{}"), Reply(403), Reply(410), Reply(length=9), Reply(stall=True)):
+        other.replies["/store"] = reply
+        with pytest.raises(FailedError, match=r"^http://localhost:[0-9]+/store: ") as caught:
+            server.resolve()
+        assert "hunter" not in str(caught.value)
+        assert "needs a login" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("login")
+def test_only_the_registry_itself_says_where_tokens_are(server: Registry, other: Registry) -> None:
+    guarded(other, f"http://{other.host}/token")
+    server.replies["/v2/a/b/manifests/tag"] = Reply(307, headers={"Location": f"http://{other.host}/v2/a/b"})
+    with pytest.raises(FailedError, match="the server answers 401"):
+        server.resolve()
+    assert [path for path, _ in other.asked] == ["/v2/a/b"]
+
+
+@pytest.mark.parametrize("target", ["http://[zz", "file:///etc/passwd", "http://x:y:z/"])
+def test_a_redirect_to_nowhere_is_not_followed(server: Registry, target: str) -> None:
+    server.replies["/v2/a/b/manifests/tag"] = Reply(302, headers={"Location": target})
+    with pytest.raises(LumiimgError) as caught:
+        server.resolve()
+    assert str(caught.value).startswith(("http://127.0.0.1:", "http://x:y:z/: "))
+
+
+# -- what goes wrong --
+
+
+def test_a_registry_that_stumbles_is_asked_again(server: Registry) -> None:
+    digest = sha256(server.image())
+    good = server.replies["/v2/a/b/manifests/tag"]
+    assert isinstance(good, Reply)
+    server.replies["/v2/a/b/manifests/tag"] = [Reply(500), good]
+    assert server.resolve().digest == digest
+
+
+@pytest.mark.parametrize(
+    ("reply", "what"),
+    [
+        (Reply(404), "no such image or tag; look up"),
+        (Reply(429), r"the rate limit of 127\.0\.0\.1:[0-9]+ is reached; try again later, .*--mirror"),
+        (Reply(429, headers={"Retry-After": "99999"}), "try again in 99999 s"),
+        (Reply(500), "the server answers 500"),
+        (Reply(stall=True), "could not be reached"),
+        (Reply(body=b"{", length=100), "broke off"),
+        (Reply(endless=True), "is larger than 4194304 bytes"),
+        (Reply(body=b""), "is not the JSON"),
+        (Reply(204), "is not the JSON"),
+        (Reply(body=b"<html>"), "is not the JSON"),
+        (Reply(body=b"\xff\xfe{\x00}\x00"), "is not the JSON"),
+        (Reply(body=b"[" * 100_000), "is not the JSON"),
+        (Reply(body=b'{"a":' * 100_000), "is not the JSON"),
+        (Reply(body=b'{"schemaVersion": 1' + b"0" * 5000 + b"}"), "is not the JSON"),
+        (Reply(body=b'{"schemaVersion": NaN}'), "is not the JSON"),
+        (Reply(body=b"[]"), "not the object"),
+        (Reply(body=b"{}"), "is neither an image nor an index"),
+        (Reply(body=b'{"schemaVersion": 1, "fsLayers": []}'), "schema 1"),
+        (
+            Reply(body=b"{}", headers={"Content-Type": "application/vnd.docker.distribution.manifest.v1+prettyjws"}),
+            "schema 1",
+        ),
+        (Reply(body=b'{"layers": {}}'), "layers is no list"),
+        (Reply(body=b'{"manifests": null}'), "manifests is no list"),
+        (Reply(body=b'{"manifests": []}'), "has no image for linux/amd64; there is: none"),
+        (Reply(body=b'{"layers": []}'), "names content without"),
+        (Reply(body=b'{"layers": [], "manifests": []}'), "is neither an image nor an index"),
+        (Reply(body=b'{"layers": [], "mediaType": ["x"]}'), "is neither an image nor an index"),
+        (Reply(body=f'{{"layers": [], "mediaType": "{INDEX}"}}'.encode()), "is neither an image nor an index"),
+        (Reply(body=b'{"layers": []}', headers={"Content-Type": INDEX}), "is neither an image nor an index"),
+        (
+            Reply(body=f'{{"layers": [], "mediaType": "{IMAGE}"}}'.encode(), headers={"Content-Type": DOCKER_IMAGE}),
+            "is neither an image nor an index",
+        ),
+    ],
+    ids=lambda value: None if isinstance(value, Reply) else value[:30],
+)
+def test_each_misbehaviour_is_one_line_with_the_address(server: Registry, reply: Reply, what: str) -> None:
+    server.image()
+    server.replies["/v2/a/b/manifests/tag"] = reply
+    with pytest.raises(FailedError, match=what) as caught:
+        server.resolve()
+    message = str(caught.value)
+    assert message.startswith(f"http://{server.host}/v2/a/b/manifests/tag: ")
+    assert message.isprintable()
+    assert len(message) < 600
+
+
+def test_a_parameter_of_the_type_and_a_type_that_is_not_said_do_not_matter(server: Registry) -> None:
+    config = server.blob(AMD64)
+    for header in (f"{IMAGE}; charset=utf-8", "application/json", "text/plain"):
+        server.manifest("tag", manifest_of(config), header)
+        assert server.resolve().media_type == IMAGE
+    document = manifest_of(config)
+    del document["mediaType"]
+    for header in (DOCKER_IMAGE, IMAGE):
+        server.manifest("tag", document, f"{header} ; charset=utf-8")
+        assert server.resolve().media_type == header
+    server.manifest("tag", document, "application/json")
+    assert server.resolve().media_type == IMAGE
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"digest": "sha256:5"},
+        {"digest": 5},
+        {"digest": SHA + "\n"},
+        {"size": -1},
+        {"size": True},
+        {"size": 10**300},
+        {"size": 1e400},
+        {"size": "5"},
+        {"mediaType": None},
+    ],
+    ids=str,
+)
+def test_a_layer_without_what_it_needs_is_refused(server: Registry, lie: dict[str, Any]) -> None:
+    document = manifest_of(server.blob(AMD64), layers=[LAYERS[0] | lie])
+    server.manifest("tag", json.dumps(document).replace("Infinity", "1e400").encode())
+    with pytest.raises(FailedError, match=r"/v2/a/b/manifests/tag: names content without a type"):
+        server.resolve()
+
+
+def test_a_lie_about_a_digest_says_both(server: Registry) -> None:
+    manifest = server.image()
+    path = f"/v2/a/b/manifests/{sha256(manifest)}"
+    fake = server.manifest("tag", manifest_of(b"{}"), **{"Docker-Content-Digest": SHA})
+    with pytest.raises(FailedError, match=f"{sha256(fake)}, not {SHA}"):
+        server.resolve()
+    server.replies[path] = Reply(body=fake, headers={"Docker-Content-Digest": sha256(fake)})
+    with pytest.raises(FailedError, match=f"{sha256(fake)}, not {sha256(manifest)}"):
+        server.resolve(f"@{sha256(manifest)}")
+    server.manifest("tag", index_of(descriptor(IMAGE, manifest, platform=AMD64)), INDEX)
+    with pytest.raises(FailedError, match=f"{sha256(fake)}, not {sha256(manifest)}"):
+        server.resolve()
+
+
+def test_a_lie_about_the_config_says_both(server: Registry) -> None:
+    server.image()
+    (path,) = [path for path in server.replies if "/blobs/" in path]
+    server.replies[path] = Reply(body=b"{}")
+    with pytest.raises(FailedError, match=f"{sha256(b'{}')}, not {path.rpartition('/')[2]}"):
+        server.resolve()
+    server.replies[path] = Reply(endless=True)
+    with pytest.raises(FailedError, match="is larger than 8388608 bytes"):
+        server.resolve()
+
+
+def test_an_announced_digest_of_another_algorithm_is_passed_over(server: Registry) -> None:
+    data = server.manifest("tag", manifest_of(server.blob(AMD64)), **{"Docker-Content-Digest": f"sha512:{'0' * 128}"})
+    assert server.resolve().digest == sha256(data)
+
+
+# -- any JSON --
+
+VALID = {
+    "config": {**AMD64, "config": {}},
+    "image": manifest_of(b""),
+    "index": index_of(descriptor(IMAGE, b"", platform=AMD64)),
+}
+ANY_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from([SHA, IMAGE, INDEX, SIF_LAYER]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["mediaType", "manifests", "layers", "config", "digest", "size", "platform", "os"])
+            | st.text(),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+class Served(Web):
+    """A web of three documents."""
+
+    def __init__(self, documents: Mapping[str, bytes]) -> None:
+        super().__init__()
+        self._documents = documents
+
+    def ask(self, url: str, **_: Any) -> Answer:
+        name = url.rpartition("/")[2]
+        found = self._documents.get(name)
+        return Answer(url, 404 if found is None else 200, {}, found or b"")
+
+
+def spoiled(data: st.DataObject, value: Any) -> Any:
+    """Return a document with something else somewhere in it."""
+    if isinstance(value, dict) and value and data.draw(st.integers(0, 3)):
+        key = data.draw(st.sampled_from(sorted(value)))
+        return {**value, key: spoiled(data, value[key])}
+    if isinstance(value, list) and value and data.draw(st.booleans()):
+        return [spoiled(data, value[0]), *value[1:]]
+    return data.draw(ANY_JSON)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(data=st.data(), spoil=st.sampled_from(["config", "image", "index", ""]))
+def test_any_json_is_an_answer_or_one_clear_error(data: st.DataObject, spoil: str) -> None:
+    documents: dict[str, bytes] = {}
+
+    def stored(name: str, **links: object) -> bytes:
+        value = {**VALID[name], **links}
+        text = json.dumps(spoiled(data, value) if name == spoil else value).encode()
+        documents[sha256(text)] = text
+        return text
+
+    config = stored("config")
+    image = stored("image", config=descriptor(CONFIG, config))
+    documents["latest"] = stored("index", manifests=[descriptor(IMAGE, image, platform=AMD64)])
+    message = None
+    try:
+        found = resolve_image(parse_reference("host.org/a", NO_MIRRORS), Served(documents))
+    except LumiimgError as error:
+        message = str(error)
+    if message is None:
+        assert found.media_type in {IMAGE, DOCKER_IMAGE, SIF_LAYER}
+        assert found.digest in documents
+        assert isinstance(found.config, dict)
+        assert all(type(digest) is str for digest in found.layers)
+    else:
+        assert spoil
+        assert message.startswith("https://host.org/v2/a/")
+        assert message.isprintable()
+        assert len(message) < 1000

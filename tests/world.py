@@ -1,0 +1,179 @@
+"""A small world on loopback: a registry, two package indexes, archives. It stands in for Docker Hub, PyTorch's index, PyPI and
+GitHub, which tests cannot reach; what is asked goes through the code that asks those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import json
+import re
+import threading
+import zipfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+JSON = "application/vnd.pypi.simple.v1+json"
+
+
+@dataclass
+class World:
+    """What the server has; tests change it while it serves."""
+
+    url: str = ""
+    wheels: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Requirements by version, by project, in the index of everybody (`/pypi/simple`)."""
+    of_layers: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    """The same in the index that layers name (`/whl`)."""
+    hashes: bool = True
+    """Whether the indexes give digests."""
+    metadata: bool = True
+    """Whether they offer the metadata of a wheel beside it."""
+    image: bytes = b"layer"
+    asked: list[str] = field(default_factory=list)
+    """Paths, in order."""
+
+    @property
+    def mirrors(self) -> list[str]:
+        """Return the options that put this world in the place of the real one."""
+        host = self.url.removeprefix("http://")
+        pairs = (
+            ("docker.io", f"http://{host}"),
+            ("https://download.pytorch.org", self.url),
+            ("https://wheels.vllm.ai", f"{self.url}/whl-vllm"),
+            ("https://pypi.org", f"{self.url}/pypi"),
+            ("https://github.com", f"{self.url}/archives"),
+        )
+        return [word for source, target in pairs for word in ("--mirror", f"{source}={target}")]
+
+
+def wheel(name: str, version: str, requires: tuple[str, ...]) -> bytes:
+    """Return a wheel that holds nothing but what it says of itself; the same bytes each time."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for file, text in (
+            (f"{stem}.dist-info/METADATA", metadata_of(name, version, requires)),
+            (
+                f"{stem}.dist-info/WHEEL",
+                "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            ),
+            (f"{stem}.dist-info/RECORD", ""),
+        ):
+            archive.writestr(zipfile.ZipInfo(file, (2026, 11, 21, 0, 0, 0)), text)
+    return out.getvalue()
+
+
+def metadata_of(name: str, version: str, requires: tuple[str, ...]) -> str:
+    """Return what a wheel says of itself."""
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    return "\n".join([*lines, *(f"Requires-Dist: {one}" for one in requires), ""])
+
+
+@contextmanager
+def serve(world: World) -> Iterator[World]:
+    """Serve a world until the block ends."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            world.asked.append(self.path)
+            status, kind, body = answer(world, unquote(self.path))
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            if kind == MANIFEST:
+                self.send_header("Docker-Content-Digest", digest(body))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815 - the name that the module calls
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        world.url = f"http://127.0.0.1:{server.server_port}"
+        yield world
+        server.shutdown()
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def answer(world: World, path: str) -> tuple[int, str, bytes]:
+    """Return status, type and body."""
+    if path.startswith("/v2/"):
+        return _registry(world, path)
+    if path.startswith("/archives/"):
+        return 200, "application/gzip", f"archive of {path}".encode()
+    for prefix, projects in (("/pypi/simple", world.wheels), ("/whl", world.of_layers)):
+        if path.startswith(prefix):
+            return _index(world, path, projects)
+    return 404, "text/plain", b"not here"
+
+
+def _registry(world: World, path: str) -> tuple[int, str, bytes]:
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [digest(world.image)]},
+        }
+    ).encode()
+    manifest = json.dumps(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": {"mediaType": CONFIG, "digest": digest(config), "size": len(config)},
+            "layers": [
+                {
+                    "mediaType": "application/vnd.oci.image.layer.v1.tar",
+                    "digest": digest(world.image),
+                    "size": len(world.image),
+                }
+            ],
+        }
+    ).encode()
+    if path == "/v2/":
+        return 200, "application/json", b"{}"
+    if "/manifests/" in path:
+        wanted = path.rpartition("/")[2]
+        if wanted.startswith("sha256:") and wanted != digest(manifest):
+            return 404, "application/json", b"{}"
+        return 200, MANIFEST, manifest
+    blobs = {digest(config): config, digest(world.image): world.image}
+    found = blobs.get(path.rpartition("/")[2])
+    return (404, "application/json", b"{}") if found is None else (200, "application/octet-stream", found)
+
+
+def _index(world: World, path: str, projects: dict[str, dict[str, tuple[str, ...]]]) -> tuple[int, str, bytes]:
+    if file := re.search(r"/files/([^/]+?)/([^/]+?)/[^/]+\.whl(\.metadata)?$", path):
+        about = (file[1], file[2], projects[file[1]][file[2]])
+        body = metadata_of(*about).encode() if file[3] else wheel(*about)
+        return 200, "application/octet-stream", body
+    name = path.rstrip("/").rpartition("/")[2]
+    if name not in projects:
+        return 404, "text/plain", b"no such project"
+    root = path[: path.rindex(f"/{name}")]
+    files = []
+    for version, requires in projects[name].items():
+        filename = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+        data = wheel(name, version, requires)
+        hashes = {"sha256": digest(data).removeprefix("sha256:")} if world.hashes else {}
+        url = f"{root}/files/{name}/{version}/{filename}"
+        files.append({"filename": filename, "url": url, "hashes": hashes, "core-metadata": world.metadata})
+    page = {"meta": {"api-version": "1.0"}, "name": name, "files": files}
+    return 200, JSON, json.dumps(page).encode()
