@@ -139,6 +139,8 @@ class Layer:
     """Of a base: packages that debootstrap brings along, and that post.sh has as INCLUDE."""
     post: str = ""
     test: str | None = None
+    is_foreign: bool = False
+    """An image of somebody's, read: it is in no catalogue, and `folder` is its own path."""
 
     @property
     def is_base(self) -> bool:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from lumiimg.check.rccl import read_rccl
 from lumiimg.elf.loader import Process
 from lumiimg.findings import Severity
 from lumiimg.resolve.rccl import generation_of, names_by_variable
+from lumiimg.resolve.rccl_strings import read_rccl
 
 if TYPE_CHECKING:
     from lumiimg.check.evidence import StaticResult

@@ -45,6 +45,12 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         allow_abbrev=False,
     )
     add_request(parser)
+    add_how(parser).add_argument("--locked", action="store_true", help="build what the lock says, and nothing else")
+    parser.set_defaults(execute=execute)
+
+
+def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the options that tell how it is built."""
     how = parser.add_argument_group("how")
     how.add_argument("-o", "--output", metavar="FILE", type=Path, help="the image to write (default: <recipe>.sif)")
     how.add_argument("--force", action="store_true", help="replace the output file if it exists")
@@ -54,7 +60,6 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         type=Path,
         help="write what was settled to FILE; with --locked, read it (lumiimg.lock)",
     )
-    how.add_argument("--locked", action="store_true", help="build what the lock says, and nothing else")
     how.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
     how.add_argument("--dry-run", action="store_true", help="only say what would be built; needs no engine")
     how.add_argument(
@@ -63,7 +68,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     how.add_argument("--quiet", action="store_true", help="say nothing but errors")
     how.add_argument("--verbose", action="store_true", help="show what the engine prints")
     add_json(how)  # type: ignore[arg-type]
-    parser.set_defaults(execute=execute)
+    return how
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -75,7 +80,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     settings = read_settings(os.environ)
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
-    lock, request = _locked(arguments, mirrors) if arguments.locked else _resolved(arguments, mirrors)
+    lock, request = _locked(arguments, mirrors) if arguments.locked else resolved(arguments)
     if arguments.dry_run:
         report.print_plan(lock, write_chain(lock), as_json=arguments.json)
         return ExitCode.GOOD
@@ -102,10 +107,14 @@ def execute(arguments: argparse.Namespace) -> int:
     return _build(arguments, settings, sources.store, lock, chain, output)
 
 
-def _resolved(arguments: argparse.Namespace, mirrors: Mirrors) -> tuple[Lock, Request]:
+def resolved(arguments: argparse.Namespace) -> tuple[Lock, Request]:
+    """Return the lock of what is asked for, as far as no network is needed. Raises as `resolve` does."""
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
+    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
+    from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
     from lumiimg.resolve.request import resolve  # noqa: PLC0415
 
+    mirrors = parse_mirrors(read_settings(os.environ).mirrors, arguments.mirror)
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue)
     return resolve(request, catalogue, mirrors, os.environ.get("PATH"), read_site(arguments)), request

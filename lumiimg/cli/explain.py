@@ -39,7 +39,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "image", metavar="IMAGE", type=Path, nargs="?", help="a SIF, squashfs file, OCI image or folder"
     )
     add_host(parser)
-    parser.add_argument("--base", metavar="NAME", help="of a request: what to start from (`lumiimg list`)")
+    parser.add_argument("--base", metavar="NAME|IMAGE", help="of a request: what to start from (`lumiimg list`)")
     parser.add_argument(
         "--add",
         metavar="LAYER",
@@ -80,6 +80,7 @@ def _request(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.sites import find_site  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.plan import print_plan, to_json  # noqa: PLC0415
+    from lumiimg.resolve.foreign import is_foreign, read_foreign  # noqa: PLC0415
     from lumiimg.resolve.plan import Asked, Planner  # noqa: PLC0415
     from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
 
@@ -88,7 +89,8 @@ def _request(arguments: argparse.Namespace) -> int:
     site = find_site(arguments.site, os.environ) if arguments.site else None
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
     asked = Asked(arguments.base, tuple(arguments.add), fabric)
-    plan = Planner(open_catalogue(os.environ, arguments.layers), site).plan(asked)
+    foreign = {asked.base: read_foreign(asked.base)} if is_foreign(asked.base) else {}
+    plan = Planner(open_catalogue(os.environ, arguments.layers), site, foreign=foreign).plan(asked)
     if arguments.json:
         print_json(to_json(plan))
     print_plan(plan, site, verbose=arguments.verbose, stderr=arguments.json)

@@ -22,8 +22,16 @@ if TYPE_CHECKING:
 
 def add_request(parser: argparse.ArgumentParser) -> None:
     """Add the options that tell which image is wanted."""
+    what = add_layers_and_sources(parser)
+    what.add_argument(
+        "--base", metavar="NAME|IMAGE", help="what to start from: a name (`lumiimg list`), or an image, read first"
+    )
+    what.add_argument("--recipe", metavar="NAME|FILE", help="a named stack; --base and --add change or extend it")
+
+
+def add_layers_and_sources(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the options that tell what comes on a base."""
     what = parser.add_argument_group("what")
-    what.add_argument("--base", metavar="NAME", help="what to start from (`lumiimg list`)")
     what.add_argument(
         "--add",
         metavar="LAYER",
@@ -31,7 +39,6 @@ def add_request(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a layer to add, with a version if need be: vllm==0.10.1 (may be repeated)",
     )
-    what.add_argument("--recipe", metavar="NAME|FILE", help="a named stack; --base and --add change or extend it")
     what.add_argument(
         "--arg", metavar="LAYER.NAME=VALUE", action="append", default=[], help="an argument of a layer (`lumiimg show`)"
     )
@@ -51,6 +58,7 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     )
     add_site(what)  # type: ignore[arg-type]  # a group takes options as a parser does
     add_layers(what)  # type: ignore[arg-type]
+    return what
 
 
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request:

@@ -146,7 +146,7 @@ def _bootstrap_header(lock: Lock) -> str:
         include = f"Include: {' '.join(bootstrap.include)}\n" if bootstrap.include else ""
         header = f"Bootstrap: debootstrap\nOSVersion: {bootstrap.origin}\nMirrorURL: {bootstrap.mirror_url}\n{include}"
     else:
-        header = f"Bootstrap: {bootstrap.agent}\nFrom: {bootstrap.image}\n"
+        header = f"Bootstrap: {bootstrap.agent}\nFrom: {bootstrap.image or bootstrap.origin}\n"
     for line in header.splitlines():
         if "{{" in line or not line.isprintable():
             raise DefinitionError(f"{line!r} cannot stand in a definition's header", where=lock.base.layer.name)

@@ -29,6 +29,8 @@ class LockedBootstrap:
     """Why this one, for the plan."""
     image: ImageReference | None = None
     """Where it is in a registry, or in the mirror of one."""
+    sha256: str | None = None
+    """Of a file that it starts from, where it was locked."""
 
     @property
     def is_open(self) -> bool:
@@ -54,12 +56,14 @@ def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedB
                     url, where = mirror
                     because = f"debootstrap is here, the mirror is {where}"
                     return LockedBootstrap("debootstrap", bootstrap.origin, url, base.include, because)
-            case _:
+            case "docker":
                 image = parse_reference(bootstrap.origin, mirrors)
                 # The packages come by apt then; a mirror, where one is named, is for them.
                 mirror_url = mirrors.named(bootstrap.mirror) if bootstrap.mirror else None
                 because = "; ".join([*lacking, "so from a registry"]) if lacking else "from a registry"
                 return LockedBootstrap("docker", bootstrap.origin, mirror_url, base.include, because, image)
+            case agent:
+                return LockedBootstrap(agent, bootstrap.origin, None, (), "an image of yours")
     raise MissingHereError(f"{base.name} cannot be had here ({'; '.join(lacking)})")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
@@ -17,14 +18,13 @@ from lumiimg import __version__
 from lumiimg.catalog.table import CatalogError, Table, read_limited
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
-from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
+from lumiimg.resolve.foreign import foreign_layer
+from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.registry import parse_reference
 from lumiimg.resolve.request import RefusedError, Request
 from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
     from lumiimg.resolve.mirrors import Mirrors
@@ -72,6 +72,9 @@ def read_document(path: Path) -> dict[str, Any]:
 def layer_digest(layer: Layer) -> str:
     """Return the digest of what a layer is made of: its facts, its scripts, its files."""
     digest = hashlib.sha256()
+    if layer.is_foreign:
+        digest.update(repr((sorted(layer.has.items()), layer.provides)).encode())
+        return f"sha256:{digest.hexdigest()}"
     names = ["layer.toml", "post.sh", *(["test.sh"] if layer.test is not None else []), *sorted(layer.files)]
     for name in names:
         data = (layer.folder / name).read_bytes()
@@ -85,9 +88,12 @@ def _sha256(text: str) -> str:
 
 def _body(lock: Lock, request: Request) -> dict[str, Any]:
     bootstrap = lock.bootstrap
-    base = {"agent": bootstrap.agent, "from": bootstrap.origin}
+    base: dict[str, Any] = {"agent": bootstrap.agent, "from": bootstrap.origin}
     if bootstrap.image is not None:
         base["digest"] = f"{bootstrap.image.digest}"
+    if lock.base.layer.is_foreign:
+        layer = lock.base.layer
+        base |= {"sha256": bootstrap.sha256 or "", "has": dict(layer.has), "provides": list(layer.provides)}
     return {
         "site": lock.site or "",
         "fabric": lock.fabric.value,
@@ -181,7 +187,11 @@ def _lock(table: Table, catalogue: Catalogue, mirrors: Mirrors, search_path: str
     wheels = _wheels(table.table("python"))
     entry = table.table("base")
     agent, origin, digest = entry.string("agent"), entry.string("from"), entry.optional_string("digest")
-    base = _layer(entry, catalogue.base(entry.string("name")), wheels)
+    name, has, provides = entry.string("name"), entry.table("has").string_values(), entry.strings("provides")
+    sha256 = entry.optional_string("sha256")
+    foreign = sha256 is not None
+    layer = foreign_layer(agent, origin, has, provides) if foreign else catalogue.base(name)
+    base = _layer(entry, layer, wheels)
     layers = [_layer(one, catalogue.layer(one.string("name")), wheels) for one in table.tables("layer")]
     asked = table.table("request")
     fabric = asked.choice("fabric", ("auto", *(f.value for f in Fabric)))
@@ -205,9 +215,21 @@ def _lock(table: Table, catalogue: Catalogue, mirrors: Mirrors, search_path: str
             raise CatalogError("key 'base.digest' is missing")
         image = replace(parse_reference(origin, mirrors), digest=digest)
         bootstrap = LockedBootstrap(agent, origin, None, base.layer.include, "by the lock", image)
+    elif foreign:
+        _check_file(origin, sha256)
+        bootstrap = LockedBootstrap(agent, origin, None, (), "by the lock", None, sha256)
     else:
         bootstrap = choose_bootstrap(base.layer, mirrors, search_path)
     return Lock(bootstrap, base, tuple(layers), chosen, site or None, None, rules), request
+
+
+def _check_file(origin: str, sha256: str | None) -> None:
+    """Refuse a base that is another file than was locked; of a folder there is no digest."""
+    if sha256 and (actual := file_sha256(Path(origin))) != sha256:
+        raise RefusedError(
+            f"the base {origin} is not the one that was locked: its sha256 is {actual[:12]}…, not {sha256[:12]}…",
+            hint="write the lock anew: lumiimg lock",
+        )
 
 
 def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]]) -> LockedLayer:

@@ -72,12 +72,18 @@ class Plan:
 class Planner:
     """Judges requests against one catalogue and one site; reads each entry of the catalogue once."""
 
-    def __init__(self, catalogue: Catalogue, site: Site | None, held: Mapping[str, str] | None = None) -> None:
-        """Take `held`, releases of layers that come first where they fit, by name."""
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        site: Site | None,
+        held: Mapping[str, str] | None = None,
+        foreign: Mapping[str, Layer] | None = None,
+    ) -> None:
+        """Take `held`, releases of layers that come first where they fit, and `foreign` bases, both by name."""
         self._catalogue = catalogue
         self._site = site
         self._held = held or {}
-        self._read = Shelf(catalogue)
+        self._read = Shelf(catalogue, foreign or {})
 
     def plan(self, asked: Asked) -> Plan:
         """Judge a request; a refusal names the nearest one that works.
@@ -201,7 +207,7 @@ class Planner:
         """Yield what would come out if the driver, or the base, were another."""
         site = self._site
         if site is not None and any(r.id == "driver-window" and r.outcome is not Outcome.OK for r in plan.rules):
-            other = Planner(self._catalogue, replace(site, driver=None))
+            other = Planner(self._catalogue, replace(site, driver=None), self._held, {asked.base: plan.base})
             yield f"a driver of {site.name} that serves it", in_short(other._judge(asked))
         yield from self._on_other_bases(asked)
 
@@ -239,9 +245,9 @@ def in_short(plan: Plan) -> str:
 class Shelf:
     """Entries of the catalogue, each read once."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, foreign: Mapping[str, Layer]) -> None:
         self._catalogue = catalogue
-        self._kept: dict[str, Layer] = {}
+        self._kept: dict[str, Layer] = dict(foreign)
 
     def base(self, name: str) -> Layer:
         return self._kept.get(name) or self._kept.setdefault(name, self._catalogue.base(name))

@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 from lumiimg.catalog.layers import expand
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.resolve.bootstrap import choose_bootstrap
+from lumiimg.resolve.foreign import is_foreign, read_foreign
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.mirrors import refuse_password
 from lumiimg.resolve.plan import Asked, Planner, command_of, name_of
@@ -68,7 +69,8 @@ def resolve(
     if the base cannot be had on this machine.
     """
     _check_twice(request)
-    planner = Planner(catalogue, site, held or {})
+    foreign = {request.base: read_foreign(request.base)} if is_foreign(request.base) else {}
+    planner = Planner(catalogue, site, held or {}, foreign)
     plan = planner.plan(_asked(request, catalogue))
     if plan.stack is None or plan.refused:
         raise refusal_of(plan)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import zipfile
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.metadata import Metadata
 
 from lumiimg.errors import FailedError, one_line
-from lumiimg.resolve.lock import LockedSource
+from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.python import complete
 from lumiimg.resolve.registry import resolve_image
 from lumiimg.resolve.wheels import WheelMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.mirrors import Mirrors
@@ -52,6 +52,9 @@ def settle(lock: Lock, sources: Sources, *, pin_base: bool, held: Mapping[str, s
         found = resolve_image(bootstrap.image, sources.web)
         digest = found.index_digest or found.digest
         bootstrap = replace(bootstrap, image=replace(bootstrap.image, digest=digest))
+    if pin_base and lock.base.layer.is_foreign and Path(bootstrap.origin).is_file():
+        sources.on_line(f"reading {bootstrap.origin}, for its digest")
+        bootstrap = replace(bootstrap, sha256=file_sha256(Path(bootstrap.origin)))
     layers = [_settled(layer, lock, sources, held or {}) for layer in lock.stack]
     return replace(lock, bootstrap=bootstrap, base=layers[0], layers=tuple(layers[1:]))
 

@@ -10,7 +10,7 @@ import pytest
 
 from lumiimg.check.answer import Answer, decide, settle
 from lumiimg.check.checker import check_image, excuse
-from lumiimg.check.rccl import read_rccl
+from lumiimg.resolve.rccl_strings import read_rccl
 from lumiimg.check.static import check_static
 from lumiimg.cli.main import main
 from lumiimg.elf.reader import BytesReader

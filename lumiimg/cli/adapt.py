@@ -1,0 +1,56 @@
+"""`lumiimg adapt`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from lumiimg.cli import build
+from lumiimg.cli.request import add_layers_and_sources
+from lumiimg.errors import BadInputError, ExitCode, one_line
+
+_EPILOG = """\
+examples:
+  lumiimg adapt vllm.sif --site lumi --dry-run
+  lumiimg adapt vllm.sif --site lumi -o vllm-lumi.sif
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "adapt",
+        help="give someone else's image what it lacks to use a machine's network",
+        description="Read an image that someone else made, and build one on it with the layers that\n"
+        "it lacks to use the network of a site: libfabric with the cxi provider, the net\n"
+        "plugin. What the image has is neither put in again nor shadowed.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "base", metavar="IMAGE", help="a SIF, squashfs file, sandbox, OCI layout, OCI or docker archive"
+    )
+    add_layers_and_sources(parser)
+    build.add_how(parser)
+    parser.set_defaults(execute=execute, recipe=None, locked=False)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Read the image, tell what it has and lacks, and build."""
+    from lumiimg.resolve.foreign import read_foreign  # noqa: PLC0415
+
+    if not arguments.site:
+        raise BadInputError("for which machine?", hint="name it: --site lumi, or a site file")
+    base = read_foreign(arguments.base)
+    if not arguments.quiet:
+        has = ", ".join(f"{name} {base.has[name]}" for name in _TOLD if name in base.has)
+        print(one_line(f"{arguments.base} has {has or 'nothing that is known here'}"), file=sys.stderr)
+    lock, _ = build.resolved(arguments)
+    if not lock.layers:
+        print("it lacks nothing that the site's network needs: nothing to build")
+        return ExitCode.GOOD
+    return build.execute(arguments)
+
+
+_TOLD = ("os", "glibc", "python", "rocm", "rccl", "torch", "vllm", "sglang", "net-api")

@@ -1,0 +1,68 @@
+"""An image of somebody else's as a base: read first, so that what it has is neither put in again nor shadowed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.layers import Bootstrap, Layer
+from lumiimg.errors import BadInputError
+from lumiimg.image import open_image
+from lumiimg.image.image import ImageKind
+from lumiimg.resolve.contents import read_contents
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_AGENTS = {
+    ImageKind.SIF: "localimage",
+    ImageKind.SQUASHFS: "localimage",
+    ImageKind.FOLDER: "localimage",
+    ImageKind.OCI_LAYOUT: "oci",
+    ImageKind.OCI_ARCHIVE: "oci-archive",
+    ImageKind.DOCKER_ARCHIVE: "docker-archive",
+}
+"""How an engine is told to start from it. Source: Apptainer user guide, definition files."""
+_REMOTE = re.compile(r"[a-z-]+://")
+
+
+def is_foreign(base: str) -> bool:
+    """Whether a base is meant as an image, not as a name of the catalogue."""
+    return "/" in base or Path(base).exists()
+
+
+def read_foreign(base: str) -> Layer:
+    """Return an image as a base with what it has.
+
+    Raises BadInputError for what is no image, and for one that is not on this machine: only what is here can be read.
+    """
+    if _REMOTE.match(base):
+        raise BadInputError(
+            "is not on this machine, so what it has cannot be read",
+            where=base,
+            hint=f"fetch it first: apptainer pull image.sif {base}; then --base image.sif",
+        )
+    path = Path(base)
+    with open_image(path) as image:
+        contents = read_contents(image.root)
+        kind = image.kind
+    return foreign_layer(_AGENTS[kind], str(path.absolute()), contents.has, contents.provides)
+
+
+def foreign_layer(agent: str, origin: str, has: Mapping[str, str], provides: Sequence[str]) -> Layer:
+    """Return the base that an image is, by what was read in it."""
+    stem = re.sub(r"[^a-z0-9.-]+", "-", Path(origin).name.lower().removesuffix(".sif")).strip("-.")[:48] or "image"
+    return Layer(
+        name=stem,
+        folder=Path(origin),
+        summary="an image of yours",
+        status="unproved",
+        source="read in the image",
+        date=dt.date.min,
+        provides=tuple(provides),
+        has=has,
+        bootstraps=(Bootstrap(agent, origin),),
+        is_foreign=True,
+    )

@@ -1,0 +1,149 @@
+"""An image of somebody else's as a base: what it has is read, told, and not put in again; `adapt` adds what it lacks."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode
+from lumiimg.image import open_image
+from lumiimg.resolve.contents import read_contents
+from lumiimg.resolve.foreign import read_foreign
+from tests.unit import fabric_builder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Capture = pytest.CaptureFixture[str]
+SITE = """\
+title = "a site of the tests"
+arch = "gfx90a"
+source = "the tests"
+date = 2026-11-21
+[driver]
+name = "a driver"
+rocm = ["rocm>=6.0,<8"]
+source = "the tests"
+date = 2026-11-21
+[fabric]
+slingshot = "12.0"
+libfabric = "1.22.0"
+glibc = "2.38"
+source = "the tests"
+date = 2026-11-21
+"""
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """Somebody's image for vLLM: ROCm, a venv with torch, RCCL, no plugin."""
+    folder = fabric_builder.image(tmp_path / "theirs", glibc=39)
+    for name in ("librccl-net.so", "libnccl-net.so", "librccl-net-ofi.so", "libnccl-net-ofi.so"):
+        for found in folder.rglob(name):
+            found.unlink()
+    (folder / "etc").mkdir(exist_ok=True)
+    (folder / "etc" / "os-release").write_text('ID=ubuntu\nVERSION_ID="24.04"\nNAME="Ubuntu"\n')
+    (folder / "opt/rocm/.info").mkdir(parents=True, exist_ok=True)
+    (folder / "opt/rocm/.info/version").write_text("6.4.4-129\n")
+    for name, version in (("torch", "2.9.1+rocm6.4"), ("vllm", "0.12.0"), ("Flash_Attn", "2.7.3"), ("bad", "x.y")):
+        info = folder / f"opt/venv/lib/python3.12/site-packages/{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Name: {name}\n")
+    (folder / "usr/lib/python3/dist-packages/pip-24.0.dist-info").mkdir(parents=True)
+    (folder / "usr/lib/python3/dist-packages/pip-24.0.dist-info/METADATA").write_text("Name: pip\n")
+    return folder
+
+
+def test_what_an_image_has_is_read_from_its_files(image: Path) -> None:
+    with open_image(image) as opened:
+        contents = read_contents(opened.root)
+    assert dict(contents.has) | {"rccl": ""} == {
+        "os": "Ubuntu 24.04",
+        "glibc": "2.39",
+        "python": "3.12",
+        "rocm": "6.4.4",
+        "torch": "2.9.1+rocm6.4",
+        "torch-rocm": "6.4",
+        "vllm": "0.12.0",
+        "flash-attn": "2.7.3",
+        "rccl": "",
+    }
+    assert contents.site_packages == "/opt/venv/lib/python3.12/site-packages"
+    assert {"ubuntu", "python3", "hip"} <= set(contents.provides)
+
+
+def test_an_image_without_anything_is_a_base_too(tmp_path: Path) -> None:
+    (tmp_path / "empty" / "etc").mkdir(parents=True)
+    base = read_foreign(str(tmp_path / "empty"))
+    assert (dict(base.has), base.provides) == ({}, ())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> str:
+    (tmp_path / "site.toml").write_text(SITE)
+    return str(tmp_path / "site.toml")
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_adapt_adds_what_the_site_needs_and_keeps_what_is_there(image: Path, site: str, capsys: Capture) -> None:
+    assert main(["adapt", str(image), "--site", site, "--dry-run"]) == ExitCode.GOOD
+    out, err = capsys.readouterr()
+    assert "torch 2.9.1+rocm6.4" in err
+    assert "would build theirs + fabric-host + aws-ofi-nccl" in out
+    assert "pytorch" not in out
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_what_the_image_has_is_a_constraint(image: Path, site: str, capsys: Capture) -> None:
+    assert main(["build", "--base", str(image), "--add", "pytorch==2.7.1", "--site", site, "--dry-run"]) == ExitCode.NO
+    assert "rocm 6.4.4" in capsys.readouterr().err
+    (image / "opt/rocm/.info/version").write_text("5.7.1\n")
+    assert main(["explain", "--base", str(image), "--site", site]) == ExitCode.NO
+    assert "ROCm 5.7.1 of the image" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_an_image_that_lacks_nothing_is_left_alone(tmp_path: Path, site: str, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "whole", glibc=39)
+    for name in ("libcxi.so.1", "libfabric.so.1"):
+        (image / "usr/lib").mkdir(parents=True, exist_ok=True)
+        (image / "usr/lib" / name).write_bytes(b"")
+    assert main(["adapt", str(image), "--site", site]) == ExitCode.GOOD
+    assert "lacks nothing" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("clean_home")
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["adapt", "docker://rocm/vllm:x", "--site", "lumi"], "apptainer pull"),
+        (["adapt", "./nowhere.sif", "--site", "lumi"], "nowhere.sif"),
+        (["adapt", "."], "for which machine"),
+        (["adapt", "/etc/passwd", "--site", "lumi"], "/etc/passwd"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(words: list[str], fault: str, capsys: Capture) -> None:
+    assert main(words) == ExitCode.BAD_INPUT
+    error = capsys.readouterr().err
+    assert fault in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_a_base_of_ones_own_is_locked_by_what_it_has_and_by_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    base = fabric_builder.image(tmp_path / "folder", glibc=39)
+    words = ["lock", "--base", str(base), "--add", "netprobe"]
+    assert main(words) == ExitCode.GOOD
+    document = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
+    assert document["base"]["agent"] == "localimage"
+    assert document["base"]["has"]["glibc"] == "2.39"
+    assert main(["build", "--locked", "--definitions", str(tmp_path / "defs")]) == ExitCode.GOOD
+    text = (tmp_path / "defs" / "flat.def").read_text()
+    assert f"Bootstrap: localimage\nFrom: {base}\n" in text
+    capsys.readouterr()
