@@ -57,6 +57,7 @@ bench-here: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m tests.reference > docs/reference.md
+	$(BIN)/python -m tests.compatibility > docs/compatibility.md
 
 clean:
 	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -160,9 +160,9 @@ class Table:
         for name in group._data:  # noqa: SLF001 - its own class
             yield name, group.table(name)
 
-    def string_values(self) -> dict[str, str]:
+    def string_values(self, *, may_be_empty: bool = False) -> dict[str, str]:
         """Return the whole table as strings by key."""
-        return {key: self.string(key) for key in self._data}
+        return {key: self.string(key, may_be_empty=may_be_empty) for key in self._data}
 
     def _child(self, data: dict[str, Any], key: str) -> Table:
         child = Table(data, self._path, self._full(key), self.faults)

@@ -90,7 +90,8 @@ def _request(arguments: argparse.Namespace) -> int:
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
     asked = Asked(arguments.base, tuple(arguments.add), fabric)
     foreign = {asked.base: read_foreign(asked.base)} if is_foreign(asked.base) else {}
-    plan = Planner(open_catalogue(os.environ, arguments.layers), site, foreign=foreign).plan(asked)
+    planner = Planner(open_catalogue(os.environ, arguments.layers), site, foreign=foreign)
+    plan = planner.with_changes(planner.plan(asked))
     if arguments.json:
         print_json(to_json(plan))
     print_plan(plan, site, verbose=arguments.verbose, stderr=arguments.json)

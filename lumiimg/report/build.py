@@ -33,12 +33,16 @@ def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool) -> Non
     print(f"  1. {lock.base.layer.name}: {bootstrap.agent} {bootstrap.origin} ({one_line(bootstrap.because)})")
     for number, layer in enumerate(lock.layers, start=2):
         mark = "" if layer.layer.status == "proved" else " (unproved: never built end to end by the project)"
-        print(f"  {number}. {layer.layer.name}: {layer.layer.summary}{mark}")
+        release = f" {layer.release.version}" if layer.release else ""
+        print(f"  {number}. {layer.layer.name}{release}: {layer.layer.summary}{mark}")
         for name, value in layer.arguments.items():
             print(f"       {name}={one_line(shlex.quote(value))}")
         for source in layer.sources:
             print(f"       {one_line(source.location)}")
-            print(f"       sha256 {source.sha256}{f' ({source.note})' if source.note else ''}")
+            digest = f"sha256 {source.sha256} " if source.sha256 else ""
+            print(f"       {digest}{f'({source.note})' if source.note else ''}".rstrip())
+        for pin in layer.release.wheels if layer.release else ():
+            print(f"       {one_line(pin)}")
     print("nothing was built; --definitions DIR writes the definition files")
 
 

@@ -9,22 +9,19 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.errors import BadInputError
-from lumiimg.image import open_image
-from lumiimg.image.image import ImageKind
-from lumiimg.resolve.contents import read_contents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _AGENTS = {
-    ImageKind.SIF: "localimage",
-    ImageKind.SQUASHFS: "localimage",
-    ImageKind.FOLDER: "localimage",
-    ImageKind.OCI_LAYOUT: "oci",
-    ImageKind.OCI_ARCHIVE: "oci-archive",
-    ImageKind.DOCKER_ARCHIVE: "docker-archive",
+    "sif": "localimage",
+    "squashfs": "localimage",
+    "folder": "localimage",
+    "oci-layout": "oci",
+    "oci-archive": "oci-archive",
+    "docker-archive": "docker-archive",
 }
-"""How an engine is told to start from it. Source: Apptainer user guide, definition files."""
+"""How an engine is told to start from it, by the kind of image. Source: Apptainer user guide, definition files."""
 _REMOTE = re.compile(r"[a-z-]+://")
 
 
@@ -44,11 +41,14 @@ def read_foreign(base: str) -> Layer:
             where=base,
             hint=f"fetch it first: apptainer pull image.sif {base}; then --base image.sif",
         )
+    from lumiimg.image import open_image  # noqa: PLC0415 - 70 ms that a base of the catalogue should not cost
+    from lumiimg.resolve.contents import read_contents  # noqa: PLC0415
+
     path = Path(base)
     with open_image(path) as image:
         contents = read_contents(image.root)
         kind = image.kind
-    return foreign_layer(_AGENTS[kind], str(path.absolute()), contents.has, contents.provides)
+    return foreign_layer(_AGENTS[kind.value], str(path.absolute()), contents.has, contents.provides)
 
 
 def foreign_layer(agent: str, origin: str, has: Mapping[str, str], provides: Sequence[str]) -> Layer:

@@ -197,7 +197,7 @@ def _lock(table: Table, catalogue: Catalogue, mirrors: Mirrors, search_path: str
     fabric = asked.choice("fabric", ("auto", *(f.value for f in Fabric)))
     arguments = {
         (layer, name): value
-        for key, value in asked.table("arguments").string_values().items()
+        for key, value in asked.table("arguments").string_values(may_be_empty=True).items()
         for layer, _, name in [key.rpartition(".")]
     }
     request = Request(
@@ -240,7 +240,7 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]]) ->
             hint=f"use the lumiimg and the --layers of then, or write the lock anew; {layer.folder}",
         )
     version = entry.string("release", may_be_empty=True)
-    arguments = entry.table("arguments").string_values()
+    arguments = entry.table("arguments").string_values(may_be_empty=True)
     sources = tuple(
         LockedSource(
             name=one.string("name"),

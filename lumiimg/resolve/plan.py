@@ -91,8 +91,11 @@ class Planner:
         Raises BadInputError for names that are not there, or that cannot be read.
         """
         plan = self._judge(asked)
-        changes = tuple(self._changes(asked, plan))
-        return replace(plan, nearest=self._nearest(asked) if plan.refused else None, changes=changes)
+        return replace(plan, nearest=self._nearest(asked)) if plan.refused else plan
+
+    def with_changes(self, plan: Plan) -> Plan:
+        """Return the plan with what would come out if the driver, or the base, were another."""
+        return replace(plan, changes=tuple(self._changes(plan.asked, plan)))
 
     def _judge(self, asked: Asked) -> Plan:
         base = self._read.base(asked.base)

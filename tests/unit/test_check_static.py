@@ -10,13 +10,13 @@ import pytest
 
 from lumiimg.check.answer import Answer, decide, settle
 from lumiimg.check.checker import check_image, excuse
-from lumiimg.resolve.rccl_strings import read_rccl
 from lumiimg.check.static import check_static
 from lumiimg.cli.main import main
 from lumiimg.elf.reader import BytesReader
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.image import ImageError, open_image
+from lumiimg.resolve.rccl_strings import read_rccl
 from tests.unit.elf_builder import library, runpath
 
 if TYPE_CHECKING:

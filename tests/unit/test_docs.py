@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import make_parser
+from tests.compatibility import compatibility
 from tests.reference import reference
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +18,10 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "
 
 def test_the_reference_is_what_the_program_says() -> None:
     assert (ROOT / "docs" / "reference.md").read_text() == "\n".join(reference()) + "\n", "run `make docs`"
+
+
+def test_the_tables_of_compatibility_are_those_of_the_catalogue() -> None:
+    assert (ROOT / "docs" / "compatibility.md").read_text() == "\n".join(compatibility()) + "\n", "run `make docs`"
 
 
 def documented_commands() -> list[str]:

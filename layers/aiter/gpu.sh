@@ -1,0 +1,1 @@
+../rccl-tests/gpu.sh

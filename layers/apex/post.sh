@@ -1,0 +1,21 @@
+# Compile Apex with its extensions for the site's GPU.
+layer=apex
+# shellcheck source=layers/fabric-bundled/build.sh
+. "$LAYER_FILES/build.sh"
+# shellcheck source=layers/pytorch/python.sh
+. "$LAYER_FILES/python.sh"
+# shellcheck source=layers/rccl-tests/gpu.sh
+. "$LAYER_FILES/gpu.sh"
+
+use_torch
+need_compilers
+need_python_headers
+use_arch
+unpack "$SOURCE_APEX" apex
+pip_install 'setuptools>=77.0.3' wheel ninja packaging
+build_wheel apex --config-settings=--build-option=--cpp_ext --config-settings=--build-option=--cuda_ext
+restore_tools
+# Where pip does not hand the options on, the install succeeds, and has no extension (CSC's recipe met that).
+[ -n "$(extension_files apex)" ] || fail "Apex was built without its extensions"
+finish_python apex
+"$python" /opt/lumiimg/check_torch.py apex

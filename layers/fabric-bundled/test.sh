@@ -1,0 +1,16 @@
+# The loader finds both libraries and all that they need, as this image's own; libfabric has the cxi provider in it.
+# Whether the provider meets a NIC is for a node.
+for library in "$LIBFABRIC_PREFIX/lib/libfabric.so.1" "$LIBCXI_PREFIX/lib/libcxi.so.1"; do
+    if ldd "$library" | grep 'not found'; then exit 1; fi
+done
+if ! ldd "$LIBFABRIC_PREFIX/lib/libfabric.so.1" | grep -q 'libcxi\.so\.1 => '; then
+    echo "libfabric does not load libcxi"
+    exit 1
+fi
+if ! grep -aq 'cxip_' "$LIBFABRIC_PREFIX/lib/libfabric.so.1"; then
+    echo "libfabric has no cxi provider"
+    exit 1
+fi
+version=$("$LIBFABRIC_PREFIX/bin/fi_info" --version | sed -n 's/^libfabric: //p')
+[ "$version" = "$LIBFABRIC_VERSION" ] || { echo "libfabric is $version, not $LIBFABRIC_VERSION"; exit 1; }
+[ -e /usr/lib/libcurl.so.4 ] || [ -e /usr/lib64/libcurl.so.4 ] || { echo "the provider would not find libcurl"; exit 1; }

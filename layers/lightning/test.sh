@@ -1,0 +1,4 @@
+# It loads without a GPU, and torch is still ROCm's.
+python=/opt/venv/bin/python
+[ -x "$python" ] || python=python3
+"$python" /opt/lumiimg/check_torch.py lightning

@@ -1,0 +1,18 @@
+# Compile mpi4py with the image's mpicc. A wheel of mpi4py would look for whatever MPI it finds when it is loaded.
+layer=mpi4py
+# shellcheck source=layers/fabric-bundled/build.sh
+. "$LAYER_FILES/build.sh"
+# shellcheck source=layers/pytorch/python.sh
+. "$LAYER_FILES/python.sh"
+
+use_environment
+export PATH=/opt/mpich/bin:$PATH
+command -v mpicc >/dev/null || fail "no mpicc: the MPI of this image has no compiler wrapper on PATH"
+need_compilers
+need_python_headers
+unpack "$SOURCE_MPI4PY" mpi4py
+MPICC=$(command -v mpicc)
+export MPICC
+pip_install 'setuptools>=77.0.3' wheel 'cython>=3.0.1'
+build_wheel mpi4py
+finish_python mpi4py

@@ -1,0 +1,213 @@
+# shellcheck shell=bash
+# What the Python layers have in common: which Python, how wheels and packages get into it, and that no CUDA comes with
+# them. The caller sets `layer` (its name). The working directory must be the layer's own: packages.sh keeps its notes
+# there.
+if ! declare -F add_packages >/dev/null; then
+    # shellcheck source=layers/netprobe/packages.sh
+    . "$LAYER_FILES/packages.sh"
+fi
+
+venv=/opt/venv
+constraints=/opt/lumiimg/constraints.txt
+pinned="torch|torchvision|torchaudio|pytorch-triton-rocm|triton-rocm|triton"
+
+fail() {
+    echo "${layer:-python}: $*" >&2
+    exit 1
+}
+
+# The Python that the image's software is in: the environment of the image, else the distribution's own.
+find_python() {
+    local name
+    if [ -x "$venv/bin/python" ]; then
+        echo "$venv/bin/python"
+        return
+    fi
+    for name in python3 python; do
+        if command -v "$name"; then return; fi
+    done
+    fail "this image has no Python: add one in a layer before"
+}
+
+# Sets `python`: the image's own environment, made if need be, as what pip installs into the distribution's Python can
+# break the distribution's tools, and Debian and Ubuntu refuse it (PEP 668).
+use_venv() {
+    if [ ! -x "$venv/bin/python" ]; then
+        local base
+        base=$(find_python)
+        # Debian and Ubuntu have ensurepip in a package of its own.
+        "$base" -c 'import ensurepip, venv' 2>/dev/null || add_packages python3-venv
+        "$base" -m venv "$venv"
+    fi
+    python=$venv/bin/python
+}
+
+# Sets `python`: an environment that the base brought, /opt/venv or another that comes first on PATH; else as use_venv.
+use_environment() {
+    python=$(find_python)
+    case $python in
+    "$venv"/*) ;;
+    /usr/bin/* | /bin/* | /usr/local/bin/*) use_venv ;;
+    esac
+}
+
+# Sets `python`: the one that has the image's torch, whose versions are pinned from here on.
+use_torch() {
+    python=$(find_python)
+    "$python" -c 'import torch' || fail "$python has no torch that loads: add the layer pytorch before"
+    [ -s "$constraints" ] || write_constraints
+}
+
+# The headers that a compiled module includes.
+need_python_headers() {
+    local headers
+    headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    [ -e "$headers/Python.h" ] || add_packages python3-dev
+    [ -e "$headers/Python.h" ] || fail "$headers has no Python.h, and the distribution's python3-dev does not bring it"
+}
+
+# pip, with the pins of the image. No cache: it would stay in the image.
+run_pip() {
+    local options=()
+    [ ! -s "$constraints" ] || options=(env PIP_CONSTRAINT="$constraints")
+    "${options[@]}" "$python" -m pip --no-cache-dir --disable-pip-version-check --no-input "$@"
+}
+
+# All distributions that the environment sees, as `name==version`, names as PEP 503 writes them.
+list_distributions() {
+    "$python" - <<'EOF' | LC_ALL=C sort -u
+import re
+from importlib.metadata import distributions
+
+for found in distributions():
+    name = found.metadata["Name"]
+    if name:
+        print(re.sub(r"[-_.]+", "-", name).lower() + "==" + found.version)
+EOF
+}
+
+# The layer's wheel files, as the lock names them. --no-deps: what belongs to them lies beside them; --no-index: and
+# nothing else can come in.
+install_wheels() {
+    local wheels=()
+    [ -n "${WHEELS:-}" ] || fail "the lock has no wheels for this layer"
+    mapfile -t wheels < <(find "$WHEELS" -name '*.whl' -type f | LC_ALL=C sort)
+    [ ${#wheels[@]} -gt 0 ] || fail "no wheel lies in $WHEELS"
+    run_pip install --no-index --no-deps "${wheels[@]}"
+    refuse_cuda
+}
+
+# Whether the release of this layer comes as wheels.
+has_wheels() {
+    [ -n "${WHEELS:-}" ] && [ -n "$(find "$WHEELS" -name '*.whl' -type f -print -quit)" ]
+}
+
+# What `pip check` misses. With a whole lock that is nothing; what a lock leaves open is installed, and said.
+install_missing() {
+    local missing=()
+    mapfile -t missing < <(missing_requirements)
+    [ ${#missing[@]} -gt 0 ] || return 0
+    echo "$layer: not in the lock, so taken as the index offers them today: ${missing[*]}"
+    pip_install "${missing[@]}"
+}
+
+# Requirements of what is installed that nothing installed meets; markers and extras are pip's own reading of them.
+missing_requirements() {
+    "$python" - <<'EOF'
+from importlib.metadata import PackageNotFoundError, distributions, version
+
+try:
+    from packaging.requirements import Requirement
+except ImportError:  # pip brings its own
+    from pip._vendor.packaging.requirements import Requirement
+
+wanted = set()
+for found in distributions():
+    for text in found.requires or []:
+        requirement = Requirement(text)
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            if requirement.specifier.contains(version(requirement.name), prereleases=True):
+                continue
+        except PackageNotFoundError:
+            pass
+        extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+        wanted.add(f"{requirement.name}{extras}{requirement.specifier}")
+print("\n".join(sorted(wanted)), end="\n" if wanted else "")
+EOF
+}
+
+# pip install, under the image's constraints. Afterwards the torch of the image is still there, no CUDA, and nothing
+# that was there before has lost what it needs: pip only warns of that.
+pip_install() {
+    local before after broken
+    before=$(missing_requirements)
+    run_pip install "$@"
+    after=$(missing_requirements)
+    broken=$(LC_ALL=C comm -13 <(LC_ALL=C sort <<<"$before") <(LC_ALL=C sort <<<"$after"))
+    [ -z "$broken" ] || fail "'pip install $*' leaves this unmet: $(tr '\n' ' ' <<<"$broken")"
+    refuse_cuda
+}
+
+# Build the Python project in FOLDER with the torch of the image (its build must not get one of its own), and install
+# the wheel. More arguments are pip's.
+build_wheel() {
+    local folder=$1
+    shift
+    rm -rf wheels
+    # With ./ before it, as pip takes a bare name for a project of its index, though a folder is there.
+    run_pip wheel --no-deps --no-build-isolation --wheel-dir "$PWD/wheels" "$@" "./$folder"
+    run_pip install --no-index --no-deps "$PWD"/wheels/*.whl
+    install_missing
+}
+
+# The pins of what belongs to torch. The next pip, in a layer or a user's, cannot replace it: PyPI's wheels of the same
+# names are CUDA's. PyPI's `triton` is CUDA's too, and installs over the files of ROCm's, which has another name.
+write_constraints() {
+    mkdir -p "${constraints%/*}"
+    list_distributions | grep -E "^($pinned)==" >"$constraints" ||
+        fail "no torch is installed in $python"
+    grep -q '^triton==' "$constraints" || echo 'triton<0' >>"$constraints"
+    chmod 644 "$constraints"
+}
+
+# Ends the build where CUDA came in, or the torch of the image went, and names the distributions.
+refuse_cuda() {
+    local found
+    found=$(list_distributions | grep '^nvidia-' || true)
+    [ -z "$found" ] || fail "CUDA came into the image: $(tr '\n' ' ' <<<"$found")"
+    [ -s "$constraints" ] || return 0
+    found=$(grep '==' "$constraints" | LC_ALL=C sort -u | LC_ALL=C comm -23 - <(list_distributions))
+    [ -z "$found" ] || fail "these were replaced or removed: $(tr '\n' ' ' <<<"$found")"
+    if grep -q '^triton<0' "$constraints"; then
+        found=$(list_distributions | grep '^triton==' || true)
+        [ -z "$found" ] || fail "CUDA's triton came into the image, over ROCm's: $found"
+    fi
+}
+
+# The end of a layer: the image is checked as its test will check it, and the build's packages go, but for the libraries
+# that these distributions' compiled parts load.
+finish_python() {
+    local name files=()
+    refuse_cuda
+    for name; do
+        mapfile -t -O ${#files[@]} files < <(extension_files "$name")
+    done
+    if [ -f "$LAYER_FILES/check.py" ]; then
+        install -D -m 644 "$LAYER_FILES/check.py" /opt/lumiimg/check_torch.py
+    fi
+    remove_packages "${files[@]}"
+}
+
+# The compiled parts of a distribution, for remove_packages.
+extension_files() {
+    "$python" - "$1" <<'EOF'
+import sys
+from importlib.metadata import distribution
+
+for file in distribution(sys.argv[1]).files or []:
+    if ".so" in file.suffixes:
+        print(file.locate())
+EOF
+}

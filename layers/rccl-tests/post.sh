@@ -1,0 +1,24 @@
+# Compile the tests of RCCL with hipcc, for MPI.
+layer=rccl-tests
+# shellcheck source=layers/fabric-bundled/build.sh
+. "$LAYER_FILES/build.sh"
+# shellcheck source=layers/rccl-tests/gpu.sh
+. "$LAYER_FILES/gpu.sh"
+
+need_compilers
+
+need git=git
+use_arch
+mpi=/opt/mpich
+[ -e "$mpi/include/mpi.h" ] || mpi=/usr
+[ -e "$mpi/include/mpi.h" ] || fail "no mpi.h in /opt/mpich or /usr"
+unpack "$SOURCE_RCCL_TESTS" rccl-tests
+# Its Makefile notes the commit, which an archive does not have; without one git only complains.
+make -C rccl-tests MAKEFLAGS="-j$MAX_JOBS" MPI=1 MPI_HOME="$mpi" \
+    ROCM_PATH="$ROCM_PATH" NCCL_HOME="$ROCM_PATH" GPU_TARGETS="$ARCH"
+mkdir -p "$PREFIX/bin"
+find rccl-tests/build -maxdepth 1 -name '*_perf' -type f -exec install -m 755 {} "$PREFIX/bin/" ';'
+install -D -m 644 rccl-tests/LICENSE.txt "$PREFIX/share/doc/rccl-tests/LICENSE.txt"
+[ -x "$PREFIX/bin/all_reduce_perf" ] || fail "the build made no all_reduce_perf"
+remove_packages "$PREFIX/bin/all_reduce_perf"
+check_libraries "$PREFIX/bin/all_reduce_perf"

@@ -1,0 +1,30 @@
+# Compile SGLang's kernels for the site's GPU, then SGLang, whose extra all_hip takes nothing of CUDA.
+layer=sglang
+# shellcheck source=layers/fabric-bundled/build.sh
+. "$LAYER_FILES/build.sh"
+# shellcheck source=layers/pytorch/python.sh
+. "$LAYER_FILES/python.sh"
+# shellcheck source=layers/rccl-tests/gpu.sh
+. "$LAYER_FILES/gpu.sh"
+
+use_torch
+case $ARCH in
+gfx942 | gfx950) ;;
+*) fail "sgl-kernel has no kernels for $ARCH, only for gfx942 and gfx950" ;;
+esac
+need_compilers
+need git=git
+need_python_headers
+use_arch
+export AMDGPU_TARGET=$ARCH
+unpack "$SOURCE_SGLANG" sglang
+pip_install 'setuptools>=77.0.3' wheel ninja 'packaging>=24.2'
+# What pip would read is the CUDA project; the other one lies beside it.
+(cd sglang/sgl-kernel && "$python" setup_rocm.py bdist_wheel --dist-dir=../../kernels)
+run_pip install --no-index --no-deps "$PWD"/kernels/*.whl
+[ ! -f sglang/python/pyproject_other.toml ] || cp sglang/python/pyproject_other.toml sglang/python/pyproject.toml
+export SETUPTOOLS_SCM_PRETEND_VERSION=$VERSION
+pip_install "./sglang/python[all_hip]"
+restore_tools
+finish_python sglang sgl-kernel
+"$python" /opt/lumiimg/check_torch.py

@@ -1,0 +1,31 @@
+# Install vLLM's own wheel for this ROCm, or compile it for the GPU of the site.
+layer=vllm
+# shellcheck source=layers/fabric-bundled/build.sh
+. "$LAYER_FILES/build.sh"
+# shellcheck source=layers/pytorch/python.sh
+. "$LAYER_FILES/python.sh"
+# shellcheck source=layers/rccl-tests/gpu.sh
+. "$LAYER_FILES/gpu.sh"
+
+use_torch
+if has_wheels; then
+    install_wheels
+    install_missing
+else
+    need_compilers
+    need git=git
+    need_python_headers
+    use_arch
+    # ROCm's own Python binding of amd-smi: vLLM finds its GPUs with it.
+    [ ! -d "$ROCM_PATH/share/amd_smi" ] || { cp -r "$ROCM_PATH/share/amd_smi" amd_smi && pip_install ./amd_smi; }
+    unpack "$SOURCE_VLLM" vllm
+    # cmake 4 no longer reads the oldest of the projects that it brings in (lumi_vllm).
+    pip_install "setuptools==$SETUPTOOLS" 'cmake>=3.26.1,<4' ninja 'setuptools-scm>=8' wheel jinja2 'packaging>=24.2'
+    # Outside of git it cannot tell its own version.
+    export SETUPTOOLS_SCM_PRETEND_VERSION=$VERSION VLLM_TARGET_DEVICE=rocm
+    build_wheel vllm
+    unset SETUPTOOLS_SCM_PRETEND_VERSION
+    restore_tools
+fi
+finish_python vllm
+"$python" /opt/lumiimg/check_torch.py vllm

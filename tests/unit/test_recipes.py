@@ -1,0 +1,78 @@
+"""The shipped recipes: each resolves against a registry and indexes on loopback, and renders the definitions that are kept here."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from packaging.requirements import Requirement
+
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.cli.main import main
+from lumiimg.definition.writer import write_chain, write_flat
+from lumiimg.errors import ExitCode
+from lumiimg.resolve.lockfile import read_lock
+from lumiimg.resolve.mirrors import Mirrors
+from tests.world import World, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GOLDENS = Path(__file__).parents[1] / "fixtures" / "recipes"
+HOME = {"HOME": "/nonexistent"}
+RECIPES = ("lumi-pytorch", "lumi-vllm", "lumi-deepspeed", "lumi-julia", "rccl-only")
+REFUSED = {"lumi-sglang": "lumiimg build --base rocm-6.4.4 --add vllm"}
+
+
+def all_wheels() -> dict[str, dict[str, tuple[str, ...]]]:
+    """Return every distribution that a layer pins, without requirements."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    catalogue = open_catalogue(HOME)
+    for name in catalogue.layer_names():
+        for release in catalogue.entry(name).releases:
+            for pin in map(Requirement, release.wheels):
+                (version,) = (spec.version for spec in pin.specifier)
+                found.setdefault(re.sub(r"[-_.]+", "-", pin.name).lower(), {})[version] = ()
+    return found
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    wheels = all_wheels()
+    with serve(World(of_layers=wheels, wheels=wheels)) as world:
+        yield world
+
+
+def test_each_shipped_recipe_is_looked_at_here() -> None:
+    assert set(open_catalogue(HOME).recipe_names()) == {*RECIPES, *REFUSED, "demo"}
+
+
+@pytest.mark.usefixtures("clean_home")
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_is_locked_and_renders_its_definitions(
+    recipe: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["lock", "--recipe", recipe, *world.mirrors, "--quiet"]) == ExitCode.GOOD
+    lock, _ = read_lock(tmp_path / "lumiimg.lock", open_catalogue(HOME), Mirrors({}), "")
+    assert all(source.sha256 for layer in lock.stack for source in (*layer.sources, *layer.wheels))
+    flat = write_flat(lock)
+    golden = GOLDENS / f"{recipe}.def"
+    if os.environ.get("LUMIIMG_WRITE_GOLDENS"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(flat.text)
+    assert flat.text == golden.read_text(), "look at the difference; LUMIIMG_WRITE_GOLDENS=1 keeps it"
+    chain = write_chain(lock)
+    assert [definition.layers[0] for definition in chain] == [layer.layer.name for layer in lock.stack]
+
+
+@pytest.mark.usefixtures("clean_home")
+@pytest.mark.parametrize("recipe", REFUSED)
+def test_a_recipe_that_the_machine_cannot_run_is_refused_with_what_it_can(
+    recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lock", "--recipe", recipe]) == ExitCode.NO
+    assert REFUSED[recipe] in capsys.readouterr().err
