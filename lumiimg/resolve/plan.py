@@ -172,7 +172,7 @@ class Planner:
         """Return the layer that brings a component: the preferred one, or the only one."""
         if component in _PREFERRED:
             return _PREFERRED[component]
-        found = [name for name, layer in self._all_layers() if component in {*layer.provides, *layer.has}]
+        found = [name for name, layer in self._all_layers() if component in {name, *layer.provides, *layer.has}]
         return found[0] if len(found) == 1 else None
 
     def _all_layers(self) -> Iterator[tuple[str, Layer]]:

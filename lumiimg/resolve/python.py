@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,11 @@ class CudaError(FailedError):
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    wheel: Wheel
+    name: str
+    version: str
     extras: frozenset[str]
+    wheel: Wheel | None
+    """None for what is there already."""
 
 
 def complete(
@@ -41,25 +45,32 @@ def complete(
     target: PythonTarget,
     web: Web,
     *,
+    installed: Mapping[str, str],
     held: Mapping[str, str],
     fetch_metadata: Callable[[Wheel], WheelMetadata],
 ) -> tuple[Wheel, ...]:
-    """Return the wheels of `pins` with all that they require, each project once, by name.
+    """Return the wheels of `pins` with all that they require and that is not there, each project once, by name.
 
-    What is pinned is looked up in `indexes`, everything else in `general`. `held` are versions to keep where they still
-    fit, by name. `fetch_metadata` reads the metadata of a wheel whose index does not offer it.
+    What is pinned is looked up in `indexes`, everything else in `general`. `installed` are versions that the image has
+    by then, which stay; `held` are versions to keep where they still fit; both by name. `fetch_metadata` reads the
+    metadata of a wheel whose index does not offer it.
 
     Raises FailedError if requirements do not go together, naming them; CudaError for a wheel of CUDA's.
     """
-    provider = _Provider(pins, indexes, general, target, web, held, fetch_metadata)
+    provider = _Provider(pins, indexes, general, target, web, installed, held, fetch_metadata)
     roots = [Requirement(pin) for pin in pins]
     try:
         result = Resolver(provider, BaseReporter()).resolve(roots, max_rounds=_ROUNDS)
     except ResolutionImpossible as error:
-        raise FailedError(f"these do not go together: {_told(error.causes)}", hint="ask for another release") from error
+        told = _told(error.causes)
+        there = [
+            f"{name} {version}" for name, version in installed.items() if re.search(rf"\b{re.escape(name)}\b", told)
+        ]
+        told += f"; the image has {', '.join(there)} by then" if there else ""
+        raise FailedError(f"these do not go together: {told}", hint="ask for another release") from error
     except ResolutionTooDeep as error:
         raise FailedError(f"no set of wheels was found in {_ROUNDS} rounds", hint="pin more of them") from error
-    wheels = {candidate.wheel.name: candidate.wheel for candidate in result.mapping.values()}
+    wheels = {found.name: found.wheel for found in result.mapping.values() if found.wheel is not None}
     return tuple(wheels[name] for name in sorted(wheels))
 
 
@@ -73,6 +84,7 @@ class _Provider(AbstractProvider[Requirement, _Candidate, str]):
         general: str,
         target: PythonTarget,
         web: Web,
+        installed: Mapping[str, str],
         held: Mapping[str, str],
         fetch_metadata: Callable[[Wheel], WheelMetadata],
     ) -> None:
@@ -82,6 +94,7 @@ class _Provider(AbstractProvider[Requirement, _Candidate, str]):
         self._target = target
         self._environment = target.environment()
         self._web = web
+        self._installed = installed
         self._held = held
         self._fetch_metadata = fetch_metadata
         self._metadata: dict[str, WheelMetadata] = {}
@@ -89,7 +102,7 @@ class _Provider(AbstractProvider[Requirement, _Candidate, str]):
 
     def identify(self, requirement_or_candidate: Requirement | _Candidate) -> str:
         if isinstance(requirement_or_candidate, _Candidate):
-            name, extras = requirement_or_candidate.wheel.name, requirement_or_candidate.extras
+            name, extras = requirement_or_candidate.name, requirement_or_candidate.extras
         else:
             name, extras = canonicalize_name(requirement_or_candidate.name), frozenset(requirement_or_candidate.extras)
         return f"{name}[{','.join(sorted(extras))}]" if extras else name
@@ -111,22 +124,29 @@ class _Provider(AbstractProvider[Requirement, _Candidate, str]):
                 f"{name}, of CUDA, is required by what was asked for: a wheel that is not for ROCm came in",
                 hint="take the layer's releases as they are, or report the layer",
             )
-        bad = {candidate.wheel.filename for candidate in incompatibilities[identifier]}
         extras = frozenset(extra for requirement in asked for extra in requirement.extras)
-        fitting = [
-            wheel
-            for wheel in self._wheels(name)
-            if wheel.filename not in bad and all(r.specifier.contains(wheel.version, prereleases=True) for r in asked)
+        bad = {candidate.version for candidate in incompatibilities[identifier]}
+        return [
+            found
+            for found in self._candidates(name, extras)
+            if found.version not in bad and all(r.specifier.contains(found.version, prereleases=True) for r in asked)
         ]
+
+    def _candidates(self, name: str, extras: frozenset[str]) -> Iterable[_Candidate]:
+        """Return what is there already, and nothing else; or what an index offers, the release to keep first."""
+        if name in self._installed:
+            return [_Candidate(name, self._installed[name], extras, None)]
         held = self._held.get(name)
-        fitting.sort(key=lambda wheel: wheel.version != held)
-        return [_Candidate(wheel, extras) for wheel in fitting]
+        wheels = sorted(self._wheels(name), key=lambda wheel: wheel.version != held)
+        return [_Candidate(wheel.name, wheel.version, extras, wheel) for wheel in wheels]
 
     def is_satisfied_by(self, requirement: Requirement, candidate: _Candidate) -> bool:
-        return requirement.specifier.contains(candidate.wheel.version, prereleases=True)
+        return requirement.specifier.contains(candidate.version, prereleases=True)
 
     def get_dependencies(self, candidate: _Candidate) -> Iterable[Requirement]:
         wheel = candidate.wheel
+        if wheel is None:
+            return  # who put it in saw to what it requires
         if wheel.filename not in self._metadata:
             self._metadata[wheel.filename] = read_metadata(wheel, self._web) or self._fetch_metadata(wheel)
         if candidate.extras:
@@ -154,6 +174,6 @@ def _told(causes: Collection[Any]) -> str:
     """Return the requirements that stand against each other, with who has them."""
     words = []
     for cause in causes:
-        parent = f" (of {cause.parent.wheel.name} {cause.parent.wheel.version})" if cause.parent else ""
+        parent = f" (of {cause.parent.name} {cause.parent.version})" if cause.parent else ""
         words.append(f"{cause.requirement}{parent}")
     return ", ".join(dict.fromkeys(words))[:500]

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.metadata import Metadata
+from packaging.utils import canonicalize_name
 
+from lumiimg.catalog.layers import expand
 from lumiimg.errors import FailedError, one_line
 from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.python import complete
@@ -55,11 +57,25 @@ def settle(lock: Lock, sources: Sources, *, pin_base: bool, held: Mapping[str, s
     if pin_base and lock.base.layer.is_foreign and Path(bootstrap.origin).is_file():
         sources.on_line(f"reading {bootstrap.origin}, for its digest")
         bootstrap = replace(bootstrap, sha256=file_sha256(Path(bootstrap.origin)))
-    layers = [_settled(layer, lock, sources, held or {}) for layer in lock.stack]
+    layers: list[LockedLayer] = []
+    installed: dict[str, str] = {}
+    for layer in lock.stack:
+        settled = _settled(layer, lock, sources, installed, held or {})
+        layers.append(settled)
+        installed |= _brought_by(settled)
     return replace(lock, bootstrap=bootstrap, base=layers[0], layers=tuple(layers[1:]))
 
 
-def _settled(layer: LockedLayer, lock: Lock, sources: Sources, held: Mapping[str, str]) -> LockedLayer:
+def _brought_by(layer: LockedLayer) -> dict[str, str]:
+    """Return the versions of what is in the image with this layer, by the names of Python distributions."""
+    versions = {**layer.layer.has, **(layer.release.has if layer.release else {})}
+    told = {canonicalize_name(name): expand(version, layer.arguments) for name, version in versions.items()}
+    return told | {wheel.name: wheel.version for wheel in layer.wheels}
+
+
+def _settled(
+    layer: LockedLayer, lock: Lock, sources: Sources, installed: Mapping[str, str], held: Mapping[str, str]
+) -> LockedLayer:
     archives = tuple(_with_digest(source, sources) for source in layer.sources)
     release = layer.release
     if release is None or not release.wheels or layer.wheels:
@@ -76,6 +92,7 @@ def _settled(layer: LockedLayer, lock: Lock, sources: Sources, held: Mapping[str
         sources.mirrors.rewrite(PYPI),
         lock.python,
         sources.web,
+        installed=installed,
         held=held,
         fetch_metadata=lambda wheel: _metadata_in(_fetched(wheel, sources), wheel),
     )

@@ -116,7 +116,7 @@ class Search:
         # what is wished for anyway comes earlier where something else needs it
         for wish in reversed(wishes):
             layer = self._layer(wish.layer)
-            self._wished_for.update(dict.fromkeys((*layer.provides, *layer.has), wish))
+            self._wished_for.update(dict.fromkeys((layer.name, *layer.provides, *layer.has), wish))
         return next(self._all(base, tuple(wishes), ()), None)
 
     def _all(self, stack: Stack, wishes: tuple[Wish, ...], path: tuple[str, ...]) -> Iterator[Stack]:

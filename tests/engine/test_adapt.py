@@ -31,7 +31,16 @@ def test_an_image_of_others_gets_the_plugin_that_the_handshake_finds(theirs: Pat
     assert before.data["path"]["plugin"] is None
     source = standin_archive(tmp_path / "standin.tar")
     image = tmp_path / "adapted.sif"
-    words: list[str | Path] = ["--site", tmp_path / "site.toml", "--add", "netprobe", "--source", f"aws-ofi-nccl={source}", "-o", image]
+    words: list[str | Path] = [
+        "--site",
+        tmp_path / "site.toml",
+        "--add",
+        "netprobe",
+        "--source",
+        f"aws-ofi-nccl={source}",
+        "-o",
+        image,
+    ]
     done = lumiimg("adapt", theirs, *words)
     assert done.code == ExitCode.GOOD, done.err
     assert "rccl 2.13.4" in done.err

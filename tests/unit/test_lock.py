@@ -237,6 +237,39 @@ def test_a_wheel_of_cuda_stops_everything(
     assert not (tmp_path / "lumiimg.lock").exists()
 
 
+ABOVE = """\
+[[release]]
+version = "1"
+wheels = ["ham==1.0"]
+indexes = ["https://pypi.org/simple"]
+status = "unproved"
+source = "the tests"
+"""
+
+
+def test_what_a_layer_below_brings_is_not_brought_again(
+    world: World, folder: Path, make_layer: MakeLayer, tmp_path: Path
+) -> None:
+    """Above a torch for ROCm, a `torch` that is required is that one and no other."""
+    make_layer("ham", LAYER + 'requires = ["snake"]\n' + ABOVE)
+    world.wheels["ham"] = {"1.0": ("snake>=1", "egg")}
+    lock(world, folder, "--base", "box", "--add", "ham")
+    document = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
+    of_layer = {(package["tool"]["lumiimg"]["layer"], package["name"]) for package in document["python"]["packages"]}
+    assert of_layer == {("snake", "snake"), ("snake", "egg"), ("snake", "yolk"), ("ham", "ham")}
+
+
+def test_what_a_layer_below_brings_stays_in_its_version(
+    world: World, folder: Path, make_layer: MakeLayer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_layer("ham", LAYER + 'requires = ["snake"]\n' + ABOVE)
+    world.wheels["ham"] = {"1.0": ("egg<2",)}
+    lock(world, folder, "--base", "box", "--add", "ham", code=ExitCode.NO)
+    error = capsys.readouterr().err
+    assert "egg<2" in error
+    assert "the image has egg 2.0 by then" in error
+
+
 def test_requirements_that_do_not_go_together_are_named(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
