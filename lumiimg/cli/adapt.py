@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from lumiimg.cli import build
-from lumiimg.cli.request import add_layers_and_sources
+from lumiimg.cli.request import add_layers_and_sources, puller
 from lumiimg.errors import BadInputError, ExitCode, one_line
 
 _EPILOG = """\
@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if not arguments.site:
         raise BadInputError("for which machine?", hint="name it: --site lumi, or a site file")
-    base = read_foreign(arguments.base)
+    base = read_foreign(arguments.base, puller(arguments))
     if not arguments.quiet:
         has = ", ".join(f"{name} {base.has[name]}" for name in _TOLD if name in base.has)
         print(one_line(f"{arguments.base} has {has or 'nothing that is known here'}"), file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cli.lock import LOCK
 from lumiimg.cli.options import add_json
-from lumiimg.cli.request import add_request, read_request, read_site, sources_of
+from lumiimg.cli.request import add_request, puller, read_request, read_site, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
@@ -117,7 +117,9 @@ def resolved(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     mirrors = parse_mirrors(read_settings(os.environ).mirrors, arguments.mirror)
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue)
-    return resolve(request, catalogue, mirrors, os.environ.get("PATH"), read_site(arguments)), request
+    return resolve(
+        request, catalogue, mirrors, os.environ.get("PATH"), read_site(arguments), pull=puller(arguments)
+    ), request
 
 
 def _locked(arguments: argparse.Namespace, mirrors: Mirrors) -> tuple[Lock, Request]:

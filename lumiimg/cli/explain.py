@@ -78,6 +78,7 @@ def _image(arguments: argparse.Namespace) -> int:
 def _request(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
     from lumiimg.catalog.sites import find_site  # noqa: PLC0415
+    from lumiimg.cli.request import puller  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.plan import print_plan, to_json  # noqa: PLC0415
     from lumiimg.resolve.foreign import is_foreign, read_foreign  # noqa: PLC0415
@@ -89,7 +90,7 @@ def _request(arguments: argparse.Namespace) -> int:
     site = find_site(arguments.site, os.environ) if arguments.site else None
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
     asked = Asked(arguments.base, tuple(arguments.add), fabric)
-    foreign = {asked.base: read_foreign(asked.base)} if is_foreign(asked.base) else {}
+    foreign = {asked.base: read_foreign(asked.base, puller(arguments))} if is_foreign(asked.base) else {}
     planner = Planner(open_catalogue(os.environ, arguments.layers), site, foreign=foreign)
     plan = planner.with_changes(planner.plan(asked))
     if arguments.json:

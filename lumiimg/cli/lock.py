@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from lumiimg.cli.options import add_json
-from lumiimg.cli.request import add_request, read_request, read_site, sources_of
+from lumiimg.cli.request import add_request, puller, read_request, read_site, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
 LOCK = "lumiimg.lock"
@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         raise BadInputError("no base", hint=f"give --base NAME or --recipe NAME; there is no {arguments.output} yet")
     held = held_by(before[0], arguments.upgrade) if before else Held({}, {})
-    lock = resolve(request, catalogue, mirrors, path, site, held=held.layers)
+    lock = resolve(request, catalogue, mirrors, path, site, held=held.layers, pull=puller(arguments))
     sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet)
     lock = settle(lock, sources, pin_base=True, held=held.wheels)
     old = entries(read_document(arguments.output)) if before else None

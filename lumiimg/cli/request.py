@@ -11,6 +11,8 @@ from lumiimg.errors import BadInputError, one_line
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
+    from pathlib import Path
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.settings import Settings
@@ -22,16 +24,16 @@ if TYPE_CHECKING:
 
 def add_request(parser: argparse.ArgumentParser) -> None:
     """Add the options that tell which image is wanted."""
-    what = add_layers_and_sources(parser)
+    what = parser.add_argument_group("what")
     what.add_argument(
         "--base", metavar="NAME|IMAGE", help="what to start from: a name (`lumiimg list`), or an image, read first"
     )
     what.add_argument("--recipe", metavar="NAME|FILE", help="a named stack; --base and --add change or extend it")
+    add_layers_and_sources(what)
 
 
-def add_layers_and_sources(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def add_layers_and_sources(what: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add the options that tell what comes on a base."""
-    what = parser.add_argument_group("what")
     what.add_argument(
         "--add",
         metavar="LAYER",
@@ -58,7 +60,6 @@ def add_layers_and_sources(parser: argparse.ArgumentParser) -> argparse._Argumen
     )
     add_site(what)  # type: ignore[arg-type]  # a group takes options as a parser does
     add_layers(what)  # type: ignore[arg-type]
-    return what
 
 
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request:
@@ -99,6 +100,22 @@ def read_site(arguments: argparse.Namespace) -> Site | None:
 
         name = open_catalogue(os.environ, arguments.layers).recipe(arguments.recipe).site
     return find_site(name, os.environ) if name else None
+
+
+def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:
+    """Return what brings a base out of a registry here, to be read."""
+    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
+    from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
+
+    def pull(base: str) -> Path:
+        from lumiimg.resolve.settle import pulled  # noqa: PLC0415
+
+        settings = read_settings(os.environ)
+        mirrors = parse_mirrors(settings.mirrors, getattr(arguments, "mirror", []))
+        offline, quiet = getattr(arguments, "offline", False), getattr(arguments, "quiet", False)
+        return pulled(base, sources_of(settings, mirrors, offline=offline, quiet=quiet), settings.cache)
+
+    return pull
 
 
 def sources_of(settings: Settings, mirrors: Mirrors, *, offline: bool, quiet: bool) -> Sources:

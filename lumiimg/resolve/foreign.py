@@ -11,7 +11,7 @@ from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _AGENTS = {
     "sif": "localimage",
@@ -30,30 +30,35 @@ def is_foreign(base: str) -> bool:
     return "/" in base or Path(base).exists()
 
 
-def read_foreign(base: str) -> Layer:
-    """Return an image as a base with what it has.
+def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
+    """Return an image as a base with what it has; `pull` brings one of a registry here, to be read.
 
-    Raises BadInputError for what is no image, and for one that is not on this machine: only what is here can be read.
+    Raises BadInputError for what is no image, and what `pull` raises.
     """
-    if _REMOTE.match(base):
+    if (scheme := _REMOTE.match(base)) is not None and scheme[0] != "docker://":
         raise BadInputError(
-            "is not on this machine, so what it has cannot be read",
+            "cannot be read from here",
             where=base,
             hint=f"fetch it first: apptainer pull image.sif {base}; then --base image.sif",
         )
     from lumiimg.image import open_image  # noqa: PLC0415 - 70 ms that a base of the catalogue should not cost
     from lumiimg.resolve.contents import read_contents  # noqa: PLC0415
 
-    path = Path(base)
+    path = Path(base) if scheme is None else pull(base)
     with open_image(path) as image:
         contents = read_contents(image.root)
         kind = image.kind
+    if scheme is not None:
+        return foreign_layer("docker", base.removeprefix("docker://"), contents.has, contents.provides)
     return foreign_layer(_AGENTS[kind.value], str(path.absolute()), contents.has, contents.provides)
 
 
 def foreign_layer(agent: str, origin: str, has: Mapping[str, str], provides: Sequence[str]) -> Layer:
     """Return the base that an image is, by what was read in it."""
-    stem = re.sub(r"[^a-z0-9.-]+", "-", Path(origin).name.lower().removesuffix(".sif")).strip("-.")[:48] or "image"
+    stem = (
+        re.sub(r"[^a-z0-9.-]+", "-", Path(origin).name.lower().partition("@")[0].removesuffix(".sif")).strip("-.")[:48]
+        or "image"
+    )
     return Layer(
         name=stem,
         folder=Path(origin),

@@ -17,7 +17,8 @@ from urllib.parse import urlencode, urlsplit
 from lumiimg.errors import BadInputError, FailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
     from typing import NoReturn
 
     from lumiimg.resolve.mirrors import Mirrors
@@ -60,6 +61,8 @@ DOCKER_HUB = "docker.io"
 _TOKEN_LIMIT_BYTES = 1 << 20
 _MAX_INDEXES = 2
 _BLOB_LIMIT_BYTES = 1 << 50
+LAYER_LIMIT_BYTES = 64 * 1024**3
+_LAYER_S = 6 * 3600.0
 _HANDLED = frozenset({401, 403, 404, 429})
 
 
@@ -174,6 +177,26 @@ def resolve_image(reference: ImageReference, web: Web, *, platform: str = "linux
     )
 
 
+def save_image(found: Manifest, web: Web, folder: Path, on_line: Callable[[str], None]) -> None:
+    """Write an image into a folder as an OCI layout: its manifest, config and layers, each verified by its digest.
+
+    Raises FailedError if one cannot be had or is not what the manifest says. Source: image-spec image-layout.md.
+    """
+    repository = _Repository(found.reference, web)
+    manifest = repository.manifest(found.digest)
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    (blobs / found.digest.removeprefix("sha256:")).write_bytes(manifest.body)
+    config = _descriptor(manifest.document.get("config"), manifest.url).digest
+    for number, digest in enumerate(dict.fromkeys((config, *found.layers))):
+        if number:
+            on_line(f"fetching layer {number} of {len(found.layers)} of {found.reference.repository}")
+        repository.save(digest, blobs / digest.removeprefix("sha256:"))
+    described = {"mediaType": manifest.media_type, "digest": manifest.digest, "size": len(manifest.body)}
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [described]}))
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """A manifest or an index, its digest verified."""
@@ -182,6 +205,7 @@ class _Found:
     digest: str
     media_type: str
     document: dict[str, Any]
+    body: bytes
 
     @property
     def is_index(self) -> bool:
@@ -213,7 +237,19 @@ class _Repository:
         answer = self._get(f"manifests/{name}", _ACCEPT, _MANIFEST_LIMIT_BYTES)
         digest = _verified(answer, name if _DIGEST.fullmatch(name) else None)
         document = _document(answer)
-        return _Found(answer.url, digest, _media_type(answer, document), document)
+        return _Found(answer.url, digest, _media_type(answer, document), document, answer.body)
+
+    def save(self, digest: str, target: Path) -> None:
+        """Write a blob to a file, its digest verified. Raises FailedError if it is another."""
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        url = f"{self._url}/blobs/{digest}"
+        actual = hashlib.sha256()
+        with target.open("wb") as file:
+            for chunk in self._web.stream(url, limit_bytes=LAYER_LIMIT_BYTES, within_s=_LAYER_S, headers=headers):
+                actual.update(chunk)
+                file.write(chunk)
+        if digest != f"sha256:{actual.hexdigest()}":
+            raise FailedError(f"has another digest: it is sha256:{actual.hexdigest()}, not {digest}", where=url)
 
     def config(self, digest: str) -> dict[str, Any]:
         """Return the JSON object that is stored as a blob."""

@@ -20,7 +20,7 @@ from lumiimg.resolve.rules import Outcome
 from lumiimg.resolve.wheels import PythonTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer, Release, Source
@@ -60,16 +60,18 @@ def resolve(
     site: Site | None = None,
     *,
     held: Mapping[str, str] | None = None,
+    pull: Callable[[str], Path] | None = None,
 ) -> Lock:
     """Settle a request. `path` is the PATH in which bootstrap programs are looked for.
 
-    `held` are releases of layers to keep, by name, where the request does not name another.
+    `held` are releases of layers to keep, by name, where the request does not name another; `pull` brings a base out of
+    a registry here, to be read.
 
     Raises BadInputError for a wrong name, argument or source, RefusedError for what the rules refuse, MissingHereError
     if the base cannot be had on this machine.
     """
     _check_twice(request)
-    foreign = {request.base: read_foreign(request.base)} if is_foreign(request.base) else {}
+    foreign = {request.base: read_foreign(request.base, pull or _not_pulled)} if is_foreign(request.base) else {}
     planner = Planner(catalogue, site, held or {}, foreign)
     plan = planner.plan(_asked(request, catalogue))
     if plan.stack is None or plan.refused:
@@ -128,6 +130,10 @@ def refusal_of(plan: Plan) -> RefusedError:
         f"{against.because} (rule {against.id}: needs {against.need}, has {against.have})",
         hint=nearest or "`lumiimg explain` with the same words tells more",
     )
+
+
+def _not_pulled(base: str) -> Path:
+    raise BadInputError("cannot be read without asking its registry", where=base)
 
 
 def _python(stack: Stack) -> PythonTarget | None:

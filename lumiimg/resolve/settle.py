@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +12,13 @@ from packaging.metadata import Metadata
 from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.layers import expand
+from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, one_line
 from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.python import complete
-from lumiimg.resolve.registry import resolve_image
+from lumiimg.resolve.registry import parse_reference, resolve_image, save_image
 from lumiimg.resolve.wheels import WheelMetadata
+from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,6 +42,22 @@ class Sources:
     store: Store
     mirrors: Mirrors
     on_line: Callable[[str], None]
+
+
+def pulled(base: str, sources: Sources, cache: Path) -> Path:
+    """Return an image of a registry as an OCI layout in the cache, to be read; got there once by its digest.
+
+    Raises FailedError if it cannot be had.
+    """
+    found = resolve_image(parse_reference(base, sources.mirrors), sources.web)
+    folder = cache / "oci" / found.digest.removeprefix("sha256:")
+    if not (folder / "oci-layout").is_file():
+        sources.on_line(f"fetching {base} to read it, {size(found.size_bytes)}")
+        with scratch_folder(cache / "oci") as scratch:
+            save_image(found, sources.web, scratch / "image", sources.on_line)
+            with contextlib.suppress(OSError):  # another process was as quick
+                (scratch / "image").rename(folder)
+    return folder
 
 
 def settle(lock: Lock, sources: Sources, *, pin_base: bool, held: Mapping[str, str] | None = None) -> Lock:

@@ -66,9 +66,11 @@ class Web:
             lower = {name.lower(): value for name, value in answer.headers.items()}
             return Answer(answer.url, answer.status_code, lower, body)
 
-    def stream(self, url: str, *, limit_bytes: int, within_s: float) -> Iterator[bytes]:
+    def stream(
+        self, url: str, *, limit_bytes: int, within_s: float, headers: Mapping[str, str] | None = None
+    ) -> Iterator[bytes]:
         """Yield a file in chunks."""
-        with self._open("GET", url, {}, (), url) as answer:
+        with self._open("GET", url, headers or {}, (), url) as answer:
             yield from _bounded(answer, limit_bytes, time.monotonic() + within_s, within_s)
 
     def _open(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 import tomllib
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from lumiimg.image import open_image
 from lumiimg.resolve.contents import read_contents
 from lumiimg.resolve.foreign import read_foreign
 from tests.unit import fabric_builder
+from tests.world import World, digest, serve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +38,10 @@ glibc = "2.38"
 source = "the tests"
 date = 2026-11-21
 """
+
+
+def unexpected(base: str) -> Path:
+    raise AssertionError(base)
 
 
 @pytest.fixture
@@ -77,7 +84,7 @@ def test_what_an_image_has_is_read_from_its_files(image: Path) -> None:
 
 def test_an_image_without_anything_is_a_base_too(tmp_path: Path) -> None:
     (tmp_path / "empty" / "etc").mkdir(parents=True)
-    base = read_foreign(str(tmp_path / "empty"))
+    base = read_foreign(str(tmp_path / "empty"), unexpected)
     assert (dict(base.has), base.provides) == ({}, ())
 
 
@@ -116,10 +123,27 @@ def test_an_image_that_lacks_nothing_is_left_alone(tmp_path: Path, site: str, ca
 
 
 @pytest.mark.usefixtures("clean_home")
+def test_an_image_in_a_registry_is_fetched_once_and_read(image: Path, site: str, capsys: Capture) -> None:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        archive.add(image, ".")
+    with serve(World(image=content.getvalue())) as world:
+        words = ["adapt", "docker://them/vllm:v1", "--site", site, *world.mirrors, "--dry-run"]
+        assert main(words) == ExitCode.GOOD
+        out, err = capsys.readouterr()
+        assert "vllm 0.12.0" in err
+        assert "fetching" in err
+        assert "would build vllm-v1 + fabric-host + aws-ofi-nccl" in out
+        world.asked.clear()
+        assert main(words) == ExitCode.GOOD
+        assert not [path for path in world.asked if "/blobs/" in path and digest(world.image) in path]
+
+
+@pytest.mark.usefixtures("clean_home")
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["adapt", "docker://rocm/vllm:x", "--site", "lumi"], "apptainer pull"),
+        (["adapt", "oras://rocm/vllm:x", "--site", "lumi"], "apptainer pull"),
         (["adapt", "./nowhere.sif", "--site", "lumi"], "nowhere.sif"),
         (["adapt", "."], "for which machine"),
         (["adapt", "/etc/passwd", "--site", "lumi"], "/etc/passwd"),
