@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +16,6 @@ from lumiimg.resolve.contents import read_contents
 from lumiimg.resolve.foreign import read_foreign
 from tests.unit import fabric_builder
 from tests.world import World, digest, serve
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Capture = pytest.CaptureFixture[str]
 SITE = """\
@@ -134,6 +131,13 @@ def test_an_image_in_a_registry_is_fetched_once_and_read(image: Path, site: str,
         assert "vllm 0.12.0" in err
         assert "fetching" in err
         assert "would build vllm-v1 + fabric-host + aws-ofi-nccl" in out
+        lock = str(image.parent / "their.lock")
+        base = ["--base", "docker://them/vllm:v1", "--add", "netprobe"]
+        assert main(["lock", *base, *world.mirrors, "-o", lock]) == ExitCode.GOOD
+        document = tomllib.loads(Path(lock).read_text())
+        assert document["base"]["from"] == "them/vllm:v1"
+        assert document["base"]["has"]["vllm"] == "0.12.0"
+        assert main(["build", "--locked", "--lock", lock, *world.mirrors, "--dry-run"]) == ExitCode.GOOD
         world.asked.clear()
         assert main(words) == ExitCode.GOOD
         assert not [path for path in world.asked if "/blobs/" in path and digest(world.image) in path]
