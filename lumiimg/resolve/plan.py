@@ -159,7 +159,7 @@ class Planner:
             yield replace(unpinned, add=tuple(text for text in unpinned.add if text != plugin))
         without_plugin = tuple(text for text in unpinned.add if text not in plugins)
         for at, text in enumerate(unpinned.add):
-            for like in self._layers_like(text):
+            for like in (other for other in self._layers_like(text) if other not in unpinned.add):
                 yield replace(unpinned, add=(*unpinned.add[:at], like, *unpinned.add[at + 1 :]))
         bases = self._bases_by_distance(asked.base)
         yield from (replace(asked, base=name) for name in bases)

@@ -201,9 +201,10 @@ def refusals(unmet: Sequence[Unmet]) -> Iterator[RuleResult]:
     """Yield what stood against a stack that could not be put together: for each layer, what all its releases need."""
     groups: dict[tuple[str, str], list[Unmet]] = {}
     for entry in unmet:
-        groups.setdefault((entry.layer, entry.have), []).append(entry)
-    for (layer, have), found in groups.items():
+        groups.setdefault((entry.layer, entry.have.partition(" ")[0]), []).append(entry)
+    for (layer, _), found in groups.items():
         needs = " or ".join(dict.fromkeys(entry.need for entry in found))
+        have = " or ".join(dict.fromkeys(entry.have for entry in found))
         releases = dict.fromkeys(entry.version for entry in found if entry.version)
         because = found[0].because
         if len(releases) > 1:
