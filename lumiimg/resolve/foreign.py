@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.errors import BadInputError
+from lumiimg.resolve.daemon import SCHEME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +36,7 @@ def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
 
     Raises BadInputError for what is no image, and what `pull` raises.
     """
-    if (scheme := _REMOTE.match(base)) is not None and scheme[0] != "docker://":
+    if (scheme := _REMOTE.match(base)) is not None and scheme[0] not in {"docker://", SCHEME}:
         raise BadInputError(
             "cannot be read from here",
             where=base,
@@ -48,7 +49,7 @@ def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
     with open_image(path) as image:
         contents = read_contents(image.root)
         kind = image.kind
-    if scheme is not None:
+    if scheme is not None and scheme[0] == "docker://":
         return foreign_layer("docker", base.removeprefix("docker://"), contents.has, contents.provides)
     return foreign_layer(_AGENTS[kind.value], str(path.absolute()), contents.has, contents.provides)
 

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from lumiimg.catalog.layers import expand
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, one_line
+from lumiimg.resolve.daemon import SCHEME, saved
 from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.python import complete
 from lumiimg.resolve.registry import parse_reference, resolve_image, save_image
@@ -45,10 +46,12 @@ class Sources:
 
 
 def pulled(base: str, sources: Sources, cache: Path) -> Path:
-    """Return an image of a registry as an OCI layout in the cache, to be read; got there once by its digest.
+    """Return an image in the cache, to be read: of a registry, or of a Docker engine; got there once by its digest.
 
-    Raises FailedError if it cannot be had.
+    Raises FailedError if it cannot be had, MissingHereError if there is no engine.
     """
+    if base.startswith(SCHEME):
+        return saved(base, cache / "daemon", sources.on_line)
     found = resolve_image(parse_reference(base, sources.mirrors), sources.web)
     folder = cache / "oci" / found.digest.removeprefix("sha256:")
     if not (folder / "oci-layout").is_file():

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
 import io
+import json
+import re
+import socketserver
 import tarfile
+import tempfile
+import threading
 import tomllib
 from pathlib import Path
 
@@ -14,7 +20,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from lumiimg.resolve.contents import read_contents
 from lumiimg.resolve.foreign import read_foreign
-from tests.unit import fabric_builder
+from tests.unit import fabric_builder, oci_builder
 from tests.world import World, digest, serve
 
 Capture = pytest.CaptureFixture[str]
@@ -175,3 +181,60 @@ def test_a_base_of_ones_own_is_locked_by_what_it_has_and_by_its_bytes(
     text = (tmp_path / "defs" / "flat.def").read_text()
     assert f"Bootstrap: localimage\nFrom: {base}\n" in text
     capsys.readouterr()
+
+
+class Engine(http.server.BaseHTTPRequestHandler):
+    """A stand-in for a Docker engine's API: it has one image."""
+
+    archive = b""
+
+    def do_GET(self) -> None:
+        path = re.sub(r"^/v[0-9.]+", "", self.path.partition("?")[0])
+        ident = f"sha256:{'ab' * 32}"
+        answers = {
+            "/version": json.dumps({"ApiVersion": "1.43", "MinAPIVersion": "1.24"}).encode(),
+            "/images/theirs:1/json": json.dumps({"Id": ident, "RepoTags": ["theirs:1"]}).encode(),
+            "/images/theirs:1/get": self.archive,
+        }
+        found = answers.get(path)
+        body = json.dumps({"message": "No such image"}).encode() if found is None else found
+        self.send_response(404 if found is None else 200)
+        self.send_header("Content-Type", "application/x-tar" if path.endswith("/get") else "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def address_string(self) -> str:
+        return "unix"
+
+
+class UnixServer(socketserver.ThreadingUnixStreamServer):
+    """The API on a socket, as engines have it."""
+
+    daemon_threads = True
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_an_image_of_a_docker_engine_is_a_base(
+    image: Path, site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        archive.add(image, ".")
+    oci_builder.docker_save(tmp_path / "saved.tar", content.getvalue())
+    monkeypatch.setattr(Engine, "archive", (tmp_path / "saved.tar").read_bytes())
+    with tempfile.TemporaryDirectory() as short, UnixServer(f"{short}/s", Engine) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{short}/s")
+        assert main(["adapt", "docker-daemon://theirs:1", "--site", site, "--dry-run"]) == ExitCode.GOOD
+        out, err = capsys.readouterr()
+        assert "vllm 0.12.0" in err
+        assert "docker-archive" in out
+        assert main(["adapt", "docker-daemon://other:1", "--site", site, "--dry-run"]) == ExitCode.NO
+        assert "the engine does not have it" in capsys.readouterr().err
+        server.shutdown()
+    assert main(["adapt", "docker-daemon://theirs:1", "--site", site, "--dry-run"]) == ExitCode.MISSING_HERE
+    assert "no Docker engine answers" in capsys.readouterr().err

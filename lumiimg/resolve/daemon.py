@@ -1,0 +1,49 @@
+"""An image of a Docker or Podman engine on this machine, as a base."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.engine.workspace import written_by_rename
+from lumiimg.errors import FailedError, MissingHereError, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SCHEME = "docker-daemon://"
+"""As Apptainer spells it; the engine is found as the docker command finds it (DOCKER_HOST)."""
+_TIMEOUT_S = 600
+
+
+def saved(base: str, folder: Path, on_line: Callable[[str], None]) -> Path:
+    """Return an image of the engine as a docker archive in `folder`, saved there once by its id.
+
+    Raises MissingHereError if there is no engine to ask, FailedError if it does not have the image.
+    """
+    try:
+        import docker  # noqa: PLC0415 - an extra, and 200 ms
+        from docker.errors import DockerException, ImageNotFound  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingHereError(
+            "asking a Docker engine needs the package docker", hint="pip install 'lumiimg[docker]'"
+        ) from error
+    name = base.removeprefix(SCHEME)
+    try:
+        client = docker.from_env(timeout=_TIMEOUT_S)
+        image = client.images.get(name)
+        target = folder / f"{str(image.id).removeprefix('sha256:')}.tar"
+        if not target.is_file():
+            on_line(f"saving {name} from the engine")
+            folder.mkdir(parents=True, exist_ok=True)
+            with written_by_rename(target) as partial, partial.open("wb") as file:
+                for chunk in image.save(named=True):
+                    file.write(chunk)
+    except ImageNotFound as error:
+        raise FailedError("the engine does not have it", where=base, hint=f"docker pull {name}") from error
+    except DockerException as error:
+        raise MissingHereError(
+            f"no Docker engine answers: {one_line(str(error))[:200]}",
+            hint="start one, or `podman system service`, and name it: DOCKER_HOST=unix:///path",
+        ) from error
+    return target
