@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.workspace import written_by_rename
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 SCHEME = "docker-daemon://"
 """As Apptainer spells it; the engine is found as the docker command finds it (DOCKER_HOST)."""
 _TIMEOUT_S = 600
+_API = "1.40"
+"""Of Docker 19.03 and of Podman; naming one keeps the client from asking before it can be closed."""
 
 
 def saved(base: str, folder: Path, on_line: Callable[[str], None]) -> Path:
@@ -24,24 +27,25 @@ def saved(base: str, folder: Path, on_line: Callable[[str], None]) -> Path:
     try:
         import docker  # noqa: PLC0415 - an extra, and 200 ms
         from docker.errors import DockerException, ImageNotFound  # noqa: PLC0415
+        from requests import RequestException  # noqa: PLC0415
     except ImportError as error:
         raise MissingHereError(
             "asking a Docker engine needs the package docker", hint="pip install 'lumiimg[docker]'"
         ) from error
     name = base.removeprefix(SCHEME)
     try:
-        client = docker.from_env(timeout=_TIMEOUT_S)
-        image = client.images.get(name)
-        target = folder / f"{str(image.id).removeprefix('sha256:')}.tar"
-        if not target.is_file():
-            on_line(f"saving {name} from the engine")
-            folder.mkdir(parents=True, exist_ok=True)
-            with written_by_rename(target) as partial, partial.open("wb") as file:
-                for chunk in image.save(named=True):
-                    file.write(chunk)
+        with contextlib.closing(docker.from_env(version=_API, timeout=_TIMEOUT_S)) as client:
+            image = client.images.get(name)
+            target = folder / f"{str(image.id).removeprefix('sha256:')}.tar"
+            if not target.is_file():
+                on_line(f"saving {name} from the engine")
+                folder.mkdir(parents=True, exist_ok=True)
+                with written_by_rename(target) as partial, partial.open("wb") as file:
+                    for chunk in image.save(named=True):
+                        file.write(chunk)
     except ImageNotFound as error:
         raise FailedError("the engine does not have it", where=base, hint=f"docker pull {name}") from error
-    except DockerException as error:
+    except (DockerException, RequestException) as error:
         raise MissingHereError(
             f"no Docker engine answers: {one_line(str(error))[:200]}",
             hint="start one, or `podman system service`, and name it: DOCKER_HOST=unix:///path",

@@ -113,7 +113,11 @@ def test_the_child_ends_with_lumiimg(number: signal.Signals, tmp_path: Path) -> 
     """With all that it started, and also where a grandchild does not care for the signal."""
     pid_file = tmp_path / "pid"
     deaf = f"trap '' INT TERM; (echo $BASHPID > {pid_file}; sleep 987; sleep 987) & trap - INT TERM; sleep 987"
-    program = f"from lumiimg.engine.process import run; import os\nrun(['bash', '-c', {deaf!r}], env=dict(os.environ))"
+    program = (
+        "import os; from lumiimg.engine import process\n"
+        "process._WATCH = process._WATCH.replace('sleep 10', 'sleep 1')\n"
+        f"process.run(['bash', '-c', {deaf!r}], env=dict(os.environ))"
+    )
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as parent:
         child = wait_for_number(pid_file)
         parent.send_signal(number)
