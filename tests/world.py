@@ -38,6 +38,7 @@ class World:
     metadata: bool = True
     """Whether they offer the metadata of a wheel beside it."""
     image: bytes = b"layer"
+    archives: bytes = b"archive of "
     asked: list[str] = field(default_factory=list)
     """Paths, in order."""
 
@@ -117,7 +118,7 @@ def answer(world: World, path: str) -> tuple[int, str, bytes]:
     if path.startswith("/v2/"):
         return _registry(world, path)
     if path.startswith("/archives/"):
-        return 200, "application/gzip", f"archive of {path}".encode()
+        return 200, "application/gzip", world.archives + path.encode()
     for prefix, projects in (("/pypi/simple", world.wheels), ("/whl", world.of_layers)):
         if path.startswith(prefix):
             return _index(world, path, projects)

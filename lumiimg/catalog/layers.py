@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[a-z0-9,._-]{1,99}\])?==[0-9][A-Za-z0-9.+!_-]{0,63}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 SCRIPT_LIMIT_BYTES = 256 * 1024
@@ -240,7 +241,7 @@ def _release(entry: Table, arguments: Mapping[str, Argument]) -> Release:
         requires=read_needs(entry, "requires"),
         has=_has(entry, arguments),
         arguments=values.string_values(),
-        wheels=entry.strings("wheels"),
+        wheels=_pins(entry),
         indexes=entry.strings("indexes"),
         status=entry.choice("status", ("proved", "unproved")),
         source=entry.string("source"),
@@ -249,6 +250,14 @@ def _release(entry: Table, arguments: Mapping[str, Argument]) -> Release:
         if name not in arguments:
             values.fault(name, f"is no argument of this layer; known: {', '.join(arguments) or 'none'}")
     return release
+
+
+def _pins(entry: Table) -> tuple[str, ...]:
+    pins = entry.strings("wheels")
+    for pin in pins:
+        if not _PIN.fullmatch(pin):
+            entry.fault("wheels", f"holds {pin!r}: a distribution in one version is needed: 'torch==2.9.1+rocm6.4'")
+    return pins
 
 
 def _trouble(entry: Table) -> KnownTrouble:

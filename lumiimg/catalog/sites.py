@@ -84,6 +84,8 @@ class Site:
     title: str
     arch: str | None
     """Of its GPUs, as compilers name it: `gfx90a`; None where it is not AMD's."""
+    vendor: str | None
+    """Who makes its GPUs, where that is not AMD."""
     driver: SiteDriver | None
     """None where the project does not know it."""
     fabric: SiteFabric | None
@@ -100,6 +102,7 @@ def read_site(path: Path) -> Site:
         name=path.stem,
         title=table.string("title"),
         arch=table.optional_string("arch"),
+        vendor=table.optional_string("vendor"),
         driver=_driver(table.table("driver")) if "driver" in table.keys() else None,  # noqa: SIM118 - no mapping
         fabric=_fabric(table.table("fabric")) if "fabric" in table.keys() else None,  # noqa: SIM118
         binds=tuple(_bind(entry) for entry in table.tables("bind")),

@@ -127,8 +127,8 @@ def _locked(arguments: argparse.Namespace, mirrors: Mirrors) -> tuple[Lock, Requ
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
     from lumiimg.resolve.lockfile import read_lock  # noqa: PLC0415
 
-    for option in ("base", "recipe", "add", "arg", "source"):
-        if getattr(arguments, option):
+    for option in ("base", "recipe", "add", "arg", "source", "fabric"):
+        if getattr(arguments, option) and getattr(arguments, option) != "auto":
             raise BadInputError(
                 f"--{option} and --locked", hint="what is built is what the lock says; write it anew first"
             )

@@ -32,6 +32,6 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.resolve.changes import changes, entries  # noqa: PLC0415
     from lumiimg.resolve.lockfile import read_document  # noqa: PLC0415
 
-    found = changes(*(entries(read_document(path)) for path in (arguments.old, arguments.new)))
+    found = changes(*(entries(read_document(path), path) for path in (arguments.old, arguments.new)))
     print_changes(found, as_json=arguments.json)
     return ExitCode.NO if found else ExitCode.GOOD

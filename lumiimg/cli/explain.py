@@ -90,8 +90,9 @@ def _request(arguments: argparse.Namespace) -> int:
     site = find_site(arguments.site, os.environ) if arguments.site else None
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
     asked = Asked(arguments.base, tuple(arguments.add), fabric)
-    foreign = {asked.base: read_foreign(asked.base, puller(arguments))} if is_foreign(asked.base) else {}
-    planner = Planner(open_catalogue(os.environ, arguments.layers), site, foreign=foreign)
+    catalogue = open_catalogue(os.environ, arguments.layers)
+    foreign = {asked.base: read_foreign(asked.base, puller(arguments))} if is_foreign(asked.base, catalogue) else {}
+    planner = Planner(catalogue, site, foreign=foreign)
     plan = planner.with_changes(planner.plan(asked))
     if arguments.json:
         print_json(to_json(plan))

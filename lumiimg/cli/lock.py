@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json
 from lumiimg.cli.request import add_request, puller, read_request, read_site, sources_of
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import BadInputError, ExitCode, LumiimgError
+
+if TYPE_CHECKING:
+    from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.resolve.lock import Lock
+    from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.request import Request
 
 LOCK = "lumiimg.lock"
 _EPILOG = """\
@@ -55,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.report.lock import print_lock  # noqa: PLC0415
     from lumiimg.resolve.changes import changes, entries  # noqa: PLC0415
-    from lumiimg.resolve.lockfile import read_document, read_lock, to_text  # noqa: PLC0415
+    from lumiimg.resolve.lockfile import read_document, to_text  # noqa: PLC0415
     from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
     from lumiimg.resolve.request import Held, held_by, resolve  # noqa: PLC0415
     from lumiimg.resolve.settle import settle  # noqa: PLC0415
@@ -64,21 +72,46 @@ def execute(arguments: argparse.Namespace) -> int:
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
     catalogue = open_catalogue(os.environ, arguments.layers)
     path = os.environ.get("PATH")
-    before = read_lock(arguments.output, catalogue, mirrors, path) if arguments.output.exists() else None
-    if arguments.base or arguments.recipe:
+    wanted = bool(arguments.base or arguments.recipe)
+    before = _before(arguments, catalogue, mirrors, must=not wanted)
+    if arguments.upgrade and before is None:
+        raise BadInputError(f"nothing to upgrade: there is no {arguments.output} that can be read")
+    if wanted:
         request, site = read_request(arguments, catalogue), read_site(arguments)
     elif before is not None:
+        given = [f"--{name}" for name in ("add", "arg", "source", "site") if getattr(arguments, name)]
+        if given or arguments.fabric != "auto":
+            raise BadInputError(
+                f"{(given or ['--fabric'])[0]} without --base or --recipe", hint="name the whole request to change it"
+            )
         request = before[1]
         site = find_site(before[0].site, os.environ) if before[0].site else None
     else:
         raise BadInputError("no base", hint=f"give --base NAME or --recipe NAME; there is no {arguments.output} yet")
-    held = held_by(before[0], arguments.upgrade) if before else Held({}, {})
+    held = held_by(before[0], arguments.upgrade) if before else Held({}, {}, None)
     lock = resolve(request, catalogue, mirrors, path, site, held=held.layers, pull=puller(arguments))
     sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet)
-    lock = settle(lock, sources, pin_base=True, held=held.wheels)
-    old = entries(read_document(arguments.output)) if before else None
+    lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock)
+    old = entries(read_document(arguments.output), arguments.output) if before else None
     write_text(arguments.output, to_text(lock, request))
     if not arguments.quiet or arguments.json:
-        found = None if old is None else changes(old, entries(read_document(arguments.output)))
+        found = None if old is None else changes(old, entries(read_document(arguments.output), arguments.output))
         print_lock(lock, found, arguments.output, as_json=arguments.json)
     return ExitCode.GOOD
+
+
+def _before(
+    arguments: argparse.Namespace, catalogue: Catalogue, mirrors: Mirrors, *, must: bool
+) -> tuple[Lock, Request] | None:
+    """Return the lock that is there. One that cannot be read is passed over, and that is said, unless it is needed."""
+    from lumiimg.resolve.lockfile import read_lock  # noqa: PLC0415
+
+    if not arguments.output.exists():
+        return None
+    try:
+        return read_lock(arguments.output, catalogue, mirrors, os.environ.get("PATH"), check_layers=False)
+    except LumiimgError as error:
+        if must:
+            raise
+        print(f"lumiimg: what {arguments.output} holds is not kept: {error}", file=sys.stderr)
+        return None

@@ -76,7 +76,8 @@ def print_plan(plan: Plan, site: Site | None, *, verbose: bool, stderr: bool = F
             out.print("no request near it works: ask for less (`lumiimg list`)")
         else:
             out.print("the nearest that works:")
-            out.print(f"{_INDENT}lumiimg build {command_of(plan.nearest)}{f' --site {site.name}' if site else ''}")
+            command = command_of(plan.nearest, site.name if site else None)
+            out.print(one_line(f"{_INDENT}lumiimg build {command}"), soft_wrap=True)
     if unproved := [c.layer.name for c in (plan.stack.layers if plan.stack else ()) if c.status == "unproved"]:
         names = ", ".join(unproved)
         note = f"documented, never built end to end by the project: {names}"

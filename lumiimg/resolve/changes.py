@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lumiimg.errors import BadInputError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 
 class Change(NamedTuple):
@@ -16,9 +19,12 @@ class Change(NamedTuple):
     new: str | None
 
 
-def entries(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a lock settles, each thing by a name for people."""
-    return dict(_entries(document))
+def entries(document: Mapping[str, Any], path: Path) -> dict[str, str]:
+    """Return what a lock settles, each thing by a name for people. Raises BadInputError for what is no lock."""
+    try:
+        return dict(_entries(document))
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise BadInputError(f"is no lock: {error} is missing or wrong", where=str(path)) from error
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
@@ -41,7 +47,8 @@ def _entries(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for argument, value in layer["arguments"].items():
             yield f"argument {name}.{argument}", value
         for source in layer["source"]:
-            yield f"source {source['name']}", f"{source['url']} sha256 {source['sha256'][:12]}"
+            yield f"source {source['name']} of {name}", f"{source['url']} sha256 {source['sha256'][:12]}"
     for package in document.get("python", {}).get("packages", ()):
         digest = package["wheels"][0]["hashes"]["sha256"][:12]
-        yield f"python {package['name']}", f"{package['version']} sha256 {digest}"
+        layer = package["tool"]["lumiimg"]["layer"]
+        yield f"python {package['name']} of {layer}", f"{package['version']} sha256 {digest}"

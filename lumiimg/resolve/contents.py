@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from lumiimg.elf.facts import exported_symbols
 from lumiimg.elf.system import glibc_version
+from lumiimg.errors import LumiimgError
 from lumiimg.image.tree import ImageError
 from lumiimg.resolve.rccl_strings import read_rccl
 
@@ -28,6 +30,10 @@ _DIST_INFO = re.compile(
     r"/(?P<name>[A-Za-z0-9._]{1,128})-(?P<version>[A-Za-z0-9.+!_]{1,64})\.dist-info/METADATA"
 )
 _NET_SYMBOL = re.compile(r"ncclNetPlugin_v(\d{1,2})")
+_NOT_PYTHON = frozenset(("os", "glibc", "python", "rocm", "rccl", "hip", "torch-rocm", "mpi", "slingshot")) | frozenset(
+    ("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin")
+)
+"""Components that are no Python distribution, whatever one is called."""
 _SMALL_BYTES = 64 * 1024
 _ROCM = re.compile(r"\d{1,2}\.\d{1,2}(\.\d{1,2})?")
 _LOCAL_ROCM = re.compile(r"rocm(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)")
@@ -48,7 +54,7 @@ def read_contents(root: RootFileSystem) -> Contents:
     has: dict[str, str] = {}
     provides: set[str] = set()
     release = _os_release(root)
-    if "ID" in release:
+    if re.fullmatch(r"[a-z0-9._-]+", release.get("ID", "")):
         provides.add(release["ID"])
         has["os"] = f"{release['ID'].capitalize()} {release.get('VERSION_ID', '')}".strip()
     if (glibc := glibc_version(root)) is not None:
@@ -57,7 +63,8 @@ def read_contents(root: RootFileSystem) -> Contents:
     sites = _sites(found)
     site = _site_that_counts(sites)
     if site is not None:
-        has |= {name: version for name, version in sites[site].items() if _is_version(version)}
+        dists = sites[site]
+        has |= {name: dists[name] for name in dists if name not in _NOT_PYTHON and _is_version(dists[name])}
     python = _python_of(root, site, found)
     if python is not None:
         provides.add("python3")
@@ -72,7 +79,7 @@ def read_contents(root: RootFileSystem) -> Contents:
     has |= _rccl(root, found)
     has |= _plugin(root, found)
     for component, name in (("libfabric", "libfabric.so.1"), ("libcxi", "libcxi.so.1"), ("mpi", "libmpi.so.")):
-        if any(path.rpartition("/")[2].startswith(name) for path in found):
+        if any(path.rpartition("/")[2].startswith(name) and _is_elf(root, path) for path in found):
             provides.add(component)
     if "net-api" in has:
         provides.add("net-plugin")
@@ -139,13 +146,21 @@ def _plugin(root: RootFileSystem, found: list[str]) -> dict[str, str]:
             continue
         try:
             symbols = exported_symbols(file, "ncclNet")
-        except (OSError, ValueError):
-            continue
+        except (OSError, ValueError, LumiimgError):
+            continue  # a script of the linker, or no library at all
         finally:
             file.close()
         if versions := sorted(int(match[1]) for name in symbols if (match := _NET_SYMBOL.fullmatch(name))):
             return {"net-api": str(versions[-1]), "net-api-oldest": str(versions[0])}
     return {}
+
+
+def _is_elf(root: RootFileSystem, path: str) -> bool:
+    try:
+        with contextlib.closing(root.open(path)) as file:
+            return file.read_at(0, 4) == b"\x7fELF"
+    except (OSError, ImageError):
+        return False
 
 
 def _os_release(root: RootFileSystem) -> dict[str, str]:

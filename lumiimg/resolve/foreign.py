@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.daemon import SCHEME
+from lumiimg.resolve.mirrors import refuse_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from lumiimg.catalog.catalogue import Catalogue
 
 _AGENTS = {
     "sif": "localimage",
@@ -26,9 +29,9 @@ _AGENTS = {
 _REMOTE = re.compile(r"[a-z-]+://")
 
 
-def is_foreign(base: str) -> bool:
-    """Whether a base is meant as an image, not as a name of the catalogue."""
-    return "/" in base or Path(base).exists()
+def is_foreign(base: str, catalogue: Catalogue) -> bool:
+    """Whether a base is meant as an image, not as a name of the catalogue, which comes first."""
+    return "/" in base or (base not in catalogue.layer_names() and Path(base).exists())
 
 
 def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
@@ -36,6 +39,9 @@ def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
 
     Raises BadInputError for what is no image, and what `pull` raises.
     """
+    refuse_password(base, "--base")
+    if not base.isprintable():
+        raise BadInputError("a name that cannot be printed cannot stand in a definition", where="--base")
     if (scheme := _REMOTE.match(base)) is not None and scheme[0] not in {"docker://", SCHEME}:
         raise BadInputError(
             "cannot be read from here",
@@ -50,7 +56,10 @@ def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
         contents = read_contents(image.root)
         kind = image.kind
     if scheme is not None and scheme[0] == "docker://":
-        return foreign_layer("docker", base.removeprefix("docker://"), contents.has, contents.provides)
+        # what was read is what is built on, whatever the tag means by then
+        name = base.removeprefix("docker://")
+        origin = name if "@" in name else f"{name}@sha256:{path.name}"
+        return foreign_layer("docker", origin, contents.has, contents.provides)
     return foreign_layer(_AGENTS[kind.value], str(path.absolute()), contents.has, contents.provides)
 
 

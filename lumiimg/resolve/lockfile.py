@@ -16,7 +16,7 @@ import tomli_w
 
 from lumiimg import __version__
 from lumiimg.catalog.table import CatalogError, Table, read_limited
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
 from lumiimg.resolve.foreign import foreign_layer
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
@@ -44,15 +44,17 @@ def to_text(lock: Lock, request: Request) -> str:
     return f"{_HEAD}{tomli_w.dumps(head)}\n{body}"
 
 
-def read_lock(path: Path, catalogue: Catalogue, mirrors: Mirrors, search_path: str | None) -> tuple[Lock, Request]:
+def read_lock(
+    path: Path, catalogue: Catalogue, mirrors: Mirrors, search_path: str | None, *, check_layers: bool = True
+) -> tuple[Lock, Request]:
     """Read a lock, and what it was made from.
 
     Raises BadInputError for a file that is none, was changed by hand or comes from a newer lumiimg, RefusedError where
-    a layer is not the one that was locked.
+    a layer is not the one that was locked (`check_layers`).
     """
     table = Table(read_document(path), path)
     try:
-        return _lock(table, catalogue, mirrors, search_path)
+        return _lock(table, catalogue, mirrors, search_path, check_layers=check_layers)
     except CatalogError as error:
         raise BadInputError(str(error), hint="write it anew: lumiimg lock") from error
 
@@ -183,7 +185,9 @@ def _check_head(document: dict[str, Any], text: str, path: Path) -> None:
         )
 
 
-def _lock(table: Table, catalogue: Catalogue, mirrors: Mirrors, search_path: str | None) -> tuple[Lock, Request]:
+def _lock(
+    table: Table, catalogue: Catalogue, mirrors: Mirrors, search_path: str | None, *, check_layers: bool
+) -> tuple[Lock, Request]:
     wheels = _wheels(table.table("python"))
     entry = table.table("base")
     agent, origin, digest = entry.string("agent"), entry.string("from"), entry.optional_string("digest")
@@ -191,8 +195,10 @@ def _lock(table: Table, catalogue: Catalogue, mirrors: Mirrors, search_path: str
     sha256 = entry.optional_string("sha256")
     foreign = sha256 is not None
     layer = foreign_layer(agent, origin, has, provides) if foreign else catalogue.base(name)
-    base = _layer(entry, layer, wheels)
-    layers = [_layer(one, catalogue.layer(one.string("name")), wheels) for one in table.tables("layer")]
+    base = replace(_layer(entry, layer, wheels, check=check_layers), wheels=(), release=None)
+    layers = [
+        _layer(one, catalogue.layer(one.string("name")), wheels, check=check_layers) for one in table.tables("layer")
+    ]
     asked = table.table("request")
     fabric = asked.choice("fabric", ("auto", *(f.value for f in Fabric)))
     arguments = {
@@ -220,6 +226,10 @@ def _lock(table: Table, catalogue: Catalogue, mirrors: Mirrors, search_path: str
         bootstrap = LockedBootstrap(agent, origin, None, (), "by the lock", None, sha256)
     else:
         bootstrap = choose_bootstrap(base.layer, mirrors, search_path)
+        if bootstrap.agent != agent:
+            raise MissingHereError(
+                f"{base.layer.name} was locked to be had by {agent}, which this machine cannot ({bootstrap.because})"
+            )
     return Lock(bootstrap, base, tuple(layers), chosen, site or None, None, rules), request
 
 
@@ -232,9 +242,9 @@ def _check_file(origin: str, sha256: str | None) -> None:
         )
 
 
-def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]]) -> LockedLayer:
+def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *, check: bool) -> LockedLayer:
     written, here = entry.string("layer"), layer_digest(layer)
-    if written != here:
+    if check and written != here:
         raise RefusedError(
             f"the layer {layer.name} is not the one that was locked: its digest is {here[:19]}…, not {written[:19]}…",
             hint=f"use the lumiimg and the --layers of then, or write the lock anew; {layer.folder}",
@@ -252,8 +262,12 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]]) ->
         )
         for one in entry.tables("source")
     )
-    release = next((release for release in layer.releases if release.version == version), None)
-    return LockedLayer(layer, arguments, sources, release, tuple(wheels.get(layer.name, ())))
+    of_layer = tuple(wheels.get(layer.name, ()))
+    locked = {f"{wheel.name}=={wheel.version}" for wheel in of_layer}
+    same = [release for release in layer.releases if release.version == version]
+    # of several for one version, that whose pins are locked
+    same.sort(key=lambda release: not locked.issuperset(release.wheels))
+    return LockedLayer(layer, arguments, sources, same[0] if same else None, of_layer)
 
 
 def _wheels(table: Table) -> dict[str, list[LockedSource]]:

@@ -32,6 +32,13 @@ class Mirrors:
                 return self.table[prefix] + url[len(prefix) :]
         return url
 
+    def restore(self, url: str) -> str:
+        """Return the address that `rewrite` would have made this one of, so that it holds without the mirror too."""
+        for prefix, target in sorted(self.table.items(), key=lambda pair: len(pair[1]), reverse=True):
+            if "://" in prefix and url.startswith(target):
+                return prefix + url[len(target) :]
+        return url
+
     def named(self, name: str) -> str | None:
         """Return the address given for a name, checked: it will be written into the image.
 

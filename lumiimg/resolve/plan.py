@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,8 @@ PLUGIN = "aws-ofi-nccl"
 """Put in where a site's fabric is used and nobody asked for another: RCCL of every release takes it."""
 PLUGIN_COMPONENT = "net-plugin"
 _OF_FABRIC = {Fabric.HOST: "fabric-host", Fabric.BUNDLED: "fabric-bundled"}
+NEAREST_S = 5.0
+"""Spent on looking for the nearest request that works."""
 _PREFERRED = {"net-plugin": PLUGIN, "libfabric": "fabric-bundled"}
 """Component -> the layer to bring in, where several could."""
 
@@ -38,6 +42,8 @@ class Asked:
     """Layers, with versions where the user names them: `vllm==0.10.1`."""
     fabric: Fabric | None = None
     """None: what fits."""
+    arguments: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Values of layers' arguments that the user gives, by (layer, argument)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +107,14 @@ class Planner:
         base = self._read.base(asked.base)
         start = Stack(offers=self._offers(base))
         fabric, results = Fabric.NONE, list[RuleResult]()
+        _check_twice(asked)
         if self._site is not None:
-            fabric, gate = rules.glibc_gate(start, self._site, asked=asked.fabric)
+            fabric, gate = rules.glibc_gate(start, self._site, asked=asked.fabric or _named_fabric(asked))
             results += [gate] if gate else []
         if fabric is Fabric.HOST and self._site is not None and self._site.fabric is not None:
             host = Offer(self._site.fabric.libfabric, self._site.name)
             start = replace(start, offers={**start.offers, "libfabric": host, "libcxi": Offer(None, self._site.name)})
-        search = Search(self._read.layer, self._provider_of, self._held)
+        search = Search(self._read.layer, self._provider_of, self._held, asked.arguments)
         stack = search.solve(start, self._wishes(asked, base, fabric))
         if stack is None:
             results += rules.driver_window(start, self._site) if self._site is not None else ()
@@ -116,6 +123,7 @@ class Planner:
         if self._site is not None:
             results += rules.driver_window(stack, self._site)
         results += rules.base_troubles(base, stack)
+        results += rules.torch_kind(stack)
         abi = rules.plugin_abi(stack)
         results += [abi] if abi else []
         if self._site is not None and (versions := rules.fabric_versions(stack, self._site, fabric)) is not None:
@@ -135,7 +143,7 @@ class Planner:
         for name in named:
             self._read.layer(name)
         added = []
-        if fabric is not Fabric.NONE and "libcxi" not in {*base.provides, *base.has}:
+        if fabric is not Fabric.NONE and not {"libcxi", "libfabric"} <= {*base.provides, *base.has}:
             added.append(Wish(_OF_FABRIC[fabric], because=f"the fabric of {self._site.name if self._site else ''}"))
         has_plugin = PLUGIN_COMPONENT in {*base.provides, *base.has} or any(
             PLUGIN_COMPONENT in self._read.layer(name).provides for name in named
@@ -146,24 +154,39 @@ class Planner:
 
     def _nearest(self, asked: Asked) -> Asked | None:
         """Return the request that works and differs least: by fabric, release, plugin, base, or a layer."""
-        return next((other for other in self._others(asked) if not self._judge(other).refused), None)
+        deadline = time.monotonic() + NEAREST_S
+        for other in self._others(asked):
+            if time.monotonic() > deadline:
+                break
+            if not self._judge(other).refused:
+                return other
+        return None
 
     def _others(self, asked: Asked) -> Iterator[Asked]:
         unpinned = replace(asked, add=tuple(_wish(text).layer for text in asked.add))
         if asked.fabric is not None:
             yield replace(asked, fabric=None)
+        for at, text in enumerate(asked.add):  # the pin at fault alone, before all of them
+            if unpinned.add[at] != text:
+                yield replace(asked, add=(*asked.add[:at], unpinned.add[at], *asked.add[at + 1 :]))
         if unpinned != asked:
             yield unpinned
         plugins = [text for text in unpinned.add if PLUGIN_COMPONENT in self._read.layer(text).provides]
         for plugin in reversed(plugins):
             yield replace(unpinned, add=tuple(text for text in unpinned.add if text != plugin))
         without_plugin = tuple(text for text in unpinned.add if text not in plugins)
+        if PLUGIN not in plugins and PLUGIN in self._catalogue.layer_names():
+            yield replace(unpinned, add=(*without_plugin, PLUGIN))
         for at, text in enumerate(unpinned.add):
             for like in (other for other in self._layers_like(text) if other not in unpinned.add):
                 yield replace(unpinned, add=(*unpinned.add[:at], like, *unpinned.add[at + 1 :]))
         bases = self._bases_by_distance(asked.base)
         yield from (replace(asked, base=name) for name in bases)
         yield from (replace(unpinned, base=name, add=without_plugin, fabric=None) for name in bases)
+        for at, text in enumerate(unpinned.add):
+            for like in (other for other in self._layers_like(text) if other not in unpinned.add):
+                add = (*unpinned.add[:at], like, *unpinned.add[at + 1 :])
+                yield from (replace(unpinned, base=name, add=add, fabric=None) for name in bases)
         for text in unpinned.add:
             if less := tuple(other for other in unpinned.add if other != text):
                 yield from (replace(unpinned, base=name, add=less, fabric=None) for name in (asked.base, *bases))
@@ -224,10 +247,25 @@ class Planner:
             yield name, in_short(self._judge(replace(asked, base=name)))
 
 
-def command_of(asked: Asked) -> str:
-    """Return a request as options of `lumiimg build`."""
-    fabric = f" --fabric {asked.fabric.value}" if asked.fabric else ""
-    return f"--base {asked.base}{''.join(f' --add {text}' for text in asked.add)}{fabric}"
+def command_of(asked: Asked, site: str | None = None) -> str:
+    """Return a request as options of `lumiimg build`, for a shell."""
+    words = ["--base", asked.base, *(word for text in asked.add for word in ("--add", text))]
+    words += ["--site", site] if site else []
+    words += ["--fabric", asked.fabric.value] if asked.fabric else []
+    return shlex.join(words)
+
+
+def _check_twice(asked: Asked) -> None:
+    names = [name_of(text) for text in asked.add]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInputError(f"layer {name!r} is asked for twice")
+
+
+def _named_fabric(asked: Asked) -> Fabric | None:
+    """Return the fabric whose layer is among those that are asked for."""
+    named = {name_of(text) for text in asked.add}
+    return next((fabric for fabric, layer in _OF_FABRIC.items() if layer in named), None)
 
 
 def name_of(text: str) -> str:

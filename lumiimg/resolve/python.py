@@ -166,7 +166,8 @@ class _Provider(AbstractProvider[Requirement, _Candidate, str]):
     def _wheels(self, name: str) -> tuple[Wheel, ...]:
         if name not in self._offered:
             indexes = self._indexes if name in self._pinned else (self._general,)
-            self._offered[name] = tuple(offered_wheels(name, indexes, self._target, self._web))
+            pinned = name in self._pinned
+            self._offered[name] = tuple(offered_wheels(name, indexes, self._target, self._web, every=pinned))
         return self._offered[name]
 
 

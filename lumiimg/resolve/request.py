@@ -70,18 +70,19 @@ def resolve(
     Raises BadInputError for a wrong name, argument or source, RefusedError for what the rules refuse, MissingHereError
     if the base cannot be had on this machine.
     """
-    _check_twice(request)
-    foreign = {request.base: read_foreign(request.base, pull or _not_pulled)} if is_foreign(request.base) else {}
+    foreign = (
+        {request.base: read_foreign(request.base, pull or _not_pulled)} if is_foreign(request.base, catalogue) else {}
+    )
     planner = Planner(catalogue, site, held or {}, foreign)
     plan = planner.plan(_asked(request, catalogue))
     if plan.stack is None or plan.refused:
-        raise refusal_of(plan)
+        raise refusal_of(plan, site)
     layers = [chosen.layer for chosen in plan.stack.layers]
     _check_used(request, [plan.base, *layers])
     releases = {chosen.layer.name: chosen.release for chosen in plan.stack.layers}
     locked = []
     for layer in (plan.base, *layers):
-        release = releases.get(layer.name)
+        release = None if layer is plan.base else releases.get(layer.name)
         arguments = _arguments(layer, release, request)
         sources = tuple(_lock_source(source, arguments, request) for source in layer.sources)
         locked.append(LockedLayer(layer, arguments, sources, release))
@@ -103,6 +104,8 @@ class Held(NamedTuple):
     """Releases by layer."""
     wheels: Mapping[str, str]
     """Versions by Python distribution."""
+    lock: Lock | None
+    """Whose base and sources keep their digests; None where everything is taken anew."""
 
 
 def held_by(lock: Lock, upgraded: Collection[str]) -> Held:
@@ -117,15 +120,16 @@ def held_by(lock: Lock, upgraded: Collection[str]) -> Held:
             known = ", ".join(sorted({*layers, *wheels}))
             raise BadInputError(f"the lock has no {name!r}", where="--upgrade", hint=f"it has: {known or 'nothing'}")
     if "all" in upgraded:
-        return Held({}, {})
+        return Held({}, {}, None)
     kept = [{name: version for name, version in part.items() if name not in upgraded} for part in (layers, wheels)]
-    return Held(*kept)
+    return Held(kept[0], kept[1], lock)
 
 
-def refusal_of(plan: Plan) -> RefusedError:
+def refusal_of(plan: Plan, site: Site | None) -> RefusedError:
     """Return what stands against a plan as an error: the rule, both numbers, and the nearest request that works."""
     against = next(rule for rule in plan.rules if rule.outcome is Outcome.REFUSED)
-    nearest = f"the nearest that works: lumiimg build {command_of(plan.nearest)}" if plan.nearest else None
+    name = site.name if site else None
+    nearest = f"the nearest that works: lumiimg build {command_of(plan.nearest, name)}" if plan.nearest else None
     return RefusedError(
         f"{against.because} (rule {against.id}: needs {against.need}, has {against.have})",
         hint=nearest or "`lumiimg explain` with the same words tells more",
@@ -149,21 +153,23 @@ def _pair(version: str | None) -> tuple[int, int] | None:
     return (release[0], release[1]) if len(release) > 1 else None
 
 
-def _check_twice(request: Request) -> None:
-    names = [name_of(text) for text in request.add]
-    for name in names:
-        if names.count(name) > 1:
-            raise BadInputError(f"layer {name!r} is asked for twice")
-
-
 def _asked(request: Request, catalogue: Catalogue) -> Asked:
-    """Return the request as the planner takes it: an argument VERSION is a release that is wished for."""
-    add = []
-    for text in request.add:
-        version = request.arguments.get((text, "VERSION"))
-        has_releases = version is not None and catalogue.layer(text).releases
-        add.append(f"{text}=={version}" if has_releases else text)
-    return Asked(request.base, tuple(add), request.fabric)
+    """Return the request as the planner takes it: an argument VERSION is a release that is wished for.
+
+    Raises BadInputError where it is not the one that `--add` names.
+    """
+    add = list(request.add)
+    for (layer, name), version in request.arguments.items():
+        if name != "VERSION" or layer not in catalogue.layer_names() or not catalogue.layer(layer).releases:
+            continue
+        at = next((at for at, text in enumerate(add) if name_of(text) == layer), None)
+        if at is None:
+            add.append(f"{layer}=={version}")
+        elif add[at] == layer:
+            add[at] = f"{layer}=={version}"
+        elif add[at] != f"{layer}=={version}":
+            raise BadInputError(f"--add {add[at]} and --arg {layer}.VERSION={version}", hint="name one of them")
+    return Asked(request.base, tuple(add), request.fabric, request.arguments)
 
 
 def _check_used(request: Request, stack: Sequence[Layer]) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.resolve.stack import Chosen, Stack, Unmet
 
+FIRST_WITH_CXI = "1.21"
+CXI = "libfabric NEWS: prov/cxi from 1.21.0 on"
+_TORCH = "download.pytorch.org: local versions of the wheels"
 _RCCL_TABLE = "lumiimg/resolve/rccl.toml: RCCL and NCCL run and read by release"
 
 
@@ -61,12 +64,17 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
 
     `asked` is what the user wants, None for what is possible. Source: version needs in glibc elf/dl-version.c.
     """
-    if site.fabric is None or asked is Fabric.NONE:
-        return Fabric.NONE, None
+    if site.fabric is None:
+        return Fabric.NONE, None if site.arch is None else _no_fabric(site)
+    if asked is Fabric.NONE:
+        because = "you asked for none: RCCL goes over TCP"
+        return asked, RuleResult(
+            "fabric", Outcome.WARNING, "libfabric with cxi", "no fabric", because, site.fabric.source
+        )
     have = stack.version("glibc")
     source = f"{site.fabric.source} ({site.fabric.date}); glibc elf/dl-version.c"
     need = f"glibc >= {site.fabric.glibc}"
-    if "libcxi" in stack.offers:
+    if {"libcxi", "libfabric"} <= stack.offers.keys():
         because = "the base has libfabric and libcxi of its own: nothing of the host is bound"
         return Fabric.BUNDLED, RuleResult(
             "glibc-gate", Outcome.OK, "libcxi in the base", "it is there", because, source
@@ -89,8 +97,31 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
     return Fabric.BUNDLED, RuleResult("glibc-gate", Outcome.OK, need, f"glibc {have}", because, source)
 
 
+def _no_fabric(site: Site) -> RuleResult:
+    because = (
+        f"the libfabric and libcxi of {site.name} are not known to the project, so none is put in: RCCL goes over TCP"
+    )
+    return RuleResult("fabric", Outcome.UNKNOWN, "libfabric with cxi", "no fabric", because, site.source)
+
+
+def torch_kind(stack: Stack) -> Iterator[RuleResult]:
+    """Rule 5: a torch that is there already must be one for ROCm. Source: the local version of its wheels."""
+    version = stack.version("torch") or ""
+    kind = version.partition("+")[2]
+    if kind.startswith(("cu", "cpu", "xpu")):
+        because = "this torch was built for something else than ROCm: it would see no GPU"
+        yield RuleResult(
+            "torch", Outcome.REFUSED, "a torch for ROCm", f"torch {version}", because, "download.pytorch.org"
+        )
+
+
 def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
     """Rule 2: the driver of the nodes serves the ROCm of the image, and the one that torch's wheel brings."""
+    if site.vendor is not None and "rocm" in stack.offers:
+        because = f"{site.name} has GPUs of {site.vendor}: ROCm finds none of its own there"
+        have = f"ROCm {stack.version('rocm')}"
+        yield RuleResult("driver-window", Outcome.REFUSED, "GPUs of AMD", have, because, site.source)
+        return
     for component, whose in (("rocm", "of the image"), ("torch-rocm", "in torch's wheel")):
         version = stack.version(component)
         if component not in stack.offers or (site.driver is None and site.arch is None):
@@ -152,6 +183,12 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
         return None
     source = f"{site.fabric.source} ({site.fabric.date}); HewlettPackard/shs-libcxi#18 (newer libcxi misbehaves)"
     need = f"Slingshot {site.fabric.slingshot}"
+    libfabric = stack.version("libfabric")
+    if fabric is Fabric.BUNDLED and libfabric is not None and _at_least(libfabric, FIRST_WITH_CXI) is False:
+        because = f"libfabric has the cxi provider from {FIRST_WITH_CXI} on: this one would use TCP"
+        return RuleResult(
+            "fabric", Outcome.REFUSED, f"libfabric >= {FIRST_WITH_CXI}", f"libfabric {libfabric}", because, CXI
+        )
     if fabric is Fabric.HOST:
         because = "libfabric, its cxi provider and libcxi are the host's own"
         return RuleResult("fabric", Outcome.OK, need, "the host's", because, source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +19,14 @@ from lumiimg.resolve.daemon import SCHEME, saved
 from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.python import complete
 from lumiimg.resolve.registry import parse_reference, resolve_image, save_image
+from lumiimg.resolve.web import place
 from lumiimg.resolve.wheels import WheelMetadata
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.mirrors import Mirrors
     from lumiimg.resolve.store import Store
@@ -63,14 +66,23 @@ def pulled(base: str, sources: Sources, cache: Path) -> Path:
     return folder
 
 
-def settle(lock: Lock, sources: Sources, *, pin_base: bool, held: Mapping[str, str] | None = None) -> Lock:
+def settle(
+    lock: Lock,
+    sources: Sources,
+    *,
+    pin_base: bool,
+    held: Mapping[str, str] | None = None,
+    before: Lock | None = None,
+) -> Lock:
     """Return the lock with nothing left open; the base stays a tag unless it is to be pinned.
 
-    `held` are versions of Python distributions to keep where they still fit, by name.
+    `held` are versions of Python distributions to keep where they still fit, by name; `before` is the lock whose base
+    and sources keep their digests.
 
     Raises FailedError for what cannot be had or does not go together.
     """
-    bootstrap = lock.bootstrap
+    bootstrap = _as_before(lock.bootstrap, before)
+    known = {source.location: source.sha256 for layer in (before.stack if before else ()) for source in layer.sources}
     if pin_base and bootstrap.is_open and bootstrap.image is not None:
         sources.on_line(f"looking up {bootstrap.image}")
         found = resolve_image(bootstrap.image, sources.web)
@@ -82,10 +94,26 @@ def settle(lock: Lock, sources: Sources, *, pin_base: bool, held: Mapping[str, s
     layers: list[LockedLayer] = []
     installed: dict[str, str] = {}
     for layer in lock.stack:
+        layer = _with_known(layer, known)  # noqa: PLW2901
         settled = _settled(layer, lock, sources, installed, held or {})
         layers.append(settled)
         installed |= _brought_by(settled)
     return replace(lock, bootstrap=bootstrap, base=layers[0], layers=tuple(layers[1:]))
+
+
+def _as_before(bootstrap: LockedBootstrap, before: Lock | None) -> LockedBootstrap:
+    """Return the bootstrap with the digest that it had, if it is the same image."""
+    if before is None or bootstrap.image is None or before.bootstrap.image is None:
+        return bootstrap
+    if (bootstrap.origin, bootstrap.image.digest) != (before.bootstrap.origin, None):
+        return bootstrap
+    return replace(bootstrap, image=replace(bootstrap.image, digest=before.bootstrap.image.digest))
+
+
+def _with_known(layer: LockedLayer, known: Mapping[str, str | None]) -> LockedLayer:
+    """Return the layer with the digests that its sources had: one that was replaced at its address stops the build."""
+    kept = (s if s.sha256 else replace(s, sha256=known.get(s.location)) for s in layer.sources)
+    return replace(layer, sources=tuple(kept))
 
 
 def _brought_by(layer: LockedLayer) -> dict[str, str]:
@@ -124,20 +152,21 @@ def _settled(
 def _with_digest(source: LockedSource, sources: Sources) -> LockedSource:
     if source.sha256 is not None:
         return source
-    sources.on_line(f"fetching {source.location}, for its digest")
+    sources.on_line(f"fetching {place(source.location)}, for its digest")
     return replace(source, sha256=sources.store.add(source.location))
 
 
 def _as_source(wheel: Wheel, sources: Sources) -> LockedSource:
     if wheel.sha256 is None:
-        sources.on_line(f"fetching {wheel.url}, for its digest")
+        sources.on_line(f"fetching {place(wheel.url)}, for its digest")
     sha256 = wheel.sha256 or sources.store.add(wheel.url)
+    url = sources.mirrors.restore(wheel.url)
     note = "" if wheel.sha256 else "its index gives no digest; it was made at the first download"
-    return LockedSource(wheel.name, "", wheel.filename, sha256, wheel.url, note, wheel.version)
+    return LockedSource(wheel.name, "", wheel.filename, sha256, url, note, wheel.version)
 
 
 def _fetched(wheel: Wheel, sources: Sources) -> Path:
-    sources.on_line(f"fetching {wheel.url}, for its metadata")
+    sources.on_line(f"fetching {place(wheel.url)}, for its metadata")
     return sources.store.get(wheel.url, wheel.sha256 or sources.store.add(wheel.url))
 
 
@@ -149,5 +178,5 @@ def _metadata_in(file: Path, wheel: Wheel) -> WheelMetadata:
             text = stream.read(_METADATA_LIMIT_BYTES)
         metadata = Metadata.from_email(text, validate=False)
         return WheelMetadata(tuple(metadata.requires_dist or ()), metadata.requires_python)
-    except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError, NotImplementedError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, RuntimeError, NotImplementedError, OSError) as error:
         raise FailedError(f"is no wheel: {one_line(str(error))[:200]}", where=wheel.url) from error

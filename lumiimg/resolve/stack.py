@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import KnownTrouble, Layer
 
+DEPTH_LIMIT = 40
 UNLISTED = "unlisted"
 """Status of a release that the catalogue has no facts about."""
-STEP_LIMIT = 20_000
+STEP_LIMIT = 5_000
 """Layers tried; beyond it the search is given up."""
 
 
@@ -92,9 +93,14 @@ class Search:
     """One search."""
 
     def __init__(
-        self, layer: Callable[[str], Layer], provider_of: Callable[[str], str | None], held: Mapping[str, str]
+        self,
+        layer: Callable[[str], Layer],
+        provider_of: Callable[[str], str | None],
+        held: Mapping[str, str],
+        arguments: Mapping[tuple[str, str], str],
     ) -> None:
         self._layer = layer
+        self._arguments = arguments
         self._held = held
         self._provider_of = provider_of
         self._wished_for: dict[str, Wish] = {}
@@ -127,6 +133,8 @@ class Search:
             yield from self._all(grown, wishes[1:], path)
 
     def _add(self, stack: Stack, wish: Wish, path: tuple[str, ...]) -> Iterator[Stack]:
+        if len(path) > DEPTH_LIMIT:
+            raise BadInputError(f"layers require each other more than {DEPTH_LIMIT} deep: {' -> '.join(path[:3])} …")
         if wish.layer in path:
             raise BadInputError(f"layers require each other in a circle: {' -> '.join((*path, wish.layer))}")
         there = next((chosen for chosen in stack.layers if chosen.layer.name == wish.layer), None)
@@ -228,7 +236,10 @@ class Search:
                     )
                 )
                 return
-        grown = replace(stack, offers={**stack.offers, **offers_of(chosen)}, layers=(*stack.layers, chosen))
+        new = offers_of(chosen, self._arguments)
+        # the range of versions is that of one plugin
+        kept = {name: offer for name, offer in stack.offers.items() if name != "net-api-oldest" or "net-api" not in new}
+        grown = replace(stack, offers=kept | new, layers=(*stack.layers, chosen))
         for trouble in troubles_of([chosen.layer for chosen in grown.layers], grown, refused=True):
             given = ", ".join(map(str, trouble.given))
             self._unmet.append(
@@ -258,12 +269,16 @@ def _unlisted(layer: Layer, wish: Wish) -> Release | None:
     return Release(exact[0], (), {}, {}, (), (), UNLISTED, layer.source)
 
 
-def offers_of(chosen: Chosen) -> dict[str, Offer]:
-    """Return what a layer adds: its own name, components, and their versions where it tells them."""
+def offers_of(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> dict[str, Offer]:
+    """Return what a layer adds: its own name, components, and their versions where it tells them.
+
+    `arguments` are the user's, by (layer, argument).
+    """
     layer, release = chosen.layer, chosen.release
     values = {argument.name: argument.default for argument in layer.arguments.values()}
     if release is not None:
         values |= {"VERSION": release.version, **release.arguments}
+    values |= {name: value for (of, name), value in arguments.items() if of == layer.name}
     versions = {**layer.has, **(release.has if release else {})}
     found = {name: Offer(None, layer.name) for name in layer.provides}
     found[layer.name] = Offer(chosen.version, layer.name)

@@ -86,7 +86,7 @@ class Web:
                 answer.close()
                 raise FailedError(
                     f"the server answers {answer.status_code} {one_line(answer.reason or '')[:60]}".rstrip(),
-                    where=_place(url),
+                    where=place(url),
                     hint=ELSEWHERE,
                 )
             answer.close()
@@ -94,15 +94,15 @@ class Web:
                 there = urljoin(url, target)
                 parts = urlsplit(there)
             except ValueError as error:
-                what = f"redirects to {_place(target)[:200]}, which is no address"
-                raise FailedError(what, where=_place(url)) from error
+                what = f"redirects to {place(target)[:200]}, which is no address"
+                raise FailedError(what, where=place(url)) from error
             if parts.scheme not in {"http", "https"} or (urlsplit(url).scheme == "https" and parts.scheme == "http"):
-                raise FailedError(f"redirects to {_place(there)[:200]}, which is not followed", where=_place(url))
+                raise FailedError(f"redirects to {place(there)[:200]}, which is not followed", where=place(url))
             if parts.netloc != urlsplit(url).netloc:
                 headers = {name: value for name, value in headers.items() if name.lower() == "accept"}
                 login = None
             url = there
-        raise FailedError(f"redirects more than {_REDIRECTS} times", where=_place(url))
+        raise FailedError(f"redirects more than {_REDIRECTS} times", where=place(url))
 
     def _once(self, method: str, url: str, headers: Mapping[str, str], login: str | None) -> requests.Response:
         import requests  # noqa: PLC0415 - 135 ms that only the network should cost
@@ -115,7 +115,7 @@ class Web:
             return request
 
         if self._offline:
-            raise FailedError("would be needed from the network, which --offline forbids", where=_place(url))
+            raise FailedError("would be needed from the network, which --offline forbids", where=place(url))
         try:
             return self._opened().request(
                 method,
@@ -127,9 +127,9 @@ class Web:
                 allow_redirects=False,
             )
         except requests.RequestException as error:
-            raise FailedError(f"could not be reached: {_reason(error)}", where=_place(url), hint=ELSEWHERE) from error
+            raise FailedError(f"could not be reached: {_reason(error)}", where=place(url), hint=ELSEWHERE) from error
         except (ValueError, UnicodeError) as error:
-            raise BadInputError(f"is no address: {one_line(str(error))}", where=_place(url)[:200]) from error
+            raise BadInputError(f"is no address: {one_line(str(error))}", where=place(url)[:200]) from error
 
     def _opened(self) -> requests.Session:
         if self._session is None:
@@ -163,15 +163,15 @@ def _bounded(answer: requests.Response, limit_bytes: int, deadline: float, withi
         while chunk := answer.raw.read1(_CHUNK_BYTES, decode_content=True):
             size += len(chunk)
             if size > limit_bytes:
-                raise FailedError(f"is larger than {limit_bytes} bytes", where=_place(answer.url))
+                raise FailedError(f"is larger than {limit_bytes} bytes", where=place(answer.url))
             if time.monotonic() > deadline:
-                raise FailedError(f"did not come within {within_s:.0f} s", where=_place(answer.url), hint=ELSEWHERE)
+                raise FailedError(f"did not come within {within_s:.0f} s", where=place(answer.url), hint=ELSEWHERE)
             yield chunk
     except (HTTPError, OSError) as error:
-        raise FailedError(f"broke off: {_reason(error)}", where=_place(answer.url), hint=ELSEWHERE) from error
+        raise FailedError(f"broke off: {_reason(error)}", where=place(answer.url), hint=ELSEWHERE) from error
 
 
-def _place(url: str) -> str:
+def place(url: str) -> str:
     """Return an address for a message: what is behind its `?` may be the key to a file (signed redirects of stores)."""
     return one_line(url.partition("?")[0])
 

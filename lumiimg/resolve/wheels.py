@@ -170,10 +170,13 @@ def choose_wheel(requirement: Requirement | str, indexes: Sequence[str], target:
     return _chosen(max(usable, key=lambda found: found[:-1]), index, target)
 
 
-def offered_wheels(project: str, indexes: Sequence[str], target: PythonTarget, web: Web) -> Iterator[Wheel]:
+def offered_wheels(
+    project: str, indexes: Sequence[str], target: PythonTarget, web: Web, *, every: bool = False
+) -> Iterator[Wheel]:
     """Yield the best wheel of each release that the target can install, the newest release first.
 
-    Of the first index that has the project; pre-releases and withdrawn files are left out unless there is nothing else.
+    Of the first index that has the project; pre-releases and withdrawn files are left out unless there is nothing else,
+    or `every` one is asked for, because one is pinned.
     Raises as `choose_wheel` does.
     """
     name = normalised(project)
@@ -182,7 +185,7 @@ def offered_wheels(project: str, indexes: Sequence[str], target: PythonTarget, w
     usable = [found for file in files if (found := _usable(file, ranks)) and target.accepts(file.requires_python)]
     if not usable:
         raise FailedError(_why_none_is_usable(files, ranks, target), where=index)
-    usual = [found for found in usable if found.is_offered and not found.version.is_prerelease]
+    usual = [] if every else [found for found in usable if found.is_offered and not found.version.is_prerelease]
     done: set[Version] = set()
     for found in sorted(usual or usable, key=lambda found: found[:-1], reverse=True):
         if found.version not in done:

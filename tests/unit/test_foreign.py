@@ -121,9 +121,30 @@ def test_an_image_that_lacks_nothing_is_left_alone(tmp_path: Path, site: str, ca
     image = fabric_builder.image(tmp_path / "whole", glibc=39)
     for name in ("libcxi.so.1", "libfabric.so.1"):
         (image / "usr/lib").mkdir(parents=True, exist_ok=True)
-        (image / "usr/lib" / name).write_bytes(b"")
-    assert main(["adapt", str(image), "--site", site]) == ExitCode.GOOD
-    assert "lacks nothing" in capsys.readouterr().out
+        (image / "usr/lib" / name).write_bytes(b"\x7fELF" + bytes(2000))
+    assert main(["adapt", str(image), "--site", site]) == ExitCode.UNDECIDED
+    error = capsys.readouterr().err
+    assert "not all is known" in error
+    assert "of which Slingshot release" in error
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_an_empty_file_of_a_librarys_name_is_no_fabric(tmp_path: Path, site: str, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "hollow", glibc=39)
+    (image / "usr/lib").mkdir(parents=True, exist_ok=True)
+    (image / "usr/lib/libcxi.so.1").write_bytes(b"")
+    assert main(["adapt", str(image), "--site", site, "--dry-run"]) == ExitCode.GOOD
+    assert "fabric-host" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_a_torch_for_cuda_is_refused(tmp_path: Path, site: str, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "cuda", glibc=39)
+    info = image / "opt/venv/lib/python3.12/site-packages/torch-2.9.1+cu128.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Name: torch\n")
+    assert main(["explain", "--base", str(image), "--site", site]) == ExitCode.NO
+    assert "torch 2.9.1+cu128" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -142,7 +163,8 @@ def test_an_image_in_a_registry_is_fetched_once_and_read(image: Path, site: str,
         base = ["--base", "docker://them/vllm:v1", "--add", "netprobe"]
         assert main(["lock", *base, *world.mirrors, "-o", lock]) == ExitCode.GOOD
         document = tomllib.loads(Path(lock).read_text())
-        assert document["base"]["from"] == "them/vllm:v1"
+        assert document["base"]["from"].startswith("them/vllm:v1@sha256:")
+        assert document["base"]["from"].endswith(document["base"]["digest"])
         assert document["base"]["has"]["vllm"] == "0.12.0"
         assert main(["build", "--locked", "--lock", lock, *world.mirrors, "--dry-run"]) == ExitCode.GOOD
         world.asked.clear()

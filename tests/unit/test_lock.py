@@ -48,6 +48,16 @@ source = "the tests"
 )
 
 
+ABOVE = """\
+[[release]]
+version = "1"
+wheels = ["ham==1.0"]
+indexes = ["https://pypi.org/simple"]
+status = "unproved"
+source = "the tests"
+"""
+
+
 @pytest.fixture
 def world() -> Iterator[World]:
     world = World(
@@ -131,11 +141,73 @@ def test_what_is_locked_is_kept_until_an_upgrade_is_asked_for(
     lock(world, folder, "--upgrade", "yolk")
     assert locked(tmp_path)["yolk"] == "4.0"
     assert locked(tmp_path)["egg"] == "2.0"
-    assert "python yolk: 3.0" in capsys.readouterr().out
+    assert "python yolk of snake: 3.0" in capsys.readouterr().out
     lock(world, folder, "--upgrade", "all")
     assert locked(tmp_path) == {"snake": "1.0+rocm6.4", "egg": "3.0"}
     lock(world, folder, "--upgrade", "ham", code=ExitCode.BAD_INPUT)
     assert "the lock has no 'ham'" in capsys.readouterr().err
+
+
+def test_an_upgrade_of_one_thing_leaves_base_and_sources_as_they_are(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake", "--add", "tool")
+    before = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
+    world.image = b"another image under the same tag"
+    world.archives = b"replaced "
+    world.wheels["yolk"]["4.0"] = ()
+    lock(world, folder, "--upgrade", "yolk")
+    after = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
+    assert locked(tmp_path)["yolk"] == "4.0"
+    assert (after["base"], after["layer"]) == (before["base"], before["layer"])
+    lock(world, folder, "--upgrade", "all")
+    newest = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
+    assert newest["base"]["digest"] != before["base"]["digest"]
+
+
+def test_a_lock_that_cannot_be_read_is_replaced_by_a_whole_request(
+    world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lumiimg.lock").write_text("rubbish")
+    lock(world, folder, code=ExitCode.BAD_INPUT)
+    capsys.readouterr()
+    lock(world, folder, "--base", "box", "--add", "snake")
+    assert "is not kept" in capsys.readouterr().err
+    (folder / "snake" / "post.sh").write_text("echo another\n")
+    lock(world, folder)
+    assert locked(tmp_path)["snake"] == "2.0+rocm6.4"
+
+
+@pytest.mark.parametrize("words", [["--add", "tool"], ["--fabric", "host"], ["--site", "lumi"]])
+def test_a_part_of_a_request_does_not_change_a_lock(
+    words: list[str], world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake")
+    lock(world, folder, *words, code=ExitCode.BAD_INPUT)
+    assert f"{words[0]} without --base" in capsys.readouterr().err
+
+
+def test_a_base_that_is_called_as_a_layer_is_does_not_take_its_wheels(
+    world: World, folder: Path, tmp_path: Path, make_layer: MakeLayer
+) -> None:
+    (tmp_path / "snake" / "etc").mkdir(parents=True)
+    make_layer("adder", LAYER + ABOVE.replace("ham", "snake").replace("1.0", "9.0"))
+    del make_layer
+    words = ["--base", str(tmp_path / "snake"), "--add", "tool", "--definitions", str(tmp_path / "defs")]
+    assert main(["build", "--layers", str(folder), *world.mirrors, "--quiet", *words]) == ExitCode.GOOD
+    assert not list((tmp_path / "defs").rglob("*.whl"))
+
+
+def test_a_pin_to_a_pre_release_is_taken(world: World, folder: Path, make_layer: MakeLayer, tmp_path: Path) -> None:
+    make_layer("ham", LAYER + 'requires = ["python3"]\n' + ABOVE.replace("==1.0", "==2.0rc1"))
+    world.wheels["ham"] = {"1.0": (), "2.0rc1": ()}
+    lock(world, folder, "--base", "box", "--add", "ham")
+    assert locked(tmp_path) == {"ham": "2.0rc1"}
+
+
+def test_addresses_in_a_lock_are_those_without_the_mirror(world: World, folder: Path, tmp_path: Path) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake", "--add", "tool")
+    assert "127.0.0.1" not in (tmp_path / "lumiimg.lock").read_text()
 
 
 def test_a_layer_stays_in_its_release(world: World, folder: Path, tmp_path: Path) -> None:
@@ -237,16 +309,6 @@ def test_a_wheel_of_cuda_stops_everything(
     assert not (tmp_path / "lumiimg.lock").exists()
 
 
-ABOVE = """\
-[[release]]
-version = "1"
-wheels = ["ham==1.0"]
-indexes = ["https://pypi.org/simple"]
-status = "unproved"
-source = "the tests"
-"""
-
-
 def test_what_a_layer_below_brings_is_not_brought_again(
     world: World, folder: Path, make_layer: MakeLayer, tmp_path: Path
 ) -> None:
@@ -305,4 +367,4 @@ def test_diff_tells_what_changed_and_nothing_else(
     }
     assert found["layer snake"] == ("2.0", "1.0")
     assert found["layer tool"][0] is None
-    assert "python egg" not in found
+    assert "python egg of snake" not in found
