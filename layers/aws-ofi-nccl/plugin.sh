@@ -34,16 +34,26 @@ asks_for() {
     return 1
 }
 
-# A layer's own libfabric comes before the distribution's: if somebody put it in, it is the one to use.
-find_libfabric() {
+# Set `libfabric` to the folder to build with: what the user says, the host's own, then what is in the image, a layer's
+# before the distribution's.
+choose_libfabric() {
     local folder
+    if [ -n "$LIBFABRIC" ]; then
+        libfabric=$LIBFABRIC
+        return
+    fi
+    if [ -n "${SOURCE_HOST_LIBFABRIC:-}" ]; then
+        # The ids in an archive need not exist in a user namespace.
+        tar --no-same-owner -xf "$SOURCE_HOST_LIBFABRIC"
+        libfabric=$PWD/libfabric
+        # What it needs itself (libcxi and others) stays on the host: configure's test programs link without.
+        export LDFLAGS="${LDFLAGS:-} -Wl,--allow-shlib-undefined"
+        return
+    fi
     for folder in /opt/libfabric /usr/local /usr; do
-        if [ -e "$folder/include/rdma/fabric.h" ]; then
-            echo "$folder"
-            return
-        fi
+        libfabric=$folder
+        [ ! -e "$folder/include/rdma/fabric.h" ] || return 0
     done
-    echo /usr
 }
 
 find_rocm() {
@@ -117,6 +127,10 @@ install_names() {
     done
     echo "$lib" >"/etc/ld.so.conf.d/lumiimg-$layer.conf"
     ldconfig
+    # What test.sh goes by: the image has no libfabric then, it is bound.
+    if [ -n "${SOURCE_HOST_LIBFABRIC:-}" ]; then
+        install -D -m 644 /dev/null "$PREFIX/share/lumiimg/host-libfabric"
+    fi
     for name in LICENSE LICENSE.txt NOTICE; do
         [ ! -f "$name" ] || install -D -m 644 "$name" "$PREFIX/share/doc/$layer/$name"
     done
@@ -132,7 +146,9 @@ check_plugin() {
     [ -z "$missing" ] || fail "$plugin: $missing"
 }
 
-# ROCm's own folder need not be in the loader's cache: RCCL has its libraries loaded when it loads the plugin.
+# ROCm's own folder need not be in the loader's cache: RCCL has its libraries loaded when it loads the plugin. The host's
+# libfabric is there when the image runs.
 loader_complaints() {
-    LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$ROCM/lib" ldd "$1" 2>&1 | grep 'not found' || true
+    LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$ROCM/lib" ldd "$1" 2>&1 | grep 'not found' |
+        if [ -n "${SOURCE_HOST_LIBFABRIC:-}" ]; then grep -v 'libfabric\.so\.1 ' || true; else cat; fi || true
 }

@@ -5,7 +5,7 @@ layer=aws-ofi-nccl
 . "$LAYER_FILES/plugin.sh"
 
 ROCM=${ROCM:-$(find_rocm)}
-libfabric=${LIBFABRIC:-$(find_libfabric)}
+choose_libfabric
 enter_source "$SOURCE_AWS_OFI_NCCL"
 add_build_packages "$libfabric"
 

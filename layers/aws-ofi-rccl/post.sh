@@ -4,7 +4,7 @@ layer=aws-ofi-rccl
 . "$LAYER_FILES/plugin.sh"
 
 ROCM=${ROCM:-$(find_rocm)}
-libfabric=${LIBFABRIC:-$(find_libfabric)}
+choose_libfabric
 enter_source "$SOURCE_AWS_OFI_RCCL"
 add_build_packages "$libfabric"
 

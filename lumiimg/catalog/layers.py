@@ -50,6 +50,8 @@ class Source:
     key: str
     sha256: Mapping[str, str]
     """Digest by key, in hexadecimal."""
+    optional: bool = False
+    """Whether it has no address, and is there only where the user gives it."""
 
     @property
     def variable(self) -> str:
@@ -103,6 +105,8 @@ class KnownTrouble:
 
     given: tuple[Need, ...]
     """All of these must hold of the stack."""
+    unless: tuple[Need, ...]
+    """And none of these."""
     refused: bool
     """Whether it cannot work at all."""
     rule: str
@@ -263,6 +267,7 @@ def _pins(entry: Table) -> tuple[str, ...]:
 def _trouble(entry: Table) -> KnownTrouble:
     return KnownTrouble(
         given=read_needs(entry, "given"),
+        unless=read_needs(entry, "unless"),
         refused=entry.choice("outcome", ("refused", "warning")) == "refused",
         rule=entry.choice("rule", RULES),
         because=entry.string("because"),
@@ -285,6 +290,8 @@ def _source(name: str, table: Table, arguments: Mapping[str, Argument]) -> Sourc
     if not NAME.fullmatch(name):
         table.fault("", "should be named with lower-case letters, digits, dots, dashes")
     table.string("source")
+    if table.flag("optional"):
+        return Source(name, "", table.string("file"), "", {}, optional=True)
     digests = table.table("sha256")
     source = Source(
         name=name,

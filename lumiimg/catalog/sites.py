@@ -67,9 +67,9 @@ class SiteDriver:
 class SiteFabric:
     """The host's side of the fast network."""
 
-    slingshot: str
-    """Release of the Slingshot host software."""
-    libfabric: str
+    slingshot: str | None
+    """Release of the Slingshot host software; this and the next are None where a node was seen, and did not tell."""
+    libfabric: str | None
     glibc: str
     """The newest version of the C library that the host's libfabric and libcxi ask for."""
     source: str

@@ -110,6 +110,10 @@ class Table:
             return ()
         return tuple(value)
 
+    def flag(self, key: str) -> bool:
+        """Return true or false; an absent one is false."""
+        return bool(self._take(key, bool, "true or false", required=False))
+
     def choice(self, key: str, allowed: Collection[str]) -> str:
         """Return one of the allowed words."""
         value = self.string(key)

@@ -38,9 +38,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Read the image, tell what it has and lacks, and build."""
+    from lumiimg.report.build import print_doubts  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.resolve.foreign import read_foreign  # noqa: PLC0415
-    from lumiimg.resolve.rules import Outcome  # noqa: PLC0415
 
     if not arguments.site:
         raise BadInputError("for which machine?", hint="name it: --site lumi, or a site file")
@@ -52,14 +52,13 @@ def execute(arguments: argparse.Namespace) -> int:
     if lock.layers:
         return build.execute(arguments)
     # nothing to add is an answer only where all that it rests on is known
-    doubts = [rule for rule in lock.rules if rule.outcome in {Outcome.UNKNOWN, Outcome.WARNING}]
-    answer = ExitCode.UNDECIDED if doubts else ExitCode.GOOD
-    sentence = "nothing is added, and not all is known" if doubts else "it lacks nothing that the site's network needs"
+    answer = ExitCode.UNDECIDED if lock.doubts else ExitCode.GOOD
+    whole = "it lacks nothing that the site's network needs"
+    sentence = "nothing is added, and not all is known" if lock.doubts else whole
     if arguments.json:
-        print_json({"schema": 1, "answer": sentence, "doubts": [rule.because for rule in doubts]})
+        print_json({"schema": 1, "answer": sentence, "doubts": [rule.because for rule in lock.doubts]})
     print(f"{sentence}: nothing was built", file=sys.stderr)
-    for rule in doubts:
-        print(one_line(f"  {rule.because} (rule {rule.id})"), file=sys.stderr)
+    print_doubts(lock, sys.stderr)
     return answer
 
 

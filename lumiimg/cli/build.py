@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cli.lock import LOCK
 from lumiimg.cli.options import add_json
-from lumiimg.cli.request import add_request, puller, read_request, read_site, sources_of
+from lumiimg.cli.request import add_request, headers_of, puller, read_request, read_site, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
@@ -114,12 +114,14 @@ def resolved(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
     from lumiimg.resolve.request import resolve  # noqa: PLC0415
 
-    mirrors = parse_mirrors(read_settings(os.environ).mirrors, arguments.mirror)
+    settings = read_settings(os.environ)
+    mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue)
-    return resolve(
-        request, catalogue, mirrors, os.environ.get("PATH"), read_site(arguments), pull=puller(arguments)
-    ), request
+    site, node = read_site(request.site, arguments.host)
+    headers = headers_of(node, settings, quiet=arguments.quiet)
+    path = os.environ.get("PATH")
+    return resolve(request, catalogue, mirrors, path, site, pull=puller(arguments), headers=headers), request
 
 
 def _locked(arguments: argparse.Namespace, mirrors: Mirrors) -> tuple[Lock, Request]:
@@ -127,7 +129,7 @@ def _locked(arguments: argparse.Namespace, mirrors: Mirrors) -> tuple[Lock, Requ
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
     from lumiimg.resolve.lockfile import read_lock  # noqa: PLC0415
 
-    for option in ("base", "recipe", "add", "arg", "source", "fabric"):
+    for option in ("base", "recipe", "add", "arg", "source", "fabric", "host"):
         if getattr(arguments, option) and getattr(arguments, option) != "auto":
             raise BadInputError(
                 f"--{option} and --locked", hint="what is built is what the lock says; write it anew first"

@@ -77,22 +77,20 @@ def _image(arguments: argparse.Namespace) -> int:
 
 def _request(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
-    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.cli.request import puller  # noqa: PLC0415
+    from lumiimg.cli.request import puller, read_site  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.plan import print_plan, to_json  # noqa: PLC0415
     from lumiimg.resolve.foreign import is_foreign, read_foreign  # noqa: PLC0415
     from lumiimg.resolve.plan import Asked, Planner  # noqa: PLC0415
     from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
 
-    if arguments.host:
-        raise BadInputError("--host belongs to an image", hint="of a request, name the machine: --site NAME")
-    site = find_site(arguments.site, os.environ) if arguments.site else None
+    site, node = read_site(arguments.site, arguments.host)
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
     asked = Asked(arguments.base, tuple(arguments.add), fabric)
     catalogue = open_catalogue(os.environ, arguments.layers)
     foreign = {asked.base: read_foreign(asked.base, puller(arguments))} if is_foreign(asked.base, catalogue) else {}
-    planner = Planner(catalogue, site, foreign=foreign)
+    has_headers = node is not None and node.no_headers is None
+    planner = Planner(catalogue, site, foreign=foreign, has_headers=has_headers)
     plan = planner.with_changes(planner.plan(asked))
     if arguments.json:
         print_json(to_json(plan))

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from lumiimg.cli.options import add_json
-from lumiimg.errors import ExitCode
+from lumiimg.errors import ExitCode, one_line
 
 _EPILOG = """\
 Take it where the jobs run, with the modules of the job loaded:
@@ -49,6 +49,13 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         default=[],
         help="a library, or a folder with some, that the scan would not find (may be repeated)",
     )
+    scan.add_argument(
+        "--libfabric",
+        metavar="FILE",
+        type=Path,
+        help="pack this node's libfabric and its headers as well, for a build elsewhere whose plugin is compiled "
+        "against them: lumiimg build --source host-libfabric=FILE",
+    )
     add_json(scan)
     scan.set_defaults(execute=execute)
 
@@ -67,4 +74,9 @@ def execute(arguments: argparse.Namespace) -> int:
     if to_stdout:
         sys.stdout.write(to_text(snapshot))
     print_snapshot(snapshot, written, stderr=to_stdout)
+    if arguments.libfabric is not None:
+        from lumiimg.host.devel import fabric_of, write_archive  # noqa: PLC0415
+
+        version = write_archive(fabric_of(snapshot, "this machine").library, arguments.libfabric)
+        print(f"libfabric {version} with its headers: {one_line(str(arguments.libfabric))}", file=sys.stderr)
     return ExitCode.UNDECIDED if fabric_entry(snapshot) is None else ExitCode.GOOD

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json
-from lumiimg.cli.request import add_request, puller, read_request, read_site, sources_of
+from lumiimg.cli.request import add_request, headers_of, puller, read_request, read_site, sources_of
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ def execute(arguments: argparse.Namespace) -> int:
     """Resolve, look up, write."""
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
-    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
     from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.report.lock import print_lock  # noqa: PLC0415
     from lumiimg.resolve.changes import changes, entries  # noqa: PLC0415
@@ -77,19 +76,20 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.upgrade and before is None:
         raise BadInputError(f"nothing to upgrade: there is no {arguments.output} that can be read")
     if wanted:
-        request, site = read_request(arguments, catalogue), read_site(arguments)
+        request = read_request(arguments, catalogue)
     elif before is not None:
-        given = [f"--{name}" for name in ("add", "arg", "source", "site") if getattr(arguments, name)]
+        given = [f"--{name}" for name in ("add", "arg", "source", "site", "host") if getattr(arguments, name)]
         if given or arguments.fabric != "auto":
             raise BadInputError(
                 f"{(given or ['--fabric'])[0]} without --base or --recipe", hint="name the whole request to change it"
             )
         request = before[1]
-        site = find_site(before[0].site, os.environ) if before[0].site else None
     else:
         raise BadInputError("no base", hint=f"give --base NAME or --recipe NAME; there is no {arguments.output} yet")
+    site, node = read_site(request.site, arguments.host)
+    headers = headers_of(node, settings, quiet=arguments.quiet)
     held = held_by(before[0], arguments.upgrade) if before else Held({}, {}, None)
-    lock = resolve(request, catalogue, mirrors, path, site, held=held.layers, pull=puller(arguments))
+    lock = resolve(request, catalogue, mirrors, path, site, held=held.layers, pull=puller(arguments), headers=headers)
     sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet)
     lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock)
     old = entries(read_document(arguments.output), arguments.output) if before else None

@@ -45,6 +45,17 @@ def add_host(parser: argparse.ArgumentParser, *, required: bool = False) -> None
     )
 
 
+def add_node(parser: argparse.ArgumentParser) -> None:
+    """Add --host, of a request: what was seen on a node counts more than what is believed of its site."""
+    parser.add_argument(
+        "--host",
+        metavar="FILE",
+        type=Path,
+        help="a snapshot of a node of the site (`lumiimg host scan -o FILE`): what it has, instead of what is "
+        "believed; with the fabric of the host, the plugin is compiled against its libfabric",
+    )
+
+
 def add_site(parser: argparse.ArgumentParser) -> None:
     """Add --site and --fabric: the machine that an image is for."""
     parser.add_argument(

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_layers, add_site
+from lumiimg.cli.options import add_layers, add_node, add_site
 from lumiimg.errors import BadInputError, one_line
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.settings import Settings
     from lumiimg.catalog.sites import Site
     from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.node import Node
     from lumiimg.resolve.request import Request
     from lumiimg.resolve.settle import Sources
 
@@ -59,6 +60,7 @@ def add_layers_and_sources(what: argparse.ArgumentParser | argparse._ArgumentGro
         help="fetch from TO instead: debian=URL, docker.io=HOST, https://github.com=URL (may be repeated)",
     )
     add_site(what)  # type: ignore[arg-type]  # a group takes options as a parser does
+    add_node(what)  # type: ignore[arg-type]
     add_layers(what)  # type: ignore[arg-type]
 
 
@@ -87,19 +89,41 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request
             raise BadInputError(f"--source {word!r} is not NAME=FILE or NAME=URL")
         sources[name] = location
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
-    return Request(base, (*(recipe.add if recipe else ()), *arguments.add), values, fabric, sources)
+    site = arguments.site or (recipe.site if recipe else None)
+    return Request(base, (*(recipe.add if recipe else ()), *arguments.add), values, fabric, sources, site)
 
 
-def read_site(arguments: argparse.Namespace) -> Site | None:
-    """Return the site that is named. Raises BadInputError."""
+def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Node | None]:
+    """Return the site of that name, and its node whose snapshot is given: the site is then as it was seen there.
+
+    Raises BadInputError.
+    """
     from lumiimg.catalog.sites import find_site  # noqa: PLC0415
 
-    name = arguments.site
-    if name is None and getattr(arguments, "recipe", None):
-        from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
+    site = find_site(name, os.environ) if name else None
+    if host is None:
+        return site, None
+    if site is None:
+        raise BadInputError(
+            "--host tells of one node of a site, and none is named",
+            hint="add --site lumi, a site file, or --site generic",
+        )
+    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
+    from lumiimg.resolve.node import seen  # noqa: PLC0415
 
-        name = open_catalogue(os.environ, arguments.layers).recipe(arguments.recipe).site
-    return find_site(name, os.environ) if name else None
+    node = seen(site, read_snapshot(host), str(host))
+    return node.site, node
+
+
+def headers_of(node: Node | None, settings: Settings, *, quiet: bool) -> Callable[[], Path] | None:
+    """Return what makes an archive of the node's libfabric; None, and why is said, where none can be made here."""
+    if node is None:
+        return None
+    if node.no_headers is not None:
+        if not quiet:
+            print(f"lumiimg: {one_line(str(node.no_headers))}", file=sys.stderr)
+        return None
+    return lambda: node.archive(settings.cache / "host")
 
 
 def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:

@@ -175,7 +175,8 @@ class _Solver:
 
     def _advance(self, plan: Plan, offer: Offer, trial: Trial) -> None:
         """Change a plan by what its trial met first. Raises RefusedError where nothing can be changed."""
-        for missing in trial.outcome.missing:
+        # several libraries may lack the same one: the first of them is the reason
+        for missing in {missing.name: missing for missing in reversed(trial.outcome.missing)}.values():
             if missing.name not in offer or missing.name in plan.paths or missing.name in plan.from_image:
                 raise refusals.missing(plan, trial, missing)
             needs = missing.chain[-2] if len(missing.chain) > 1 else "the program"

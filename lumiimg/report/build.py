@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+import textwrap
+from typing import TYPE_CHECKING, Any, TextIO
 
 from lumiimg import __version__
 from lumiimg.errors import one_line
 from lumiimg.report.console import print_json
+from lumiimg.resolve.rules import Outcome
 from lumiimg.wording import duration, size
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import Lock
 
 SCHEMA = 1
+_WIDTH = 100
 
 
 def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool) -> None:
@@ -32,7 +35,7 @@ def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool) -> Non
     bootstrap = lock.bootstrap
     print(f"  1. {lock.base.layer.name}: {bootstrap.agent} {bootstrap.origin} ({one_line(bootstrap.because)})")
     for number, layer in enumerate(lock.layers, start=2):
-        mark = "" if layer.layer.status == "proved" else " (unproved: never built end to end by the project)"
+        mark = "" if layer.layer.status == "proved" else " (unproved)"
         release = f" {layer.release.version}" if layer.release else ""
         print(f"  {number}. {layer.layer.name}{release}: {layer.layer.summary}{mark}")
         for name, value in layer.arguments.items():
@@ -43,7 +46,19 @@ def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool) -> Non
             print(f"       {digest}{f'({source.note})' if source.note else ''}".rstrip())
         for pin in layer.release.wheels if layer.release else ():
             print(f"       {one_line(pin)}")
+    if any(layer.layer.status != "proved" for layer in lock.stack):
+        print("  unproved: documented, never built end to end by the project")
+    print_doubts(lock, sys.stdout)
     print("nothing was built; --definitions DIR writes the definition files")
+
+
+def print_doubts(lock: Lock, stream: TextIO) -> None:
+    """Print what the compatibility rules warn of, or could not tell."""
+    for rule in lock.doubts:
+        kind = "warning" if rule.outcome is Outcome.WARNING else "not known"
+        text = one_line(f"{kind}: {rule.because} ({rule.id})")
+        lines = textwrap.wrap(text, _WIDTH - 4, break_long_words=False, break_on_hyphens=False)
+        print("  " + "\n    ".join(lines), file=stream)
 
 
 def print_definitions(definitions: Sequence[Definition], folder: Path, *, as_json: bool) -> None:
@@ -68,6 +83,7 @@ def print_start(lock: Lock, engine: Engine, output: Path) -> None:
         for source in layer.sources:
             if source.note:
                 print(f"  {one_line(source.location)}: {source.note} (sha256 {source.sha256})", file=sys.stderr)
+    print_doubts(lock, sys.stderr)
 
 
 def print_built(built: Built, lock: Lock, engine: Engine, *, as_json: bool, quiet: bool) -> None:
@@ -115,6 +131,7 @@ def plan_data(lock: Lock) -> dict[str, Any]:
             }
             for layer in lock.stack
         ],
+        "doubts": [{"id": r.id, "outcome": r.outcome.value, "because": r.because} for r in lock.doubts],
     }
 
 

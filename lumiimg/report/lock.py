@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import one_line
+from lumiimg.report.build import print_doubts
 from lumiimg.report.console import print_json
 from lumiimg.wording import count
 
@@ -30,6 +32,7 @@ def print_lock(lock: Lock, changes: Sequence[Change] | None, path: Path, *, as_j
     print(one_line(f"{path}: {lock.base.layer.name} with {', '.join(parts)}, fabric {lock.fabric.value}"))
     if changes is not None:
         print_changes(changes, as_json=False)
+    print_doubts(lock, sys.stdout)
     named = "" if str(path) == "lumiimg.lock" else f" --lock {shlex.quote(str(path))}"
     print(one_line(f"build it: lumiimg build --locked{named} -o image.sif"))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import expand
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.rules import Fabric
+from lumiimg.resolve.rules import Fabric, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,6 +85,11 @@ class Lock:
     def stack(self) -> tuple[LockedLayer, ...]:
         """Base first."""
         return (self.base, *self.layers)
+
+    @property
+    def doubts(self) -> tuple[RuleResult, ...]:
+        """What the rules warn of, or could not tell."""
+        return tuple(rule for rule in self.rules if rule.outcome in {Outcome.WARNING, Outcome.UNKNOWN})
 
     @property
     def unsettled(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
 from lumiimg.resolve.foreign import foreign_layer
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
+from lumiimg.resolve.plan import HEADERS
 from lumiimg.resolve.registry import parse_reference
 from lumiimg.resolve.request import RefusedError, Request
 from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
@@ -104,6 +105,8 @@ def _body(lock: Lock, request: Request) -> dict[str, Any]:
             "add": list(request.add),
             "fabric": request.fabric.value if request.fabric else "auto",
             "arguments": {f"{layer}.{name}": value for (layer, name), value in sorted(request.arguments.items())},
+            "sources": _request_sources(lock, request),
+            "site": request.site or "",
         },
         "base": {**_layer_data(lock.base), **base},
         "layer": [_layer_data(layer) for layer in lock.layers],
@@ -120,6 +123,14 @@ def _body(lock: Lock, request: Request) -> dict[str, Any]:
             for rule in lock.rules
         ],
     }
+
+
+def _request_sources(lock: Lock, request: Request) -> dict[str, str]:
+    """Return what the user gave as sources, files by their absolute path; the host's libfabric counts among them."""
+    locked = {source.name: source for layer in lock.stack for source in layer.sources}
+    of_host = {name: locked[name] for name in (HEADERS,) if name in locked}
+    given = {name: locked[name] for name in request.sources if name in locked} | of_host
+    return {name: f"{source.location}#sha256={source.sha256}" for name, source in sorted(given.items())}
 
 
 def _layer_data(layer: LockedLayer) -> dict[str, Any]:
@@ -211,6 +222,8 @@ def _lock(
         add=asked.strings("add"),
         arguments=arguments,
         fabric=None if fabric == "auto" else Fabric(fabric),
+        sources=asked.table("sources").string_values(),
+        site=asked.string("site", may_be_empty=True) or None,
     )
     site = table.string("site", may_be_empty=True)
     chosen = Fabric(table.choice("fabric", tuple(f.value for f in Fabric)) or "none")

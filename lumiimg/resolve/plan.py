@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 PLUGIN = "aws-ofi-nccl"
 """Put in where a site's fabric is used and nobody asked for another: RCCL of every release takes it."""
 PLUGIN_COMPONENT = "net-plugin"
+HEADERS = "host-libfabric"
+"""The host's own libfabric with its headers: an archive for compilers (node.py), and the component that it is."""
 _OF_FABRIC = {Fabric.HOST: "fabric-host", Fabric.BUNDLED: "fabric-bundled"}
 NEAREST_S = 5.0
 """Spent on looking for the nearest request that works."""
@@ -84,11 +86,17 @@ class Planner:
         site: Site | None,
         held: Mapping[str, str] | None = None,
         foreign: Mapping[str, Layer] | None = None,
+        *,
+        has_headers: bool = False,
     ) -> None:
-        """Take `held`, releases of layers that come first where they fit, and `foreign` bases, both by name."""
+        """Take `held`, releases of layers that come first where they fit, and `foreign` bases, both by name.
+
+        `has_headers`: whether layers can be compiled against the host's own libfabric.
+        """
         self._catalogue = catalogue
         self._site = site
         self._held = held or {}
+        self._has_headers = has_headers
         self._read = Shelf(catalogue, foreign or {})
 
     def plan(self, asked: Asked) -> Plan:
@@ -113,7 +121,9 @@ class Planner:
             results += [gate] if gate else []
         if fabric is Fabric.HOST and self._site is not None and self._site.fabric is not None:
             host = Offer(self._site.fabric.libfabric, self._site.name)
-            start = replace(start, offers={**start.offers, "libfabric": host, "libcxi": Offer(None, self._site.name)})
+            of_host = {"libfabric": host, "libcxi": Offer(None, self._site.name)}
+            of_host |= {HEADERS: host} if self._has_headers else {}
+            start = replace(start, offers={**start.offers, **of_host})
         search = Search(self._read.layer, self._provider_of, self._held, asked.arguments)
         stack = search.solve(start, self._wishes(asked, base, fabric))
         if stack is None:
@@ -233,7 +243,13 @@ class Planner:
         """Yield what would come out if the driver, or the base, were another."""
         site = self._site
         if site is not None and any(r.id == "driver-window" and r.outcome is not Outcome.OK for r in plan.rules):
-            other = Planner(self._catalogue, replace(site, driver=None), self._held, {asked.base: plan.base})
+            other = Planner(
+                self._catalogue,
+                replace(site, driver=None),
+                self._held,
+                {asked.base: plan.base},
+                has_headers=self._has_headers,
+            )
             yield f"a driver of {site.name} that serves it", in_short(other._judge(asked))
         yield from self._on_other_bases(asked)
 

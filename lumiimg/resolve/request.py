@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,8 +15,8 @@ from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.foreign import is_foreign, read_foreign
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.mirrors import refuse_password
-from lumiimg.resolve.plan import Asked, Planner, command_of, name_of
-from lumiimg.resolve.rules import Outcome
+from lumiimg.resolve.plan import HEADERS, Asked, Planner, command_of, name_of
+from lumiimg.resolve.rules import Fabric, Outcome
 from lumiimg.resolve.wheels import PythonTarget
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.resolve.mirrors import Mirrors
     from lumiimg.resolve.plan import Plan
-    from lumiimg.resolve.rules import Fabric
     from lumiimg.resolve.stack import Stack
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -50,6 +49,8 @@ class Request:
     """None: what fits the site."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """FILE or URL, with or without `#sha256=...`, by the source's name."""
+    site: str | None = None
+    """The site as it was named: a name, or the path of a file."""
 
 
 def resolve(
@@ -61,11 +62,13 @@ def resolve(
     *,
     held: Mapping[str, str] | None = None,
     pull: Callable[[str], Path] | None = None,
+    headers: Callable[[], Path] | None = None,
 ) -> Lock:
     """Settle a request. `path` is the PATH in which bootstrap programs are looked for.
 
     `held` are releases of layers to keep, by name, where the request does not name another; `pull` brings a base out of
-    a registry here, to be read.
+    a registry here, to be read; `headers` makes an archive of the host's own libfabric, for layers that are compiled
+    against it.
 
     Raises BadInputError for a wrong name, argument or source, RefusedError for what the rules refuse, MissingHereError
     if the base cannot be had on this machine.
@@ -73,18 +76,28 @@ def resolve(
     foreign = (
         {request.base: read_foreign(request.base, pull or _not_pulled)} if is_foreign(request.base, catalogue) else {}
     )
-    planner = Planner(catalogue, site, held or {}, foreign)
+    has_headers = headers is not None or HEADERS in request.sources
+    planner = Planner(catalogue, site, held or {}, foreign, has_headers=has_headers)
     plan = planner.plan(_asked(request, catalogue))
     if plan.stack is None or plan.refused:
         raise refusal_of(plan, site)
     layers = [chosen.layer for chosen in plan.stack.layers]
+    if plan.fabric is Fabric.HOST:
+        request = _with_headers(request, layers, headers)
+    elif HEADERS in request.sources:
+        raise BadInputError(
+            f"the host's libfabric is not used: the fabric is {plan.fabric.value}",
+            where=f"--source {HEADERS}",
+            hint="leave it out, or say --fabric host",
+        )
     _check_used(request, [plan.base, *layers])
     releases = {chosen.layer.name: chosen.release for chosen in plan.stack.layers}
     locked = []
     for layer in (plan.base, *layers):
         release = None if layer is plan.base else releases.get(layer.name)
         arguments = _arguments(layer, release, request)
-        sources = tuple(_lock_source(source, arguments, request) for source in layer.sources)
+        wanted = [source for source in layer.sources if not source.optional or source.name in request.sources]
+        sources = tuple(_lock_source(source, arguments, request) for source in wanted)
         locked.append(LockedLayer(layer, arguments, sources, release))
     return Lock(
         bootstrap=choose_bootstrap(plan.base, mirrors, path),
@@ -95,6 +108,14 @@ def resolve(
         python=_python(plan.stack),
         rules=plan.rules,
     )
+
+
+def _with_headers(request: Request, layers: Sequence[Layer], headers: Callable[[], Path] | None) -> Request:
+    """Return the request with the host's libfabric among its sources, where a layer takes it and it can be had."""
+    taken = any(source.name == HEADERS for layer in layers for source in layer.sources)
+    if headers is None or not taken or HEADERS in request.sources:
+        return request
+    return replace(request, sources={**request.sources, HEADERS: str(headers())})
 
 
 class Held(NamedTuple):
@@ -235,7 +256,8 @@ def _lock_source(source: Source, arguments: Mapping[str, str], request: Request)
             where=location,
             hint=f"fetch it again, or say that you mean it: --source '{source.name}={location}#sha256={actual}'",
         )
-    note = "" if actual == pinned else "your own archive, none of the releases that lumiimg has a digest of"
+    is_known = actual == pinned or source.optional
+    note = "" if is_known else "your own archive, none of the releases that lumiimg has a digest of"
     return LockedSource(source.name, source.variable, _safe(path.name), actual, str(path.absolute()), note)
 
 

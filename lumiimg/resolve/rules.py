@@ -88,7 +88,8 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
         outcome = Outcome.UNKNOWN if asked is None else Outcome.REFUSED
         return asked or Fabric.BUNDLED, RuleResult("glibc-gate", outcome, need, "glibc (not known)", because, source)
     if fits:
-        because = f"the host's libfabric {site.fabric.libfabric} and libcxi load in the image"
+        host = " ".join(filter(None, ("the host's libfabric", site.fabric.libfabric)))
+        because = f"{host} and libcxi load in the image"
         return Fabric.HOST, RuleResult("glibc-gate", Outcome.OK, need, f"glibc {have}", because, source)
     because = f"the host's libfabric and libcxi ask for GLIBC_{site.fabric.glibc}, which the image does not have"
     if asked is Fabric.HOST:
@@ -182,7 +183,7 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
     if site.fabric is None or fabric is Fabric.NONE:
         return None
     source = f"{site.fabric.source} ({site.fabric.date}); HewlettPackard/shs-libcxi#18 (newer libcxi misbehaves)"
-    need = f"Slingshot {site.fabric.slingshot}"
+    need = f"Slingshot {site.fabric.slingshot or '(release not known)'}"
     libfabric = stack.version("libfabric")
     if fabric is Fabric.BUNDLED and libfabric is not None and _at_least(libfabric, FIRST_WITH_CXI) is False:
         because = f"libfabric has the cxi provider from {FIRST_WITH_CXI} on: this one would use TCP"
@@ -193,6 +194,10 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
         because = "libfabric, its cxi provider and libcxi are the host's own"
         return RuleResult("fabric", Outcome.OK, need, "the host's", because, source)
     have = stack.version("slingshot")
+    if site.fabric.slingshot is None:
+        because = "of which Slingshot release the host is, is not known; libcxi and driver belong together"
+        have = f"libcxi of Slingshot {have}" if have else "libcxi (release not known)"
+        return RuleResult("fabric", Outcome.UNKNOWN, need, have, because, source)
     if have is None:
         because = "of which Slingshot release the image's libcxi is, is not known; libcxi and driver belong together"
         return RuleResult("fabric", Outcome.UNKNOWN, need, "libcxi (release not known)", because, source)
@@ -231,7 +236,8 @@ def _troubles(layers: Iterable[Layer], stack: Stack, *, refused: bool) -> Iterat
         given = ", ".join(map(str, trouble.given))
         outcome = Outcome.REFUSED if refused else Outcome.WARNING
         have = given_in(stack, trouble)
-        yield RuleResult(trouble.rule, outcome, f"not {given}", have, trouble.because, trouble.source)
+        need = " or ".join(map(str, trouble.unless)) or f"not {given}"
+        yield RuleResult(trouble.rule, outcome, need, have, trouble.because, trouble.source)
 
 
 def refusals(unmet: Sequence[Unmet]) -> Iterator[RuleResult]:

@@ -289,9 +289,14 @@ def troubles_of(layers: Iterable[Layer], stack: Stack, *, refused: bool) -> Iter
     """Yield the known troubles of layers (or of a base) that hold in the stack."""
     for layer in layers:
         for trouble in layer.troubles:
-            offers = [(need, stack.offers.get(need.component)) for need in trouble.given]
-            if trouble.refused is refused and all(offer and need.holds_for(offer.version) for need, offer in offers):
+            held = all(_is_met(need, stack) for need in trouble.given)
+            if trouble.refused is refused and held and not any(_is_met(need, stack) for need in trouble.unless):
                 yield trouble
+
+
+def _is_met(need: Need, stack: Stack) -> bool:
+    offer = stack.offers.get(need.component)
+    return offer is not None and bool(need.holds_for(offer.version))
 
 
 def given_in(stack: Stack, trouble: KnownTrouble) -> str:

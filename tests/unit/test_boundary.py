@@ -120,6 +120,23 @@ def test_only_a_library_below_libfabric_needs_the_newer_c_library(tmp_path: Path
     assert (code, names(data)) == (0, ["libcxi.so.1", "libfabric.so.1", "libjson-c.so.5"])
 
 
+def test_a_library_that_two_others_need_is_bound_once(tmp_path: Path, capsys: Capture) -> None:
+    host = fabric_builder.host(tmp_path / "host")
+    usr, libc = host / "usr/lib64", host / "lib64/libc.so.6"
+    low = versioned(usr / "liblow.so.1", defines=("LOW_1",), needs={libc: ("GLIBC_2.14",)})
+    json = versioned(usr / "libjson-c.so.5", defines=("JSONC_0.14",), needs={low: ("LOW_1",)})
+    nl = versioned(usr / "libnl-3.so.200", defines=("libnl_3",), needs={low: ("LOW_1",), json: ("JSONC_0.14",)})
+    cxi = versioned(usr / "libcxi.so.1", defines=("LIBCXI_1.4",), needs={nl: ("libnl_3",)})
+    fabric = host / "opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+    own = tuple(f"FABRIC_1.{n}" for n in range(8))
+    versioned(fabric.resolve(), soname=fabric.name, defines=own, needs={cxi: ("LIBCXI_1.4",), json: ("JSONC_0.14",)})
+    code, data = bind(fabric_builder.image(tmp_path / "image"), snapshot(host), capsys)
+    assert (code, names(data)) == (
+        0,
+        ["libcxi.so.1", "libfabric.so.1", "libjson-c.so.5", "liblow.so.1", "libnl-3.so.200"],
+    )
+
+
 def test_a_plugin_built_with_newer_headers_is_refused(tmp_path: Path, node: Path, capsys: Capture) -> None:
     image = fabric_builder.image(tmp_path / "image", fabric="FABRIC_1.8")
     assert main(["bind", str(image), "--host", str(node)]) == 1

@@ -184,7 +184,7 @@ def test_the_answer_as_json_and_as_text(capsys: pytest.CaptureFixture[str]) -> N
         (["--base", "rocm-6.2.4", "--add", "vllm=0.1"], "is no layer"),
         (["--base", "vllm"], "write --add vllm"),
         (["--base", "rocm-6.2.4", "--site", "lumy"], "lumi"),
-        (["--base", "rocm-6.2.4", "--host", "h.json"], "--host belongs to an image"),
+        (["--base", "rocm-6.2.4", "--host", "h.json"], "none is named"),
     ],
 )
 def test_what_is_not_there_is_one_line(words: list[str], fault: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,126 @@
+"""A plugin compiled against the libfabric of the host, of which nothing stays in the image.
+
+The machine is a stand-in: Debian's own libfabric with its headers, as apt serves them here, told to need a libcxi.so.1
+made by gcc.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.host.manifest import PRIVATE
+from lumiimg.image import open_image
+from tests.engine.conftest import inside, lumiimg, standin_archive
+from tests.tools import needs
+from tests.unit.fabric_builder import versioned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.engine.engine import Engine
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+PLUGIN = "/opt/aws-ofi-nccl/lib/librccl-net.so"
+SITE = """\
+title = "a stand-in for a machine with Slingshot"
+source = "the tests"
+date = 2026-11-21
+"""
+
+PLAIN = """\
+kind = "base"
+summary = "Debian 13 with its RCCL, and without any libfabric"
+status = "proved"
+source = "packages of Debian 13"
+date = 2026-11-21
+provides = ["debian", "rccl"]
+has = { glibc = "2.41", rccl = "2.13.4" }
+include = ["librccl1"]
+
+[[bootstrap]]
+agent = "debootstrap"
+from = "trixie"
+mirror = "debian"
+"""
+
+
+def packages_of_libfabric() -> list[str]:
+    """Return libfabric, its headers, and all that it needs beside the C library, as apt knows them here."""
+    no = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
+    words = ["apt-cache", "depends", "--recurse", *no, "libfabric1"]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    names = [line for line in printed.splitlines() if re.match("[a-z]", line)]
+    return ["libfabric-dev", *(name for name in names if not re.match("libc6|libgcc|gcc-", name))]
+
+
+@pytest.fixture(scope="module")
+def node(images: Path) -> Path:
+    """The folder of a machine with libfabric, its headers and libcxi; `host.json` is its snapshot."""
+    needs("patchelf", "apt-get", "dpkg", "readelf")
+    folder = images / "slingshot"
+    debs, library = folder / "debs", folder / "libfabric/lib64"
+    debs.mkdir(parents=True)
+    library.mkdir(parents=True)
+    subprocess.run(["apt-get", "download", "-qq", *packages_of_libfabric()], cwd=debs, check=True)
+    for deb in debs.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", deb, folder / "unpacked"], check=True)
+    (folder / "unpacked/usr/include").rename(folder / "libfabric/include")
+    for file in folder.glob("unpacked/**/*.so.*"):
+        if file.is_file():
+            (library / file.name).write_bytes(file.read_bytes())
+    versioned(library / "libcxi.so.1", defines=("LIBCXI_1.5",))
+    fabric = library / "libfabric.so.1"
+    subprocess.run(["patchelf", "--add-needed", "libcxi.so.1", fabric], check=True)
+    environment = {"LD_LIBRARY_PATH": str(library)}
+    scanned = lumiimg("host", "scan", "-o", folder / "host.json", "--include", fabric, env=environment)
+    assert scanned.code == 0, scanned.out
+    return folder
+
+
+def versions(file: Path, section: str) -> set[str]:
+    """Return the versions of libfabric that a library defines, or needs, by readelf."""
+    printed = subprocess.run(["readelf", "-WV", file], capture_output=True, text=True, check=True).stdout
+    return set(
+        re.findall(r"Name: (FABRIC_[\d.]+)", printed.partition(f"Version {section} section")[2].split("\n\n")[0])
+    )
+
+
+def test_the_plugin_asks_for_what_the_host_has_and_nothing_of_it_stays(
+    engine: Engine, node: Path, tmp_path: Path
+) -> None:
+    plain = tmp_path / "layers/plain"
+    plain.mkdir(parents=True)
+    (plain / "layer.toml").write_text(PLAIN)
+    (plain / "post.sh").write_text("apt-get clean\n")
+    (tmp_path / "somewhere.toml").write_text(SITE)
+    source = standin_archive(tmp_path / "standin.tar")
+    image = tmp_path / "image.sif"
+    words: list[str | Path] = ["--layers", plain.parent, "--base", "plain", "--source", f"aws-ofi-nccl={source}"]
+    words += ["--site", tmp_path / "somewhere.toml", "--host", node / "host.json"]
+    built = lumiimg("build", *words, "-o", image)
+    assert built.code == 0, built.err
+    assert "compiled against the distribution" not in built.err
+
+    plugin = tmp_path / "plugin.so"
+    with open_image(image) as opened:
+        plugin.write_bytes(opened.root.read_bytes(PLUGIN, 64 << 20))
+    assert versions(plugin, "needs")
+    assert versions(plugin, "needs") <= versions(node / "libfabric/lib64/libfabric.so.1", "definition")
+
+    # no library, no header, no archive: one note that the image needs them bound
+    left = inside(engine, image, "sh", "-c", "find /etc /opt /usr /var -name '*fabric*' 2>/dev/null; true")
+    assert left.split() == ["/opt/aws-ofi-nccl/share/lumiimg/host-libfabric"]
+    assert "libfabric.so.1 => not found" in inside(engine, image, "ldd", PLUGIN)
+
+    exports = tmp_path / "exports.sh"
+    exports.write_text(lumiimg("bind", image, "--host", node / "host.json").out)
+    script = f'. "$1"; exec "$2" exec "$3" ldd {PLUGIN}'
+    shown = subprocess.run(
+        ["sh", "-euc", script, "sh", exports, engine.path, image], capture_output=True, text=True, check=True
+    )
+    assert f"libfabric.so.1 => {PRIVATE}/libfabric.so.1" in shown.stdout
+    assert "not found" not in shown.stdout
