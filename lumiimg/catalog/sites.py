@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_VERSION = re.compile(r"\d{1,4}(\.\d{1,5}){1,3}")
 _SHIPPED = Path(__file__).with_name("sites")
 
 
@@ -77,6 +80,64 @@ class SiteFabric:
 
 
 @dataclass(frozen=True, slots=True)
+class SitePartition:
+    """A queue of the site's scheduler for nodes with GPUs."""
+
+    name: str
+    nodes: int
+    """That a job can have at most."""
+    hours: float
+    """That a job can take at most."""
+    whole_nodes: bool
+    """Whether a job has its nodes for itself: only then is it known which cores and GPUs it gets."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiteBinding:
+    """Which cores are near which GPU, on a node that a job has for itself."""
+
+    cores: int
+    """Of a node, without SMT."""
+    group: int
+    """Cores of one group, which share a cache and lie together: a CCD of AMD's processors."""
+    reserved: tuple[int, ...]
+    """Cores that the system keeps for itself."""
+    near: tuple[int, ...]
+    """The group that is nearest to each GPU, by its number."""
+    source: str
+
+    def cores_near(self, gpu: int) -> tuple[int, ...]:
+        """Return the cores of the group of a GPU that jobs can use."""
+        first = self.near[gpu] * self.group
+        return tuple(core for core in range(first, first + self.group) if core not in self.reserved)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteVariable:
+    """A variable of the environment for jobs there, and why."""
+
+    name: str
+    value: str
+    """As a shell reads it: it may name variables of the job."""
+    given: tuple[Need, ...]
+    """What the image must have for it."""
+    unless: tuple[Need, ...]
+    nodes: str
+    """`one`, `several`, or `any`: of the jobs that it is for."""
+    because: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiteAdvice:
+    """What somebody who builds images there should know."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """One machine."""
 
@@ -89,8 +150,15 @@ class Site:
     driver: SiteDriver | None
     """None where the project does not know it."""
     fabric: SiteFabric | None
+    scheduler: str | None
+    engine: str | None
+    """The container engine of the nodes."""
     binds: tuple[SiteBind, ...]
     bandwidths: tuple[SiteBandwidth, ...]
+    partitions: tuple[SitePartition, ...]
+    binding: SiteBinding | None
+    variables: tuple[SiteVariable, ...]
+    advice: tuple[SiteAdvice, ...]
     source: str
     date: dt.date
 
@@ -107,6 +175,12 @@ def read_site(path: Path) -> Site:
         fabric=_fabric(table.table("fabric")) if "fabric" in table.keys() else None,  # noqa: SIM118
         binds=tuple(_bind(entry) for entry in table.tables("bind")),
         bandwidths=tuple(_bandwidth(entry) for entry in table.tables("bandwidth")),
+        scheduler=table.optional_string("scheduler"),
+        engine=table.optional_string("engine"),
+        partitions=tuple(_partition(entry) for entry in table.tables("partition")),
+        binding=_binding(table.table("binding")) if "binding" in table.keys() else None,  # noqa: SIM118
+        variables=tuple(_variable(entry) for entry in table.tables("environment")),
+        advice=tuple(SiteAdvice(entry.string("text"), entry.string("source")) for entry in table.tables("advice")),
         source=table.string("source"),
         date=table.date("date"),
     )
@@ -116,6 +190,9 @@ def read_site(path: Path) -> Site:
 
 def _driver(entry: Table) -> SiteDriver:
     (rocm, *_), doubtful = read_needs(entry, "rocm") or (Need("rocm", SpecifierSet()),), read_needs(entry, "doubtful")
+    for key, needs in (("rocm", (rocm,)), ("doubtful", doubtful)):
+        if any(need.component != "rocm" or not need.versions for need in needs):
+            entry.fault(key, "should be releases of ROCm: ['rocm>=6.1,<7.1']")
     return SiteDriver(
         name=entry.string("name"),
         rocm=rocm,
@@ -127,13 +204,18 @@ def _driver(entry: Table) -> SiteDriver:
 
 
 def _fabric(entry: Table) -> SiteFabric:
-    return SiteFabric(
+    fabric = SiteFabric(
         slingshot=entry.string("slingshot"),
         libfabric=entry.string("libfabric"),
         glibc=entry.string("glibc"),
         source=entry.string("source"),
         date=entry.date("date"),
     )
+    for key in ("slingshot", "libfabric", "glibc"):
+        value = getattr(fabric, key)
+        if value and not _VERSION.fullmatch(value):
+            entry.fault(key, f"is {value!r}, no version like 1.22.0")
+    return fabric
 
 
 def _bind(entry: Table) -> SiteBind:
@@ -141,6 +223,48 @@ def _bind(entry: Table) -> SiteBind:
     if bind.path and not bind.path.startswith("/"):
         entry.fault("path", f"is {bind.path!r}, no absolute path")
     return bind
+
+
+def _partition(entry: Table) -> SitePartition:
+    return SitePartition(
+        name=entry.string("name"),
+        nodes=int(entry.number("nodes")),
+        hours=entry.number("hours"),
+        whole_nodes=entry.flag("whole_nodes"),
+        source=entry.string("source"),
+    )
+
+
+def _binding(entry: Table) -> SiteBinding:
+    binding = SiteBinding(
+        cores=int(entry.number("cores")),
+        group=int(entry.number("group")),
+        reserved=entry.integers("reserved"),
+        near=entry.integers("near"),
+        source=entry.string("source"),
+    )
+    if any(core >= binding.cores for core in binding.reserved):
+        entry.fault("reserved", f"names a core that a node with {binding.cores} does not have")
+    if any((group + 1) * binding.group > binding.cores for group in binding.near):
+        entry.fault("near", f"names a group that {binding.cores} cores in groups of {binding.group} do not have")
+    if len(set(binding.near)) != len(binding.near):
+        entry.fault("near", "names a group twice: each GPU has one of its own")
+    return binding
+
+
+def _variable(entry: Table) -> SiteVariable:
+    variable = SiteVariable(
+        name=entry.string("name"),
+        value=entry.string("value"),
+        given=read_needs(entry, "given"),
+        unless=read_needs(entry, "unless"),
+        nodes=entry.choice("nodes", ("any", "one", "several")),
+        because=entry.string("because"),
+        source=entry.string("source"),
+    )
+    if variable.name and not _VARIABLE.fullmatch(variable.name):
+        entry.fault("name", f"is {variable.name!r}, no name of a variable")
+    return variable
 
 
 def _bandwidth(entry: Table) -> SiteBandwidth:
@@ -156,6 +280,15 @@ def _bandwidth(entry: Table) -> SiteBandwidth:
     )
 
 
+def site_names(environment: Mapping[str, str]) -> list[str]:
+    """Return the names of all sites, sorted; a user's own replace those of the same name."""
+    return sorted({file.stem for folder in _folders(environment) for file in folder.glob("*.toml")})
+
+
+def _folders(environment: Mapping[str, str]) -> tuple[Path, Path]:
+    return user_folder(environment) / "sites", _SHIPPED
+
+
 def find_site(name: str, environment: Mapping[str, str]) -> Site:
     """Return a site by its name, or by the path of its file.
 
@@ -163,8 +296,7 @@ def find_site(name: str, environment: Mapping[str, str]) -> Site:
     """
     if name.endswith(".toml"):
         return read_site(Path(name))
-    folders = (user_folder(environment) / "sites", _SHIPPED)
-    for folder in folders:
+    for folder in _folders(environment):
         if NAME.fullmatch(name) and (folder / f"{name}.toml").is_file():
             return read_site(folder / f"{name}.toml")
-    raise UnknownNameError("site", name, sorted({file.stem for folder in folders for file in folder.glob("*.toml")}))
+    raise UnknownNameError("site", name, site_names(environment))

@@ -114,6 +114,14 @@ class Table:
         """Return true or false; an absent one is false."""
         return bool(self._take(key, bool, "true or false", required=False))
 
+    def integers(self, key: str) -> tuple[int, ...]:
+        """Return an array of whole numbers from 0 on; an absent one is empty."""
+        value = self._take(key, list, "an array of whole numbers", required=False) or []
+        if not all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 1_000_000 for item in value):
+            self.fault(key, "should be an array of whole numbers")
+            return ()
+        return tuple(value)
+
     def choice(self, key: str, allowed: Collection[str]) -> str:
         """Return one of the allowed words."""
         value = self.string(key)

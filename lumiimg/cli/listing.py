@@ -16,8 +16,8 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     """Add the command."""
     parser = commands.add_parser(
         "list",
-        help="list bases, layers and recipes",
-        description="List bases, layers and recipes: yours first, then those that come with lumiimg.",
+        help="list bases, layers, recipes and sites",
+        description="List bases, layers, recipes and sites: yours first, then those that come with lumiimg.",
         allow_abbrev=False,
     )
     add_layers(parser)
@@ -30,5 +30,5 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
     from lumiimg.report.catalogue import print_list  # noqa: PLC0415
 
-    print_list(open_catalogue(os.environ, arguments.layers), as_json=arguments.json)
+    print_list(open_catalogue(os.environ, arguments.layers), os.environ, as_json=arguments.json)
     return ExitCode.GOOD

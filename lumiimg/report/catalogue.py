@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.catalog.table import CatalogError
 from lumiimg.errors import one_line
 from lumiimg.report.console import console, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
 
 SCHEMA = 1
 
 
-def print_list(catalogue: Catalogue, *, as_json: bool) -> None:
-    """Print every base, layer and recipe; what cannot be read is listed with its fault."""
+def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json: bool) -> None:
+    """Print every base, layer, recipe and site; what cannot be read is listed with its fault."""
     entries: list[tuple[str, str, str, str]] = []
     for name in catalogue.layer_names():
         try:
@@ -30,13 +33,24 @@ def print_list(catalogue: Catalogue, *, as_json: bool) -> None:
             entries.append(("recipe", name, "", f"{recipe.summary} ({' + '.join((recipe.base, *recipe.add))})"))
         except CatalogError as error:
             entries.append(("broken", name, "broken", str(error)))
+    for name in site_names(environment):
+        try:
+            entries.append(("site", name, "", find_site(name, environment).title))
+        except CatalogError as error:
+            entries.append(("broken", name, "broken", str(error)))
     if as_json:
         keys = ("kind", "name", "status", "summary")
         print_json({"schema": SCHEMA, "entries": [dict(zip(keys, entry, strict=True)) for entry in entries]})
         return
     from rich.table import Table  # noqa: PLC0415
 
-    for kind, title in (("base", "bases"), ("layer", "layers"), ("recipe", "recipes"), ("broken", "broken")):
+    for kind, title in (
+        ("base", "bases"),
+        ("layer", "layers"),
+        ("recipe", "recipes"),
+        ("site", "sites"),
+        ("broken", "broken"),
+    ):
         rows = [entry for entry in entries if entry[0] == kind]
         if not rows:
             continue
@@ -65,10 +79,17 @@ def print_entry(layer: Layer, *, as_json: bool) -> None:
     ):
         if values:
             print(f"  {title:<9} {one_line(', '.join(values))}")
+    for release in layer.releases:
+        needs = f": {', '.join(map(str, release.requires))}" if release.requires else ""
+        print(f"  release   {one_line(release.version)} ({release.status}){one_line(needs)}")
+    for trouble in layer.troubles:
+        given = ", ".join([*map(str, trouble.given), *(f"not {need}" for need in trouble.unless)])
+        print(f"  trouble   {one_line(given)}: {one_line(trouble.because)}")
     for argument in layer.arguments.values():
         print(f"  argument  {argument.name} = {argument.default!r}: {one_line(argument.help)}")
     for source in layer.sources:
-        print(f"  archive   {source.name}: {one_line(source.url)}")
+        where = f"only where it is given: --source {source.name}=FILE" if source.optional else one_line(source.url)
+        print(f"  archive   {source.name}: {where}")
         for key, digest in source.sha256.items():
             print(f"            {one_line(key)}  sha256 {digest}")
     for name, value in layer.set_environment.items():
@@ -89,6 +110,10 @@ def _entry_data(layer: Layer) -> dict[str, Any]:
         "requires": list(map(str, layer.requires)),
         "has": dict(layer.has),
         "provides": list(layer.provides),
+        "releases": [
+            {"version": r.version, "status": r.status, "requires": list(map(str, r.requires)), "source": r.source}
+            for r in layer.releases
+        ],
         "conflicts": list(layer.conflicts),
         "arguments": {a.name: {"default": a.default, "help": a.help} for a in layer.arguments.values()},
         "sources": {s.name: {"url": s.url, "sha256": dict(s.sha256)} for s in layer.sources},

@@ -10,7 +10,7 @@ from lumiimg.resolve.plan import command_of
 from lumiimg.resolve.rules import Outcome
 
 if TYPE_CHECKING:
-    from lumiimg.catalog.sites import Site
+    from lumiimg.catalog.sites import Site, SiteVariable
     from lumiimg.resolve.plan import Asked, Plan
 
 SCHEMA = 1
@@ -45,6 +45,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             {"name": c.layer.name, "version": c.version, "status": c.status} for c in (stack.layers if stack else ())
         ],
         "changes": dict(plan.changes),
+        "environment": [] if plan.refused else [variable_data(variable) for variable in plan.environment],
     }
 
 
@@ -83,10 +84,33 @@ def print_plan(plan: Plan, site: Site | None, *, verbose: bool, stderr: bool = F
         note = f"documented, never built end to end by the project: {names}"
         out.print()
         out.print(wrapped(out, one_line(note)), style="yellow")
+    if plan.environment and site is not None and not plan.refused:
+        out.print(f"\nfor jobs on {site.name}:", style="dim")
+        for variable in plan.environment:
+            out.print(one_line(f"{_INDENT}export {variable.name}={variable.value}{when_of(variable)}"), soft_wrap=True)
+            if verbose:
+                reason = f"{variable.because} ({variable.source})"
+                out.print(wrapped(out, one_line(reason), first=_INDENT * 2, rest=_INDENT * 2), style="dim")
     if plan.changes:
         out.print("\nwith:", style="dim")
         for name, answer in plan.changes:
             out.print(wrapped(out, one_line(f"{name}: {answer}"), first=_INDENT, rest=_INDENT + "  "), style="dim")
+
+
+def when_of(variable: SiteVariable) -> str:
+    """Return for which jobs a variable is, as a comment of a shell; nothing where it is for all."""
+    return {"one": "  # on one node", "several": "  # on several nodes"}.get(variable.nodes, "")
+
+
+def variable_data(variable: SiteVariable) -> dict[str, str]:
+    """Return a variable of a site as JSON data."""
+    return {
+        "name": variable.name,
+        "value": variable.value,
+        "nodes": variable.nodes,
+        "because": variable.because,
+        "source": variable.source,
+    }
 
 
 def _chosen(plan: Plan) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
-    from lumiimg.catalog.sites import Site
+    from lumiimg.catalog.sites import Site, SiteVariable
 
 PLUGIN = "aws-ofi-nccl"
 """Put in where a site's fabric is used and nobody asked for another: RCCL of every release takes it."""
@@ -61,6 +61,8 @@ class Plan:
     nearest: Asked | None = None
     changes: tuple[tuple[str, str], ...] = field(default=())
     """What would come out if something were otherwise: what, and the answer in short."""
+    environment: tuple[SiteVariable, ...] = ()
+    """Variables of the site that jobs with such an image want."""
 
     @property
     def refused(self) -> bool:
@@ -138,7 +140,8 @@ class Planner:
         results += [abi] if abi else []
         if self._site is not None and (versions := rules.fabric_versions(stack, self._site, fabric)) is not None:
             results.append(versions)
-        return Plan(asked, base, stack, fabric, (*results, *rules.layers_told(stack)))
+        variables = tuple(rules.environment(stack, self._site)) if self._site is not None else ()
+        return Plan(asked, base, stack, fabric, (*results, *rules.layers_told(stack)), environment=variables)
 
     def _offers(self, base: Layer) -> dict[str, Offer]:
         offers = {name: Offer(None, base.name) for name in base.provides}

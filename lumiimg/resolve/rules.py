@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from lumiimg.resolve.rccl import generation_of, remedy_for_old_api
-from lumiimg.resolve.stack import UNLISTED, given_in, troubles_of
+from lumiimg.resolve.stack import UNLISTED, given_in, is_met, troubles_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from lumiimg.catalog.layers import Layer
-    from lumiimg.catalog.sites import Site
+    from lumiimg.catalog.sites import Site, SiteVariable
     from lumiimg.resolve.stack import Chosen, Stack, Unmet
 
 FIRST_WITH_CXI = "1.21"
@@ -223,6 +223,13 @@ def layers_told(stack: Stack) -> Iterator[RuleResult]:
             chosen.release.source if chosen.release else chosen.layer.source,
         )
     yield from _troubles((chosen.layer for chosen in stack.layers), stack, refused=False)
+
+
+def environment(stack: Stack, site: Site) -> Iterator[SiteVariable]:
+    """Yield the variables of the site that are for jobs of this stack."""
+    for variable in site.variables:
+        if all(is_met(need, stack) for need in variable.given) and not any(is_met(n, stack) for n in variable.unless):
+            yield variable
 
 
 def base_troubles(base: Layer, stack: Stack) -> Iterator[RuleResult]:

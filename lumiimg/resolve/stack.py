@@ -289,12 +289,13 @@ def troubles_of(layers: Iterable[Layer], stack: Stack, *, refused: bool) -> Iter
     """Yield the known troubles of layers (or of a base) that hold in the stack."""
     for layer in layers:
         for trouble in layer.troubles:
-            held = all(_is_met(need, stack) for need in trouble.given)
-            if trouble.refused is refused and held and not any(_is_met(need, stack) for need in trouble.unless):
+            held = all(is_met(need, stack) for need in trouble.given)
+            if trouble.refused is refused and held and not any(is_met(need, stack) for need in trouble.unless):
                 yield trouble
 
 
-def _is_met(need: Need, stack: Stack) -> bool:
+def is_met(need: Need, stack: Stack) -> bool:
+    """Return whether the stack has the component, in a version that will do."""
     offer = stack.offers.get(need.component)
     return offer is not None and bool(need.holds_for(offer.version))
 

@@ -1,0 +1,141 @@
+"""What is written down of machines: cores, environment, limits; and what a user's own site file may not say."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.catalog.sites import find_site, site_names
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOME = {"HOME": "/nonexistent"}
+Capture = pytest.CaptureFixture[str]
+
+# LUMI AI workshop 09_Extreme_scale_AI and lumi-containers: the mask of rank i, for GPU i
+LUMI_MASKS = (
+    0x00FE000000000000,
+    0xFE00000000000000,
+    0x0000000000FE0000,
+    0x00000000FE000000,
+    0x00000000000000FE,
+    0x000000000000FE00,
+    0x000000FE00000000,
+    0x0000FE0000000000,
+)
+
+MINE = """\
+title = "mine"
+source = "the tests"
+date = 2026-11-21
+arch = "gfx90a"
+
+[driver]
+name = "amdgpu 6.3"
+rocm = ["rocm>=6.1,<7.1"]
+source = "the tests"
+date = 2026-11-21
+
+[fabric]
+slingshot = "12.0"
+libfabric = "1.22.0"
+glibc = "2.38"
+source = "the tests"
+date = 2026-11-21
+
+[binding]
+cores = 16
+group = 8
+reserved = [0, 8]
+near = [1, 0]
+source = "the tests"
+
+[[partition]]
+name = "gpu"
+nodes = 4
+hours = 1
+source = "the tests"
+
+[[environment]]
+name = "A"
+value = "1"
+nodes = "any"
+because = "it is needed"
+source = "the tests"
+"""
+
+
+def test_the_cores_near_a_gpu_of_lumi_are_those_of_its_published_masks() -> None:
+    binding = find_site("lumi", HOME).binding
+    assert binding is not None
+    masks = [sum(1 << core for core in binding.cores_near(gpu)) for gpu in range(8)]
+    assert masks == list(LUMI_MASKS)
+
+
+@pytest.mark.parametrize(
+    ("base", "has", "lacks"),
+    [
+        ("rocm-6.4.4", {"NCCL_NET_GDR_LEVEL", "NCCL_SOCKET_IFNAME"}, {"NCCL_DMABUF_ENABLE", "SLURM_NETWORK"}),
+        # with its images jobs on several nodes hang with GPUDirect RDMA
+        ("rocm-7.0", {"NCCL_DMABUF_ENABLE", "SLURM_NETWORK"}, {"NCCL_NET_GDR_LEVEL"}),
+    ],
+)
+def test_the_environment_of_jobs_goes_by_what_the_image_has(
+    base: str, has: set[str], lacks: set[str], capsys: Capture
+) -> None:
+    assert main(["explain", "--base", base, "--site", "lumi", "--json"]) == ExitCode.GOOD
+    found = {variable["name"] for variable in json.loads(capsys.readouterr().out)["environment"]}
+    assert has <= found
+    assert not lacks & found
+    # of torch, which is not asked for
+    assert "MIOPEN_USER_DB_PATH" not in found
+
+
+@pytest.mark.parametrize("name", site_names(HOME))
+def test_each_site_is_shown_with_its_sources(name: str, capsys: Capture) -> None:
+    assert main(["show", name]) == ExitCode.GOOD
+    assert find_site(name, HOME).title.split()[0] in capsys.readouterr().out
+    assert main(["show", name, "--json"]) == ExitCode.GOOD
+    data = json.loads(capsys.readouterr().out)
+    assert (data["kind"], data["name"]) == ("site", name)
+    assert main(["list", "--json"]) == ExitCode.GOOD
+    assert name in {e["name"] for e in json.loads(capsys.readouterr().out)["entries"] if e["kind"] == "site"}
+
+
+def test_a_site_file_of_the_users_is_shown(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "mine.toml").write_text(MINE)
+    assert main(["show", str(tmp_path / "mine.toml")]) == ExitCode.GOOD
+    told = capsys.readouterr().out
+    assert "GPU 0: 9-15; GPU 1: 1-7" in told
+    assert "gpu: up to 4 nodes, 1 h" in told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ('glibc = "2.38"', 'glibc = "abc"', "key 'fabric.glibc' is 'abc', no version"),
+        ('rocm = ["rocm>=6.1,<7.1"]', 'rocm = ["python>=3"]', "key 'driver.rocm' should be releases of ROCm"),
+        ('rocm = ["rocm>=6.1,<7.1"]', "rocm = []", "key 'driver.rocm' should be releases of ROCm"),
+        ("near = [1, 0]", "near = [1, 7]", "key 'binding.near' names a group that 16 cores in groups of 8 do not have"),
+        ("near = [1, 0]", "near = [1, 1]", "key 'binding.near' names a group twice"),
+        ("near = [1, 0]", 'near = ["1"]', "key 'binding.near' should be an array of whole numbers"),
+        ("reserved = [0, 8]", "reserved = [16]", "key 'binding.reserved' names a core"),
+        ('name = "A"', 'name = "A B"', "key 'environment[0].name' is 'A B', no name of a variable"),
+        ('nodes = "any"', 'nodes = "two"', "key 'environment[0].nodes' is 'two'; allowed: any, one, several"),
+        ("hours = 1", "hours = 0", "key 'partition[0].hours' is 0; it should be above 0"),
+        ("hours = 1", "hour = 1", "key 'partition[0].hours' is missing"),
+    ],
+)
+def test_a_wrong_site_is_one_line_with_the_key(old: str, new: str, fault: str, tmp_path: Path, capsys: Capture) -> None:
+    assert old in MINE
+    (tmp_path / "mine.toml").write_text(MINE.replace(old, new))
+    words = ["explain", "--base", "rocm-6.4.4", "--site", str(tmp_path / "mine.toml")]
+    assert main(words) == ExitCode.BAD_INPUT
+    told = capsys.readouterr().err
+    assert fault in told
+    assert told.count("\n") == 1
