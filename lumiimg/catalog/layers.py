@@ -25,7 +25,7 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 SCRIPT_LIMIT_BYTES = 256 * 1024
 RULES = ("glibc-gate", "driver-window", "plugin-abi", "fabric", "torch", "layers")
 """Of compatibility, by which a refusal is named (docs/architecture.md)."""
-AGENTS = ("debootstrap", "docker")
+AGENTS = ("debootstrap", "docker", "localimage")
 # What bash, the engine and this writer use themselves.
 RESERVED = frozenset({"PATH", "HOME", "IFS", "MAKEFLAGS", "LAYER_FILES", "LD_LIBRARY_PATH", "LD_PRELOAD", "BASH_ENV"})
 
@@ -64,9 +64,9 @@ class Bootstrap:
     """One way to get a base: the header of its definition file."""
 
     agent: str
-    """`debootstrap` or `docker`."""
+    """`debootstrap`, `docker`, `localimage`; of an image of the user's any that reads it."""
     origin: str
-    """The suite, or the image reference."""
+    """The suite, the image reference, or the path of a file."""
     mirror: str | None = None
     """Name of the mirror that debootstrap needs (`debian`)."""
 

@@ -47,6 +47,13 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         default=[],
         help="of a request: a layer, with a version if need be: vllm==0.10.1 (may be repeated)",
     )
+    parser.add_argument(
+        "--mirror",
+        metavar="FROM=TO",
+        action="append",
+        default=[],
+        help="of a request: read a base out of TO instead: docker.io=HOST (may be repeated)",
+    )
     add_site(parser)
     add_layers(parser)
     parser.add_argument("--verbose", action="store_true", help="every need, source and pair of versions")
@@ -80,7 +87,7 @@ def _request(arguments: argparse.Namespace) -> int:
     from lumiimg.cli.request import puller, read_site  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.plan import print_plan, to_json  # noqa: PLC0415
-    from lumiimg.resolve.foreign import is_foreign, read_foreign  # noqa: PLC0415
+    from lumiimg.resolve.foreign import read_bases  # noqa: PLC0415
     from lumiimg.resolve.plan import Asked, Planner  # noqa: PLC0415
     from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
 
@@ -88,7 +95,7 @@ def _request(arguments: argparse.Namespace) -> int:
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
     asked = Asked(arguments.base, tuple(arguments.add), fabric)
     catalogue = open_catalogue(os.environ, arguments.layers)
-    foreign = {asked.base: read_foreign(asked.base, puller(arguments))} if is_foreign(asked.base, catalogue) else {}
+    foreign = read_bases(asked.base, catalogue, puller(arguments))
     has_headers = node is not None and node.no_headers is None
     planner = Planner(catalogue, site, foreign=foreign, has_headers=has_headers)
     plan = planner.with_changes(planner.plan(asked))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import MissingHereError
@@ -62,6 +63,11 @@ def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedB
                 mirror_url = mirrors.named(bootstrap.mirror) if bootstrap.mirror else None
                 because = "; ".join([*lacking, "so from a registry"]) if lacking else "from a registry"
                 return LockedBootstrap("docker", bootstrap.origin, mirror_url, base.include, because, image)
+            case "oras":
+                image = parse_reference(bootstrap.origin, mirrors)
+                return LockedBootstrap("oras", bootstrap.origin, None, (), "a SIF from a registry", image)
+            case "localimage" if not base.is_foreign and not Path(bootstrap.origin).is_file():
+                lacking.append(f"{bootstrap.origin} is not on this machine")
             case agent:
                 return LockedBootstrap(agent, bootstrap.origin, None, (), "an image of yours")
     raise MissingHereError(f"{base.name} cannot be had here ({'; '.join(lacking)})")

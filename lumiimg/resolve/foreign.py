@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue
 
+LOCAL = "localimage"
 _AGENTS = {
-    "sif": "localimage",
-    "squashfs": "localimage",
-    "folder": "localimage",
+    "sif": LOCAL,
+    "squashfs": LOCAL,
+    "folder": LOCAL,
     "oci-layout": "oci",
     "oci-archive": "oci-archive",
     "docker-archive": "docker-archive",
@@ -42,7 +43,7 @@ def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
     refuse_password(base, "--base")
     if not base.isprintable():
         raise BadInputError("a name that cannot be printed cannot stand in a definition", where="--base")
-    if (scheme := _REMOTE.match(base)) is not None and scheme[0] not in {"docker://", SCHEME}:
+    if (scheme := _REMOTE.match(base)) is not None and scheme[0] not in {"docker://", "oras://", SCHEME}:
         raise BadInputError(
             "cannot be read from here",
             where=base,
@@ -55,12 +56,26 @@ def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
     with open_image(path) as image:
         contents = read_contents(image.root)
         kind = image.kind
-    if scheme is not None and scheme[0] == "docker://":
+    if scheme is not None and scheme[0] != SCHEME:
         # what was read is what is built on, whatever the tag means by then
-        name = base.removeprefix("docker://")
-        origin = name if "@" in name else f"{name}@sha256:{path.name}"
-        return foreign_layer("docker", origin, contents.has, contents.provides)
+        name = base.removeprefix(scheme[0])
+        origin = name if "@" in name else f"{name}@sha256:{path.name.removesuffix('.sif')}"
+        return foreign_layer(scheme[0].removesuffix("://"), origin, contents.has, contents.provides)
     return foreign_layer(_AGENTS[kind.value], str(path.absolute()), contents.has, contents.provides)
+
+
+def read_bases(base: str, catalogue: Catalogue, pull: Callable[[str], Path]) -> dict[str, Layer]:
+    """Return the base by its name where it is an image to be read: somebody's own, or a file that a site has.
+
+    Raises as `read_foreign`.
+    """
+    if is_foreign(base, catalogue):
+        return {base: read_foreign(base, pull)}
+    if base in catalogue.base_names():
+        for bootstrap in catalogue.base(base).bootstraps:
+            if bootstrap.agent == LOCAL and Path(bootstrap.origin).is_file():
+                return {base: read_foreign(bootstrap.origin, pull)}
+    return {}
 
 
 def foreign_layer(agent: str, origin: str, has: Mapping[str, str], provides: Sequence[str]) -> Layer:

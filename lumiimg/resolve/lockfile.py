@@ -229,7 +229,7 @@ def _lock(
     chosen = Fabric(table.choice("fabric", tuple(f.value for f in Fabric)) or "none")
     rules = tuple(_rule(one) for one in table.tables("rule"))
     table.finish()
-    if agent == "docker":
+    if agent in {"docker", "oras"}:
         if digest is None:
             raise CatalogError("key 'base.digest' is missing")
         image = replace(parse_reference(origin, mirrors), digest=digest)

@@ -177,6 +177,16 @@ def resolve_image(reference: ImageReference, web: Web, *, platform: str = "linux
     )
 
 
+def save_sif(found: Manifest, web: Web, target: Path) -> None:
+    """Write the SIF that a registry holds to a file, verified by its digest.
+
+    Raises FailedError if it is none, cannot be had, or is not what the manifest says.
+    """
+    if found.media_type != SIF_LAYER:
+        raise FailedError("is no SIF", where=f"oras://{found.reference}", hint="an image of Docker's is docker://…")
+    _Repository(found.reference, web).save(found.layers[0], target)
+
+
 def save_image(found: Manifest, web: Web, folder: Path, on_line: Callable[[str], None]) -> None:
     """Write an image into a folder as an OCI layout: its manifest, config and layers, each verified by its digest.
 

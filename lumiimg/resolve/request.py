@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from lumiimg.catalog.layers import expand
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.resolve.bootstrap import choose_bootstrap
-from lumiimg.resolve.foreign import is_foreign, read_foreign
+from lumiimg.resolve.foreign import read_bases
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.mirrors import refuse_password
 from lumiimg.resolve.plan import HEADERS, Asked, Planner, command_of, name_of
@@ -73,9 +73,7 @@ def resolve(
     Raises BadInputError for a wrong name, argument or source, RefusedError for what the rules refuse, MissingHereError
     if the base cannot be had on this machine.
     """
-    foreign = (
-        {request.base: read_foreign(request.base, pull or _not_pulled)} if is_foreign(request.base, catalogue) else {}
-    )
+    foreign = read_bases(request.base, catalogue, pull or _not_pulled)
     has_headers = headers is not None or HEADERS in request.sources
     planner = Planner(catalogue, site, held or {}, foreign, has_headers=has_headers)
     plan = planner.plan(_asked(request, catalogue))

@@ -13,12 +13,12 @@ from packaging.metadata import Metadata
 from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.layers import expand
-from lumiimg.engine.workspace import scratch_folder
+from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import FailedError, one_line
 from lumiimg.resolve.daemon import SCHEME, saved
 from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.python import complete
-from lumiimg.resolve.registry import parse_reference, resolve_image, save_image
+from lumiimg.resolve.registry import parse_reference, resolve_image, save_image, save_sif
 from lumiimg.resolve.web import place
 from lumiimg.resolve.wheels import WheelMetadata
 from lumiimg.wording import size
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.registry import Manifest
     from lumiimg.resolve.store import Store
     from lumiimg.resolve.web import Web
     from lumiimg.resolve.wheels import Wheel
@@ -56,6 +57,8 @@ def pulled(base: str, sources: Sources, cache: Path) -> Path:
     if base.startswith(SCHEME):
         return saved(base, cache / "daemon", sources.on_line)
     found = resolve_image(parse_reference(base, sources.mirrors), sources.web)
+    if base.startswith("oras://"):
+        return _sif(base, found, sources, cache / "oras")
     folder = cache / "oci" / found.digest.removeprefix("sha256:")
     if not (folder / "oci-layout").is_file():
         sources.on_line(f"fetching {base} to read it, {size(found.size_bytes)}")
@@ -64,6 +67,17 @@ def pulled(base: str, sources: Sources, cache: Path) -> Path:
             with contextlib.suppress(OSError):  # another process was as quick
                 (scratch / "image").rename(folder)
     return folder
+
+
+def _sif(base: str, found: Manifest, sources: Sources, cache: Path) -> Path:
+    """Return a SIF in the cache, by the digest of its manifest, which is what an engine takes it by."""
+    target = cache / f"{found.digest.removeprefix('sha256:')}.sif"
+    if not target.is_file():
+        sources.on_line(f"fetching {base} to read it, {size(found.size_bytes)}")
+        cache.mkdir(parents=True, exist_ok=True)
+        with written_by_rename(target) as partial:
+            save_sif(found, sources.web, partial)
+    return target
 
 
 def settle(

@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.errors import ExitCode
+from lumiimg.image import open_image
 from tests.engine.conftest import lumiimg, standin_archive
-from tests.engine.test_registry import layer_of
+from tests.engine.test_registry import layer_of, registry
 from tests.unit import oci_builder
 from tests.unit.test_foreign import SITE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lumiimg.engine.engine import Engine
+
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+__all__ = ["registry"]
+
+LAYER = """\
+kind = "layer"
+summary = "A file of the tests"
+status = "proved"
+source = "the tests"
+date = 2026-11-21
+requires = ["rccl"]
+"""
+ON_DISK = """\
+kind = "base"
+summary = "An image that lies on the machine"
+status = "unproved"
+source = "the tests"
+date = 2026-11-21
+
+[[variant]]
+name = "on-disk"
+summary = "said to have a newer C library than it has"
+status = "unproved"
+agent = "localimage"
+from = "{path}"
+has = {{ glibc = "2.99", rccl = "2.99" }}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +79,49 @@ def test_an_image_of_others_gets_the_plugin_that_the_handshake_finds(theirs: Pat
     assert result.data["level"] == "probe"
     assert severities["rccl.opens-plugin"] == "ok"
     assert severities["plugin.loads"] == "ok"
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> Path:
+    """A folder of layers with one that costs nothing."""
+    note = tmp_path / "layers/note"
+    note.mkdir(parents=True)
+    (note / "layer.toml").write_text(LAYER)
+    (note / "post.sh").write_text("echo here > /opt/note\n")
+    return note.parent
+
+
+def test_a_sif_in_a_registry_is_read_and_built_on_by_its_digest(
+    engine: Engine, bare: Path, registry: str, layers: Path, tmp_path: Path
+) -> None:
+    push: list[str | Path] = ["push", "--allow-unsigned", "--no-https", bare, f"oras://{registry}/library/theirs:1"]
+    done = subprocess.run([engine.path, *push], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    words: list[str | Path] = ["--base", "oras://theirs:1", "--add", "note", "--layers", layers]
+    words += ["--mirror", f"docker.io=http://{registry}"]
+    locked = lumiimg("lock", *words, cwd=tmp_path)
+    assert locked.code == ExitCode.GOOD, locked.err
+    base = tomllib.loads((tmp_path / "lumiimg.lock").read_text())["base"]
+    assert (base["agent"], base["has"]["rccl"]) == ("oras", "2.13.4")
+    assert base["digest"].startswith("sha256:")
+    assert base["from"].endswith(base["digest"])
+    built = lumiimg("build", "--locked", *words[4:], "-o", "image.sif", cwd=tmp_path)
+    assert built.code == ExitCode.GOOD, built.err
+    with open_image(tmp_path / "image.sif") as image:
+        assert image.root.read_bytes("/opt/note", 10) == b"here\n"
+
+
+def test_a_base_that_is_a_file_of_the_machine_has_what_is_read_in_it(bare: Path, layers: Path, tmp_path: Path) -> None:
+    family = layers / "family"
+    family.mkdir()
+    (family / "layer.toml").write_text(ON_DISK.format(path=bare))
+    (family / "post.sh").write_text("true\n")
+    words: list[str | Path] = ["--base", "on-disk", "--add", "note", "--layers", layers]
+    locked = lumiimg("lock", *words, cwd=tmp_path)
+    assert locked.code == ExitCode.GOOD, locked.err
+    base = tomllib.loads((tmp_path / "lumiimg.lock").read_text())["base"]
+    assert (base["has"]["glibc"], len(base["sha256"])) == ("2.41", 64)
+    (family / "layer.toml").write_text(ON_DISK.format(path=tmp_path / "deleted.sif"))
+    gone = lumiimg("lock", *words, cwd=tmp_path)
+    assert gone.code == ExitCode.MISSING_HERE
+    assert "deleted.sif is not on this machine" in gone.err
