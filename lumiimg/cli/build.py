@@ -78,8 +78,14 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report import build as report  # noqa: PLC0415
     from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
 
+    if arguments.lock and arguments.dry_run and not arguments.locked:
+        raise BadInputError("--dry-run and --lock", hint="lumiimg lock settles and writes, and builds nothing")
     settings = read_settings(os.environ)
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
+    if arguments.lock and not arguments.locked:
+        from lumiimg.resolve.lockfile import refuse_other_file  # noqa: PLC0415
+
+        refuse_other_file(arguments.lock)
     lock, request = _locked(arguments, mirrors) if arguments.locked else resolved(arguments)
     if arguments.dry_run:
         report.print_plan(lock, write_chain(lock), as_json=arguments.json)

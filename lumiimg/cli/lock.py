@@ -62,7 +62,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.report.lock import print_lock  # noqa: PLC0415
     from lumiimg.resolve.changes import changes, entries  # noqa: PLC0415
-    from lumiimg.resolve.lockfile import read_document, to_text  # noqa: PLC0415
+    from lumiimg.resolve.lockfile import read_document, refuse_other_file, to_text  # noqa: PLC0415
     from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
     from lumiimg.resolve.request import Held, held_by, resolve  # noqa: PLC0415
     from lumiimg.resolve.settle import settle  # noqa: PLC0415
@@ -72,6 +72,8 @@ def execute(arguments: argparse.Namespace) -> int:
     catalogue = open_catalogue(os.environ, arguments.layers)
     path = os.environ.get("PATH")
     wanted = bool(arguments.base or arguments.recipe)
+    if wanted:
+        refuse_other_file(arguments.output)
     before = _before(arguments, catalogue, mirrors, must=not wanted)
     if arguments.upgrade and before is None:
         raise BadInputError(f"nothing to upgrade: there is no {arguments.output} that can be read")

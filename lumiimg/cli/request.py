@@ -66,6 +66,7 @@ def add_layers_and_sources(what: argparse.ArgumentParser | argparse._ArgumentGro
 
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request:
     """Return what is asked for. Raises BadInputError."""
+    from lumiimg.resolve.plan import name_of  # noqa: PLC0415
     from lumiimg.resolve.request import Request  # noqa: PLC0415
     from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
 
@@ -90,7 +91,11 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request
         sources[name] = location
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
     site = arguments.site or (recipe.site if recipe else None)
-    return Request(base, (*(recipe.add if recipe else ()), *arguments.add), values, fabric, sources, site)
+    own = recipe.add if recipe else ()
+    named = {name_of(text): text for text in arguments.add if text not in own}
+    add = [named.get(name_of(text), text) for text in own]
+    add += [text for text in arguments.add if text not in add]
+    return Request(base, tuple(add), values, fabric, sources, site)
 
 
 def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Node | None]:

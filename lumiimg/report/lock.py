@@ -32,6 +32,8 @@ def print_lock(lock: Lock, changes: Sequence[Change] | None, path: Path, *, as_j
     print(one_line(f"{path}: {lock.base.layer.name} with {', '.join(parts)}, fabric {lock.fabric.value}"))
     if changes is not None:
         print_changes(changes, as_json=False)
+    if (lock.bootstrap.image is None or lock.bootstrap.image.digest is None) and not lock.bootstrap.sha256:
+        print(f"  the base has no digest: it is what {lock.bootstrap.agent} finds when it is built")
     print_doubts(lock, sys.stdout)
     named = "" if str(path) == "lumiimg.lock" else f" --lock {shlex.quote(str(path))}"
     print(one_line(f"build it: lumiimg build --locked{named} -o image.sif"))

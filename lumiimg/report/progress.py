@@ -36,9 +36,8 @@ class LineProgress(QuietProgress):
     """One line when a step begins and one when it is done; a sign of life each minute."""
 
     def __init__(self) -> None:
-        self._spoken_at = 0.0
-        self._step_started_at = 0.0
-        self._name = ""
+        self._spoken_at = self._step_started_at = time.monotonic()
+        self._name = "start"
 
     def step_started(self, number: int, total: int, name: str) -> None:
         """Step `number` of `total` begins."""

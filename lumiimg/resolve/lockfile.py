@@ -60,6 +60,15 @@ def read_lock(
         raise BadInputError(str(error), hint="write it anew: lumiimg lock") from error
 
 
+def refuse_other_file(path: Path) -> None:
+    """Raise BadInputError where there is a file that is no lock, neither by its name nor by its first line."""
+    if not path.exists() or path.suffix == ".lock":
+        return
+    head = _HEAD.encode()
+    if path.is_file() and read_limited(path, _SIZE_LIMIT_BYTES)[: len(head)] != head:
+        raise BadInputError("is no lock, and would be lost", where=str(path), hint="name another file, or remove it")
+
+
 def read_document(path: Path) -> dict[str, Any]:
     """Return what stands in a lock behind its head. Raises BadInputError as `read_lock` does."""
     data = read_limited(path, _SIZE_LIMIT_BYTES)

@@ -368,3 +368,60 @@ def test_diff_tells_what_changed_and_nothing_else(
     assert found["layer snake"] == ("2.0", "1.0")
     assert found["layer tool"][0] is None
     assert "python egg of snake" not in found
+
+
+def test_a_lock_takes_no_other_files_place(
+    world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "image.def"
+    mine.write_text("Bootstrap: docker\n")
+    words = ["--layers", str(folder), *world.mirrors, "--base", "box"]
+    assert main(["lock", *words, "-o", str(mine)]) == ExitCode.BAD_INPUT
+    assert main(["build", *words, "--lock", str(mine), "--definitions", str(tmp_path / "d")]) == ExitCode.BAD_INPUT
+    assert capsys.readouterr().err.count("is no lock, and would be lost") == 2
+    assert mine.read_text() == "Bootstrap: docker\n"
+    lock(world, folder, "--base", "box", "-o", "other")
+    lock(world, folder, "--base", "box", "--add", "tool", "-o", "other")
+
+
+def test_a_dry_run_says_that_it_writes_no_lock(
+    world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["build", "--layers", str(folder), *world.mirrors, "--base", "box", "--dry-run", "--lock", "a.lock"]
+    assert main(words) == ExitCode.BAD_INPUT
+    assert "lumiimg lock" in capsys.readouterr().err
+    assert not (tmp_path / "a.lock").exists()
+
+
+def test_what_is_added_to_a_recipe_replaces_its_own(
+    world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('summary = "mine"\nbase = "box"\nadd = ["snake", "tool"]\n')
+    words = ["--layers", str(folder), *world.mirrors, "--recipe", str(recipe), "--add", "snake==1.0", "--json"]
+    assert main(["build", *words, "--dry-run"]) == ExitCode.GOOD
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert [layer["name"] for layer in plan["layers"]] == ["box", "snake", "tool"]
+
+
+def test_a_source_and_a_site_that_were_given_are_kept_when_something_is_upgraded(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "mine.tar.gz"
+    own.write_bytes(b"mine")
+    site = tmp_path / "here.toml"
+    site.write_text('title = "here"\nsource = "the tests"\ndate = 2026-11-21\n')
+    words = ["--base", "box", "--add", "snake", "--add", "tool", "--source", f"tool={own}", "--site", str(site)]
+    lock(world, folder, *words)
+    lock(world, folder, "--upgrade", "egg")
+    document = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
+    assert document["site"] == "here"
+    (tool,) = [layer for layer in document["layer"] if layer["name"] == "tool"]
+    assert tool["source"][0]["sha256"] == digest(b"mine").removeprefix("sha256:")
+
+
+def test_a_base_without_a_digest_is_told(folder: Path, capsys: pytest.CaptureFixture[str], world: World) -> None:
+    (folder / "root/etc").mkdir(parents=True)
+    (folder / "root/etc/os-release").write_text("ID=x\n")
+    lock(world, folder, "--base", str(folder / "root"))
+    assert "the base has no digest" in capsys.readouterr().out
