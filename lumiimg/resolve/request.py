@@ -256,7 +256,8 @@ def _lock_source(source: Source, arguments: Mapping[str, str], request: Request)
         )
     is_known = actual == pinned or source.optional
     note = "" if is_known else "your own archive, none of the releases that lumiimg has a digest of"
-    return LockedSource(source.name, source.variable, _safe(path.name), actual, str(path.absolute()), note)
+    staged = _safe(file if source.optional else path.name)
+    return LockedSource(source.name, source.variable, staged, actual, str(path.absolute()), note)
 
 
 def _split_digest(name: str, given: str) -> tuple[str, str | None]:

@@ -76,7 +76,8 @@ def node(images: Path) -> Path:
     fabric = library / "libfabric.so.1"
     subprocess.run(["patchelf", "--add-needed", "libcxi.so.1", fabric], check=True)
     environment = {"LD_LIBRARY_PATH": str(library)}
-    scanned = lumiimg("host", "scan", "-o", folder / "host.json", "--include", fabric, env=environment)
+    packed = ("--libfabric", folder / "host-libfabric.tar")
+    scanned = lumiimg("host", "scan", "-o", folder / "host.json", "--include", fabric, *packed, env=environment)
     assert scanned.code == 0, scanned.out
     return folder
 
@@ -124,3 +125,9 @@ def test_the_plugin_asks_for_what_the_host_has_and_nothing_of_it_stays(
     )
     assert f"libfabric.so.1 => {PRIVATE}/libfabric.so.1" in shown.stdout
     assert "not found" not in shown.stdout
+
+    # an archive that was packed on the node is the same: nothing is built again
+    words += ["--source", f"host-libfabric={node / 'host-libfabric.tar'}", "--json"]
+    again = lumiimg("build", *words, "-o", tmp_path / "again.sif")
+    assert again.code == 0, again.err
+    assert again.data["reused_steps"] == again.data["steps"]

@@ -150,7 +150,7 @@ def test_the_plugin_is_given_the_archive_and_the_warning_goes(
     assert main([*words, "--dry-run"]) == ExitCode.GOOD
     plan = json.loads(capsys.readouterr().out)
     definition = next(d for d in plan["definitions"] if d["name"].endswith("aws-ofi-nccl"))
-    staged = "/opt/lumiimg/build/aws-ofi-nccl/source/host-libfabric/libfabric.tar"
+    staged = "/opt/lumiimg/build/aws-ofi-nccl/source/host-libfabric/host-libfabric.tar"
     assert f"export SOURCE_HOST_LIBFABRIC={staged}\n" in definition["text"].replace("'", "")
     told = {words: warned_of_headers([*words], capsys) for words in (("--source", "host-libfabric=libfabric.tar"), ())}
     assert list(told.values()) == [False, True]
