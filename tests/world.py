@@ -14,10 +14,15 @@ import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
+
+from packaging.requirements import Requirement
+
+from lumiimg.catalog.catalogue import open_catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -33,6 +38,8 @@ class World:
     """Requirements by version, by project, in the index of everybody (`/pypi/simple`)."""
     of_layers: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     """The same in the index that layers name (`/whl`)."""
+    files: tuple[Path, ...] = ()
+    """Wheels on disk, in the index that layers name; their metadata is not offered beside them."""
     hashes: bool = True
     """Whether the indexes give digests."""
     metadata: bool = True
@@ -79,6 +86,18 @@ def metadata_of(name: str, version: str, requires: tuple[str, ...]) -> str:
     return "\n".join([*lines, *(f"Requires-Dist: {one}" for one in requires), ""])
 
 
+def wheels_of_layers() -> dict[str, dict[str, tuple[str, ...]]]:
+    """Return every distribution that a shipped layer pins, without requirements."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    catalogue = open_catalogue({"HOME": "/nonexistent"})
+    for name in catalogue.layer_names():
+        for release in catalogue.entry(name).releases:
+            for pin in map(Requirement, release.wheels):
+                (version,) = (spec.version for spec in pin.specifier)
+                found.setdefault(re.sub(r"[-_.]+", "-", pin.name).lower(), {})[version] = ()
+    return found
+
+
 @contextmanager
 def serve(world: World) -> Iterator[World]:
     """Serve a world until the block ends."""
@@ -119,6 +138,8 @@ def answer(world: World, path: str) -> tuple[int, str, bytes]:
         return _registry(world, path)
     if path.startswith("/archives/"):
         return 200, "application/gzip", world.archives + path.encode()
+    if path.startswith("/whl") and (found := _on_disk(world, path)):
+        return found
     for prefix, projects in (("/pypi/simple", world.wheels), ("/whl", world.of_layers)):
         if path.startswith(prefix):
             return _index(world, path, projects)
@@ -160,6 +181,23 @@ def _registry(world: World, path: str) -> tuple[int, str, bytes]:
     return (404, "application/json", b"{}") if found is None else (200, "application/octet-stream", found)
 
 
+def _on_disk(world: World, path: str) -> tuple[int, str, bytes] | None:
+    """Return a wheel that is a file, or the page of its project."""
+    for file in world.files:
+        url = f"/whl/files/{file.name}"
+        if path == url:
+            return 200, "application/octet-stream", file.read_bytes()
+        name = file.name.partition("-")[0].lower()
+        if path.rstrip("/").endswith(f"/{name}"):
+            hashes = {"sha256": digest(file.read_bytes()).removeprefix("sha256:")}
+            return _page(name, [{"filename": file.name, "url": quote(url), "hashes": hashes}])
+    return None
+
+
+def _page(name: str, files: list[dict[str, object]]) -> tuple[int, str, bytes]:
+    return 200, JSON, json.dumps({"meta": {"api-version": "1.0"}, "name": name, "files": files}).encode()
+
+
 def _index(world: World, path: str, projects: dict[str, dict[str, tuple[str, ...]]]) -> tuple[int, str, bytes]:
     if file := re.search(r"/files/([^/]+?)/([^/]+?)/[^/]+\.whl(\.metadata)?$", path):
         about = (file[1], file[2], projects[file[1]][file[2]])
@@ -169,12 +207,11 @@ def _index(world: World, path: str, projects: dict[str, dict[str, tuple[str, ...
     if name not in projects:
         return 404, "text/plain", b"no such project"
     root = path[: path.rindex(f"/{name}")]
-    files = []
+    files: list[dict[str, object]] = []
     for version, requires in projects[name].items():
         filename = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
         data = wheel(name, version, requires)
         hashes = {"sha256": digest(data).removeprefix("sha256:")} if world.hashes else {}
         url = f"{root}/files/{name}/{version}/{filename}"
         files.append({"filename": filename, "url": url, "hashes": hashes, "core-metadata": world.metadata})
-    page = {"meta": {"api-version": "1.0"}, "name": name, "files": files}
-    return 200, JSON, json.dumps(page).encode()
+    return _page(name, files)

@@ -8,6 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lumiimg import __version__
+from lumiimg.definition.writer import FLAT
 from lumiimg.errors import one_line
 from lumiimg.report.console import print_json
 from lumiimg.resolve.rules import Outcome
@@ -68,11 +69,13 @@ def print_definitions(definitions: Sequence[Definition], folder: Path, *, as_jso
         return
     for definition in definitions:
         print(folder / f"{definition.name}.def")
-    chain = [definition.name for definition in definitions if definition.name != "flat"]
     print(f"\nbuild them in that folder:  cd {one_line(shlex.quote(str(folder)))}")
-    for name in chain:
-        print(f"  apptainer build --fakeroot {name}.sif {name}.def")
-    print("or all at once:\n  apptainer build --fakeroot image.sif flat.def")
+    for definition in definitions:
+        is_flat = definition.name == FLAT
+        if is_flat:
+            print("or all at once:")
+        options = "--fakeroot --no-https" if definition.plain_http else "--fakeroot"
+        print(f"  apptainer build {options} {'image' if is_flat else definition.name}.sif {definition.name}.def")
 
 
 def print_start(lock: Lock, engine: Engine, output: Path) -> None:

@@ -242,7 +242,10 @@ def _lock(
         if digest is None:
             raise CatalogError("key 'base.digest' is missing")
         image = replace(parse_reference(origin, mirrors), digest=digest)
-        bootstrap = LockedBootstrap(agent, origin, None, base.layer.include, "by the lock", image)
+        # The packages that the image lacks come by apt; a mirror, where one is named, is for them.
+        mirror = next((one.mirror for one in base.layer.bootstraps if one.agent == agent), None)
+        mirror_url = mirrors.named(mirror) if mirror else None
+        bootstrap = LockedBootstrap(agent, origin, mirror_url, base.layer.include, "by the lock", image)
     elif foreign:
         _check_file(origin, sha256)
         bootstrap = LockedBootstrap(agent, origin, None, (), "by the lock", None, sha256)

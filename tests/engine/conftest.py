@@ -116,6 +116,13 @@ def standin_archive(path: Path, *, old_abi: bool = False) -> Path:
     return path
 
 
+def only_from_registry(base: Path) -> None:
+    """Leave of a base (a layer's folder) the image of a registry alone, as where there is no debootstrap."""
+    head, *bootstraps = (base / "layer.toml").read_text().split("[[bootstrap]]")
+    docker = next(entry for entry in bootstraps if '"docker"' in entry)
+    (base / "layer.toml").write_text(f"{head}[[bootstrap]]{docker}")
+
+
 def built(path: Path, *argv: str | Path) -> Path:
     result = lumiimg("build", *argv, "-o", path)
     assert result.code == 0, result.err

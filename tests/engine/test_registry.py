@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import socket
 import subprocess
 import tarfile
@@ -22,7 +23,7 @@ from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode
 from lumiimg.image import FileKind, open_image
 from lumiimg.resolve.mirrors import apt_mirror
-from tests.engine.conftest import built, lumiimg
+from tests.engine.conftest import built, lumiimg, only_from_registry
 from tests.tools import needs
 
 if TYPE_CHECKING:
@@ -138,13 +139,8 @@ def test_debian_13_comes_from_a_registry_where_debootstrap_is_not_to_be_had(
     push(registry, "library/debian", "trixie-slim", slim)
     # A base of the user's: the shipped one without its debootstrap, as if this machine had none.
     base = tmp_path / "layers" / "debian-13"
-    base.mkdir(parents=True)
-    shipped = shipped_layers() / "debian-13"
-    for script in ("post.sh", "test.sh"):
-        (base / script).write_bytes((shipped / script).read_bytes())
-    head, *bootstraps = (shipped / "layer.toml").read_text().split("[[bootstrap]]")
-    docker = next(entry for entry in bootstraps if '"docker"' in entry)
-    (base / "layer.toml").write_text(f"{head}[[bootstrap]]{docker}")
+    shutil.copytree(shipped_layers() / "debian-13", base)
+    only_from_registry(base)
     argv: list[str | Path] = ["--layers", tmp_path / "layers", "--base", "debian-13"]
     mirrors = ["--mirror", f"docker.io=http://{registry}", "--mirror", f"debian={mirror}"]
     image = built(images / "from-registry.sif", *argv, *mirrors)

@@ -196,11 +196,22 @@ def test_definitions_are_written_with_all_that_they_need(
     folder = tmp_path / 'it\'s "a" folder'
     argv = ["build", "--layers", str(layers), "--base", "base", "--add", "tool", "--definitions", str(folder)]
     assert main(argv) == ExitCode.GOOD
-    assert "cd " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "cd " in said
+    commands = [line.strip() for line in said.splitlines() if line.startswith("  apptainer")]
+    assert commands == [
+        "apptainer build --fakeroot 01-base.sif 01-base.def",
+        "apptainer build --fakeroot 02-tool.sif 02-tool.def",
+        "apptainer build --fakeroot image.sif flat.def",
+    ]
     written = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     assert written == ["01-base.def", "02-tool.def", "files/tool/files/tool.c", "flat.def"]
     assert main(argv) == ExitCode.BAD_INPUT, "a folder with something in it is not written to by surprise"
-    assert main([*argv, "--force"]) == ExitCode.GOOD
+    capsys.readouterr()
+    assert main([*argv, "--force", "--mirror", "docker.io=http://registry.example"]) == ExitCode.GOOD
+    # Without the option the engine asks a registry without TLS for TLS; only the first of the chain asks one.
+    plain = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if "--fakeroot --no-https" in line]
+    assert plain == ["01-base.def", "flat.def"]
 
 
 @pytest.mark.usefixtures("clean_home")

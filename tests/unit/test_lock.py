@@ -242,6 +242,16 @@ def test_build_writes_the_lock_that_builds_the_same(world: World, folder: Path, 
     assert definitions(folder, world, tmp_path / "two", "--locked", "--lock", "my.lock") == first
 
 
+def test_the_mirror_of_a_bases_packages_is_kept_where_the_lock_is_built(
+    world: World, folder: Path, make_layer: MakeLayer, tmp_path: Path
+) -> None:
+    make_layer("mirrored", f'{BOX}mirror = "debian"\n')
+    words = ("--mirror", "debian=http://archive.example/debian")
+    first = definitions(folder, world, tmp_path / "one", *words, "--base", "mirrored", "--lock", "my.lock")
+    assert b"export MIRROR=http://archive.example/debian\n" in first["flat.def"]
+    assert definitions(folder, world, tmp_path / "two", *words, "--locked", "--lock", "my.lock") == first
+
+
 def test_offline_builds_what_was_fetched_before(
     world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from packaging.requirements import Requirement
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
@@ -16,7 +14,7 @@ from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.mirrors import Mirrors
-from tests.world import World, serve
+from tests.world import World, serve, wheels_of_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,21 +25,9 @@ RECIPES = ("lumi-pytorch", "lumi-vllm", "lumi-deepspeed", "lumi-julia", "rccl-on
 REFUSED = {"lumi-sglang": "lumiimg build --base rocm-6.4.4 --add vllm"}
 
 
-def all_wheels() -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return every distribution that a layer pins, without requirements."""
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
-    catalogue = open_catalogue(HOME)
-    for name in catalogue.layer_names():
-        for release in catalogue.entry(name).releases:
-            for pin in map(Requirement, release.wheels):
-                (version,) = (spec.version for spec in pin.specifier)
-                found.setdefault(re.sub(r"[-_.]+", "-", pin.name).lower(), {})[version] = ()
-    return found
-
-
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    wheels = all_wheels()
+    wheels = wheels_of_layers()
     with serve(World(of_layers=wheels, wheels=wheels)) as world:
         yield world
 

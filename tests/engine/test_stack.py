@@ -1,0 +1,204 @@
+"""A whole stack, locked and built from the lock: a base out of a registry, torch, the net plugin, and what needs torch.
+
+The torch is a stand-in: PyTorch's wheel for CPUs in the place of the one for ROCm, which is several gigabytes and is
+not to be had everywhere. It is real otherwise, so what is proved is everything but the GPU: the wheel and what it
+requires are resolved, locked, fetched, installed and pinned by the scripts that the layers have, and what comes on top
+works.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg.catalog.catalogue import shipped_layers
+from lumiimg.engine.workspace import scratch_folder
+from lumiimg.errors import ExitCode
+from tests.engine.conftest import inside, lumiimg, only_from_registry, standin_archive
+from tests.engine.test_registry import layer_of, mirror, push, registry
+from tests.world import World, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from lumiimg.engine.engine import Engine
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+__all__ = ["mirror", "registry"]
+
+TORCH = "2.13.0+cpu"
+PYTHON = "3.11"  # for which the stand-in is taken: wheels for other Pythons are other files
+CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
+VENV = "/opt/venv/bin/python"
+
+# Debian 13 has Python 3.13 only; that of Debian 12 lives beside it, and comes first on PATH. Its package for `venv`
+# asks for the whole of Debian 12's Python, so it is unpacked instead.
+OTHER_PYTHON = """\
+echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $MIRROR bookworm main" \\
+    >/etc/apt/sources.list.d/bookworm.list
+options=(-qq -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0)
+apt-get "${options[@]}" update
+DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" install -y --no-install-recommends \\
+    python3.11 python3-pip-whl python3-setuptools-whl
+apt-get "${options[@]}" download python3.11-venv
+dpkg -x python3.11-venv_*.deb /
+rm /etc/apt/sources.list.d/bookworm.list
+ln -s /usr/bin/python3.11 /usr/local/bin/python3
+"""
+# The release that stands in for those of ROCm: its wheel is PyTorch's for CPUs, of the same index. `has` claims a torch
+# for ROCm, as the planner refuses one that says `+cpu`; an RCCL of its own, as ROCm's wheels have, it does not bring.
+RELEASE = f"""\
+[[release]]
+version = "2.13.0"
+requires = ["python>=3.10,<3.15", "glibc>=2.28"]
+has = {{ torch = "2.13.0", "torch-rocm" = "5.4" }}
+wheels = ["torch=={TORCH}"]
+indexes = ["{CPU_WHEELS}"]
+status = "unproved"
+source = "the tests: a stand-in for the wheel for ROCm"
+
+"""
+USE = """
+import torch, transformers
+config = transformers.BertConfig(
+    vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+output = transformers.BertModel(config)(torch.tensor([[1, 2, 3]])).last_hidden_state
+output.sum().backward()
+print(torch.__version__, torch.__file__, tuple(output.shape))
+"""
+
+
+def torch_wheel(folder: Path) -> Path:
+    """Have pip bring the stand-in, from where pip finds wheels on this machine, else from PyTorch's own index."""
+    ask = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    ask += ["--python-version", PYTHON, "--dest", str(folder), f"torch=={TORCH}"]
+    said = ""
+    for more in ([], ["--timeout", "15", "--retries", "1", "--extra-index-url", CPU_WHEELS]):
+        done = subprocess.run([*ask, *more], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            (wheel,) = folder.glob("torch-*.whl")
+            return wheel
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+    pytest.skip(f"pip finds no wheel of torch {TORCH} for Python {PYTHON}, so no stack can be built; it says: {said}")
+
+
+def stack_layers(layers: Path) -> Path:
+    """Write the layers of this stack: the shipped ones with the stand-in as one more release."""
+    base = layers / "debian-13"
+    shutil.copytree(shipped_layers() / "debian-13", base)
+    only_from_registry(base)
+    facts, script = base / "layer.toml", base / "post.sh"
+    facts.write_text(changed(facts.read_text(), 'python = "3.13"', f'python = "{PYTHON}"'))
+    script.write_text(OTHER_PYTHON + script.read_text())
+    for name in ("pytorch", "transformers"):
+        layer = layers / name
+        shutil.copytree(shipped_layers() / name, layer)
+        # The layers' own check ends where torch has no HIP, as it should; here it goes on to its other questions.
+        check = changed((layer / "check.py").read_text(), "hip = torch.version.hip\n", 'hip = "0 (a stand-in)"\n')
+        (layer / "check.py").write_text(check)
+    toml = layers / "pytorch" / "layer.toml"
+    toml.write_text(changed(toml.read_text(), "[[release]]\n", f"{RELEASE}[[release]]\n"))
+    for script_name in ("post.sh", "test.sh"):
+        # Of these two there are no wheels for CPUs but in PyTorch's index.
+        file = layers / "pytorch" / script_name
+        file.write_text(changed(file.read_text(), " torchvision torchaudio", ""))
+    return layers
+
+
+def changed(text: str, old: str, new: str) -> str:
+    assert old in text, f"{old!r} is not in what is shipped any more"
+    return text.replace(old, new, 1)
+
+
+@dataclass(frozen=True)
+class Stack:
+    image: Path
+    lock: dict[str, Any]
+
+    @property
+    def wheels(self) -> dict[str, str]:
+        """Versions by name, as the lock has them."""
+        return {package["name"]: package["version"] for package in self.lock["python"]["packages"]}
+
+
+@pytest.fixture(scope="module")
+def stack(bare: Path, registry: str, mirror: str, images: Path) -> Iterator[Stack]:
+    # Removed afterwards with what was downloaded: no later run could use it, as the registry has another port then.
+    with scratch_folder(images / "stack") as folder:
+        wheel = torch_wheel(folder)
+        layers = stack_layers(folder / "layers")
+        push(registry, "library/debian", "trixie-slim", layer_of(bare))
+        source = standin_archive(folder / "standin.tar")
+        env = {"LUMIIMG_CACHE": str(folder / "cache")}
+        with serve(World(files=(wheel,))) as world:
+            common: list[str | Path] = ["--layers", layers, "--mirror", f"docker.io=http://{registry}"]
+            common += ["--mirror", f"debian={mirror}", "--mirror", f"https://download.pytorch.org={world.url}"]
+            words: list[str | Path] = ["--base", "debian-13", "--add", "netprobe", "--add", "pytorch"]
+            words += ["--add", "aws-ofi-nccl", "--source", f"aws-ofi-nccl={source}", "--add", "transformers"]
+            locked = lumiimg("lock", *common, *words, cwd=folder, env=env)
+            assert locked.code == ExitCode.GOOD, locked.err
+            done = lumiimg("build", *common, "--locked", "-o", "stack.sif", cwd=folder, env=env)
+            log = folder / "stack.sif.log"
+            assert done.code == ExitCode.GOOD, done.err + (log.read_text()[-3000:] if log.exists() else "")
+        yield Stack(folder / "stack.sif", tomllib.loads((folder / "lumiimg.lock").read_text()))
+
+
+def test_the_lock_names_the_base_by_digest_and_the_stand_in_where_pytorch_has_it(stack: Stack) -> None:
+    assert stack.lock["base"]["digest"].startswith("sha256:")
+    (torch,) = [package for package in stack.lock["python"]["packages"] if package["name"] == "torch"]
+    assert torch["version"] == TORCH
+    (wheel,) = torch["wheels"]
+    assert wheel["url"].startswith("https://download.pytorch.org/"), "where it is for everybody, not the mirror"
+
+
+def test_every_wheel_of_the_lock_is_in_the_image_and_nothing_else_but_pip(engine: Engine, stack: Stack) -> None:
+    listed = json.loads(inside(engine, stack.image, VENV, "-m", "pip", "list", "--format", "json"))
+    has = {entry["name"].lower().replace("_", "-").replace(".", "-"): entry["version"] for entry in listed}
+    assert {"torch", "sympy", "transformers", "accelerate", "peft", "numpy", "safetensors"} <= stack.wheels.keys()
+    assert {name: version for name, version in has.items() if name != "pip"} == stack.wheels
+    assert not [name for name in has if name.startswith(("nvidia", "cuda", "triton"))]
+
+
+def test_what_is_installed_goes_together(engine: Engine, stack: Stack) -> None:
+    assert "No broken requirements found" in inside(engine, stack.image, VENV, "-m", "pip", "check")
+
+
+def test_the_layer_above_works_with_the_torch_of_the_lock(engine: Engine, stack: Stack) -> None:
+    version, file, shape = inside(engine, stack.image, "python", "-c", USE).strip().split(maxsplit=2)
+    assert version == stack.wheels["torch"] == TORCH
+    assert file.startswith("/opt/venv/lib/")
+    assert shape == "(1, 3, 16)"
+
+
+def test_no_later_pip_can_swap_the_torch(engine: Engine, stack: Stack) -> None:
+    # Without an index: pip tells of the pin before it looks for another torch, and finds none for a reason of its own.
+    pip = ["python", "-m", "pip", "install", "--no-index", "torch!=2.13.0"]
+    done = subprocess.run([engine.path, "exec", stack.image, *pip], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert f"The user requested (constraint) torch=={TORCH}" in done.stdout + done.stderr
+
+
+def test_the_check_that_is_shipped_tells_the_stand_in_from_rocm(engine: Engine, stack: Stack) -> None:
+    program = (shipped_layers() / "pytorch" / "check.py").read_text()
+    done = subprocess.run(
+        [engine.path, "exec", stack.image, VENV, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith(f"torch {TORCH} is not built for ROCm (CUDA: None)")
+
+
+def test_rccl_opens_the_plugin_of_the_stack(stack: Stack) -> None:
+    result = lumiimg("check", stack.image, "--level", "probe", "--json")
+    severities = {entry["id"]: entry["severity"] for entry in result.data["findings"]}
+    assert result.data["level"] == "probe"
+    assert result.data["path"]["plugin"] is not None
+    assert severities["rccl.opens-plugin"] == "ok"
+    assert severities["plugin.loads"] == "ok"
