@@ -63,6 +63,8 @@ class Base:
     """Of the base in the catalogue that is this image."""
     near: tuple[str, ...]
     """Bases that are other tags of the same repository."""
+    has: frozenset[str] = frozenset()
+    """Components of the base in the catalogue."""
 
     @property
     def option(self) -> str:
@@ -81,6 +83,8 @@ class Known:
     line: int
     version: str | None
     """Of the catalogue's releases, if the Dockerfile names one of them."""
+    is_in_base: bool = False
+    """Whether the base of the catalogue has that already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class Recognised:
     def layers(self) -> tuple[str, ...]:
         """What to give to `--add`: each layer once, with a release where the Dockerfile names one that is there."""
         versions: dict[str, str | None] = {}
-        for known in self.known:
+        for known in (known for known in self.known if not known.is_in_base):
             versions[known.layer] = versions.get(known.layer) or known.version
         return tuple(f"{name}=={version}" if version else name for name, version in versions.items())
 
@@ -126,9 +130,10 @@ def recognise(path: BuildPath, catalogue: Catalogue) -> Recognised:
             continue  # a broken folder of the user's must not hide the answer to another question
         (bases if entry.is_base else layers).append(entry)
     steps = (*path.needed_steps, *path.steps)
+    base = None if path.base is None else _base(path, path.base, bases)
     return Recognised(
-        base=None if path.base is None else _base(path, path.base, bases),
-        known=tuple(_known(steps, layers)),
+        base=base,
+        known=tuple(_known(steps, layers, base.has if base else frozenset())),
         architectures=tuple(_architectures(steps)),
     )
 
@@ -140,20 +145,22 @@ def _base(path: BuildPath, image: str, bases: Iterable[Layer]) -> Base:
     except BadInputError as error:
         where = path.dockerfile.where(path.stages[0].line)
         raise BadInputError(f"FROM: {error.what}", where=where, hint="an argument in it: --arg NAME=VALUE") from error
-    name, near = None, []
+    found: Layer | None = None
+    near: list[str] = []
     for base in bases:
         for way in base.bootstraps:
             if way.agent != "docker":
                 continue
             have = parse_reference(way.origin, none)
             if str(have) == str(wanted):
-                name = base.name
+                found = base
             elif have.repository == wanted.repository:
                 near.append(base.name)
-    return Base(str(wanted), name, tuple(near))
+    has = frozenset({*found.has, *found.provides}) if found else frozenset()
+    return Base(str(wanted), found.name if found else None, tuple(near), has)
 
 
-def _known(steps: Iterable[Step], layers: Iterable[Layer]) -> Iterator[Known]:
+def _known(steps: Iterable[Step], layers: Iterable[Layer], has: frozenset[str]) -> Iterator[Known]:
     by_name = _brought(layers)
     seen = set()
     for stage, line, what, name, version in _found(steps):
@@ -165,7 +172,8 @@ def _known(steps: Iterable[Step], layers: Iterable[Layer]) -> Iterator[Known]:
         plain = version.removeprefix("v").partition("+")[0] if version else None
         # The version of a part (triton, torchvision) is not that of the layer.
         is_whole = _canonical(name) in {layer.name, "torch"} or _ALIASES.get(_canonical(name)) is None
-        yield Known(layer.name, what, stage, line, plain if plain in releases and is_whole else None)
+        chosen = plain if plain in releases and is_whole else None
+        yield Known(layer.name, what, stage, line, chosen, bool({layer.name, *layer.provides} & has))
 
 
 def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import RESERVED, VARIABLE
 from lumiimg.definition.leftovers import left_out, sources_of
-from lumiimg.definition.shell import chunks, comment, is_plain, message, script_of
+from lumiimg.definition.shell import chunks, comment, is_heredoc_alone, is_plain, message, script_of
 from lumiimg.definition.substitution import Kind, Piece, Value, is_open, text_of
 from lumiimg.definition.text import checked_body, quote_bash
 from lumiimg.errors import one_line
@@ -186,11 +186,15 @@ class _Writer:
         if instruction.words is not None:
             yield before + " ".join(map(quote_bash, instruction.words))
             return
-        script, shell = script_of(instruction), step.shell
-        if len(instruction.heredocs) == 1 and script.startswith("#!") and script is instruction.heredocs[0].content:
-            shell = ("/bin/sh", "-c")  # a script with an interpreter of its own: written to a file, and run
-            script = f'file=$(mktemp)\ncat >"$file" <<\'LUMIIMG_END\'\n{script}LUMIIMG_END\nchmod 700 "$file"\n"$file"'
-        argv = " ".join(map(quote_bash, shell))
+        script = script_of(instruction)
+        if is_heredoc_alone(instruction) and script.startswith("#!"):
+            yield "script=$(mktemp)"
+            yield f'printf %s {chunks(script)} >"$script"'
+            yield 'chmod 700 "$script"'
+            yield f'{before}"$script"'
+            yield 'rm -f "$script"'
+            return
+        argv = " ".join(map(quote_bash, step.shell))
         end = f"RUN_{step.line}"
         if is_plain(script, end):
             yield f"run {before}{argv} <<'{end}'"
@@ -212,11 +216,11 @@ class _Writer:
             folder = posixpath.dirname(text_of(path))
             if folder and not is_open(path):
                 yield f"mkdir -p -- {quote_bash(folder)}"
-            text = self._word(content) if is_open(content) else chunks(text_of(content))
+            is_known = all(piece.kind is Kind.TEXT for piece in content)
+            text = chunks(text_of(content)) if is_known else self._word(content)
             yield f"printf %s {text} >{self._word(path)}"
-        mode = step.instruction.flag("chmod")
-        if step.instruction.heredocs and mode and re.fullmatch(r"[0-7]{3,4}", mode):
-            yield f"chmod {mode} -- {self._word(_inside(target, step.instruction.heredocs[0].name))}"
+            if re.fullmatch(r"[0-7]{3,4}", mode := step.instruction.flag("chmod") or ""):
+                yield f"chmod {mode} -- {self._word(path)}"
 
 
 def text_only(value: Value) -> Value:

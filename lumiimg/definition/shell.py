@@ -55,7 +55,8 @@ def _broken(pieces: Sequence[str]) -> str:
                 at = inner.end() - 1
             elif quote != "'":
                 is_comment = character == "#" and not quote and (at == 0 or piece[at - 1] in " \t;&|(")
-                is_sure = not (is_comment or character == "`" or piece.startswith(("<<", "$(")[quote == '"'], at))
+                is_command = character == "`" or (quote == '"' and piece.startswith("$(", at))
+                is_sure = not (is_comment or is_command or (not quote and piece.startswith("<<", at)))
             at += 1
         # An escape of the shell at the end of a piece would take the break for its own.
         is_sure = is_sure and not piece.endswith("\\")
@@ -75,7 +76,8 @@ def is_plain(script: str, end: str) -> bool:
 
 def chunks(text: str) -> str:
     """Quote a text that may be long as one word over lines that are not."""
-    parts = [text[at : at + _CHUNK] for at in range(0, len(text), _CHUNK)]
+    lines = text.splitlines(keepends=True)
+    parts = [line[at : at + _CHUNK] for line in lines for at in range(0, len(line), _CHUNK)]
     return "\\\n".join(map(quote_bash, parts)) or "''"
 
 

@@ -76,14 +76,16 @@ def _known(out: Console, draft: Draft) -> None:
     _title(out, "layers that bring what is in it")
     width = max(len(known.layer) for known in found.known)
     for known in found.known:
-        _row(out, f"{known.layer:<{width}}  {known.what} (line {known.line}, stage {known.stage})")
-    _row(out, f"do they fit together, and LUMI? lumiimg explain {_request(draft)} --site lumi")
+        has = "; the base has it" if known.is_in_base else ""
+        _row(out, f"{known.layer:<{width}}  {known.what} (line {known.line}, stage {known.stage}){has}")
+    if found.layers:
+        _row(out, f"do they fit together, and LUMI? lumiimg explain {_request(draft)} --site lumi")
 
 
 def _request(draft: Draft) -> str:
-    """Return the options for all layers, on a base of the catalogue where there is one near."""
+    """Return the options for all layers; BASE where the catalogue has no tag of that image."""
     base = draft.recognised.base
-    name = "NAME" if base is None else base.name or (base.near[-1] if base.near else base.option)
+    name = "BASE" if base is None else base.name or (base.near[-1] if base.near else "BASE")
     return shlex.join(["--base", name, *(word for layer in draft.recognised.layers for word in ("--add", layer))])
 
 
@@ -184,7 +186,14 @@ def _data(draft: Draft) -> dict[str, Any]:
             for step in path.steps
         ],
         "layers": [
-            {"layer": k.layer, "version": k.version, "what": k.what, "stage": k.stage, "line": k.line}
+            {
+                "layer": k.layer,
+                "version": k.version,
+                "in_base": k.is_in_base,
+                "what": k.what,
+                "stage": k.stage,
+                "line": k.line,
+            }
             for k in found.known
         ],
         "architectures": [

@@ -353,6 +353,17 @@ def test_software_is_found_as_recipes_get_it(
     assert "rocm-6.4.4" in data["base"]["near"]
 
 
+def test_what_the_base_has_is_not_proposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text(
+        "FROM rocm/pytorch:rocm7.2_ubuntu22.04_py3.10_pytorch_release_2.9.1\nRUN pip install torch deepspeed\n"
+    )
+    assert main(["draft", str(file)]) == ExitCode.GOOD
+    text = capsys.readouterr().out
+    assert re.search(r"pip install torch \(line 2, stage 0\); the base has it$", text, re.MULTILINE)
+    assert "explain --base rocm-pytorch-2.9.1 --add deepspeed --site lumi" in re.sub(r"\s+", " ", text)
+
+
 def test_the_projects_own_checkout_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "Dockerfile"
     file.write_text(SERVER)
@@ -493,8 +504,8 @@ def test_a_failed_step_ends_the_build(tmp_path: Path) -> None:
 
 
 def test_files_in_the_dockerfile_are_carried_over(tmp_path: Path) -> None:
-    text = f"FROM a\nENV X=1\nWORKDIR {tmp_path}/with\\ blank\nCOPY <<A <<'B' sub/\n$X\n%x\nA\n$X\nB\nRUN cat sub/*\n"
-    assert outcome(drafted(tmp_path, text) / "post.sh") == "1\n%x\n$X\n"
+    text = f"FROM a\nARG Y=1\nENV X=$Y\nWORKDIR {tmp_path}/with\\ blank\nCOPY <<A <<'B' sub/\n$X\n%x\nA\n$X\nB\nRUN cat sub/*\n"
+    assert outcome(drafted(tmp_path, text) / "post.sh", Y="2") == "2\n%x\n$X\n"
 
 
 def test_a_download_becomes_a_source_of_the_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
