@@ -62,7 +62,7 @@ class _Walk:
         self._done: dict[int, _State] = {}
         self._images: dict[int, str] = {}
         self._budget = Budget()
-        self._global = Scope({k: (Piece(v),) for k, v in PLATFORM.items()}, budget=self._budget)
+        self._global = Scope({k: (Piece(given.get(k, v)),) for k, v in PLATFORM.items()}, budget=self._budget)
         for instruction in dockerfile.arguments:
             for name, value in self._pairs(instruction, self._global):
                 text = given.get(name, None if value is None else text_of(value))
@@ -77,6 +77,7 @@ class _Walk:
             dockerfile=self._file,
             stages=tuple(stages),
             base=state.base,
+            platform=text_of(self._expand_global(stages[0].platform or "", stages[0])) or None,
             steps=state.steps,
             arguments=tuple(declared(state.steps)),
             environment=environment,
@@ -95,16 +96,18 @@ class _Walk:
     def _image(self, stage: Stage) -> str:
         if stage.index in self._images:
             return self._images[stage.index]
-        where = self._file.where(stage.line)
-        image = text_of(expand(stage.image, self._global, where, escape=self._file.escape))
+        image = text_of(self._expand_global(stage.image, stage))
         if not image:
             raise DockerfileError(
                 f"FROM {stage.image[:80]} names nothing",
-                where=where,
+                where=self._file.where(stage.line),
                 hint="an argument in it has no value: --arg NAME=VALUE",
             )
         self._images[stage.index] = image
         return image
+
+    def _expand_global(self, text: str, stage: Stage) -> Value:
+        return expand(text, self._global, self._file.where(stage.line), escape=self._file.escape)
 
     def _parent(self, stage: Stage) -> Stage | None:
         return self._file.stage(self._image(stage), before=stage.index)

@@ -78,6 +78,8 @@ class BuildPath:
     """From the one that starts at the base to the target."""
     base: str | None
     """The image, its variables replaced; None for `scratch`."""
+    platform: str | None
+    """What FROM --platform asks for."""
     steps: tuple[Step, ...]
     arguments: tuple[Declared, ...]
     environment: Mapping[str, Value]

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.definition.recognition import GPU
+from lumiimg.definition.steps import PLATFORM
 from lumiimg.definition.substitution import text_of
 from lumiimg.errors import one_line
 from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, print_json, wrapped
@@ -67,6 +68,8 @@ def _base(out: Console, draft: Draft) -> None:
         _row(out, f"{base.image}, which the catalogue does not have: --base {base.option}")
         if base.near:
             _row(out, f"other tags of it in the catalogue: {', '.join(base.near)}")
+    if draft.path.platform not in {None, PLATFORM["TARGETPLATFORM"]}:
+        _row(out, f"FROM asks for {draft.path.platform}; lumiimg builds for {PLATFORM['TARGETPLATFORM']}", "yellow")
 
 
 def _known(out: Console, draft: Draft) -> None:
@@ -171,6 +174,7 @@ def _data(draft: Draft) -> dict[str, Any]:
         "stages": [{"name": stage.label, "line": stage.line} for stage in path.stages],
         "stages_needed": [{"name": stage.label, "line": stage.line} for stage in path.needed],
         "base": found.base and {"image": found.base.image, "name": found.base.name, "near": list(found.base.near)},
+        "platform": path.platform,
         "arguments": [
             {
                 "name": declared.name,

@@ -222,6 +222,13 @@ def test_a_later_stage_is_no_parent() -> None:
     assert build_path("FROM b AS a\nFROM c AS b\n", "a").base == "b"
 
 
+def test_a_platform_is_that_of_the_sites_unless_it_is_given() -> None:
+    text = "FROM --platform=$TARGETPLATFORM base-${TARGETARCH}\nARG TARGETARCH\nENV A=$TARGETARCH\n"
+    path = build_path(text)
+    assert (path.base, path.platform, environment(text)) == ("base-amd64", "linux/amd64", {"A": "amd64"})
+    assert build_path(text, TARGETARCH="arm64").base == "base-arm64"
+
+
 def test_folders_and_shells_go_on() -> None:
     path = build_path('FROM a\nWORKDIR /x\nWORKDIR y/../z\nSHELL ["/bin/bash", "-c"]\nRUN one\n')
     assert text_of(path.steps[1].values[0][1] or ()) == "/x/z"
