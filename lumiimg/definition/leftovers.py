@@ -65,7 +65,7 @@ def _copy_left_out(step: Step) -> Iterator[tuple[str, bool]]:
         if isinstance(origin, Stage):
             yield f"files of the stage {origin.label} (line {origin.line}), which is not built here", True
         else:
-            yield f"files of the image {origin or 'that an argument names'}", True
+            yield f"files of the image {origin or 'that an argument names'}, which is not read here", True
         return
     kind = "a repository or an address" if "://" in text_of(sources[0]) else "files of the build context"
     yield f"{kind}: name them in `files` of layer.toml, and copy them from $LAYER_FILES", True

@@ -121,6 +121,11 @@ def test_lines_are_continued_over_comments_and_empty_lines() -> None:
     assert commands(path) == ["one   twothree"]
 
 
+def test_a_file_of_windows_is_read_the_same() -> None:
+    path = build_path("\ufefffrom a as B\r\nrun one \\\r\n  two\r\n")
+    assert (path.base, path.target.name, commands(path)) == ("a", "B", ["one   two"])
+
+
 def test_an_escape_directive_makes_the_backslash_plain() -> None:
     path = build_path("# escape=`\nFROM a\nRUN dir C:\\ `\n  /w\nENV A=C:\\x B=`$A\n")
     assert commands(path) == ["dir C:\\   /w"]
@@ -411,6 +416,40 @@ def test_the_script_says_what_it_cannot_do_and_ends_there(tmp_path: Path) -> Non
     assert "--mount=type=cache" not in script
 
 
+@pytest.mark.parametrize(
+    ("line", "what", "ends"),
+    [
+        ("COPY a /b", "files of the build context: name them in `files` of layer.toml", True),
+        ("COPY --from=one a /b", "files of the stage one (line 1)", True),
+        ("COPY --from=host.example/x:1 a /b", "files of the image host.example/x:1", True),
+        ("ADD https://host.example/a.git#v1 /b", "a repository or an address", True),
+        ("RUN --mount=source=a,target=/b true", "--mount=source=a,target=/b: files of the build context", True),
+        ("RUN --mount=type=secret,id=x,required=true true", "the secret of --mount=", True),
+        ("RUN --mount=type=secret,id=x true", "the secret of --mount=", False),
+        ("RUN --security=insecure true", "--security=insecure", False),
+        ("USER 1000:1000", "the steps behind it ran as 1000:1000", False),
+        ("VOLUME /data", "bind a folder", False),
+        ("HEALTHCHECK --interval=5m CMD true", "nothing looks after", False),
+        ("STOPSIGNAL SIGINT", "nothing stops", False),
+    ],
+)
+def test_what_is_left_out_is_told(
+    line: str, what: str, ends: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text(f"FROM a AS one\nFROM b\n{line}\n")
+    (entry,) = told(capsys, str(file))["left_out"]
+    assert (entry["line"], entry["ends_build"]) == (3, ends)
+    assert entry["what"].startswith(what)
+
+
+@pytest.mark.parametrize("line", ["USER root", "RUN --mount=type=cache,target=/x true", "RUN --network=none true"])
+def test_what_is_the_same_without_is_not_told(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text(f"FROM a\n{line}\n")
+    assert told(capsys, str(file))["left_out"] == []
+
+
 def test_the_script_is_clean(tmp_path: Path) -> None:
     needs("shellcheck")
     script = drafted(tmp_path, SERVER) / "post.sh"
@@ -474,7 +513,7 @@ WORDS = [
 
 
 @given(words=st.lists(st.sampled_from(WORDS), max_size=25))
-@settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_shell_gets_the_words_that_docker_gives_it(words: list[str], tmp_path: Path) -> None:
     text = f"FROM a\nENV X=value\nRUN echo {''.join(words)}\n"
     shutil.rmtree(tmp_path / "layers", ignore_errors=True)
@@ -608,7 +647,7 @@ BYTES = st.one_of(st.binary(max_size=300), st.lists(FRAGMENTS, max_size=40).map(
 
 
 @given(data=BYTES)
-@settings(deadline=5000, max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=5000, max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_read_or_refused(data: bytes, tmp_path: Path) -> None:
     file, folder = tmp_path / "Dockerfile", tmp_path / "drafted"
     file.write_bytes(data)
