@@ -1,0 +1,67 @@
+"""`lumiimg draft`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from lumiimg.cli.options import add_json
+from lumiimg.errors import BadInputError, ExitCode
+
+_EPILOG = """\
+examples:
+  lumiimg draft Dockerfile.rocm
+  lumiimg draft rocm.Dockerfile --arg GPU_ARCH=gfx942 -o layers/sgl-draft
+  lumiimg show --layers layers sgl-draft
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "draft",
+        help="read a Dockerfile: what is here already, and a draft of a layer",
+        description="Read a Dockerfile as it would be built up to a stage: its base, arguments and\n"
+        "steps; what of it the catalogue has already; what a layer cannot carry over.\n"
+        "With -o, write that as the draft of a layer. Nothing of it is run.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", metavar="DOCKERFILE", type=Path, help="the file")
+    parser.add_argument("--target", metavar="STAGE", help="a stage by its name or number (default: the last)")
+    parser.add_argument(
+        "--arg",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="the value of an ARG, as docker build --build-arg has it (may be repeated)",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FOLDER", type=Path, help="write a layer's folder; its name is the layer's"
+    )
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Read, write the draft if asked to, and print."""
+    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
+    from lumiimg.definition.docker.draft import make_draft, write_draft  # noqa: PLC0415
+    from lumiimg.report.draft import print_draft  # noqa: PLC0415
+
+    given: dict[str, str] = {}
+    for word in arguments.arg:
+        name, equals, value = word.partition("=")
+        if not (name and equals and value.isprintable()):
+            raise BadInputError(
+                "not of the form NAME=VALUE", where=f"--arg {word}", hint="an argument of the Dockerfile"
+            )
+        given[name] = value
+    catalogue = open_catalogue(os.environ)
+    draft = make_draft(arguments.file, arguments.target, given, catalogue)
+    if arguments.output is not None:
+        write_draft(draft, arguments.output, catalogue)
+    print_draft(draft, arguments.output, as_json=arguments.json)
+    return ExitCode.GOOD

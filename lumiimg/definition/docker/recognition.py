@@ -1,0 +1,276 @@
+"""What of a Dockerfile the catalogue has already: its base, software that a layer brings, and the GPUs that it is for.
+
+What a layer brings is read out of the catalogue (its name, its wheels, its archives), so a user's own layers count. The
+text of RUN is searched, not understood: `git clone`, the checkout behind it, and `pip install` are found as words.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.table import CatalogError
+from lumiimg.definition.docker.substitution import is_open, text_of
+from lumiimg.errors import BadInputError
+from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.registry import parse_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.definition.docker.steps import BuildPath, Step
+
+GPU = "gfx90a"
+"""MI250X: what LUMI, and its sister machines with this network, have."""
+_ALIASES = {
+    # Parts that come with a layer under a name that neither its wheels nor its archives have.
+    "triton": "pytorch",
+    "vision": "pytorch",
+    "audio": "pytorch",
+    "sgl-kernel": "sglang",
+    "flash-attention": "flash-attn",
+    "amd-aiter": "aiter",
+}
+_TOKEN = re.compile(r"&&|\|\||[;|&\n()]|[^\s;&|()\"'`]+")
+_BREAKS = frozenset({"&&", "||", ";", "|", "&", "\n", "(", ")"})
+_PIP = re.compile(r"(?:.*[/_$])?pip[0-9.]*\}?", re.IGNORECASE)
+_REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?(?:([=<>~!]=?=?)(.*))?")
+_WHEEL = re.compile(r"(?:.*/)?([A-Za-z0-9][A-Za-z0-9._]*)-([0-9][A-Za-z0-9._+!%]*)-.*\.whl")
+_REPOSITORY = re.compile(
+    r"(?:git\+)?(?:https?|git|ssh)://[^/\s]+/[^/\s]+/([A-Za-z0-9._-]+?)(?:\.git)?(?:@([^@/\s#]+))?(?:#.*)?"
+)
+_ARCHIVE = re.compile(r"https://github\.com/[^/]+/([^/]+)/(?:archive|releases)/")
+_GFX = re.compile(r"\bgfx[0-9a-f]{3,4}\b")
+_ASSIGNED = re.compile(r"(?<!\w)(?:-D)?([A-Za-z_]\w*)=['\"]?([^\s'\"]{0,500})")
+_WHOLE_CONTEXT = frozenset({".", "./", "*", "/"})
+
+
+_Finding = tuple[str, int, str, str, str | None]
+"""Stage, line, how the Dockerfile gets it, its name, its version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The image that the target starts from, as the catalogue knows it."""
+
+    image: str
+    """As an engine is given it: `docker.io/rocm/pytorch:latest`."""
+    name: str | None
+    """Of the base in the catalogue that is this image."""
+    near: tuple[str, ...]
+    """Bases that are other tags of the same repository."""
+    has: frozenset[str] = frozenset()
+    """Components of the base in the catalogue."""
+
+    @property
+    def option(self) -> str:
+        """What `--base` is given."""
+        return self.name or f"docker://{self.image.removeprefix('docker.io/').removeprefix('library/')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Software of the Dockerfile that a layer of the catalogue brings."""
+
+    layer: str
+    what: str
+    """How the Dockerfile gets it."""
+    stage: str
+    line: int
+    version: str | None
+    """Of the catalogue's releases, if the Dockerfile names one of them."""
+    is_in_base: bool = False
+    """Whether the base of the catalogue has that already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architectures:
+    """A variable that tells for which GPUs something is compiled."""
+
+    name: str
+    line: int
+    gpus: tuple[str, ...]
+    """Empty where it is what the base image has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """All that the catalogue says about a Dockerfile."""
+
+    base: Base | None
+    known: tuple[Known, ...]
+    architectures: tuple[Architectures, ...]
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """What to give to `--add`: each layer once, with a release where the Dockerfile names one that is there."""
+        versions: dict[str, str | None] = {}
+        for known in (known for known in self.known if not known.is_in_base):
+            versions[known.layer] = versions.get(known.layer) or known.version
+        return tuple(f"{name}=={version}" if version else name for name, version in versions.items())
+
+    @property
+    def without_gpu(self) -> tuple[Architectures, ...]:
+        """The variables that leave out the GPU of LUMI."""
+        return tuple(entry for entry in self.architectures if entry.gpus and GPU not in entry.gpus)
+
+
+def recognise(path: BuildPath, catalogue: Catalogue) -> Recognised:
+    """Look everything up. Raises BadInputError where the base is no image reference."""
+    bases: list[Layer] = []
+    layers: list[Layer] = []
+    for name in catalogue.layer_names():
+        try:
+            entry = catalogue.entry(name)
+        except CatalogError:
+            continue  # a broken folder of the user's must not hide the answer to another question
+        (bases if entry.is_base else layers).append(entry)
+    steps = (*path.needed_steps, *path.steps)
+    base = None if path.base is None else _base(path, path.base, bases)
+    return Recognised(
+        base=base,
+        known=tuple(_known(steps, layers, base.has if base else frozenset())),
+        architectures=tuple(_architectures(steps)),
+    )
+
+
+def _base(path: BuildPath, image: str, bases: Iterable[Layer]) -> Base:
+    none = Mirrors({})
+    try:
+        wanted = parse_reference(image, none)
+    except BadInputError as error:
+        where = path.dockerfile.where(path.stages[0].line)
+        raise BadInputError(f"FROM: {error.what}", where=where, hint="an argument in it: --arg NAME=VALUE") from error
+    found: Layer | None = None
+    near: list[str] = []
+    for base in bases:
+        for way in base.bootstraps:
+            if way.agent != "docker":
+                continue
+            have = parse_reference(way.origin, none)
+            if str(have) == str(wanted):
+                found = base
+            elif have.repository == wanted.repository:
+                near.append(base.name)
+    has = frozenset({*found.has, *found.provides}) if found else frozenset()
+    return Base(str(wanted), found.name if found else None, tuple(near), has)
+
+
+def _known(steps: Iterable[Step], layers: Iterable[Layer], has: frozenset[str]) -> Iterator[Known]:
+    by_name = _brought(layers)
+    seen = set()
+    for stage, line, what, name, version in _found(steps):
+        layer = by_name.get(_ALIASES.get(_canonical(name), _canonical(name)))
+        if layer is None or (layer.name, what) in seen:
+            continue
+        seen.add((layer.name, what))
+        releases = {release.version for release in layer.releases}
+        plain = version.removeprefix("v").partition("+")[0] if version else None
+        # The version of a part (triton, torchvision) is not that of the layer.
+        is_whole = _canonical(name) in {layer.name, "torch"} or _ALIASES.get(_canonical(name)) is None
+        chosen = plain if plain in releases and is_whole else None
+        yield Known(layer.name, what, stage, line, chosen, bool({layer.name, *layer.provides} & has))
+
+
+def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:
+    """Return the layer by all names that what it brings has; a name of several layers is left out."""
+    found: dict[str, list[Layer]] = {}
+    for layer in layers:
+        names = {layer.name}
+        names |= {pin.partition("==")[0].partition("[")[0] for release in layer.releases for pin in release.wheels}
+        names |= {match[1] for source in layer.sources if (match := _ARCHIVE.match(source.url))}
+        for name in {_canonical(name) for name in names}:
+            found.setdefault(name, []).append(layer)
+    return {name: entries[0] for name, entries in found.items() if len(entries) == 1 or entries[0].name == name}
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _found(steps: Iterable[Step]) -> Iterator[_Finding]:
+    clone: _Finding | None = None
+    for step in steps:
+        if clone and clone[0] != step.stage:
+            yield clone
+            clone = None
+        if step.keyword == "COPY":
+            yield from _copied(step)
+        for words in _commands(step.reading):
+            if "git" in words and "clone" in words:
+                if clone:
+                    yield clone
+                clone = _clone(step, words)
+            elif clone and "git" in words and {"checkout", "reset"} & set(words):
+                ref = words[-1]
+                if not ref.startswith(("-", "$")) and ref not in {"checkout", "FETCH_HEAD"}:
+                    clone = (*clone[:2], f"{clone[2].partition(' at ')[0]} at {ref}", clone[3], ref)
+            elif "install" in words and any(map(_PIP.fullmatch, words[: words.index("install")])):
+                yield from _installed(step, words[words.index("install") + 1 :])
+    if clone:
+        yield clone
+
+
+def _copied(step: Step) -> Iterator[_Finding]:
+    """Yield the project whose own Dockerfile this is: it copies its checkout, all of it, to a folder of its name."""
+    *sources, target = [text_of(value or ()) for _, value in step.values] or [""]
+    if len(sources) == 1 and sources[0] in _WHOLE_CONTEXT and not step.sources:
+        name = target.rstrip("/").rpartition("/")[2]
+        yield step.stage, step.line, f"COPY {sources[0]} {target}, its own source", name, None
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    words: list[str] = []
+    for token in _TOKEN.findall(text):
+        if token in _BREAKS:
+            if words:
+                yield words
+            words = []
+        else:
+            words.append(token)
+    if words:
+        yield words
+
+
+def _clone(step: Step, words: list[str]) -> _Finding | None:
+    url = next((word for word in words if (_REPOSITORY.fullmatch(word))), None)
+    if url is None or (match := _REPOSITORY.fullmatch(url)) is None:
+        return None
+    ref = next((after for before, after in pairwise(words) if before in {"-b", "--branch"}), None)
+    ref = ref or next((word[9:] for word in words if word.startswith("--branch=")), None)
+    if ref and ref.startswith("$"):
+        ref = None
+    return (step.stage, step.line, f"git clone {url}" + (f" at {ref}" if ref else ""), match[1], ref)
+
+
+def _installed(step: Step, words: list[str]) -> Iterator[_Finding]:
+    skip = False
+    for word in words:
+        if skip or word.startswith("-"):
+            # What follows is a file or an address, no requirement.
+            skip = not skip and word in {"-r", "-c", "-e", "-i", "-f", "-t", "--index-url", "--extra-index-url"}
+            continue
+        what = f"pip install {word}"
+        if (match := _REPOSITORY.fullmatch(word) or _WHEEL.fullmatch(word)) is not None:
+            yield step.stage, step.line, what, match[1], match[2]
+        elif (match := _REQUIREMENT.fullmatch(word)) is not None:
+            yield step.stage, step.line, what, match[1], match[3] if match[2] == "==" else None
+
+
+def _architectures(steps: Iterable[Step]) -> Iterator[Architectures]:
+    seen = set()
+    for step in steps:
+        for name, value in step.values:
+            if name == "PYTORCH_ROCM_ARCH" and is_open(value or ()):
+                yield Architectures(name, step.line, ())
+        pairs = [(name, "".join(piece.text for piece in value or ())) for name, value in step.values if name]
+        pairs += [(match[1], match[2]) for match in _ASSIGNED.finditer(step.reading)]
+        for name, text in pairs:
+            gpus = tuple(dict.fromkeys(_GFX.findall(text)))
+            if gpus and (name, gpus) not in seen:
+                seen.add((name, gpus))
+                yield Architectures(name, step.line, gpus)

@@ -1,0 +1,217 @@
+"""What `lumiimg draft` prints."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.definition.docker.recognition import GPU
+from lumiimg.definition.docker.steps import PLATFORM
+from lumiimg.definition.docker.substitution import text_of
+from lumiimg.errors import one_line
+from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, print_json, wrapped
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from lumiimg.definition.docker.draft import Draft
+
+SCHEMA = 1
+_TEXT = 400
+"""Characters of a step that a line is cut out of."""
+_LINES = 12
+"""Line numbers that are told of what uses an argument."""
+
+
+def print_draft(draft: Draft, folder: Path | None, *, as_json: bool) -> None:
+    """Print what the Dockerfile does, what is here already, and what a person must see to."""
+    if as_json:
+        print_json({"schema": SCHEMA, **_data(draft), "folder": None if folder is None else str(folder)})
+        return
+    out = console()
+    if folder is not None:
+        _written(out, draft, folder)
+        return
+    path = draft.path
+    way = " → " if out.encoding.startswith("utf") else " -> "
+    stages = way.join([path.base or "scratch", *(f"{stage.label} (line {stage.line})" for stage in path.stages)])
+    out.print(wrapped(out, one_line(f"{path.dockerfile.path}: {stages}")), style="bold")
+    _base(out, draft)
+    _known(out, draft)
+    _gpus(out, draft)
+    _arguments(out, draft)
+    _steps(out, draft)
+    _left_out(out, draft)
+    out.print("\nas a layer: the same with -o layers/NAME", style="dim")
+
+
+def _title(out: Console, title: str) -> None:
+    out.print()
+    out.print(title, style="bold")
+
+
+def _row(out: Console, text: str, style: str = "") -> None:
+    out.print(wrapped(out, one_line(text), first="  ", rest="      "), style=style or None)
+
+
+def _base(out: Console, draft: Draft) -> None:
+    _title(out, "base")
+    base = draft.recognised.base
+    if base is None:
+        _row(out, "scratch: no image; a layer needs one")
+    elif base.name:
+        _row(out, f"{base.image} is the base {base.name}: --base {base.name}")
+    else:
+        _row(out, f"{base.image}, which the catalogue does not have: --base {base.option}")
+        if base.near:
+            _row(out, f"other tags of it in the catalogue: {', '.join(base.near)}")
+    if draft.path.platform not in {None, PLATFORM["TARGETPLATFORM"]}:
+        _row(out, f"FROM asks for {draft.path.platform}; lumiimg builds for {PLATFORM['TARGETPLATFORM']}", "yellow")
+
+
+def _known(out: Console, draft: Draft) -> None:
+    found = draft.recognised
+    if not found.known:
+        return
+    _title(out, "layers that bring what is in it")
+    width = max(len(known.layer) for known in found.known)
+    for known in found.known:
+        has = "; the base has it" if known.is_in_base else ""
+        _row(out, f"{known.layer:<{width}}  {known.what} (line {known.line}, stage {known.stage}){has}")
+    if found.layers:
+        _row(out, f"do they fit together, and LUMI? lumiimg explain {_request(draft)} --site lumi")
+
+
+def _request(draft: Draft) -> str:
+    """Return the options for all layers; BASE where the catalogue has no tag of that image."""
+    base = draft.recognised.base
+    name = "BASE" if base is None else base.name or (base.near[-1] if base.near else "BASE")
+    return shlex.join(["--base", name, *(word for layer in draft.recognised.layers for word in ("--add", layer))])
+
+
+def _gpus(out: Console, draft: Draft) -> None:
+    found = draft.recognised
+    if not found.architectures:
+        return
+    _title(out, "GPUs")
+    marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
+    for entry in found.architectures:
+        kind = "problem" if entry in found.without_gpu else "ok" if entry.gpus else "unknown"
+        without = f"; without {GPU} (MI250X, LUMI's)" if kind == "problem" else ""
+        gpus = " ".join(entry.gpus) or "what the base image has"
+        text = f"{marks[kind]} {entry.name} (line {entry.line}): {gpus}{without}"
+        _row(out, text, STYLES[kind])
+
+
+def _arguments(out: Console, draft: Draft) -> None:
+    if not draft.path.arguments:
+        return
+    _title(out, "arguments")
+    for declared in draft.path.arguments:
+        uses = [str(line) for line in declared.uses]
+        used = ", ".join(uses[:_LINES]) + (" and more" if len(uses) > _LINES else "")
+        value = "without a value" if declared.value is None else f"= {text_of(declared.value) or '(empty)'}"
+        _row(out, f"{declared.name} {value} (line {declared.line}{f'; used in {used}' if used else '; not used'})")
+
+
+def _steps(out: Console, draft: Draft) -> None:
+    _title(out, "steps")
+    stage = None
+    for step in draft.path.steps:
+        if step.stage != stage:
+            stage = step.stage
+            out.print(one_line(f"  stage {stage}"), style="dim")
+        text = " ".join(step.instruction.text[:_TEXT].split())
+        out.print(one_line(f"  {step.line:>5}  {step.keyword} {text}"), no_wrap=True, overflow="ellipsis")
+    if draft.path.needed:
+        stages = ", ".join(f"{stage.label} (line {stage.line})" for stage in draft.path.needed)
+        _row(out, f"files are taken from {count(len(draft.path.needed), 'other stage')}: {stages}")
+
+
+def _left_out(out: Console, draft: Draft) -> None:
+    if draft.left_out or draft.environment.notes:
+        _title(out, "not carried over")
+    for entry in draft.left_out:
+        _row(out, f"line {entry.line} {entry.keyword}: {entry.what}", "yellow" if entry.ends_build else "dim")
+    for note in draft.environment.notes:
+        _row(out, note, "dim")
+
+
+def _written(out: Console, draft: Draft, folder: Path) -> None:
+    open_ends = [entry for entry in draft.left_out if entry.ends_build]
+    out.print(one_line(f"{folder}: {count(len(draft.path.steps), 'step')} as a layer, unproved"), style="bold")
+    if open_ends:
+        lines = ", ".join(dict.fromkeys(str(entry.line) for entry in open_ends))
+        places = count(len(open_ends), "place")
+        _row(out, f"{places} where its build ends until you see to it (`todo` in post.sh): lines {lines}")
+    for name in draft.recognised.layers:
+        _row(out, f"a layer brings part of it already: {name}; take the steps out and add it")
+    for entry in draft.recognised.without_gpu:
+        _row(out, f"{entry.name} (line {entry.line}) leaves out {GPU} (MI250X, LUMI's)", STYLES["problem"])
+    base = draft.recognised.base
+    words = [
+        "--base",
+        base.option if base else "NAME",
+        "--layers",
+        str(folder.parent),
+        "--add",
+        folder.name,
+        "--dry-run",
+    ]
+    command = f"lumiimg build {shlex.join(words)}"
+    out.print(one_line(f"  next: {command}"), soft_wrap=True)
+
+
+def _data(draft: Draft) -> dict[str, Any]:
+    path, found = draft.path, draft.recognised
+    return {
+        "file": path.dockerfile.path,
+        "sha256": path.dockerfile.sha256,
+        "target": path.target.label,
+        "stages": [{"name": stage.label, "line": stage.line} for stage in path.stages],
+        "stages_needed": [{"name": stage.label, "line": stage.line} for stage in path.needed],
+        "base": found.base and {"image": found.base.image, "name": found.base.name, "near": list(found.base.near)},
+        "platform": path.platform,
+        "arguments": [
+            {
+                "name": declared.name,
+                "value": None if declared.value is None else text_of(declared.value),
+                "line": declared.line,
+                "used": list(declared.uses),
+            }
+            for declared in path.arguments
+        ],
+        "environment": {name: text_of(value) for name, value in path.environment.items()},
+        "steps": [
+            {"stage": step.stage, "line": step.line, "instruction": step.keyword, "text": step.instruction.text}
+            for step in path.steps
+        ],
+        "layers": [
+            {
+                "layer": k.layer,
+                "version": k.version,
+                "in_base": k.is_in_base,
+                "what": k.what,
+                "stage": k.stage,
+                "line": k.line,
+            }
+            for k in found.known
+        ],
+        "architectures": [
+            {
+                "name": entry.name,
+                "line": entry.line,
+                "gpus": list(entry.gpus),
+                "has_gfx90a": GPU in entry.gpus if entry.gpus else None,
+            }
+            for entry in found.architectures
+        ],
+        "left_out": [
+            {"line": entry.line, "instruction": entry.keyword, "what": entry.what, "ends_build": entry.ends_build}
+            for entry in draft.left_out
+        ],
+        "notes": list(draft.environment.notes),
+    }
