@@ -31,7 +31,7 @@ demo-here: $(VENV)/.installed
 	.ci/demo
 
 test: $(VENV)/.installed
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist worksteal
 
 test-engine:
 	.ci/unprivileged make test-engine-here

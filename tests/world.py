@@ -122,7 +122,7 @@ def serve(world: World) -> Iterator[World]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         world.url = f"http://127.0.0.1:{server.server_port}"
         yield world
         server.shutdown()

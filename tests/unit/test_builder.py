@@ -154,7 +154,7 @@ class Serve(http.server.BaseHTTPRequestHandler):
 def server() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Serve) as serving:
         serving.daemon_threads = True
-        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        threading.Thread(target=serving.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{serving.server_port}"
         serving.shutdown()
 

@@ -251,7 +251,7 @@ def test_an_image_of_a_docker_engine_is_a_base(
     oci_builder.docker_save(tmp_path / "saved.tar", content.getvalue())
     monkeypatch.setattr(Engine, "archive", (tmp_path / "saved.tar").read_bytes())
     with tempfile.TemporaryDirectory() as short, UnixServer(f"{short}/s", Engine) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setenv("DOCKER_HOST", f"unix://{short}/s")
         assert main(["adapt", "docker-daemon://theirs:1", "--site", site, "--dry-run"]) == ExitCode.GOOD
         out, err = capsys.readouterr()

@@ -274,7 +274,10 @@ def test_the_last_line_counts_though_its_end_was_never_written(tmp_path: Path) -
     assert reader.report().verdict.value == "socket"
 
 
-@pytest.mark.parametrize(("data", "fault"), [(gzip.compress(SOCKET), "compressed"), (b"\x7fELF\0\0", "no text")])
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [pytest.param(gzip.compress(SOCKET), "compressed", id="gzip"), pytest.param(b"\x7fELF\0\0", "no text", id="elf")],
+)
 def test_what_does_not_grow_line_by_line_is_not_followed(data: bytes, fault: str, tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     log.write_bytes(data)
