@@ -94,7 +94,7 @@ class Release:
     wheels: tuple[str, ...]
     """Python distributions, each pinned: `torch==2.9.1+rocm6.4`."""
     indexes: tuple[str, ...]
-    """Where they are looked for, each project in the first that has it."""
+    """Where they are looked for, each project in the first that has it; none: where their requirements are."""
     status: str
     source: str
 

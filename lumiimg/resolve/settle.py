@@ -150,10 +150,11 @@ def _settled(
             hint="read the base first: lumiimg adapt",
         )
     sources.on_line(f"looking up the wheels of {layer.layer.name} for {lock.python}")
+    general = sources.mirrors.rewrite(PYPI)
     wheels = complete(
         release.wheels,
-        [sources.mirrors.rewrite(index) for index in release.indexes],
-        sources.mirrors.rewrite(PYPI),
+        [sources.mirrors.rewrite(index) for index in release.indexes] or [general],
+        general,
         lock.python,
         sources.web,
         installed=installed,

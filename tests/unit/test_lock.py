@@ -52,7 +52,6 @@ ABOVE = """\
 [[release]]
 version = "1"
 wheels = ["ham==1.0"]
-indexes = ["https://pypi.org/simple"]
 status = "unproved"
 source = "the tests"
 """
