@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
+from lumiimg.resolve.plan import Asked, Planner
+from lumiimg.resolve.rules import Outcome
 from tests.reference import cell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.resolve.plan import Plan
 
 HOME = {"HOME": "/nonexistent"}
+NEWEST = {"pytorch": "PyTorch", "vllm": "vLLM", "jax": "JAX"}
 SITES = ("lumi", "frontier", "aurora", "alps", "generic")
 
 
@@ -26,38 +32,81 @@ def compatibility() -> Iterator[str]:
     yield "# What goes with what"
     yield "\nWritten by `make docs` from `layers/` and the sites; `lumiimg explain --base … --add … --site …` decides by the same data."
     yield "What is unproved is documented elsewhere, and was never built end to end by this project."
+    yield from on_lumi(catalogue)
     yield from bases(catalogue)
+    yield from layers(catalogue)
     yield from releases(catalogue)
     yield from troubles(catalogue)
     yield from sites()
 
 
+def on_lumi(catalogue: Catalogue) -> Iterator[str]:
+    """Yield what each base gives on LUMI: whether it runs there, and the newest release of each that fits."""
+    yield "\n## On LUMI, with the newest release that fits each base\n"
+    yield f"| base | on LUMI | fabric | {' | '.join(NEWEST.values())} |\n|---|---|---|{'---|' * len(NEWEST)}"
+    planner = Planner(catalogue, find_site("lumi", HOME))
+    fitting = {layer: {plan.base.name: plan for plan in planner.working((layer,), None)} for layer in NEWEST}
+    for name in natural(catalogue.base_names()):
+        plan = planner.plan(Asked(name))
+        if plan.refused:
+            against = next(rule for rule in plan.rules if rule.outcome is Outcome.REFUSED)
+            yield f"| {name} | no: {cell(against.have)} | | {' | ' * (len(NEWEST) - 1)} |"
+            continue
+        cells = [newest(catalogue.base(name), layer, fitting[layer]) for layer in NEWEST]
+        doubts = [rule for rule in plan.rules if rule.outcome is not Outcome.OK and rule.id == "driver-window"]
+        yield f"| {name} | {'doubtful: ' + cell(doubts[0].have) if doubts else 'yes'} | {plan.fabric.value} | {' | '.join(cells)} |"
+
+
+def newest(base: Layer, layer: str, fitting: Mapping[str, Plan]) -> str:
+    """Return the release that is chosen for a base, or what it has."""
+    component = "torch" if layer == "pytorch" else layer
+    if component in base.has:
+        return f"{base.has[component]} (in it)"
+    plan = fitting.get(base.name)
+    return "" if plan is None or plan.stack is None else plan.stack.version(component) or "yes"
+
+
+def natural(names: Iterable[str]) -> list[str]:
+    """Return names with 0.8 before 0.10."""
+    return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+
+
 def bases(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Bases\n\n| base | system | glibc | Python | ROCm | RCCL | torch | status |\n|---|---|---|---|---|---|---|---|"
-    for name in catalogue.base_names():
+    yield "\n## Bases\n\nWhat is empty is not known until the base is read.\n"
+    yield "| base | system | glibc | Python | ROCm | RCCL | torch | status |\n|---|---|---|---|---|---|---|---|"
+    for name in natural(catalogue.base_names()):
         base = catalogue.base(name)
         versions = " | ".join(base.has.get(key, "") for key in ("os", "glibc", "python", "rocm", "rccl", "torch"))
         yield f"| {name} | {versions} | {base.status} |"
 
 
+def layers(catalogue: Catalogue) -> Iterator[str]:
+    yield "\n## Layers\n\n| layer | needs | what it is | status |\n|---|---|---|---|"
+    for name in catalogue.layer_names():
+        layer = catalogue.entry(name)
+        if not layer.is_base:
+            yield f"| {name} | {cell(', '.join(map(str, layer.requires)))} | {cell(layer.summary)} | {layer.status} |"
+
+
 def releases(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Releases of layers, the preferred first\n\n| layer | release | needs | brings | status | source |\n|---|---|---|---|---|---|"
+    yield "\n## Releases of layers, the preferred first\n\n| layer | release | needs as well | brings as well | status | source |\n|---|---|---|---|---|---|"
     for name in catalogue.layer_names():
         layer = catalogue.entry(name)
         for release in layer.releases:
-            needs = ", ".join(map(str, (*layer.requires, *release.requires)))
-            brings = ", ".join(f"{key} {value}" for key, value in release.has.items())
+            needs = ", ".join(map(str, release.requires))
+            brings = ", ".join(f"{key} {value}" for key, value in release.has.items() if key != name)
             yield f"| {name} | {release.version} | {cell(needs)} | {cell(brings)} | {release.status} | {cell(release.source)} |"
 
 
 def troubles(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Known troubles\n\n| with | outcome | because | source |\n|---|---|---|---|"
+    yield "\n## Known troubles\n\n| of | with | outcome | because | source |\n|---|---|---|---|---|"
     told = set()
     for name in catalogue.layer_names():
         entry = catalogue.entry(name)
         for trouble in entry.troubles:
-            given = ", ".join([entry.folder.name, *map(str, trouble.given)])
-            row = f"| {cell(given)} | {'refused' if trouble.refused else 'warning'} | {cell(trouble.because)} | {cell(trouble.source)} |"
+            given = ", ".join([*map(str, trouble.given), *(f"not {need}" for need in trouble.unless)])
+            outcome = "refused" if trouble.refused else "warning"
+            row = f"| {entry.folder.name} | {cell(given)} | {outcome} | {cell(trouble.because)} | {cell(trouble.source)} |"
             if row not in told:
                 told.add(row)
                 yield row
@@ -68,6 +117,8 @@ def sites() -> Iterator[str]:
     for name in SITES:
         site = find_site(name, HOME)
         driver = f"{site.driver.rocm} ({site.driver.date})" if site.driver else "not known" if site.arch else ""
+        if site.driver and site.driver.doubtful:
+            driver += f"; with doubts {site.driver.doubtful}"
         fabric = site.fabric
         rest = f"{fabric.libfabric} | {fabric.slingshot} | {fabric.glibc} ({fabric.date})" if fabric else " | | "
         yield f"| {name} | {site.arch or ''} | {driver} | {rest} |"

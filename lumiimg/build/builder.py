@@ -64,13 +64,17 @@ def write_definitions(
 ) -> None:
     """Write definition files and what they need beside them into `folder`; nothing before every source is there.
 
-    Raises FailedError if a source cannot be had.
+    Raises FailedError if a source cannot be had, BadInputError if the folder cannot be made.
     """
     archives: dict[LockedSource, Path] = {}
     for file in (file for definition in definitions for file in definition.files):
         if isinstance(file.origin, LockedSource) and file.origin not in archives:
             on_line(f"fetching {file.origin.location}")
             archives[file.origin] = store.source(file.origin)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInputError(f"cannot be made: {error.strerror}", where=str(folder)) from error
     for definition in definitions:
         (folder / f"{definition.name}.def").write_text(definition.text, encoding="utf-8")
         for file in definition.files:

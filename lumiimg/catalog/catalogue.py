@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ from lumiimg.errors import BadInputError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+_FEW = 8
+"""Names that fit into one line of an error."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -22,10 +25,12 @@ class UnknownNameError(BadInputError):
     """A name that no folder of the catalogue has; says which come near."""
 
     def __init__(self, kind: str, name: str, known: Collection[str]) -> None:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
-        listed = "" if kind == "site" else " (`lumiimg list` shows all)"
-        super().__init__(f"no {kind} is called {name!r}", hint=hint + listed)
+        same = [other for other in known if other.lower() == name.lower()]
+        near = same or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+        all_of_them = f"known: {', '.join(sorted(known)) or 'none'}" if len(known) <= _FEW else ""
+        hint = f"did you mean {' or '.join(near)}?" if near else all_of_them
+        listed = "" if all_of_them and not near else "`lumiimg list` shows all"
+        super().__init__(f"no {kind} is called {name!r}", hint=" ".join(filter(None, (hint, listed))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class Catalogue:
         """
         for folder in self.layer_folders:
             # Only names that a listing of the folder has: no path, no `..`.
-            if any(path.name == name for path in folder.glob("*") if (path / "layer.toml").exists()):
+            if any(path.name == name for path in folder.glob("*") if os.path.lexists(path / "layer.toml")):
                 return read_layer(folder / name)
         if (family := self._families().get(name)) is not None:
             return read_layer(family).member(name)
@@ -107,7 +112,10 @@ class Catalogue:
         if name.endswith(".toml"):
             return read_recipe(Path(name))
         for folder in self.recipe_folders:
-            if NAME.fullmatch(name) and (folder / f"{name}.toml").is_file():
+            if name in {file.stem for file in folder.glob("*.toml")}:
+                if not NAME.fullmatch(name):
+                    what = f"its name {name!r} should be lower-case letters, digits, dots, dashes"
+                    raise CatalogError(what, where=str(folder))
                 return read_recipe(folder / f"{name}.toml")
         raise UnknownNameError("recipe", name, self.recipe_names())
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from lumiimg.catalog.table import Table
 
 
+_LIMIT = 300
+"""Characters of a need; a version of thousands of digits is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """One component, by the name that bases and layers give it."""
@@ -43,7 +47,7 @@ def read_needs(table: Table, key: str) -> tuple[Need, ...]:
     needs = []
     for text in table.strings(key):
         try:
-            requirement = Requirement(text)
+            requirement = Requirement(text[:_LIMIT])
         except InvalidRequirement:
             table.fault(key, f"holds {text!r}: a component, with or without versions, is needed: 'torch>=2.7,<2.10'")
             continue

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from lumiimg.catalog.catalogue import UnknownNameError, user_folder
 from lumiimg.catalog.layers import NAME
 from lumiimg.catalog.needs import Need, read_needs
-from lumiimg.catalog.table import Table, read_toml
+from lumiimg.catalog.table import CatalogError, Table, read_toml
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -297,6 +297,9 @@ def find_site(name: str, environment: Mapping[str, str]) -> Site:
     if name.endswith(".toml"):
         return read_site(Path(name))
     for folder in _folders(environment):
-        if NAME.fullmatch(name) and (folder / f"{name}.toml").is_file():
+        if name in {file.stem for file in folder.glob("*.toml")}:
+            if not NAME.fullmatch(name):
+                what = f"its name {name!r} should be lower-case letters, digits, dots, dashes"
+                raise CatalogError(what, where=str(folder))
             return read_site(folder / f"{name}.toml")
     raise UnknownNameError("site", name, site_names(environment))

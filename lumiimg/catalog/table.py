@@ -38,6 +38,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise CatalogError("is not UTF-8", where=str(path)) from error
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"is not TOML: {error}", where=str(path)) from error
+    except ValueError as error:
+        raise CatalogError("holds a number of thousands of digits", where=str(path)) from error
     except RecursionError as error:
         raise CatalogError("is nested too deeply", where=str(path)) from error
 
@@ -148,7 +150,7 @@ class Table:
             return None
         try:
             return re.compile(value)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             self.fault(key, f"is no regular expression: {error}")
             return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lumiimg.image import ImageError, open_image
+from lumiimg.image import ImageError, open_image, refuse_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ def opened(path: Path) -> Iterator[Image]:
     """
     try:
         with open_image(path) as image:
-            _refuse_empty(path, image)
+            refuse_empty(path, image)
             yield image
     except ImageError as error:
         if error.where is None or not error.where.startswith(str(path)):
@@ -30,8 +30,3 @@ def opened(path: Path) -> Iterator[Image]:
             hint = error.hint or "fetch or build the image again"
             raise ImageError(f"{error.what}{inside}", where=str(path), hint=hint) from error
         raise
-
-
-def _refuse_empty(path: Path, image: Image) -> None:
-    if not any(image.root.exists(name) for name in ("/etc", "/usr", "/lib", "/opt")):
-        raise ImageError("holds no root file system", where=str(path), hint="is it an image, and readable?")

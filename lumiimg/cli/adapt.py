@@ -41,6 +41,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.build import print_doubts  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.resolve.foreign import read_foreign  # noqa: PLC0415
+    from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
 
     if not arguments.site:
         raise BadInputError("for which machine?", hint="name it: --site lumi, or a site file")
@@ -52,9 +53,14 @@ def execute(arguments: argparse.Namespace) -> int:
     if lock.layers:
         return build.execute(arguments)
     # nothing to add is an answer only where all that it rests on is known
-    answer = ExitCode.UNDECIDED if lock.doubts else ExitCode.GOOD
-    whole = "it lacks nothing that the site's network needs"
-    sentence = "nothing is added, and not all is known" if lock.doubts else whole
+    unknown = lock.fabric is Fabric.NONE and arguments.fabric != Fabric.NONE.value
+    answer = ExitCode.UNDECIDED if lock.doubts or unknown else ExitCode.GOOD
+    if unknown:
+        sentence = f"nothing is added: what the network of {lock.site} needs is not known to lumiimg"
+    elif lock.doubts:
+        sentence = "nothing is added, and not all is known"
+    else:
+        sentence = "it lacks nothing that the site's network needs"
     if arguments.json:
         print_json({"schema": 1, "answer": sentence, "doubts": [rule.because for rule in lock.doubts]})
     print(f"{sentence}: nothing was built", file=sys.stderr)

@@ -52,7 +52,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options that tell how it is built."""
     how = parser.add_argument_group("how")
-    how.add_argument("-o", "--output", metavar="FILE", type=Path, help="the image to write (default: <recipe>.sif)")
+    how.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="the image to write (default: RECIPE.sif, or image.sif)"
+    )
     how.add_argument("--force", action="store_true", help="replace the output file if it exists")
     how.add_argument(
         "--lock",
@@ -80,6 +82,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if arguments.lock and arguments.dry_run and not arguments.locked:
         raise BadInputError("--dry-run and --lock", hint="lumiimg lock settles and writes, and builds nothing")
+    output = arguments.output or Path(f"{Path(arguments.recipe).stem if arguments.recipe else 'image'}.sif")
+    if arguments.definitions is not None:
+        _check_folder(arguments.definitions, force=arguments.force)
+    elif not arguments.dry_run:
+        _check_output(output, force=arguments.force)
     settings = read_settings(os.environ)
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
     if arguments.lock and not arguments.locked:
@@ -105,11 +112,10 @@ def execute(arguments: argparse.Namespace) -> int:
         from lumiimg.build.builder import write_definitions  # noqa: PLC0415
 
         definitions = [*chain, write_flat(lock)]
-        folder = _new_folder(arguments.definitions, force=arguments.force)
+        folder = arguments.definitions
         write_definitions(definitions, folder, sources.store, _progress(arguments).line)
         report.print_definitions(definitions, folder, as_json=arguments.json)
         return ExitCode.GOOD
-    output = arguments.output or Path(f"{Path(arguments.recipe).stem if arguments.recipe else 'image'}.sif")
     return _build(arguments, settings, sources.store, lock, chain, output)
 
 
@@ -133,6 +139,7 @@ def resolved(arguments: argparse.Namespace) -> tuple[Lock, Request]:
 def _locked(arguments: argparse.Namespace, mirrors: Mirrors) -> tuple[Lock, Request]:
     """Read the lock. Raises BadInputError where the command line asks for something else beside it."""
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
+    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
     from lumiimg.resolve.lockfile import read_lock  # noqa: PLC0415
 
     for option in ("base", "recipe", "add", "arg", "source", "fabric", "host"):
@@ -143,7 +150,7 @@ def _locked(arguments: argparse.Namespace, mirrors: Mirrors) -> tuple[Lock, Requ
     catalogue = open_catalogue(os.environ, arguments.layers)
     path = arguments.lock or Path(LOCK)
     lock, request = read_lock(path, catalogue, mirrors, os.environ.get("PATH"))
-    if arguments.site not in {None, lock.site}:
+    if arguments.site is not None and find_site(arguments.site, os.environ).name != lock.site:
         raise BadInputError(
             f"is for {lock.site or 'no site'}, not for {arguments.site}",
             where=str(path),
@@ -164,7 +171,6 @@ def _build(
     from lumiimg.engine.engine import find_engine  # noqa: PLC0415
     from lumiimg.report import build as report  # noqa: PLC0415
 
-    _check_output(output, force=arguments.force)
     engine = find_engine(os.environ)
     if not arguments.quiet:
         report.print_start(lock, engine, output)
@@ -208,16 +214,11 @@ def _is_ours(log: Path) -> bool:
         return stream.read(3) in {b"== ", b""}
 
 
-def _new_folder(folder: Path, *, force: bool) -> Path:
+def _check_folder(folder: Path, *, force: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise BadInputError("is not a folder", where=str(folder))
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise BadInputError("is not empty", where=str(folder), hint="--force writes into it all the same")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInputError(f"cannot be made: {error.strerror}", where=str(folder)) from error
-    return folder
 
 
 def _progress(arguments: argparse.Namespace) -> Progress:

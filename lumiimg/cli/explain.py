@@ -6,13 +6,15 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.cli.options import add_host, add_json, add_layers, add_site
+from lumiimg.cli.options import add_json
+from lumiimg.cli.request import add_request, puller, read_request, read_site, words_of
 from lumiimg.errors import BadInputError, ExitCode
 
 _EPILOG = """\
 examples:
   lumiimg explain image.sif --host host.json
   lumiimg explain --base rocm-6.2.4 --add vllm --site lumi
+  lumiimg explain --add vllm --site lumi       # on which bases?
 
 exit codes: 0 no obstacle found: everything on the path to the NIC loads, or the
               rules hold
@@ -38,24 +40,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser.add_argument(
         "image", metavar="IMAGE", type=Path, nargs="?", help="a SIF, squashfs file, OCI image or folder"
     )
-    add_host(parser)
-    parser.add_argument("--base", metavar="NAME|IMAGE", help="of a request: what to start from (`lumiimg list`)")
-    parser.add_argument(
-        "--add",
-        metavar="LAYER",
-        action="append",
-        default=[],
-        help="of a request: a layer, with a version if need be: vllm==0.10.1 (may be repeated)",
-    )
-    parser.add_argument(
-        "--mirror",
-        metavar="FROM=TO",
-        action="append",
-        default=[],
-        help="of a request: read a base out of TO instead: docker.io=HOST (may be repeated)",
-    )
-    add_site(parser)
-    add_layers(parser)
+    add_request(parser, "of a request")
     parser.add_argument("--verbose", action="store_true", help="every need, source and pair of versions")
     add_json(parser)
     parser.set_defaults(execute=execute)
@@ -63,9 +48,23 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Explain, and answer by the exit code."""
-    if (arguments.image is None) == (arguments.base is None):
-        raise BadInputError("what is to be explained?", hint="name an image, or a request: --base NAME --add LAYER")
-    return _image(arguments) if arguments.base is None else _request(arguments)
+    is_request = bool(arguments.base or arguments.recipe or arguments.add)
+    if (arguments.image is None) != is_request:
+        raise BadInputError(
+            "either an image or a request is explained",
+            hint="name one: IMAGE, or --base NAME --add LAYER",
+        )
+    if arguments.image is not None:
+        _refuse_options_of_requests(arguments)
+        return _image(arguments)
+    return _request(arguments) if arguments.base or arguments.recipe else _bases(arguments)
+
+
+def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
+    given = [f"--{name}" for name in ("arg", "source", "mirror", "site", "layers") if getattr(arguments, name)]
+    if given or arguments.fabric != "auto":
+        hint = f"of an image: --host FILE; of a request on it: --base {arguments.image}"
+        raise BadInputError(f"{(given or ['--fabric'])[0]} says nothing about a finished image", hint=hint)
 
 
 def _image(arguments: argparse.Namespace) -> int:
@@ -84,22 +83,39 @@ def _image(arguments: argparse.Namespace) -> int:
 
 def _request(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
-    from lumiimg.cli.request import puller, read_site  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.plan import print_plan, to_json  # noqa: PLC0415
     from lumiimg.resolve.foreign import read_bases  # noqa: PLC0415
-    from lumiimg.resolve.plan import Asked, Planner  # noqa: PLC0415
+    from lumiimg.resolve.plan import HEADERS, Planner  # noqa: PLC0415
+    from lumiimg.resolve.request import asked_by  # noqa: PLC0415
+
+    catalogue = open_catalogue(os.environ, arguments.layers)
+    request = read_request(arguments, catalogue)
+    site, node = read_site(request.site, arguments.host)
+    has_headers = HEADERS in request.sources or (node is not None and node.no_headers is None)
+    foreign = read_bases(request.base, catalogue, puller(arguments))
+    planner = Planner(catalogue, site, foreign=foreign, has_headers=has_headers)
+    plan = planner.with_changes(planner.plan(asked_by(request, catalogue)))
+    if arguments.json:
+        print_json(to_json(plan))
+    print_plan(plan, site, words_of(arguments), verbose=arguments.verbose, stderr=arguments.json)
+    return ExitCode.NO if plan.refused else ExitCode.GOOD
+
+
+def _bases(arguments: argparse.Namespace) -> int:
+    """Tell on which bases of the catalogue the layers can be put that are asked for."""
+    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
+    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.report.plan import bases_data, print_bases  # noqa: PLC0415
+    from lumiimg.resolve.plan import Planner  # noqa: PLC0415
     from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
 
     site, node = read_site(arguments.site, arguments.host)
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
-    asked = Asked(arguments.base, tuple(arguments.add), fabric)
-    catalogue = open_catalogue(os.environ, arguments.layers)
-    foreign = read_bases(asked.base, catalogue, puller(arguments))
     has_headers = node is not None and node.no_headers is None
-    planner = Planner(catalogue, site, foreign=foreign, has_headers=has_headers)
-    plan = planner.with_changes(planner.plan(asked))
+    planner = Planner(open_catalogue(os.environ, arguments.layers), site, has_headers=has_headers)
+    plans = list(planner.working(tuple(arguments.add), fabric))
     if arguments.json:
-        print_json(to_json(plan))
-    print_plan(plan, site, verbose=arguments.verbose, stderr=arguments.json)
-    return ExitCode.NO if plan.refused else ExitCode.GOOD
+        print_json(bases_data(plans))
+    print_bases(plans, arguments.add, site, words_of(arguments), stderr=arguments.json)
+    return ExitCode.GOOD if plans else ExitCode.NO

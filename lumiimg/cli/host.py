@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from lumiimg.cli.options import add_json
-from lumiimg.errors import ExitCode, one_line
+from lumiimg.errors import BadInputError, ExitCode, one_line
 
 _EPILOG = """\
 Take it where the jobs run, with the modules of the job loaded:
@@ -66,6 +66,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.host.snapshot import to_text, write_snapshot  # noqa: PLC0415
     from lumiimg.report.host import print_snapshot  # noqa: PLC0415
 
+    if arguments.libfabric is not None and str(arguments.libfabric) in {"-", arguments.output}:
+        raise BadInputError("needs a file of its own", where="--libfabric", hint="--libfabric host-libfabric.tar")
     snapshot = scan_host(os.environ, include=arguments.include)
     to_stdout = arguments.json or arguments.output == "-"
     written = Path(arguments.output) if arguments.output not in (None, "-") else None
@@ -74,9 +76,16 @@ def execute(arguments: argparse.Namespace) -> int:
     if to_stdout:
         sys.stdout.write(to_text(snapshot))
     print_snapshot(snapshot, written, stderr=to_stdout)
-    if arguments.libfabric is not None:
+    found = fabric_entry(snapshot) is not None
+    if arguments.libfabric is not None and not found:
+        print(
+            f"lumiimg: {one_line(str(arguments.libfabric))}: not written, as no libfabric that loads with libcxi "
+            "is here; load its module, or go to a compute node",
+            file=sys.stderr,
+        )
+    if arguments.libfabric is not None and found:
         from lumiimg.host.devel import fabric_of, write_archive  # noqa: PLC0415
 
         version = write_archive(fabric_of(snapshot, "this machine").library, arguments.libfabric)
         print(f"libfabric {version} with its headers: {one_line(str(arguments.libfabric))}", file=sys.stderr)
-    return ExitCode.UNDECIDED if fabric_entry(snapshot) is None else ExitCode.GOOD
+    return ExitCode.GOOD if found else ExitCode.UNDECIDED

@@ -88,7 +88,7 @@ def execute(arguments: argparse.Namespace) -> int:
         request = before[1]
     else:
         raise BadInputError("no base", hint=f"give --base NAME or --recipe NAME; there is no {arguments.output} yet")
-    site, node = read_site(request.site, arguments.host)
+    site, node = read_site(request.site, request.host)
     headers = headers_of(node, settings, quiet=arguments.quiet)
     held = held_by(before[0], arguments.upgrade) if before else Held({}, {}, None)
     lock = resolve(request, catalogue, mirrors, path, site, held=held.layers, pull=puller(arguments), headers=headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,15 +18,16 @@ if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.settings import Settings
     from lumiimg.catalog.sites import Site
+    from lumiimg.report.plan import RequestWords
     from lumiimg.resolve.mirrors import Mirrors
     from lumiimg.resolve.node import Node
     from lumiimg.resolve.request import Request
     from lumiimg.resolve.settle import Sources
 
 
-def add_request(parser: argparse.ArgumentParser) -> None:
+def add_request(parser: argparse.ArgumentParser, title: str = "what") -> None:
     """Add the options that tell which image is wanted."""
-    what = parser.add_argument_group("what")
+    what = parser.add_argument_group(title)
     what.add_argument(
         "--base", metavar="NAME|IMAGE", help="what to start from: a name (`lumiimg list`), or an image, read first"
     )
@@ -95,7 +97,24 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request
     named = {name_of(text): text for text in arguments.add if text not in own}
     add = [named.get(name_of(text), text) for text in own]
     add += [text for text in arguments.add if text not in add]
-    return Request(base, tuple(add), values, fabric, sources, site)
+    return Request(base, tuple(add), values, fabric, sources, site, arguments.host)
+
+
+def words_of(arguments: argparse.Namespace) -> RequestWords:
+    """Return the request as it was written, for the commands that are proposed."""
+    from lumiimg.report.plan import RequestWords  # noqa: PLC0415
+
+    machine = [("--site", arguments.site), ("--host", arguments.host)]
+    pairs = [("--base", arguments.base), ("--recipe", arguments.recipe)]
+    pairs += [
+        (f"--{name}", value)
+        for name in ("add", "arg", "source", "mirror", "layers")
+        for value in getattr(arguments, name)
+    ]
+    pairs += [("--fabric", None if arguments.fabric == "auto" else arguments.fabric)]
+    same = [word for option, value in (*pairs, *machine) if value is not None for word in (option, str(value))]
+    site = [word for option, value in machine if value is not None for word in (option, str(value))]
+    return RequestWords(shlex.join(same), f" {shlex.join(site)}" if site else "")
 
 
 def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Node | None]:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_layers
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -16,12 +16,12 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     """Add the command."""
     parser = commands.add_parser(
         "show",
-        help="show a base, a layer or a site: what is known of it, and from where",
+        help="show a base, layer, recipe or site: what is known of it, and from where",
         description="Show a base or a layer (arguments, releases, sources, what it requires, provides "
-        "and sets), or a site (driver, fabric, partitions, cores, environment, advice).",
+        "and sets), a recipe, or a site (driver, fabric, partitions, cores, environment, advice).",
         allow_abbrev=False,
     )
-    parser.add_argument("name", metavar="NAME", help="a base, a layer or a site (`lumiimg list`)")
+    parser.add_argument("name", metavar="NAME", help="a base, layer, recipe or site (`lumiimg list`)")
     add_layers(parser)
     add_json(parser)
     parser.set_defaults(execute=execute)
@@ -31,7 +31,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Print one entry of the catalogue, or a site."""
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
     from lumiimg.catalog.sites import find_site, site_names  # noqa: PLC0415
-    from lumiimg.report.catalogue import print_entry  # noqa: PLC0415
+    from lumiimg.report.catalogue import print_entry, print_recipe  # noqa: PLC0415
     from lumiimg.report.site import print_site  # noqa: PLC0415
 
     catalogue = open_catalogue(os.environ, arguments.layers)
@@ -40,7 +40,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print_site(find_site(arguments.name, os.environ), as_json=arguments.json)
         return ExitCode.GOOD
     if arguments.name in catalogue.recipe_names() and arguments.name not in catalogue.layer_names():
-        hint = f"lumiimg build --recipe {arguments.name} --dry-run"
-        raise BadInputError(f"{arguments.name!r} is a recipe", hint=hint)
+        print_recipe(catalogue.recipe(arguments.name), as_json=arguments.json)
+        return ExitCode.GOOD
     print_entry(catalogue.entry(arguments.name), as_json=arguments.json)
     return ExitCode.GOOD

@@ -6,6 +6,7 @@ what is written with `--definitions` is what `lumiimg build` runs, it works else
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ BUILD_FOLDER = "/opt/lumiimg/build"
 """In the image while it is built; gone afterwards."""
 FLAT = "flat"
 _LABEL = "lumiimg.layer."
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,10 @@ def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work:
             variables["INCLUDE"] = " ".join(lock.bootstrap.include)
             variables["MIRROR"] = lock.bootstrap.mirror_url or ""
     lines = [f"# lumiimg: layer {name}, {script}", "("]
-    lines += [f"export {key}={quote_bash(value)}" for key, value in variables.items()]
+    for key, value in variables.items():
+        if not _VARIABLE.fullmatch(key):
+            raise DefinitionError(f"{key!r} is no name of a variable", where=f"{layer.layer.folder}/{script}")
+        lines.append(f"export {key}={quote_bash(value)}")
     if work:
         lines += [f"mkdir -p {BUILD_FOLDER}/{name}/work", f"cd {BUILD_FOLDER}/{name}/work"]
     text = "\n".join(lines) + "\n" + checked_body(body or "", f"{layer.layer.folder}/{script}") + ")\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.process import run
-from lumiimg.errors import FailedError
+from lumiimg.errors import BadInputError, FailedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,8 +49,10 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 def written_by_rename(target: Path) -> Iterator[Path]:
     """Yield a name beside `target` to write to; on success it becomes `target`, else it is gone.
 
-    Raises FailedError if the folder cannot be written.
+    Raises BadInputError where something other than a file has that name, FailedError if the folder cannot be written.
     """
+    if target.exists() and not target.is_file():
+        raise BadInputError("is not a file, and would be replaced by one", where=str(target))
     partial = target.parent / f".{target.name[:100]}{_owner()}"
     try:
         remove_stale(target.parent)

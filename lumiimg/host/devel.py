@@ -103,9 +103,23 @@ def write_archive(library: Library, target: Path, root: Path = Path("/")) -> str
     files = {f"include/{name}": text for name, text in _headers(include)}
     version = _version(files["include/rdma/fabric.h"].decode("utf-8", "replace"), include)
     files[f"lib/{_LIBFABRIC}"] = data
+    _refuse_other_file(target)
     with written_by_rename(target) as partial:
         _pack(files, partial)
     return version
+
+
+def _refuse_other_file(target: Path) -> None:
+    """Raise BadInputError where there is a file that is no such archive: somebody would miss it."""
+    if not target.is_file():
+        return
+    try:
+        with tarfile.open(target) as archive:
+            first = archive.next()
+    except (tarfile.TarError, OSError, EOFError):
+        first = None
+    if first is None or not first.name.startswith(f"{TOP_FOLDER}/"):
+        raise BadInputError("exists already, and is no archive of a libfabric", where=str(target))
 
 
 def _headers(include: Path) -> Iterator[tuple[str, bytes]]:

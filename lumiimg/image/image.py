@@ -108,6 +108,12 @@ def open_image(path: Path) -> Image:
         raise
 
 
+def refuse_empty(path: Path, image: Image) -> None:
+    """Raise ImageError for what holds no root file system: an empty folder, one that may not be read."""
+    if not any(image.root.exists(name) for name in ("/etc", "/usr", "/lib", "/opt")):
+        raise ImageError("holds no root file system", where=str(path), hint="is it an image, and readable?")
+
+
 def _open_folder(path: Path) -> Image:
     files = StoredFolder(path)
     if is_oci_layout(files):

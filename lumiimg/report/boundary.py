@@ -99,7 +99,7 @@ def print_refusals(boundary: Boundary) -> None:
     manifest = boundary.manifest
     if manifest is None:
         first = next((finding.summary for finding in boundary.static.findings.found), "there is no loader in it")
-        what = f"CANNOT TELL: {first}"
+        what = f"{'REFUSED' if boundary.decision is Outcome.REFUSED else 'CANNOT TELL'}: {first}"
     elif manifest.host_has_fabric:
         what = f"REFUSED: no set of binds of {boundary.host} loads"
     else:

@@ -34,13 +34,16 @@ def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool) -> Non
         return
     print(f"would build {_stack(lock)}")
     bootstrap = lock.bootstrap
-    print(f"  1. {lock.base.layer.name}: {bootstrap.agent} {bootstrap.origin} ({one_line(bootstrap.because)})")
+    if lock.site is not None:
+        print(f"  for {one_line(lock.site)}, fabric {lock.fabric.value}")
+    mark = "" if lock.base.layer.status == "proved" else " (unproved)"
+    print(f"  1. {lock.base.layer.name}: {bootstrap.agent} {bootstrap.origin} ({one_line(bootstrap.because)}){mark}")
     for number, layer in enumerate(lock.layers, start=2):
         mark = "" if layer.layer.status == "proved" else " (unproved)"
         release = f" {layer.release.version}" if layer.release else ""
-        print(f"  {number}. {layer.layer.name}{release}: {layer.layer.summary}{mark}")
-        for name, value in layer.arguments.items():
-            print(f"       {name}={one_line(shlex.quote(value))}")
+        print(one_line(f"  {number}. {layer.layer.name}{release}: {layer.layer.summary}{mark}"))
+        for name, value in ((name, value) for name, value in layer.arguments.items() if value):
+            print(one_line(f"       {name}={shlex.quote(value)}"))
         for source in layer.sources:
             print(f"       {one_line(source.location)}")
             digest = f"sha256 {source.sha256} " if source.sha256 else ""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.recipes import Recipe
 
 SCHEMA = 1
 
@@ -56,10 +57,39 @@ def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json:
             continue
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
         for _, name, status, summary in rows:
-            table.add_row(f"  {name}", "" if status in {"proved", ""} else status, one_line(summary))
+            table.add_row(f"  {name}", status, one_line(summary))
         out = console()
         out.print(title, style="bold")
         out.print(table)
+    out = console()
+    out.print("\nunproved: documented, never built end to end by the project")
+    out.print("more of one: lumiimg show NAME    what goes together: lumiimg explain --add LAYER --site SITE")
+
+
+def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
+    """Print one recipe."""
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "name": recipe.name,
+                "kind": "recipe",
+                "summary": recipe.summary,
+                "base": recipe.base,
+                "add": list(recipe.add),
+                "site": recipe.site,
+                "arguments": {f"{layer}.{name}": value for (layer, name), value in recipe.arguments.items()},
+            }
+        )
+        return
+    print(f"{recipe.name} (recipe): {one_line(recipe.summary)}")
+    print(f"  base      {one_line(recipe.base)}")
+    print(f"  layers    {one_line(', '.join(recipe.add)) or 'none'}")
+    if recipe.site:
+        print(f"  site      {one_line(recipe.site)}")
+    for (layer, name), value in recipe.arguments.items():
+        print(f"  argument  {one_line(f'{layer}.{name}={value}')}")
+    print(f"what comes out, and why: lumiimg explain --recipe {recipe.name}")
 
 
 def print_entry(layer: Layer, *, as_json: bool) -> None:
@@ -67,12 +97,15 @@ def print_entry(layer: Layer, *, as_json: bool) -> None:
     if as_json:
         print_json({"schema": SCHEMA, **_entry_data(layer)})
         return
-    kind = "base" if layer.is_base else "layer"
+    kind = "family of bases" if layer.variants else "base" if layer.is_base else "layer"
     print(f"{layer.name} ({kind}, {layer.status}): {one_line(layer.summary)}")
+    for variant in layer.variants:
+        print(f"  base      {one_line(variant.name)} ({variant.status}): {one_line(variant.summary)}")
     print(f"  from      {one_line(str(layer.folder))}")
     print(f"  source    {one_line(layer.source)} ({layer.date})")
     for title, values in (
         ("requires", list(map(str, layer.requires))),
+        ("has", [f"{name} {version}" for name, version in layer.has.items()] if layer.is_base else []),
         ("provides", layer.provides),
         ("conflicts", layer.conflicts),
         ("bootstrap", [f"{entry.agent} {entry.origin}" for entry in layer.bootstraps]),
@@ -80,8 +113,10 @@ def print_entry(layer: Layer, *, as_json: bool) -> None:
         if values:
             print(f"  {title:<9} {one_line(', '.join(values))}")
     for release in layer.releases:
-        needs = f": {', '.join(map(str, release.requires))}" if release.requires else ""
-        print(f"  release   {one_line(release.version)} ({release.status}){one_line(needs)}")
+        needs = f": on {', '.join(map(str, release.requires))}" if release.requires else ""
+        brings = ", ".join(f"{name} {version}" for name, version in release.has.items() if name != layer.name)
+        text = f"{release.version} ({release.status}){needs}{f'; brings {brings}' if brings else ''}"
+        print(f"  release   {one_line(text)}")
     for trouble in layer.troubles:
         given = ", ".join([*map(str, trouble.given), *(f"not {need}" for need in trouble.unless)])
         print(f"  trouble   {one_line(given)}: {one_line(trouble.because)}")

@@ -82,7 +82,7 @@ def _known(out: Console, draft: Draft) -> None:
         has = "; the base has it" if known.is_in_base else ""
         _row(out, f"{known.layer:<{width}}  {known.what} (line {known.line}, stage {known.stage}){has}")
     if found.layers:
-        _row(out, f"do they fit together, and LUMI? lumiimg explain {_request(draft)} --site lumi")
+        _row(out, f"do they fit together, and on LUMI? lumiimg explain {_request(draft)} --site lumi")
 
 
 def _request(draft: Draft) -> str:
@@ -148,7 +148,8 @@ def _written(out: Console, draft: Draft, folder: Path) -> None:
         places = count(len(open_ends), "place")
         _row(out, f"{places} where its build ends until you see to it (`todo` in post.sh): lines {lines}")
     for name in draft.recognised.layers:
-        _row(out, f"a layer brings part of it already: {name}; take the steps out and add it")
+        lines = ", ".join(dict.fromkeys(str(known.line) for known in draft.recognised.known if known.layer == name))
+        _row(out, f"the layer {name} brings part of it (lines {lines}): take those steps out and --add {name}")
     for entry in draft.recognised.without_gpu:
         _row(out, f"{entry.name} (line {entry.line}) leaves out {GPU} (MI250X, LUMI's)", STYLES["problem"])
     base = draft.recognised.base
@@ -162,7 +163,11 @@ def _written(out: Console, draft: Draft, folder: Path) -> None:
         "--dry-run",
     ]
     command = f"lumiimg build {shlex.join(words)}"
-    out.print(one_line(f"  next: {command}"), soft_wrap=True)
+    if open_ends or draft.recognised.layers:
+        _row(out, f"next: edit {folder}/post.sh, then")
+        out.print(one_line(f"    {command}"), soft_wrap=True)
+    else:
+        out.print(one_line(f"  next: {command}"), soft_wrap=True)
 
 
 def _data(draft: Draft) -> dict[str, Any]:

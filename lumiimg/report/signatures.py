@@ -33,4 +33,5 @@ def print_signatures() -> None:
         out.print(f"{signature.id}  [{signature.weight.value}{versions}]", style="bold", soft_wrap=True)
         out.print(f"    {signature.summary}", soft_wrap=True)
         out.print(f"    > {examples[signature.id].strip()}", soft_wrap=True, style="dim")
+        out.print(f"    source: {signature.source} ({signature.date})", soft_wrap=True, style="dim")
     out.print(f"\n{len(examples)} kinds of messages, {len(vocabulary().signatures)} of them troubles; --json has all")

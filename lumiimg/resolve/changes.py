@@ -38,8 +38,10 @@ def _entries(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "site", document["site"] or "none"
     yield "fabric", document["fabric"]
     yield "base", f"{base['name']} ({base['agent']} {base['from']})"
-    if "digest" in base:
-        yield "digest of the base", base["digest"]
+    if digest := base.get("digest") or base.get("sha256"):
+        yield "digest of the base", digest
+    for name, version in base.get("has", {}).items():
+        yield f"{name} of the base", version
     for layer in (base, *document.get("layer", ())):
         name = layer["name"]
         yield f"layer {name}", layer["release"] or layer["layer"][:19]

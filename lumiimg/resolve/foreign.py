@@ -49,11 +49,12 @@ def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
             where=base,
             hint=f"fetch it first: apptainer pull image.sif {base}; then --base image.sif",
         )
-    from lumiimg.image import open_image  # noqa: PLC0415 - 70 ms that a base of the catalogue should not cost
+    from lumiimg.image import open_image, refuse_empty  # noqa: PLC0415 - 70 ms that a base of the catalogue should not cost
     from lumiimg.resolve.contents import read_contents  # noqa: PLC0415
 
     path = Path(base) if scheme is None else pull(base)
     with open_image(path) as image:
+        refuse_empty(path, image)
         contents = read_contents(image.root)
         kind = image.kind
     if scheme is not None and scheme[0] != SCHEME:

@@ -7,6 +7,7 @@ are not in the file: they are found in the catalogue, and must be the same by di
 from __future__ import annotations
 
 import hashlib
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Of the file; raised when an older lumiimg could not read a newer file rightly."""
 _SIZE_LIMIT_BYTES = 16 * 1024 * 1024
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEAD = "# Written by `lumiimg lock`; change the request and write it anew rather than this file.\n"
 
 
@@ -75,7 +77,7 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         text = data.decode("utf-8")
         document = tomllib.loads(text)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # TOML, UTF-8, and numbers of thousands of digits
         raise BadInputError(f"is no lock: {error}", where=str(path), hint="write it anew: lumiimg lock") from error
     _check_head(document, text, path)
     return {key: value for key, value in document.items() if key not in {"format", "lumiimg", "digest"}}
@@ -110,12 +112,14 @@ def _body(lock: Lock, request: Request) -> dict[str, Any]:
         "site": lock.site or "",
         "fabric": lock.fabric.value,
         "request": {
-            "base": request.base,
+            # a lock may be read in another folder than it was written in
+            "base": bootstrap.origin if str(Path(request.base).absolute()) == bootstrap.origin else request.base,
             "add": list(request.add),
             "fabric": request.fabric.value if request.fabric else "auto",
             "arguments": {f"{layer}.{name}": value for (layer, name), value in sorted(request.arguments.items())},
             "sources": _request_sources(lock, request),
-            "site": request.site or "",
+            "site": _anywhere(request.site or ""),
+            "host": str(request.host.absolute()) if request.host else "",
         },
         "base": {**_layer_data(lock.base), **base},
         "layer": [_layer_data(layer) for layer in lock.layers],
@@ -132,6 +136,11 @@ def _body(lock: Lock, request: Request) -> dict[str, Any]:
             for rule in lock.rules
         ],
     }
+
+
+def _anywhere(site: str) -> str:
+    """Return a site as it is found from any folder: a name stays one."""
+    return str(Path(site).absolute()) if site.endswith(".toml") else site
 
 
 def _request_sources(lock: Lock, request: Request) -> dict[str, str]:
@@ -233,6 +242,7 @@ def _lock(
         fabric=None if fabric == "auto" else Fabric(fabric),
         sources=asked.table("sources").string_values(),
         site=asked.string("site", may_be_empty=True) or None,
+        host=Path(host) if (host := asked.optional_string("host")) else None,
     )
     site = table.string("site", may_be_empty=True)
     chosen = Fabric(table.choice("fabric", tuple(f.value for f in Fabric)) or "none")
@@ -263,7 +273,7 @@ def _check_file(origin: str, sha256: str | None) -> None:
     if sha256 and (actual := file_sha256(Path(origin))) != sha256:
         raise RefusedError(
             f"the base {origin} is not the one that was locked: its sha256 is {actual[:12]}…, not {sha256[:12]}…",
-            hint="write the lock anew: lumiimg lock",
+            hint="if the new one is meant, name the whole request: lumiimg lock --base … --add …",
         )
 
 
@@ -276,6 +286,12 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
         )
     version = entry.string("release", may_be_empty=True)
     arguments = entry.table("arguments").string_values(may_be_empty=True)
+    for key, value in arguments.items():
+        argument = layer.arguments.get(key)
+        if not _VARIABLE.fullmatch(key) or (check and argument is None):
+            raise CatalogError(f"{key!r} is no argument of {layer.name}")
+        if argument is not None and argument.pattern is not None and check and not argument.pattern.fullmatch(value):
+            raise CatalogError(f"argument {layer.name}.{key} does not match {argument.pattern.pattern}")
     sources = tuple(
         LockedSource(
             name=one.string("name"),
@@ -287,6 +303,9 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
         )
         for one in entry.tables("source")
     )
+    for source in sources:
+        if not _VARIABLE.fullmatch(source.variable):
+            raise CatalogError(f"{source.variable!r} is no variable for a source of {layer.name}")
     of_layer = tuple(wheels.get(layer.name, ()))
     locked = {f"{wheel.name}=={wheel.version}" for wheel in of_layer}
     same = [release for release in layer.releases if release.version == version]

@@ -95,6 +95,7 @@ def refuse_password(address: str, where: str) -> None:
 
     Raises BadInputError, which does not repeat them.
     """
+    address = re.sub(r"@sha256:[0-9a-f]{64}$", "", address)
     host = re.split(r"[/?#]", address.rpartition("://")[2], maxsplit=1)[0]
     if "@" in host:
         raise BadInputError(

@@ -17,7 +17,8 @@ from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
 from lumiimg.resolve.stack import Offer, Search, Stack, Wish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
@@ -29,8 +30,16 @@ PLUGIN_COMPONENT = "net-plugin"
 HEADERS = "host-libfabric"
 """The host's own libfabric with its headers: an archive for compilers (node.py), and the component that it is."""
 _OF_FABRIC = {Fabric.HOST: "fabric-host", Fabric.BUNDLED: "fabric-bundled"}
+_FABRIC_TOLD = {
+    Fabric.HOST: "the machine's own libfabric and libcxi, bound when the image runs",
+    Fabric.BUNDLED: "libfabric and libcxi inside the image",
+}
 NEAREST_S = 5.0
 """Spent on looking for the nearest request that works."""
+_PLAIN = {"os", "glibc", "python", "rocm", "rccl"}
+"""What a base has that is only there to be built on."""
+_WISH_LIMIT = 300
+_LAYER_HINT = "a name (the newest that fits), or a name with a version: 'vllm==0.10.1'; one --add for each layer"
 _PREFERRED = {"net-plugin": PLUGIN, "libfabric": "fabric-bundled"}
 """Component -> the layer to bring in, where several could."""
 
@@ -59,6 +68,8 @@ class Plan:
     fabric: Fabric
     rules: tuple[RuleResult, ...]
     nearest: Asked | None = None
+    keeping: Asked | None = None
+    """Of a refusal whose nearest gives up a version that was asked for: a request that keeps it, on another base."""
     changes: tuple[tuple[str, str], ...] = field(default=())
     """What would come out if something were otherwise: what, and the answer in short."""
     environment: tuple[SiteVariable, ...] = ()
@@ -67,6 +78,11 @@ class Plan:
     @property
     def refused(self) -> bool:
         return self.stack is None or any(rule.outcome is Outcome.REFUSED for rule in self.rules)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether something is known against it, or not known."""
+        return any(rule.outcome in {Outcome.WARNING, Outcome.UNKNOWN} for rule in self.rules)
 
     @property
     def plugin(self) -> str | None:
@@ -107,7 +123,15 @@ class Planner:
         Raises BadInputError for names that are not there, or that cannot be read.
         """
         plan = self._judge(asked)
-        return replace(plan, nearest=self._nearest(asked)) if plan.refused else plan
+        if not plan.refused:
+            return plan
+        deadline = time.monotonic() + NEAREST_S
+        nearest = self._first(self._others(asked), deadline)
+        keeping = None
+        if nearest is not None and not set(asked.add) <= set(nearest.add) and any(map(_is_pinned, asked.add)):
+            bases = (replace(asked, base=name) for name in self._bases_by_distance(asked.base))
+            keeping = self._first(bases, deadline)
+        return replace(plan, nearest=nearest, keeping=keeping)
 
     def with_changes(self, plan: Plan) -> Plan:
         """Return the plan with what would come out if the driver, or the base, were another."""
@@ -118,6 +142,7 @@ class Planner:
         start = Stack(offers=self._offers(base))
         fabric, results = Fabric.NONE, list[RuleResult]()
         _check_twice(asked)
+        self._check_fabric(asked)
         if self._site is not None:
             fabric, gate = rules.glibc_gate(start, self._site, asked=asked.fabric or _named_fabric(asked))
             results += [gate] if gate else []
@@ -143,6 +168,19 @@ class Planner:
         variables = tuple(rules.environment(stack, self._site)) if self._site is not None else ()
         return Plan(asked, base, stack, fabric, (*results, *rules.layers_told(stack)), environment=variables)
 
+    def _check_fabric(self, asked: Asked) -> None:
+        """Raise BadInputError for a fabric that says nothing, or that one of the layers denies."""
+        named = _named_fabric(asked)
+        if asked.fabric is None or asked.fabric is named:
+            return
+        if named is not None:
+            raise BadInputError(f"--fabric {asked.fabric.value} and --add {_OF_FABRIC[named]}", hint="name one of them")
+        if self._site is None and asked.fabric is not Fabric.NONE:
+            raise BadInputError(
+                f"--fabric {asked.fabric.value} of which machine?",
+                hint="add --site NAME (`lumiimg list`), or a site file",
+            )
+
     def _offers(self, base: Layer) -> dict[str, Offer]:
         offers = {name: Offer(None, base.name) for name in base.provides}
         offers |= {name: Offer(version, base.name) for name, version in base.has.items()}
@@ -157,7 +195,7 @@ class Planner:
             self._read.layer(name)
         added = []
         if fabric is not Fabric.NONE and not {"libcxi", "libfabric"} <= {*base.provides, *base.has}:
-            added.append(Wish(_OF_FABRIC[fabric], because=f"the fabric of {self._site.name if self._site else ''}"))
+            added.append(Wish(_OF_FABRIC[fabric], because=_FABRIC_TOLD[fabric]))
         has_plugin = PLUGIN_COMPONENT in {*base.provides, *base.has} or any(
             PLUGIN_COMPONENT in self._read.layer(name).provides for name in named
         )
@@ -165,10 +203,19 @@ class Planner:
             added.append(Wish(PLUGIN, because="RCCL reaches libfabric through a net plugin"))
         return [wish for wish in added if wish.layer not in named] + wishes
 
-    def _nearest(self, asked: Asked) -> Asked | None:
-        """Return the request that works and differs least: by fabric, release, plugin, base, or a layer."""
-        deadline = time.monotonic() + NEAREST_S
-        for other in self._others(asked):
+    def working(self, add: tuple[str, ...], fabric: Fabric | None) -> Iterator[Plan]:
+        """Yield the plans of layers on every base that takes them, those without doubts first.
+
+        Raises BadInputError as `plan` does.
+        """
+        plans = []
+        for name in self._catalogue.base_names():
+            plan = self._judge(Asked(name, add, fabric))
+            plans += [] if plan.refused else [plan]
+        yield from sorted(plans, key=lambda plan: plan.is_doubtful)
+
+    def _first(self, requests: Iterable[Asked], deadline: float) -> Asked | None:
+        for other in requests:
             if time.monotonic() > deadline:
                 break
             if not self._judge(other).refused:
@@ -176,7 +223,12 @@ class Planner:
         return None
 
     def _others(self, asked: Asked) -> Iterator[Asked]:
+        """Yield other requests, those that differ least first: in fabric, release, plugin, base, or a layer."""
         unpinned = replace(asked, add=tuple(_wish(text).layer for text in asked.add))
+        has = self._read.base(asked.base).has
+        missing = tuple(text for text in asked.add if name_of(text) not in has)
+        if missing != asked.add:
+            yield replace(asked, add=missing)
         if asked.fabric is not None:
             yield replace(asked, fabric=None)
         for at, text in enumerate(asked.add):  # the pin at fault alone, before all of them
@@ -193,7 +245,7 @@ class Planner:
         for at, text in enumerate(unpinned.add):
             for like in (other for other in self._layers_like(text) if other not in unpinned.add):
                 yield replace(unpinned, add=(*unpinned.add[:at], like, *unpinned.add[at + 1 :]))
-        bases = self._bases_by_distance(asked.base)
+        bases = self._bases_by_distance(asked.base) if asked.add else self._of_kind(asked.base)
         yield from (replace(asked, base=name) for name in bases)
         yield from (replace(unpinned, base=name, add=without_plugin, fabric=None) for name in bases)
         for at, text in enumerate(unpinned.add):
@@ -201,8 +253,10 @@ class Planner:
                 add = (*unpinned.add[:at], like, *unpinned.add[at + 1 :])
                 yield from (replace(unpinned, base=name, add=add, fabric=None) for name in bases)
         for text in unpinned.add:
-            if less := tuple(other for other in unpinned.add if other != text):
-                yield from (replace(unpinned, base=name, add=less, fabric=None) for name in (asked.base, *bases))
+            less = tuple(other for other in unpinned.add if other != text)
+            yield from (replace(unpinned, base=name, add=less, fabric=None) for name in (asked.base, *bases) if less)
+        if asked.add:
+            yield replace(unpinned, add=(), fabric=None)
 
     def _provider_of(self, component: str) -> str | None:
         """Return the layer that brings a component: the preferred one, or the only one."""
@@ -228,9 +282,12 @@ class Planner:
                 yield other
 
     def _bases_by_distance(self, name: str) -> list[str]:
-        """Return the other bases of the same kind, the one whose ROCm is nearest first; of two as near the older."""
+        """Return the other bases of the same kind, then those that have nothing yet which layers bring.
+
+        Of each, the one whose ROCm is nearest comes first; of two as near the older.
+        """
         here = self._read.base(name)
-        rocm = _number(here.has.get("rocm"))
+        rocm = _number(here.has.get("rocm")) or 0.0
         found = []
         for other in self._catalogue.base_names():
             try:
@@ -238,9 +295,14 @@ class Planner:
             except CatalogError:
                 continue
             version = _number(base.has.get("rocm"))
-            if other != name and base.folder == here.folder and rocm is not None and version is not None:
-                found.append((abs(version - rocm), version, other))
-        return [other for _, _, other in sorted(found)]
+            is_other_kind = base.folder != here.folder
+            if other != name and version is not None and (not is_other_kind or base.has.keys() <= _PLAIN):
+                found.append((is_other_kind, abs(version - rocm), version, other))
+        return [other for *_, other in sorted(found)]
+
+    def _of_kind(self, name: str) -> list[str]:
+        folder = self._read.base(name).folder
+        return [other for other in self._bases_by_distance(name) if self._read.base(other).folder == folder]
 
     def _changes(self, asked: Asked, plan: Plan) -> Iterator[tuple[str, str]]:
         """Yield what would come out if the driver, or the base, were another."""
@@ -253,23 +315,30 @@ class Planner:
                 {asked.base: plan.base},
                 has_headers=self._has_headers,
             )
-            yield f"a driver of {site.name} that serves it", in_short(other._judge(asked))
+            yield f"with another driver on {site.name}", in_short(other._judge(asked))
         yield from self._on_other_bases(asked)
 
     def _on_other_bases(self, asked: Asked) -> Iterator[tuple[str, str]]:
         """Yield what would come out on the next older and the next newer base."""
-        here = _number(self._read.base(asked.base).has.get("rocm"))
-        near = self._bases_by_distance(asked.base)
-        older = next((n for n in near if (_number(self._read.base(n).has.get("rocm")) or 0) < (here or 0)), None)
-        newer = next((n for n in near if (_number(self._read.base(n).has.get("rocm")) or 0) > (here or 0)), None)
-        for name in filter(None, (older, newer)):
-            yield name, in_short(self._judge(replace(asked, base=name)))
+        near = self._of_kind(asked.base)
+        rocm = {name: _number(self._read.base(name).has.get("rocm")) or 0.0 for name in (asked.base, *near)}
+        older = [name for name in near if rocm[name] < rocm[asked.base]]
+        newer = [name for name in near if rocm[name] > rocm[asked.base]]
+        for names in filter(None, (older, newer)):
+            plans = [self._judge(replace(asked, base=name)) for name in names]
+            plan = next((plan for plan in plans if not plan.refused), plans[0])
+            yield f"on {plan.base.name}", in_short(plan)
 
 
-def command_of(asked: Asked, site: str | None = None) -> str:
+def _is_pinned(text: str) -> bool:
+    return bool(_wish(text).versions)
+
+
+def command_of(asked: Asked, site: str | None = None, host: Path | None = None) -> str:
     """Return a request as options of `lumiimg build`, for a shell."""
     words = ["--base", asked.base, *(word for text in asked.add for word in ("--add", text))]
     words += ["--site", site] if site else []
+    words += ["--host", str(host)] if host else []
     words += ["--fabric", asked.fabric.value] if asked.fabric else []
     return shlex.join(words)
 
@@ -299,7 +368,7 @@ def in_short(plan: Plan) -> str:
         return f"refused ({against.id}): needs {against.need}, has {against.have}"
     chosen = [f"{c.layer.name} {c.version}" for c in plan.stack.layers if c.version and c.layer.name != "pytorch"]
     parts = [f"fabric {plan.fabric.value}", *([f"torch {plan.torch}"] if plan.torch else []), *chosen]
-    return ", ".join(parts)
+    return ", ".join(parts) + (" (with doubts)" if plan.is_doubtful else "")
 
 
 class Shelf:
@@ -313,19 +382,24 @@ class Shelf:
         return self._kept.get(name) or self._kept.setdefault(name, self._catalogue.base(name))
 
     def layer(self, name: str) -> Layer:
-        return self._kept.get(name) or self._kept.setdefault(name, self._catalogue.layer(name))
+        kept = self._kept.get(name)
+        if kept is not None and not kept.is_base:
+            return kept
+        return self._kept.setdefault(name, self._catalogue.layer(name))
 
     def entry(self, name: str) -> Layer:
         return self._kept.get(name) or self._kept.setdefault(name, self._catalogue.entry(name))
 
 
 def _wish(text: str) -> Wish:
+    if len(text) > _WISH_LIMIT:
+        raise BadInputError(f"{text[:40]!r}… is no layer", hint=_LAYER_HINT)
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
-        raise BadInputError(f"{text!r} is no layer", hint="a name, or a name with versions: 'vllm==0.10.1'") from error
+        raise BadInputError(f"{text!r} is no layer", hint=_LAYER_HINT) from error
     if requirement.extras or requirement.url or requirement.marker:
-        raise BadInputError(f"{text!r} is no layer", hint="a name, or a name with versions: 'vllm==0.10.1'")
+        raise BadInputError(f"{text!r} is no layer", hint=_LAYER_HINT)
     return Wish(requirement.name, requirement.specifier)
 
 

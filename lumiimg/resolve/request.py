@@ -51,6 +51,8 @@ class Request:
     """FILE or URL, with or without `#sha256=...`, by the source's name."""
     site: str | None = None
     """The site as it was named: a name, or the path of a file."""
+    host: Path | None = None
+    """The snapshot of one of its nodes."""
 
 
 def resolve(
@@ -76,9 +78,9 @@ def resolve(
     foreign = read_bases(request.base, catalogue, pull or _not_pulled)
     has_headers = headers is not None or HEADERS in request.sources
     planner = Planner(catalogue, site, held or {}, foreign, has_headers=has_headers)
-    plan = planner.plan(_asked(request, catalogue))
+    plan = planner.plan(asked_by(request, catalogue))
     if plan.stack is None or plan.refused:
-        raise refusal_of(plan, site)
+        raise refusal_of(plan, request)
     layers = [chosen.layer for chosen in plan.stack.layers]
     if plan.fabric is Fabric.HOST:
         request = _with_headers(request, layers, headers)
@@ -144,14 +146,15 @@ def held_by(lock: Lock, upgraded: Collection[str]) -> Held:
     return Held(kept[0], kept[1], lock)
 
 
-def refusal_of(plan: Plan, site: Site | None) -> RefusedError:
+def refusal_of(plan: Plan, request: Request) -> RefusedError:
     """Return what stands against a plan as an error: the rule, both numbers, and the nearest request that works."""
     against = next(rule for rule in plan.rules if rule.outcome is Outcome.REFUSED)
-    name = site.name if site else None
-    nearest = f"the nearest that works: lumiimg build {command_of(plan.nearest, name)}" if plan.nearest else None
+    site, host = request.site, request.host
+    nearest = f"the nearest that works: lumiimg build {command_of(plan.nearest, site, host)}" if plan.nearest else None
+    numbers = "" if against.need.startswith("not ") else f": needs {against.need}, has {against.have}"
     return RefusedError(
-        f"{against.because} (rule {against.id}: needs {against.need}, has {against.have})",
-        hint=nearest or "`lumiimg explain` with the same words tells more",
+        f"{against.because} (rule {against.id}{numbers})",
+        hint=nearest or f"what stands against it: lumiimg explain {command_of(plan.asked, site, host)}",
     )
 
 
@@ -172,7 +175,7 @@ def _pair(version: str | None) -> tuple[int, int] | None:
     return (release[0], release[1]) if len(release) > 1 else None
 
 
-def _asked(request: Request, catalogue: Catalogue) -> Asked:
+def asked_by(request: Request, catalogue: Catalogue) -> Asked:
     """Return the request as the planner takes it: an argument VERSION is a release that is wished for.
 
     Raises BadInputError where it is not the one that `--add` names.

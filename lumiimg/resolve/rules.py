@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FIRST_WITH_CXI = "1.21"
 CXI = "libfabric NEWS: prov/cxi from 1.21.0 on"
 _TORCH = "download.pytorch.org: local versions of the wheels"
+_SOURCES = 2
+"""Told of a refusal that has several."""
 _RCCL_TABLE = "lumiimg/resolve/rccl.toml: RCCL and NCCL run and read by release"
 
 
@@ -65,7 +67,7 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
     `asked` is what the user wants, None for what is possible. Source: version needs in glibc elf/dl-version.c.
     """
     if site.fabric is None:
-        return Fabric.NONE, None if site.arch is None else _no_fabric(site)
+        return Fabric.NONE, None if site.arch is None and site.vendor is None else _no_fabric(site)
     if asked is Fabric.NONE:
         because = "you asked for none: RCCL goes over TCP"
         return asked, RuleResult(
@@ -77,12 +79,14 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
     if {"libcxi", "libfabric"} <= stack.offers.keys():
         because = "the base has libfabric and libcxi of its own: nothing of the host is bound"
         return Fabric.BUNDLED, RuleResult(
-            "glibc-gate", Outcome.OK, "libcxi in the base", "it is there", because, source
+            "glibc-gate", Outcome.OK, "libcxi in the base", "libfabric and libcxi of the base", because, source
         )
     fits = None if have is None else _at_least(have, site.fabric.glibc)
     if asked is Fabric.BUNDLED:
         because = "you asked for a bundled fabric, which loads nothing of the host"
-        return asked, RuleResult("glibc-gate", Outcome.OK, "nothing of the host", f"glibc {have}", because, source)
+        return asked, RuleResult(
+            "glibc-gate", Outcome.OK, "nothing of the host", f"glibc {have or '(not known)'}", because, source
+        )
     if fits is None:
         because = "the C library of the base is not known, so whether the host's libraries load in it is not either"
         outcome = Outcome.UNKNOWN if asked is None else Outcome.REFUSED
@@ -123,6 +127,7 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
         have = f"ROCm {stack.version('rocm')}"
         yield RuleResult("driver-window", Outcome.REFUSED, "GPUs of AMD", have, because, site.source)
         return
+    told: dict[tuple[Outcome, str], RuleResult] = {}
     for component, whose in (("rocm", "of the image"), ("torch-rocm", "in torch's wheel")):
         version = stack.version(component)
         if component not in stack.offers or (site.driver is None and site.arch is None):
@@ -131,7 +136,7 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
             yield RuleResult(
                 "driver-window",
                 Outcome.UNKNOWN,
-                "the driver's window",
+                "to know which ROCm the driver serves",
                 f"ROCm {version} {whose}",
                 f"which ROCm the driver of {site.name} serves is not known to the project",
                 site.source,
@@ -150,7 +155,11 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
             outcome, because = Outcome.WARNING, driver.trouble
         else:
             outcome, because = Outcome.OK, f"{driver.name} serves it"
-        yield RuleResult("driver-window", outcome, str(need), f"ROCm {version or '?'} {whose}", because, source)
+        have = f"ROCm {version or '?'} {whose}"
+        if (before := told.get((outcome, because))) is not None:
+            have = f"{before.have}, {have}"
+        told[outcome, because] = RuleResult("driver-window", outcome, str(need), have, because, source)
+    yield from told.values()
 
 
 def plugin_abi(stack: Stack) -> RuleResult | None:
@@ -174,7 +183,9 @@ def plugin_abi(stack: Stack) -> RuleResult | None:
     if not common:
         because = f"RCCL cannot load this plugin and goes on over TCP; {remedy_for_old_api()}"
         return RuleResult("plugin-abi", Outcome.REFUSED, need, have, because, _RCCL_TABLE)
-    because = f"they meet at v{common[0]}; RCCL looks for {' or '.join(generation.files)}, which the layer installs"
+    because = f"they meet at v{common[0]}; RCCL looks for {' or '.join(generation.files)}"
+    if any(chosen.layer.name == plugin for chosen in stack.layers):
+        because += ", which the layer installs"
     return RuleResult("plugin-abi", Outcome.OK, need, have, because, _RCCL_TABLE)
 
 
@@ -192,7 +203,9 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
         )
     if fabric is Fabric.HOST:
         because = "libfabric, its cxi provider and libcxi are the host's own"
-        return RuleResult("fabric", Outcome.OK, need, "the host's", because, source)
+        return RuleResult(
+            "fabric", Outcome.OK, need, f"libfabric {libfabric or ''} of the host".replace("  ", " "), because, source
+        )
     have = stack.version("slingshot")
     if site.fabric.slingshot is None:
         because = "of which Slingshot release the host is, is not known; libcxi and driver belong together"
@@ -259,7 +272,10 @@ def refusals(unmet: Sequence[Unmet]) -> Iterator[RuleResult]:
         because = found[0].because
         if len(releases) > 1:
             because = f"no release of {layer} fits ({', '.join(releases)})"
-        yield RuleResult(found[0].rule, Outcome.REFUSED, needs, have, because, found[0].source)
+        elif needs != found[0].need:
+            because = f"{' '.join((layer, *releases))} requires {needs}"
+        source = "; ".join(list(dict.fromkeys(entry.source for entry in found))[:_SOURCES])
+        yield RuleResult(found[0].rule, Outcome.REFUSED, needs, have, because, source)
 
 
 def _needs(chosen: Chosen) -> list[str]:

@@ -145,6 +145,9 @@ class Search:
                 self._stand_against(there.layer, there.release, Need(wish.layer, wish.versions), there.version)
             return
         layer = self._layer(wish.layer)
+        if (offer := stack.offers.get(layer.name)) is not None:
+            self._stand_against_a_second(layer, offer)
+            return
         for chosen in self._candidates(layer, wish):
             self._steps += 1
             if self._steps > STEP_LIMIT:
@@ -155,7 +158,7 @@ class Search:
 
     def _candidates(self, layer: Layer, wish: Wish) -> Iterator[Chosen]:
         if not layer.releases:
-            yield Chosen(layer, None, wish.because)
+            yield from self._without_releases(layer, wish)
             return
         fitting = [r for r in layer.releases if wish.versions.contains(r.version, prereleases=True)]
         if not fitting and (unlisted := _unlisted(layer, wish)) is not None:
@@ -166,14 +169,30 @@ class Search:
                     layer.name,
                     None,
                     f"{layer.name}{wish.versions}",
-                    f"releases {', '.join(r.version for r in layer.releases)}",
-                    "no such release is known",
+                    f"{layer.name} {', '.join(dict.fromkeys(r.version for r in layer.releases))}",
+                    f"no such release of {layer.name} is known",
                     layer.source,
                     _rule_of(layer),
                 )
             )
         fitting.sort(key=lambda release: release.version != self._held.get(layer.name))
         yield from (Chosen(layer, release, wish.because) for release in fitting)
+
+    def _without_releases(self, layer: Layer, wish: Wish) -> Iterator[Chosen]:
+        """Yield a layer that has no releases; a version that is wished for is its argument VERSION, if it has one."""
+        if not wish.versions:
+            yield Chosen(layer, None, wish.because)
+            return
+        argument = layer.arguments.get("VERSION")
+        if argument is not None and wish.versions.contains(argument.default, prereleases=True):
+            yield Chosen(layer, None, wish.because)
+        elif (unlisted := _unlisted(layer, wish)) is not None:
+            yield Chosen(layer, unlisted, wish.because)
+        else:
+            have = f"{layer.name} {argument.default}" if argument else layer.name
+            why = f"{layer.name} is to be had in one version only: name none"
+            need = f"{layer.name}{wish.versions}"
+            self._unmet.append(Unmet(layer.name, None, need, have, why, layer.source, _rule_of(layer)))
 
     def _satisfied(
         self, stack: Stack, chosen: Chosen, needs: tuple[Need, ...], path: tuple[str, ...]
@@ -218,6 +237,11 @@ class Search:
                 rule=_rule_of(layer),
             )
         )
+
+    def _stand_against_a_second(self, layer: Layer, offer: Offer) -> None:
+        have = " ".join(filter(None, (layer.name, offer.version)))
+        why = f"{offer.by} has {have} already: leave it out"
+        self._unmet.append(Unmet(layer.name, None, f"no {layer.name} below", have, why, layer.source, "layers"))
 
     def _on_top(self, stack: Stack, chosen: Chosen) -> Iterator[Stack]:
         layer = chosen.layer

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 from lumiimg import __version__
-from lumiimg.errors import BadInputError, FailedError, one_line
+from lumiimg.errors import BadInputError, FailedError, MissingHereError, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -106,6 +107,7 @@ class Web:
 
     def _once(self, method: str, url: str, headers: Mapping[str, str], login: str | None) -> requests.Response:
         import requests  # noqa: PLC0415 - 135 ms that only the network should cost
+        from urllib3.exceptions import ConnectTimeoutError, NewConnectionError  # noqa: PLC0415
 
         def authenticate(request: requests.PreparedRequest) -> requests.PreparedRequest:
             """Do by hand what requests does unasked: it puts ~/.netrc over an Authorization of ours."""
@@ -115,7 +117,11 @@ class Web:
             return request
 
         if self._offline:
-            raise FailedError("would be needed from the network, which --offline forbids", where=place(url))
+            raise MissingHereError(
+                "would be needed from the network, which --offline forbids",
+                where=place(url),
+                hint="fetch it once without --offline, or name the file: --source NAME=FILE",
+            )
         try:
             return self._opened().request(
                 method,
@@ -127,7 +133,10 @@ class Web:
                 allow_redirects=False,
             )
         except requests.RequestException as error:
-            raise FailedError(f"could not be reached: {_reason(error)}", where=place(url), hint=ELSEWHERE) from error
+            # no network, or a wrong address, is another thing than a server that misbehaves
+            is_there = not isinstance(_innermost(error), (NewConnectionError, ConnectTimeoutError))
+            kind = FailedError if is_there else MissingHereError
+            raise kind(f"could not be reached: {_reason(error)}", where=place(url), hint=ELSEWHERE) from error
         except (ValueError, UnicodeError) as error:
             raise BadInputError(f"is no address: {one_line(str(error))}", where=place(url)[:200]) from error
 
@@ -176,7 +185,20 @@ def place(url: str) -> str:
     return one_line(url.partition("?")[0])
 
 
-def _reason(error: Exception) -> str:
-    """Return the innermost reason: urllib3 wraps its own several times."""
-    text = str(error)
-    return one_line(text.rpartition("Caused by ")[2].rstrip(")")[:300] if "Caused by " in text else text[:300])
+def _innermost(error: BaseException) -> BaseException:
+    """Return the reason: requests wraps urllib3's, which wraps its own several times."""
+    inner = getattr(error, "reason", None) or next(iter(error.args), None)
+    return _innermost(inner) if isinstance(inner, BaseException) else error
+
+
+def _reason(error: BaseException) -> str:
+    """Return the reason in words."""
+    from urllib3.exceptions import ConnectTimeoutError, NameResolutionError  # noqa: PLC0415
+
+    error = _innermost(error)
+    if isinstance(error, NameResolutionError):
+        return "its name is not known here"
+    if isinstance(error, ConnectTimeoutError):
+        return f"no answer within {TIMEOUT_S[0]:g} s"
+    # urllib3 puts the object in front: `HTTPSConnection(host='…', port=443): Failed to …`
+    return one_line(re.sub(r"^(\w*(Connection|Pool)\(.*?\)|<[^>]*>): ", "", str(error))[:300])

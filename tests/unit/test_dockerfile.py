@@ -293,7 +293,6 @@ def test_what_cannot_be_read_is_one_line_with_its_place(
         (["--arg", "BASE_IMAGE=a b"], "is no image reference"),
         (["--target", "finel"], "no stage is called 'finel'; known: base, fetch_0"),
         (["-o", "Bad_Name"], "is no name of a layer"),
-        (["-o", "no/where"], "no such folder"),
         (["-o", "vllm"], "'vllm' is in the catalogue already"),
         (["-o", "there"], "exists already"),
     ],
@@ -310,6 +309,25 @@ def test_what_cannot_be_asked_is_one_line(
     assert captured.err.count("\n") == 1
     assert what in captured.err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("copy", ["COPY it's /x", 'ADD "a /x', "COPY a", "COPY <<EOF /it's\ntext\nEOF"])
+def test_a_copy_that_docker_refuses_is_refused(copy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM x\n{copy}\n")
+    assert main(["draft", str(tmp_path / "Dockerfile")]) == ExitCode.BAD_INPUT
+    error = capsys.readouterr().err
+    assert "Dockerfile:2" in error
+    assert "without an open quote" in error
+
+
+def test_a_blank_variable_is_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM ubuntu:24.04\nENV A=' '\nRUN true\n")
+    assert main(["draft", str(tmp_path / "Dockerfile")]) == ExitCode.GOOD
+    assert "A: empty in the Dockerfile's image" in " ".join(capsys.readouterr().out.split())
+    folder = tmp_path / "new" / "blank"
+    assert main(["draft", str(tmp_path / "Dockerfile"), "-o", str(folder)]) == ExitCode.GOOD
+    capsys.readouterr()
+    assert shown(folder, capsys)["name"] == "blank"
 
 
 def test_scratch_is_told_and_makes_no_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -401,6 +419,8 @@ def test_a_draft_is_a_layer_that_can_be_shown_and_planned(tmp_path: Path, capsys
     assert data["environment"]["set"]["PYTORCH_ROCM_ARCH"] == "{GPU_TARGETS}"
     assert data["environment"]["prepend"] == {"PATH": "/opt/rocm/bin"}
     request = ["build", "--base", "rocm-6.4.4", "--layers", str(layers), "--add", "engine", "--dry-run"]
+    assert main(request) == ExitCode.GOOD
+    assert "warning: the build ends at each `todo`" in capsys.readouterr().out
     assert main([*request, "--arg", "engine.GPU_TARGETS=gfx90a", "--json"]) == ExitCode.GOOD
     definition = json.loads(capsys.readouterr().out)["definitions"][1]["text"]
     assert "export PYTORCH_ROCM_ARCH='gfx90a'" in definition

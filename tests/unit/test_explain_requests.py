@@ -177,8 +177,8 @@ def test_the_answer_as_json_and_as_text(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ([], "what is to be explained"),
-        (["image.sif", "--base", "rocm-6.4.4"], "what is to be explained"),
+        ([], "either an image or a request"),
+        (["image.sif", "--base", "rocm-6.4.4"], "either an image or a request"),
         (["--base", "rocm-6.2.5"], "did you mean rocm-6.2.4"),
         (["--base", "rocm-6.2.4", "--add", "vlm"], "did you mean vllm"),
         (["--base", "rocm-6.2.4", "--add", "vllm=0.1"], "is no layer"),

@@ -256,7 +256,7 @@ def test_offline_builds_what_was_fetched_before(
 ) -> None:
     lock(world, folder, "--base", "box", "--add", "snake")
     words = ["build", "--layers", str(folder), "--locked", "--offline", *world.mirrors, "--definitions", "defs"]
-    assert main(words) == ExitCode.NO
+    assert main(words) == ExitCode.MISSING_HERE
     assert "--offline forbids" in capsys.readouterr().err
     definitions(folder, world, tmp_path / "one", "--locked")
     world.asked.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError
-from lumiimg.host import scan
+from lumiimg.host import devel, scan
 from lumiimg.host.devel import fabric_of, headers_beside, write_archive
 from lumiimg.host.snapshot import to_text, write_snapshot
 from lumiimg.image import RootFileSystem
@@ -159,7 +160,7 @@ def test_the_plugin_is_given_the_archive_and_the_warning_goes(
 def warned_of_headers(words: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
     """Whether a lock would say that the plugin sees the headers of the distribution."""
     main(["build", "--site", "lumi", "--base", "rocm-6.4.4", *words, "--dry-run"])
-    return "compiled against the distribution" in capsys.readouterr().out
+    return "is compiled against" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -171,3 +172,54 @@ def test_the_archive_is_of_no_use_where_the_fabric_is_bundled(
     words = ["build", "--site", "lumi", "--base", "rocm-6.2.4", "--source", f"host-libfabric={target}", "--dry-run"]
     assert main(words) == ExitCode.BAD_INPUT
     assert "the fabric is bundled" in capsys.readouterr().err
+
+
+@pytest.fixture
+def of_this_node(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Have `host scan` see the node of the tests; its headers and its library too."""
+    taken = scanned(root)
+    monkeypatch.setattr(scan, "scan_host", lambda *_, **__: taken)
+    whole = devel.write_archive
+    monkeypatch.setattr(devel, "write_archive", lambda library, target: whole(library, target, root))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_no_file_of_somebody_elses_becomes_an_archive(of_this_node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (of_this_node / "notes.txt").write_text("precious")
+    (of_this_node / "folder").mkdir()
+    os.mkfifo(of_this_node / "pipe")
+    for name, fault in (
+        ("notes.txt", "is no archive of a libfabric"),
+        ("folder", "is not a file"),
+        ("pipe", "is not a file"),
+        ("-", "needs a file of its own"),
+        ("h.json", "needs a file of its own"),
+    ):
+        assert main(["host", "scan", "-o", "h.json", "--libfabric", name]) == ExitCode.BAD_INPUT
+        assert fault in capsys.readouterr().err
+    assert (of_this_node / "notes.txt").read_text() == "precious"
+    assert (of_this_node / "pipe").is_fifo()
+    for _ in range(2):  # its own archive may be written again
+        assert main(["host", "scan", "-o", "h.json", "--libfabric", "f.tar"]) == ExitCode.GOOD
+    assert (of_this_node / "f.tar").is_file()
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_a_lock_remembers_its_node(
+    snapshot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["lock", "--base", "debian-13", "--add", "netprobe", "--site", "generic", "-o", "h.lock"]
+    assert main([*words, "--host", str(snapshot)]) == ExitCode.GOOD
+    before = (tmp_path / "h.lock").read_text()
+    assert 'fabric = "host"' in before
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert main(["lock", "--upgrade", "all", "-o", "../h.lock"]) == ExitCode.GOOD
+    assert (tmp_path / "h.lock").read_text() == before
+    snapshot.unlink()
+    capsys.readouterr()
+    assert main(["lock", "--upgrade", "all", "-o", "../h.lock"]) == ExitCode.BAD_INPUT
+    assert str(snapshot) in capsys.readouterr().err
+    assert (tmp_path / "h.lock").read_text() == before

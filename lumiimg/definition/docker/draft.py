@@ -86,8 +86,9 @@ def write_draft(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
     """
     folder = folder.absolute()
     _check_folder(draft, folder, catalogue)
-    files = {"layer.toml": _layer(draft), "post.sh": _post(draft)}
+    files = {"layer.toml": _layer(draft, folder.name), "post.sh": _post(draft)}
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=".lumiimg-", dir=folder.parent))
         try:
             inside = beside / folder.name
@@ -108,8 +109,6 @@ def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
     where = str(folder)
     if folder.is_symlink() or folder.exists():
         raise BadInputError("exists already", where=where, hint="a draft goes into a new folder")
-    if not folder.parent.is_dir():
-        raise BadInputError("no such folder", where=str(folder.parent), hint="make it first")
     if not NAME.fullmatch(folder.name):
         hint = "lower-case letters, digits, dots, dashes: it is the layer's name"
         raise BadInputError(f"{folder.name!r} is no name of a layer", where=where, hint=hint)
@@ -123,7 +122,7 @@ def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
         )
 
 
-def _layer(draft: Draft) -> str:
+def _layer(draft: Draft, layer: str) -> str:
     import tomli_w  # noqa: PLC0415 - needed where something is written only
 
     path = draft.path
@@ -138,6 +137,17 @@ def _layer(draft: Draft) -> str:
         "date": dt.datetime.now(tz=dt.UTC).date(),
         "requires": [],
     }
+    if open_ends := [f"{entry.line}" for entry in draft.left_out if entry.ends_build]:
+        document["trouble"] = [
+            {
+                "given": [layer],
+                "outcome": "warning",
+                "rule": "layers",
+                "because": "the build ends at each `todo` of its post.sh, which are from these lines of "
+                f"{one_line(name)}: {', '.join(dict.fromkeys(open_ends[:8]))}",
+                "source": "lumiimg draft",
+            }
+        ]
     usable = usable_arguments(path)
     if usable:
         document["arguments"] = {
@@ -229,7 +239,7 @@ def _environment(path: BuildPath) -> Environment:
             note = "no name of a variable"
         elif not text.isprintable() or any(_PLACEHOLDER.search(piece.text) for piece in value):
             note = "set while this is built only, as layer.toml cannot hold the value"
-        elif not opened and text:
+        elif not opened and text.strip():
             put[name] = text
         elif not opened:
             note = "empty in the Dockerfile's image; a layer sets no empty variable"

@@ -227,6 +227,12 @@ class _Walk:
             return [self._expand(word, scope, instruction) for word in instruction.words]
         if instruction.keyword in {"ADD", "COPY"}:
             words = split_words(instruction.text, self._file.escape)
+            if len(words) < 2:
+                raise DockerfileError(
+                    f"{instruction.keyword} needs what to copy and where to, without an open quote",
+                    where=self._file.where(instruction.line),
+                    hint="docker build refuses it, too",
+                )
             return [self._expand(word, scope, instruction) for word in words]
         return [self._expand(instruction.text, scope, instruction)]
 

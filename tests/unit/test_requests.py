@@ -1,0 +1,267 @@
+"""What people ask for in odd ways, and files that are not theirs to lose: each one clear answer, nothing replaced."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode
+from tests.unit import fabric_builder
+from tests.unit.conftest import LAYER, MakeLayer
+
+Capture = pytest.CaptureFixture[str]
+DRY = ["build", "--dry-run"]
+
+
+@pytest.fixture(autouse=True)
+def _clean(clean_home: Path) -> None:
+    del clean_home
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    return fabric_builder.image(tmp_path / "theirs", glibc=39)
+
+
+def answer(words: list[str], capsys: Capture) -> tuple[int, str]:
+    """Exit code, and all that was said."""
+    code = main(words)
+    out, err = capsys.readouterr()
+    return code, out + err
+
+
+# which bases, which versions
+
+
+def test_layers_alone_are_answered_with_the_bases_that_take_them(capsys: Capture) -> None:
+    assert main(["explain", "--add", "vllm", "--site", "lumi", "--json"]) == ExitCode.GOOD
+    out, err = capsys.readouterr()
+    data = json.loads(out)
+    bases = {entry["base"]: entry for entry in data["bases"]}
+    assert data["schema"] == 1
+    assert "vllm 0.10.1" in bases["rocm-6.2.4"]["answer"]
+    assert "vllm 0.18.0" in bases["rocm-7.0"]["answer"]
+    doubts = [entry["doubts"] for entry in data["bases"]]
+    assert doubts == sorted(doubts), "those without doubts first"
+    assert "rocm-7.2.4" not in bases
+    assert "more of one: lumiimg explain --base" in err
+    code, said = answer(["explain", "--add", "sglang", "--site", "lumi"], capsys)
+    assert (code, "no base of the catalogue takes sglang on lumi" in said) == (ExitCode.NO, True)
+
+
+def test_a_recipe_is_explained_and_shown(capsys: Capture) -> None:
+    code, said = answer(["explain", "--recipe", "lumi-vllm"], capsys)
+    assert (code, "vllm 0.12.0" in said) == (ExitCode.GOOD, True)
+    assert said.rstrip().endswith("next: lumiimg build --recipe lumi-vllm -o image.sif")
+    code, said = answer(["show", "lumi-vllm"], capsys)
+    assert (code, "rocm-6.4.4" in said) == (ExitCode.GOOD, True)
+    assert main(["show", "lumi-vllm", "--json"]) == ExitCode.GOOD
+    assert json.loads(capsys.readouterr().out)["add"] == ["vllm"]
+
+
+def test_a_family_and_a_base_tell_what_there_is(capsys: Capture) -> None:
+    code, said = answer(["show", "rocm"], capsys)
+    assert code == ExitCode.GOOD
+    assert "family of bases" in said
+    assert "rocm-6.4.4" in said
+    assert re.search(r"has .*rocm 6\.4\.4.*rccl 2\.22\.3", answer(["show", "rocm-6.4.4"], capsys)[1])
+
+
+def test_a_version_that_is_named_is_kept_on_another_base(capsys: Capture) -> None:
+    code, said = answer(["explain", "--base", "rocm-6.4.4", "--add", "pytorch==2.7.1", "--site", "lumi"], capsys)
+    assert code == ExitCode.NO
+    assert "lumiimg build --base rocm-6.4.4 --add pytorch --site lumi -o image.sif" in said
+    assert "lumiimg build --base rocm-6.3 --add pytorch==2.7.1 --site lumi -o image.sif" in said
+    assert "pytorch 2.7.1 requires rocm==6.3.* or rocm==6.2.4" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        (["--base", "debian-13", "--add", "pytorch"], "--base rocm-5.7 --add pytorch"),
+        (
+            ["--base", "lumi-pytorch-6.2.4", "--add", "vllm"],
+            "without vllm:\n    lumiimg build --base lumi-pytorch-6.2.4",
+        ),
+        (["--base", "rocm-pytorch-2.9.1", "--add", "vllm", "--site", "lumi"], "--base rocm-7.0 --add vllm"),
+    ],
+)
+def test_a_base_of_another_kind_may_be_the_nearest(words: list[str], nearest: str, capsys: Capture) -> None:
+    code, said = answer(["explain", *words], capsys)
+    assert (code, nearest in said) == (ExitCode.NO, True), said
+
+
+def test_what_the_base_has_is_not_put_in_again(capsys: Capture) -> None:
+    code, said = answer(["explain", "--base", "lumi-pytorch-6.2.4", "--add", "vllm", "--site", "lumi"], capsys)
+    assert code == ExitCode.NO
+    assert "lumi-pytorch-6.2.4 has vllm 0.10.1+rocm624 already: leave it out" in said
+
+
+def test_without_a_machine_that_is_said(capsys: Capture) -> None:
+    code, said = answer(["explain", "--base", "rocm-6.4.4", "--add", "vllm"], capsys)
+    assert code == ExitCode.GOOD
+    assert said.startswith("no obstacle found among the layers")
+    assert "neither its driver nor its network was judged" in said
+
+
+def test_a_version_of_a_layer_without_releases_is_an_argument_or_refused(capsys: Capture) -> None:
+    words = [*DRY, "--base", "rocm-6.4.4", "--json", "--add"]
+    assert main([*words, "mpi4py==4.0.3"]) == ExitCode.GOOD
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert next(e for e in plan["layers"] if e["name"] == "mpi4py")["arguments"]["VERSION"] == "4.0.3"
+    code, said = answer([*words, "netprobe==9"], capsys)
+    assert (code, "one version only: name none" in said) == (ExitCode.NO, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["--base", "debian-13", "--add", "debian-13"], "is not a layer"),
+        (["--base", "debian-13", "--fabric", "host"], "of which machine"),
+        (["--base", "rocm-6.4.4", "--site", "lumi", "--add", "fabric-host", "--fabric", "bundled"], "name one of them"),
+        (["--base", "rocm-6.4.4", "--add", "vllm==" + "9" * 5000], "is no layer"),
+        (["--base", "rocm-6.4.4", "--add", "vllm,deepspeed"], "one --add for each layer"),
+        (["--base", "rocm-6.4.4", "--site", "LUMI"], "did you mean lumi?"),
+    ],
+)
+def test_what_contradicts_itself_is_one_line(words: list[str], fault: str, capsys: Capture) -> None:
+    for command in (["explain"], DRY):
+        code, said = answer([*command, *words], capsys)
+        assert (code, said.count("\n"), fault in said) == (ExitCode.BAD_INPUT, 1, True), said
+
+
+@pytest.mark.parametrize("words", [["--site", "lumi"], ["--mirror", "a=b"], ["--fabric", "host"], ["--layers", "."]])
+def test_options_of_a_request_say_nothing_about_a_finished_image(
+    words: list[str], image: Path, capsys: Capture
+) -> None:
+    code, said = answer(["explain", str(image), *words], capsys)
+    assert (code, "says nothing about a finished image" in said) == (ExitCode.BAD_INPUT, True)
+
+
+# machines of which little is known, images that are none
+
+
+@pytest.mark.parametrize("site", ["aurora", "alps", "generic", "frontier"])
+def test_an_unknown_network_is_no_reason_to_call_an_image_whole(site: str, tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "plain"
+    (folder / "etc").mkdir(parents=True)
+    assert main(["adapt", str(folder), "--site", site, "--json"]) == ExitCode.UNDECIDED
+    out, _ = capsys.readouterr()
+    assert "not known" in json.loads(out)["answer"]
+
+
+def test_a_folder_without_files_is_no_base(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "empty").mkdir()
+    for words in (["adapt", str(tmp_path / "empty"), "--site", "lumi"], ["explain", "--base", str(tmp_path / "empty")]):
+        code, said = answer(words, capsys)
+        assert (code, "holds no root file system" in said) == (ExitCode.BAD_INPUT, True)
+
+
+def test_a_digest_is_no_password(capsys: Capture) -> None:
+    name = f"docker://ubuntu@sha256:{'a' * 64}"
+    code, said = answer(["adapt", name, "--site", "lumi", "--dry-run", "--offline"], capsys)
+    assert (code, "--offline forbids" in said) == (ExitCode.MISSING_HERE, True)
+    code, said = answer(["adapt", "docker://me:pw@host/x", "--site", "lumi", "--dry-run"], capsys)
+    assert (code, "carries a password" in said) == (ExitCode.BAD_INPUT, True)
+    assert "pw" not in said.replace("password", "")
+
+
+# files of the user's that are odd
+
+
+def test_one_odd_file_of_the_user_does_not_stop_the_list(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = Path.home() / ".config" / "lumiimg"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(user.parent))
+    for folder, name in (("sites", "my_cluster"), ("sites", "hole"), ("recipes", "My_Demo"), ("layers/big", "layer")):
+        (user / folder).mkdir(parents=True, exist_ok=True)
+        (user / folder / f"{name}.toml").write_text(f"title = {'9' * 5000}\n")
+    (user / "sites" / "hole.toml").unlink()
+    (user / "sites" / "hole.toml").symlink_to("nowhere")
+    code, said = answer(["list"], capsys)
+    assert code == ExitCode.GOOD
+    broken = said.partition("\nbroken\n")[2]
+    assert all(name in broken for name in ("my_cluster", "hole", "My_Demo", "big"))
+    assert "rocm-6.4.4" in said
+    assert "thousands of digits" in re.sub(r"\s+", " ", broken)
+
+
+@pytest.mark.parametrize("pattern", ["a{99999999999999999999999}", "(" * 3000 + ")" * 3000])
+def test_a_pattern_that_python_cannot_compile_is_a_fault_of_the_file(
+    pattern: str, make_layer: MakeLayer, layers: Path, capsys: Capture
+) -> None:
+    make_layer("odd", f'{LAYER}[arguments.A]\ndefault = ""\nhelp = "x"\npattern = "{pattern}"\n')
+    code, said = answer(["show", "--layers", str(layers), "odd"], capsys)
+    assert (code, "is no regular expression" in said) == (ExitCode.BAD_INPUT, True)
+
+
+# what must not be lost, and what must not be written
+
+
+def test_nothing_is_locked_or_fetched_for_an_output_that_is_refused(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.sif").touch()
+    Path("full").mkdir()
+    Path("full/x").touch()
+    Path("old.lock").write_text("precious")
+    for words in (["-o", "there.sif"], ["--definitions", "full"]):
+        code, said = answer(["build", "--base", "debian-13", "--lock", "old.lock", *words], capsys)
+        assert code == ExitCode.BAD_INPUT, said
+        assert Path("old.lock").read_text() == "precious"
+
+
+def test_a_lock_cannot_bring_code_of_its_own_into_a_definition(
+    tmp_path: Path, image: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["lock", "--base", str(image), "--add", "netprobe"]) == ExitCode.GOOD
+    whole = Path("lumiimg.lock").read_text()
+    for written, instead in (
+        ('[[layer]]\nname = "netprobe"', '[[layer]]\nname = "netprobe"'),
+        ("[layer.arguments]\n", '[layer.arguments]\n"A=1\\n)\\n\\n%setup\\n touch /x\\n(\\nexport B" = "x"\n'),
+        ("[layer.arguments]\n", '[layer.arguments]\nUNKNOWN = "x"\n'),
+    ):
+        assert written in whole
+        Path("lumiimg.lock").write_text(signed(whole.replace(written, instead)))
+        shutil.rmtree("defs", ignore_errors=True)
+        code, said = answer(["build", "--locked", "--definitions", "defs"], capsys)
+        if instead == written:
+            assert code == ExitCode.GOOD, said
+        else:
+            assert (code, "is no argument of netprobe" in said) == (ExitCode.BAD_INPUT, True), said
+            assert not Path("defs").exists()
+
+
+def signed(lock: str) -> str:
+    """Give a lock the digest of what it says now, as a hostile author would."""
+    head, _, body = lock.partition("\n\n")
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    return re.sub(r'digest = "sha256:[0-9a-f]+"', f'digest = "sha256:{digest}"', head, count=1) + "\n\n" + body
+
+
+def test_a_lock_tells_a_changed_base_and_is_read_from_any_folder(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fabric_builder.image(tmp_path / "box", glibc=39)
+    (tmp_path / "mine.toml").write_text('title = "mine"\nsource = "the tests"\ndate = 2026-11-21\n')
+    words = ["lock", "--base", "./box", "--add", "netprobe", "--site", "./mine.toml", "-o", "a.lock"]
+    assert main(words) == ExitCode.GOOD
+    (tmp_path / "box" / "etc" / "os-release").write_text('ID=ubuntu\nVERSION_ID="22.04"\n')
+    assert main([*words[:-1], "b.lock"]) == ExitCode.GOOD
+    capsys.readouterr()
+    code, said = answer(["diff", "a.lock", "b.lock"], capsys)
+    assert (code, "os of the base" in said) == (ExitCode.NO, True), said
+    code, said = answer(["build", "--locked", "--lock", "b.lock", "--site", "./mine.toml", "--dry-run"], capsys)
+    assert code == ExitCode.GOOD, said
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, said = answer(["lock", "--upgrade", "all", "-o", "../b.lock"], capsys)
+    assert code == ExitCode.GOOD, said
