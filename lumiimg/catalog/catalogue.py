@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,9 @@ class Catalogue:
 
     layer_folders: tuple[Path, ...]
     recipe_folders: tuple[Path, ...]
+    _read: dict[str, Layer] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _members: dict[str, Path] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The folder of the family by the name of each of its members, once it was looked for."""
 
     def layer_names(self) -> list[str]:
         """Return the names of all bases and layers; of a family of bases those of its members."""
@@ -59,6 +62,11 @@ class Catalogue:
 
         Raises UnknownNameError, or CatalogError if it is there and wrong.
         """
+        if name not in self._read:
+            self._read[name] = self._entry(name)
+        return self._read[name]
+
+    def _entry(self, name: str) -> Layer:
         for folder in self.layer_folders:
             # Only names that a listing of the folder has: no path, no `..`.
             if any(path.name == name for path in folder.glob("*") if os.path.lexists(path / "layer.toml")):
@@ -69,12 +77,12 @@ class Catalogue:
 
     def _families(self) -> dict[str, Path]:
         """Return the folder of the family by the name of each of its members; the nearest folder wins."""
-        found: dict[str, Path] = {}
-        for folder in self.layer_folders:
-            for file in sorted(folder.glob("*/layer.toml")):
-                for name in variant_names(file):
-                    found.setdefault(name, file.parent)
-        return found
+        if not self._members:
+            for folder in self.layer_folders:
+                for file in sorted(folder.glob("*/layer.toml")):
+                    for name in variant_names(file):
+                        self._members.setdefault(name, file.parent)
+        return self._members
 
     def base(self, name: str) -> Layer:
         """Read a base by its name. Raises as `entry` does, and BadInputError if the name is a layer's."""
