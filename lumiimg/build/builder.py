@@ -161,10 +161,37 @@ def layer_key(definition: Definition, parent_key: str, engine: Engine) -> str:
         origin = file.origin
         content = f"{origin.sha256}" if isinstance(origin, LockedSource) else file_sha256(origin)
         parts += [file.path, content]
+    parts += [stamp(definition.origin)] if definition.origin else []
     for part in parts:
         data = part.encode()
         digest.update(len(data).to_bytes(8, "big") + data)
     return digest.hexdigest()
+
+
+def stamp(origin: Path) -> str:
+    """Return what tells whether a file, or anything in a folder, was touched since: the kernel's own time of change.
+
+    Raises BadInputError if it cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        _stamp(digest, "", origin.stat())
+        for folder, folders, files in os.walk(origin):
+            folders.sort()
+            for name in sorted((*folders, *files)):
+                path = f"{folder}/{name}"
+                _stamp(digest, path, os.lstat(path))
+    except OSError as error:
+        raise BadInputError(f"cannot be read: {error.strerror}", where=str(error.filename)) from error
+    return digest.hexdigest()
+
+
+def _stamp(digest: hashlib._Hash, path: str, seen: os.stat_result) -> None:
+    digest.update(
+        f"{path}\0{seen.st_ino} {seen.st_mode} {seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns}\n".encode(
+            "utf-8", "surrogateescape"
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
@@ -22,7 +23,6 @@ from lumiimg.definition.text import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
 
@@ -55,6 +55,8 @@ class Definition:
     text: str
     files: tuple[StagedFile, ...]
     plain_http: bool = False
+    origin: Path | None = None
+    """The file or folder of this machine that it starts from."""
 
 
 def write_chain(lock: Lock) -> tuple[Definition, ...]:
@@ -74,6 +76,7 @@ def write_chain(lock: Lock) -> tuple[Definition, ...]:
                 text=_text(lock, header, [layer], below=lock.stack[:index]),
                 files=tuple(_staged(layer)),
                 plain_http=parent is None and _is_plain(lock),
+                origin=_local_origin(lock) if parent is None else None,
             )
         )
     return tuple(chain)
@@ -91,6 +94,7 @@ def write_flat(lock: Lock) -> Definition:
         text=_text(lock, _bootstrap_header(lock), lock.stack, below=()),
         files=tuple(file for layer in lock.stack for file in _staged(layer)),
         plain_http=_is_plain(lock),
+        origin=_local_origin(lock),
     )
 
 
@@ -136,6 +140,11 @@ def _text(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequenc
                 hint="give long text to a layer as a file of it",
             )
     return text
+
+
+def _local_origin(lock: Lock) -> Path | None:
+    path = Path(lock.bootstrap.origin)
+    return path if lock.base.layer.is_foreign and lock.bootstrap.image is None and path.is_absolute() else None
 
 
 def _is_plain(lock: Lock) -> bool:

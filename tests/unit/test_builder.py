@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.server
+import os
 import threading
 import time
 import tomllib
@@ -197,3 +198,17 @@ def test_a_source_is_kept_by_its_digest_and_refused_with_another(tmp_path: Path)
     kept.write_bytes(b"bit rot")
     with pytest.raises(FailedError, match="another digest"):
         store.get(str(file), digest)
+
+
+def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_path: Path) -> None:
+    image, folder = tmp_path / "base.sif", tmp_path / "box"
+    image.write_bytes(b"one")
+    (folder / "etc").mkdir(parents=True)
+    (folder / "etc/x").write_text("1")
+    for origin, touched in ((image, image), (folder, folder / "etc/x")):
+        key = layer_key(definition(tmp_path, origin=origin), "", ENGINE)
+        assert key == layer_key(definition(tmp_path, origin=origin), "", ENGINE)
+        seen = touched.stat()
+        touched.write_bytes(b"two"[: seen.st_size])
+        os.utime(touched, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # it looks as old as before
+        assert key != layer_key(definition(tmp_path, origin=origin), "", ENGINE)
