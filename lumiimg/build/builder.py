@@ -1,4 +1,4 @@
-"""Definition files to an image, with the engine's own `build`: one step a layer, each kept in a store by its key."""
+"""Definition files to an image: one step a layer, each kept in a cache by its key, and put together at the end."""
 
 from __future__ import annotations
 
@@ -12,23 +12,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
-from lumiimg.engine import engine as engines
-from lumiimg.engine.failures import explain, telling_line
+from lumiimg.build import sif
+from lumiimg.build.cache import Key, LayerCache
+from lumiimg.build.chain import Chain
+from lumiimg.build.overlay import Overlay
+from lumiimg.build.room import LEAST_BYTES, require, room_at
+from lumiimg.build.sandbox import Sandbox
+from lumiimg.build.step import Step
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
-from lumiimg.errors import BadInputError, FailedError
+from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.image import ImageError, open_image
+from lumiimg.image.sif import PartitionFormat, read_sif
+from lumiimg.image.source import ByteSource
 from lumiimg.resolve.lock import LockedSource, file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from lumiimg.build.cache import Entry
+    from lumiimg.build.machine import Machine
     from lumiimg.definition.writer import Definition
     from lumiimg.engine.engine import Engine
     from lumiimg.resolve.store import Store
 
-_KEY_FORMAT = "lumiimg-layer-1"
-_FULL_BYTES = 16 * 1024 * 1024
-_DISK_FULL = "No space left on device"
+_KEY_FORMAT = "lumiimg-layer-2"
+_UNPACKED = 3
+"""Bytes of a root file system to one of its squashfs (measured: 2.2 to 3.2)."""
+WAYS = ("overlay", "sandbox", "definition")
 
 
 class Progress(Protocol):
@@ -40,8 +50,11 @@ class Progress(Protocol):
     def line(self, text: str) -> None:
         """Hear a line that the engine, or a script in it, printed."""
 
+    def notice(self, text: str) -> None:
+        """Hear what a person should know while it is built."""
+
     def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
-        """Hear that the image of the step is in the store."""
+        """Hear that the result of the step is in the cache."""
 
     def stop(self) -> None:
         """Hear that nothing more comes, also where a step failed."""
@@ -57,6 +70,10 @@ class Built:
     seconds: float
     reused_steps: int
     steps: int
+    way: str
+    form: str
+    is_new: bool
+    """Whether it was written; else it was there already."""
 
 
 def write_definitions(
@@ -85,87 +102,141 @@ def write_definitions(
             target.chmod(0o644)
 
 
+def choose_way(machine: Machine, asked: str | None) -> tuple[str, str]:
+    """Return how layers are built here, and why.
+
+    Raises MissingHereError for a way that is asked for and not to be had.
+    """
+    faults = {way: against(machine, way) for way in WAYS}
+    if asked is not None and faults[asked]:
+        raise MissingHereError(f"--strategy {asked}: {', '.join(faults[asked])}", hint="lumiimg doctor tells more")
+    if asked is not None:
+        return asked, "you asked for it"
+    chosen = next(way for way in WAYS if not faults[way])
+    passed = "; ".join(f"{way}: {', '.join(found)}" for way, found in faults.items() if found)
+    return chosen, passed or "the quickest"
+
+
+def against(machine: Machine, way: str) -> list[str]:
+    """Return what stands against a way to build on this machine."""
+    found = []
+    if way == "overlay":
+        found += [] if machine.maps_ids else ["no user namespace with the user's ids"]
+        found += [] if machine.mounts else ["no overlay mounts in a user namespace"]
+        found += [] if machine.fuse else ["no FUSE"]
+        found += [] if machine.squashfuse_ll else ["no squashfuse_ll"]
+        found += [] if machine.fuse_overlayfs else ["no fuse-overlayfs"]
+    if way != "definition":
+        found += [] if machine.mksquashfs and machine.unsquashfs else ["no squashfs-tools"]
+    return found
+
+
 def build_image(
     chain: Sequence[Definition],
     output: Path,
     *,
-    engine: Engine,
+    machine: Machine,
+    way: str,
+    form: str,
+    documents: Mapping[str, bytes],
     environment: Mapping[str, str],
     cache: Path,
     downloads: Store,
     log_path: Path,
     progress: Progress,
+    replace: bool,
 ) -> Built:
-    """Build the chain and put the last image at `output`, by rename.
+    """Build the chain and put the image at `output`, by rename; nothing is written where it is there already.
 
-    Steps whose key is in the store are not built again. The engine's output goes to `log_path`.
+    Layers whose result is in the cache are not built again. The engine's output goes to `log_path`. `documents` are
+    JSON by name, which the image carries; `replace`: what is at `output` and is another image may go.
 
     Raises FailedError if a step fails: with the layer, the line that tells, and the log; nothing is left at `output`.
     """
     start = time.monotonic()
-    images = cache / "images"
+    kept = LayerCache(cache)
+    keys = layer_keys(chain, machine.engine, way)
+    number = image_key(keys[-1], form, documents)
+    if is_there(output, number):
+        return Built(
+            output,
+            number,
+            output.stat().st_size,
+            time.monotonic() - start,
+            len(chain),
+            len(chain),
+            way,
+            form,
+            is_new=False,
+        )
+    if output.exists() and not replace:
+        raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
+    _require_room(chain, keys, kept, way)
     try:
-        images.mkdir(parents=True, exist_ok=True)
         # Unbuffered: whoever watches it sees the build, and kill -9 takes nothing of it away.
         log = log_path.open("wb", buffering=0)
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
     with log, scratch_folder(_scratch_parent(cache)) as scratch:
-        parent: Path | None = None
-        parent_key = ""
-        reused = 0
-        for number, definition in enumerate(chain, start=1):
-            progress.step_started(number, len(chain), definition.name)
-            step_start = time.monotonic()
-            parent_key = layer_key(definition, parent_key, engine)
-            kept = images / f"{parent_key}.sif"
-            hit = _is_whole(kept)
-            if hit:
-                reused += 1
-                log.write(f"== {definition.name}: kept from before, {kept}\n".encode())
-            else:
-                folder = scratch / definition.name
-                folder.mkdir()
-                step = _Step(engine, environment, definition, folder, log, progress)
-                with written_by_rename(kept) as partial:
-                    step.run(parent, partial, downloads)
-                remove_tree(folder)
-            seconds = time.monotonic() - step_start
-            progress.step_done(definition.name, seconds, kept.stat().st_size, reused=hit)
-            parent = kept
-        assert parent is not None  # noqa: S101 - a chain has a base
+        work = _Work(kept, machine, environment, downloads, log, progress, scratch)
+        ways: dict[str, Overlay | Sandbox | Chain] = {
+            "overlay": Overlay(),
+            "sandbox": Sandbox(scratch),
+            "definition": Chain(),
+        }
+        strategy = ways[way]
+        layers, reused = work.layers(chain, keys, strategy)
         with written_by_rename(output) as partial:
-            shutil.copyfile(parent, partial)
+            if isinstance(strategy, Chain):
+                strategy.copy(layers, partial)
+            else:
+                front = sif.Front(chain[-1].text, documents)
+                if form == "layered":
+                    partitions = _stacked(layers, partial, front)
+                else:
+                    partitions = [strategy.flatten(work.step(chain[-1], "flat"), layers, partial, front)]
+                sif.write_front(partial, front, partitions, identity=number)
+                open_image(partial).close()
             partial.chmod(0o755 & ~_umask())
-    return Built(output, parent_key, output.stat().st_size, time.monotonic() - start, reused, len(chain))
+    seconds = time.monotonic() - start
+    return Built(output, number, output.stat().st_size, seconds, reused, len(chain), way, form, is_new=True)
 
 
-def _is_whole(image: Path) -> bool:
-    """Whether an image is in the store and can be read: a name alone is no evidence."""
-    try:
-        open_image(image).close()
-    except (ImageError, OSError):
-        return False
-    return True
+def _require_room(chain: Sequence[Definition], keys: Sequence[Key], cache: LayerCache, way: str) -> None:
+    """Raise FailedError where there is less room than for what is known: the layers that are there, or their base."""
+    known = sum(entry.size_bytes for key in keys if (entry := cache.find(key)) is not None)
+    if chain[0].origin is not None and chain[0].origin.is_file():
+        known += chain[0].origin.stat().st_size
+    unpacked = 1 if way == "overlay" else _UNPACKED
+    require(room_at(_scratch_parent(cache.root)), LEAST_BYTES + unpacked * known, "the build")
 
 
-def layer_key(definition: Definition, parent_key: str, engine: Engine) -> str:
-    """Return the name under which a step's image is kept: everything that its bytes depend on, hashed.
+def layer_keys(chain: Sequence[Definition], engine: Engine, way: str) -> tuple[Key, ...]:
+    """Return the key of each layer: everything that its result depends on, from the definition down to the files.
 
-    That is the image below it, the definition's text, every file beside it, and the engine's family and compressor. It
-    is not the day: a base from a moving archive stays as it was until its image is removed from the store.
+    It is not the day: a base from a moving archive stays as it was until its result is removed from the cache.
     """
-    digest = hashlib.sha256()
-    parts = [_KEY_FORMAT, parent_key, engine.kind, str("--mksquashfs-args" in engine.build_flags), definition.text]
-    for file in definition.files:
-        origin = file.origin
-        content = f"{origin.sha256}" if isinstance(origin, LockedSource) else file_sha256(origin)
-        parts += [file.path, content]
-    parts += [stamp(definition.origin)] if definition.origin else []
-    for part in parts:
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "big") + data)
-    return digest.hexdigest()
+    keys: list[Key] = []
+    for definition in chain:
+        files = {
+            file.path: f"{file.origin.sha256}" if isinstance(file.origin, LockedSource) else file_sha256(file.origin)
+            for file in definition.files
+        }
+        keys.append(
+            Key(
+                {
+                    "format": _KEY_FORMAT,
+                    "parent": keys[-1].digest if keys else "",
+                    # a whole image each, or what a layer changes; which of the two ways found that does not matter
+                    "result": "image" if way == "definition" else "layer",
+                    "engine": engine.kind.value,
+                    "definition": definition.text,
+                    "files": files,
+                    **({"origin": stamp(definition.origin)} if definition.origin else {}),
+                }
+            )
+        )
+    return tuple(keys)
 
 
 def stamp(origin: Path) -> str:
@@ -187,69 +258,135 @@ def stamp(origin: Path) -> str:
 
 
 def _stamp(digest: hashlib._Hash, path: str, seen: os.stat_result) -> None:
-    digest.update(
-        f"{path}\0{seen.st_ino} {seen.st_mode} {seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns}\n".encode(
-            "utf-8", "surrogateescape"
-        )
-    )
+    line = f"{path}\0{seen.st_ino} {seen.st_mode} {seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns}\n"
+    digest.update(line.encode("utf-8", "surrogateescape"))
+
+
+def image_key(last: Key, form: str, documents: Mapping[str, bytes]) -> str:
+    """Return what an image is made of, as one word: its number stands for it."""
+    parts = [
+        last.digest,
+        form,
+        *(f"{name}:{hashlib.sha256(data).hexdigest()}" for name, data in sorted(documents.items())),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def is_there(output: Path, number: str) -> bool:
+    """Whether a file is the image that would be built: by its number, and whole."""
+    try:
+        source = ByteSource.open(output)
+    except ImageError:
+        return False
+    try:
+        found = read_sif(source)
+        end = max((item.offset + item.size_bytes for item in found.objects), default=0)
+        return found.identifier == sif.number_of(number) and end <= source.size
+    except ImageError:
+        return False
+    finally:
+        source.close()
+
+
+def _stacked(layers: Sequence[Path], target: Path, front: sif.Front) -> list[sif.Partition]:
+    """Put base and layers into one file, one behind the other."""
+    source = ByteSource.open(layers[0])
+    try:
+        root = read_sif(source).root_partition(str(layers[0]))
+    finally:
+        source.close()
+    base = sif.Partition(root.offset, root.size_bytes)
+    return [sif.place(target, layers[0], base, front.size_bytes), *(sif.append(target, layer) for layer in layers[1:])]
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    engine: Engine
+class _Work:
+    cache: LayerCache
+    machine: Machine
     environment: Mapping[str, str]
-    definition: Definition
-    folder: Path
+    downloads: Store
     log: IO[bytes]
     progress: Progress
+    scratch: Path
 
-    def run(self, parent: Path | None, target: Path, downloads: Store) -> None:
-        name = self.definition.name
-        write_definitions([self.definition], self.folder, downloads, self.progress.line)
-        if self.definition.parent is not None and parent is not None:
-            (self.folder / f"{self.definition.parent}.sif").symlink_to(parent)
-        scratch = self.folder / "scratch"
-        scratch.mkdir()
-        self.log.write(f"== {name}\n".encode())
-        space = _Space(scratch, self.progress.line)
-        completed = engines.build(
-            self.engine,
-            self.folder / f"{name}.def",
-            target,
-            environment=self.environment,
-            scratch=scratch,
-            plain_http=self.definition.plain_http,
-            log=self.log,
-            on_line=space.line,
-        )
-        if not completed.ok:
-            raise self._failure(completed.output, disk_was_full=space.ran_out)
-        # The engine's word is not taken for it: what it wrote is opened, by our own reader.
-        open_image(target).close()
+    def step(self, definition: Definition, name: str) -> Step:
+        folder = self.scratch / name
+        folder.mkdir()
+        return Step(self.machine, self.environment, definition, folder, self.log, self.progress.line)
 
-    def _failure(self, output: str, *, disk_was_full: bool) -> FailedError:
-        known = explain(_DISK_FULL if disk_was_full else output)
-        what = known.meaning if known else f"the build stopped at: {telling_line(output)[:300]}"
-        log = f"the whole log: {self.log.name}"
-        return FailedError(
-            f"layer {', '.join(self.definition.layers)}: {what}", hint=f"{known.remedy}; {log}" if known else log
-        )
+    def layers(self, chain: Sequence[Definition], keys: Sequence[Key], strategy: Strategy) -> tuple[list[Path], int]:
+        """Return the results of all layers, the base first, and how many were there."""
+        found: list[Path] = []
+        reused = 0
+        content = ""
+        if chain[0].origin is not None and strategy.suffix == ".sqfs" and can_be_below(chain[0].origin):
+            found.append(chain[0].origin)  # as it is: nothing of it is unpacked or written again
+            content = stamp(chain[0].origin)
+        for number, (definition, key) in enumerate(zip(chain, keys, strict=True), start=1):
+            self.progress.step_started(number, len(chain), definition.name)
+            start = time.monotonic()
+            content_key = key.over(f"content:{content}") if content else None
+            entry = self.cache.find(key, content_key)
+            hit = entry is not None
+            if entry is None:
+                entry = self._build(definition, key, content_key, found, strategy)
+            else:
+                self.log.write(f"== {definition.name}: kept from before, {entry.data}\n".encode())
+            reused += hit
+            self.progress.step_done(definition.name, time.monotonic() - start, entry.size_bytes, reused=hit)
+            found.append(entry.data)
+            content = hashlib.sha256(f"{content}{entry.sha256}".encode()).hexdigest()
+        return found, reused
+
+    def _build(
+        self, definition: Definition, key: Key, content_key: Key | None, below: Sequence[Path], strategy: Strategy
+    ) -> Entry:
+        with self.cache.making(key, self.progress.notice) as folder:
+            if (made := self.cache.find(key)) is not None:  # by the one that was waited for
+                return made
+            start = time.monotonic()
+            self.log.write(f"== {definition.name}\n".encode())
+            step = self.step(definition, definition.name)
+            write_definitions([definition], step.folder, self.downloads, self.progress.line)
+            target = folder / f"data{strategy.suffix if below else '.sif'}"
+            if below:
+                strategy.layer(step, below, target)
+            else:
+                strategy.base(step, target)
+            seconds = time.monotonic() - start
+            entry = self.cache.keep(key, content_key, target, layers=definition.layers, seconds=seconds)
+            remove_tree(step.folder)
+            return entry
 
 
-class _Space:
-    """Watches the room that is left while an engine works: once it has failed, it cleans up, and there is room again.
+def can_be_below(image: Path) -> bool:
+    """Whether layers can be laid over an image as it is: a SIF of one squashfs."""
+    if not image.is_file():
+        return False
+    try:
+        source = ByteSource.open(image)
+    except ImageError:
+        return False
+    try:
+        found = read_sif(source)
+        return found.root_partition(str(image)).file_system == PartitionFormat.SQUASHFS and not found.overlays()
+    except ImageError:
+        return False
+    finally:
+        source.close()
 
-    Programs in a build say many things of a full disk (debootstrap: "Couldn't download packages").
-    """
 
-    def __init__(self, folder: Path, on_line: Callable[[str], None]) -> None:
-        self._folder = folder
-        self._on_line = on_line
-        self.ran_out = False
+class Strategy(Protocol):
+    """One way to build layers."""
 
-    def line(self, text: str) -> None:
-        self.ran_out = self.ran_out or shutil.disk_usage(self._folder).free < _FULL_BYTES
-        self._on_line(text)
+    name: str
+    suffix: str
+
+    def base(self, step: Step, target: Path) -> None:
+        """Build the base."""
+
+    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+        """Build a layer on what is below it."""
 
 
 def _scratch_parent(cache: Path) -> Path:

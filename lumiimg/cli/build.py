@@ -55,7 +55,19 @@ def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     how.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="the image to write (default: RECIPE.sif, or image.sif)"
     )
-    how.add_argument("--force", action="store_true", help="replace the output file if it exists")
+    how.add_argument("--force", action="store_true", help="replace the output file if it is another image")
+    how.add_argument(
+        "--format",
+        choices=("flat", "layered"),
+        default="flat",
+        help="flat: one file system (default); layered: base and layers, each its own, so that only what changed is "
+        "written",
+    )
+    how.add_argument(
+        "--strategy",
+        choices=("overlay", "sandbox", "definition"),
+        help="how layers are built: on overlays, in one folder, or by the engine alone (default: the first that works)",
+    )
     how.add_argument(
         "--lock",
         metavar="FILE",
@@ -86,7 +98,9 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.definitions is not None:
         _check_folder(arguments.definitions, force=arguments.force)
     elif not arguments.dry_run:
-        _check_output(output, force=arguments.force)
+        _check_output(output, force=arguments.force, may_be_the_same=arguments.lock is None or arguments.locked)
+    if arguments.strategy == "definition" and arguments.format == "layered":
+        raise BadInputError("--format layered --strategy definition", hint="an engine's own build makes flat images")
     settings = read_settings(os.environ)
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
     if arguments.lock and not arguments.locked:
@@ -167,24 +181,32 @@ def _build(
     chain: Sequence[Definition],
     output: Path,
 ) -> int:
-    from lumiimg.build.builder import build_image  # noqa: PLC0415
-    from lumiimg.engine.engine import find_engine  # noqa: PLC0415
+    from lumiimg.build.builder import build_image, choose_way  # noqa: PLC0415
+    from lumiimg.build.machine import look  # noqa: PLC0415
+    from lumiimg.build.provenance import documents  # noqa: PLC0415
+    from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
     from lumiimg.report import build as report  # noqa: PLC0415
 
     engine = find_engine(os.environ)
+    machine = look(engine, clean_environment(os.environ))
+    way, because = choose_way(machine, arguments.strategy)
     if not arguments.quiet:
-        report.print_start(lock, engine, output)
+        report.print_start(lock, engine, output, f"{way}: {because}")
     progress = _progress(arguments)
     try:
         built = build_image(
             chain,
             output,
-            engine=engine,
-            environment=os.environ,
+            machine=machine,
+            way=way,
+            form=arguments.format,
+            documents=documents(lock),
+            environment=clean_environment(os.environ),
             cache=settings.cache,
             downloads=store,
             log_path=log_of(output),
             progress=progress,
+            replace=arguments.force,
         )
     finally:
         progress.stop()
@@ -192,12 +214,18 @@ def _build(
     return ExitCode.GOOD
 
 
-def _check_output(output: Path, *, force: bool) -> None:
+def _check_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
+    """Refuse what would be lost, before anything is fetched or written. Raises BadInputError.
+
+    `may_be_the_same`: an image of lumiimg may be the very one that is asked for; the builder sees.
+    """
+    from lumiimg.build.provenance import is_ours  # noqa: PLC0415
+
     if output.is_dir():
         raise BadInputError("is a folder", where=str(output), hint="-o names the image file")
     if not output.parent.is_dir():
         raise BadInputError("no such folder", where=str(output.parent), hint="make it first")
-    if output.exists() and not force:
+    if output.exists() and not force and not (may_be_the_same and is_ours(output)):
         raise BadInputError("exists already", where=str(output), hint="--force replaces it")
     log = log_of(output)
     if log.exists() and not force and not _is_ours(log):

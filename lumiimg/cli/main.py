@@ -15,7 +15,24 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg import __version__
-from lumiimg.cli import adapt, bind, build, check, diff, draft, explain, host, ldd, listing, lock, log, show
+from lumiimg.cli import (
+    adapt,
+    bind,
+    build,
+    cache,
+    check,
+    diff,
+    doctor,
+    draft,
+    explain,
+    host,
+    ldd,
+    listing,
+    lock,
+    log,
+    show,
+    why,
+)
 from lumiimg.errors import ExitCode, LumiimgError, one_line
 
 if TYPE_CHECKING:
@@ -24,7 +41,7 @@ if TYPE_CHECKING:
 
 FAULT = 70
 """EX_SOFTWARE of sysexits.h: none of our answers."""
-COMMANDS = (build, adapt, lock, diff, check, log, host, bind, explain, ldd, draft, listing, show)
+COMMANDS = (build, adapt, lock, diff, check, log, host, bind, explain, ldd, draft, listing, show, cache, why, doctor)
 _EPILOG = """\
 exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input ·
 3 cannot decide (says what would) · 4 something needed is missing here

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg import __version__
 from lumiimg.definition.text import (
@@ -41,6 +41,11 @@ class StagedFile:
     """Relative to the definition's folder."""
     origin: Path | LockedSource
 
+    @property
+    def target(self) -> str:
+        """Where it lies in the image while that is built."""
+        return f"{BUILD_FOLDER}/{self.path.removeprefix('files/')}"
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -55,6 +60,10 @@ class Definition:
     text: str
     files: tuple[StagedFile, ...]
     plain_http: bool = False
+    post: str = ""
+    """The script of its `%post`, which bash runs."""
+    facts: str = ""
+    """The definition without `%files` and `%post`: what an engine writes about an image without running anything."""
     origin: Path | None = None
     """The file or folder of this machine that it starts from."""
 
@@ -73,10 +82,10 @@ def write_chain(lock: Lock) -> tuple[Definition, ...]:
                 name=f"{index + 1:02}-{layer.layer.name}",
                 layers=(layer.layer.name,),
                 parent=parent,
-                text=_text(lock, header, [layer], below=lock.stack[:index]),
                 files=tuple(_staged(layer)),
                 plain_http=parent is None and _is_plain(lock),
                 origin=_local_origin(lock) if parent is None else None,
+                **_sections(lock, header, [layer], below=lock.stack[:index])._asdict(),
             )
         )
     return tuple(chain)
@@ -91,10 +100,10 @@ def write_flat(lock: Lock) -> Definition:
         name=FLAT,
         layers=tuple(layer.layer.name for layer in lock.stack),
         parent=None,
-        text=_text(lock, _bootstrap_header(lock), lock.stack, below=()),
         files=tuple(file for layer in lock.stack for file in _staged(layer)),
         plain_http=_is_plain(lock),
         origin=_local_origin(lock),
+        **_sections(lock, _bootstrap_header(lock), lock.stack, below=())._asdict(),
     )
 
 
@@ -103,35 +112,33 @@ def layers_of(labels: Mapping[str, str]) -> list[str]:
     return [labels[key] for key in sorted(labels) if key.startswith(_LABEL)]
 
 
-def _text(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> str:
+class _Sections(NamedTuple):
+    text: str
+    post: str
+    facts: str
+
+
+def _sections(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> _Sections:
     stack = [*below, *layers]
-    sections = [
-        f"# Written by lumiimg {__version__}. Run it in its own folder: what it copies lies beside it.\n{header}"
-    ]
-    copies = [line for layer in layers for line in _copies(layer)]
-    if copies:
-        sections.append("%files\n" + "".join(f"    {line}\n" for line in copies))
-    environment = [line for layer in layers for line in _environment(layer)]
-    if environment:
-        sections.append("%environment\n" + "".join(f"    {line}\n" for line in environment))
-    post = "".join(_run(layer, layer.layer.post, lock, script="post.sh", work=True) for layer in layers)
-    sections.append(
-        "%post -c /bin/bash\nset -euo pipefail\numask 022\n"
-        'MAKEFLAGS="-j$(getconf _NPROCESSORS_ONLN)"\nexport MAKEFLAGS\n'
-        f"{post}rm -rf {BUILD_FOLDER}\n"
+    head = f"# Written by lumiimg {__version__}. Run it in its own folder: what it copies lies beside it.\n{header}"
+    files = _section("%files", "".join(f"    {line}\n" for layer in layers for line in _copies(layer)))
+    environment = _section("%environment", "".join(f"    {line}\n" for one in layers for line in _environment(one)))
+    bodies = "".join(_run(layer, layer.layer.post, lock, script="post.sh", work=True) for layer in layers)
+    post = (
+        'set -euo pipefail\numask 022\nMAKEFLAGS="-j$(getconf _NPROCESSORS_ONLN)"\nexport MAKEFLAGS\n'
+        f"{bodies}rm -rf {BUILD_FOLDER}\n"
     )
     # A child's %test replaces its parent's, so each definition carries all tests up to its layer.
     tests = "".join(
         _run(layer, layer.layer.test, lock, script="test.sh", work=False) for layer in stack if layer.layer.test
     )
-    if tests:
-        exports = "".join(f"{line}\n" for layer in stack for line in _environment(layer))
-        sections.append(f"%test\n#!/bin/bash\nset -euo pipefail\n{exports}{tests}")
+    exports = "".join(f"{line}\n" for layer in stack for line in _environment(layer))
+    test = _section("%test", f"#!/bin/bash\nset -euo pipefail\n{exports}{tests}" if tests else "")
     # One label a layer: an engine does not let a child replace a label of its parent.
-    labels = "".join(f"    {_LABEL}{len(below) + n:02} {layer.layer.name}\n" for n, layer in enumerate(layers, start=1))
     version = "" if below else f"    lumiimg.version {__version__}\n"
-    sections.append(f"%labels\n{version}{labels}")
-    text = "\n".join(sections)
+    names = "".join(f"    {_LABEL}{len(below) + n:02} {layer.layer.name}\n" for n, layer in enumerate(layers, start=1))
+    labels = _section("%labels", version + names)
+    text = "\n".join(filter(None, (head, files, environment, _section("%post -c /bin/bash", post), test, labels)))
     for line in text.splitlines():
         if len(line.encode()) > LINE_LIMIT_BYTES:
             raise DefinitionError(
@@ -139,7 +146,11 @@ def _text(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequenc
                 where=layers[-1].layer.name,
                 hint="give long text to a layer as a file of it",
             )
-    return text
+    return _Sections(text, post, "\n".join(filter(None, (head, environment, test, labels))))
+
+
+def _section(name: str, body: str) -> str:
+    return f"{name}\n{body}" if body else ""
 
 
 def _local_origin(lock: Lock) -> Path | None:
@@ -166,8 +177,7 @@ def _bootstrap_header(lock: Lock) -> str:
 
 def _copies(layer: LockedLayer) -> Iterable[str]:
     for file in _staged(layer):
-        target = f"{BUILD_FOLDER}/{file.path.removeprefix('files/')}"
-        yield f"{file.path} {checked_target(target, layer.layer.name)}"
+        yield f"{file.path} {checked_target(file.target, layer.layer.name)}"
 
 
 def _staged(layer: LockedLayer) -> Iterable[StagedFile]:

@@ -109,20 +109,26 @@ def build(
     environment: Mapping[str, str],
     scratch: Path,
     plain_http: bool = False,
+    sandbox: bool = False,
+    runs: bool = True,
     log: IO[bytes] | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> Completed:
     """Run the engine's own `build` of a definition file, in the folder of that file.
 
     `scratch` takes the unpacked root file system (as large as the image, uncompressed). `plain_http`: the registry of
-    the definition's header has no TLS.
+    the definition's header has no TLS. `sandbox`: the target is a folder. `runs`: the definition has scripts to be run.
     """
     argv: list[str | Path] = [engine.path, "build"]
-    if os.geteuid() != 0 and "--fakeroot" in engine.build_flags:
+    if runs and os.geteuid() != 0 and "--fakeroot" in engine.build_flags:
         argv.append("--fakeroot")
+    if not runs:
+        argv.append("--notest")
     if plain_http:
         argv.append("--no-https")
-    if "--mksquashfs-args" in engine.build_flags:
+    if sandbox:
+        argv.append("--sandbox")
+    elif "--mksquashfs-args" in engine.build_flags:
         # gzip -9, the default, costs 35 times the processor time of zstd -3 and saves 2.5 % (measured on 400 MB of
         # libraries); without the level zstd takes 15 and is as slow.
         argv.append("--mksquashfs-args=-comp zstd -Xcompression-level 3")
@@ -131,6 +137,34 @@ def build(
         "TMPDIR": os.fspath(scratch),
     }
     return run([*argv, target, definition.name], env=child, cwd=definition.parent, log=log, on_line=on_line)
+
+
+def run_script(
+    engine: Engine,
+    root: Path,
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    scratch: Path,
+    overlays: Sequence[str] = (),
+    writable: bool = False,
+    log: IO[bytes] | None = None,
+    on_line: Callable[[str], None] | None = None,
+) -> Completed:
+    """Run a program in an image as `%post` is run: root where the engine can, without the user's home and environment.
+
+    `root` is an image, or with `writable` a sandbox; `overlays` are laid over it in order, as `--overlay` has them.
+    """
+    words: list[str | Path] = [engine.path, "exec", "--no-home", "--cleanenv", "--no-mount", "bind-paths", "--pwd", "/"]
+    if os.geteuid() != 0 and "--fakeroot" in engine.build_flags:
+        words.append("--fakeroot")
+    words += ["--writable"] if writable else []
+    words += [word for overlay in overlays for word in ("--overlay", overlay)]
+    child = clean_environment(environment) | {
+        f"{engine.prefix}_TMPDIR": os.fspath(scratch),
+        "TMPDIR": os.fspath(scratch),
+    }
+    return run([*words, root, *argv], env=child, log=log, on_line=on_line)
 
 
 def execute(

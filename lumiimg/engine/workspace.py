@@ -85,7 +85,7 @@ def _remove_if_stale(entry: Path) -> None:
     match = _OWNER.search(entry.name)
     # On a shared file system the owner may live on another node: only its own node can tell. In /tmp it may be another
     # user's, named so that we touch it.
-    if match is None or match["host"] != socket.gethostname() or _alive(int(match["pid"])):
+    if match is None or match["host"] != socket.gethostname() or is_alive(int(match["pid"])):
         return
     if entry.lstat().st_uid != os.getuid():
         return
@@ -95,14 +95,19 @@ def _remove_if_stale(entry: Path) -> None:
         entry.unlink(missing_ok=True)
 
 
-def _alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Tell whether a process of this machine lives; one that nobody has waited for yet does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
         return True
-    return True
+    try:
+        # behind the name in parentheses, which may hold anything (proc_pid_stat(5))
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except (OSError, IndexError):
+        return True
 
 
 def remove_tree(folder: Path) -> None:

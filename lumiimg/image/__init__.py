@@ -1,7 +1,17 @@
 """The files of an image without an engine: one read-only root file system over a SIF, a squashfs file or a folder."""
 
-from lumiimg.image.image import Image, ImageKind, open_image, refuse_empty
+from lumiimg.image.image import Image, ImageKind, open_image, open_stack, refuse_empty
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.tree import FileKind, FileStat, ImageError
 
-__all__ = ["FileKind", "FileStat", "Image", "ImageError", "ImageKind", "RootFileSystem", "open_image", "refuse_empty"]
+__all__ = [
+    "FileKind",
+    "FileStat",
+    "Image",
+    "ImageError",
+    "ImageKind",
+    "RootFileSystem",
+    "open_image",
+    "open_stack",
+    "refuse_empty",
+]

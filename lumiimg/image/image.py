@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lumiimg.image.description import Description, OciDescription, SingularityDescription
 from lumiimg.image.folder import FolderTree
@@ -17,10 +18,11 @@ from lumiimg.image.sif import PartitionFormat, Sif, read_sif
 from lumiimg.image.source import ByteSource
 from lumiimg.image.squashfs.superblock import MAGIC as SQUASHFS_MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree
-from lumiimg.image.stack import StackedTree
+from lumiimg.image.stack import Layer, StackedTree
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 _MOUNTED_BY_ENGINES = ("/proc", "/sys", "/dev")
@@ -47,7 +49,7 @@ class Image:
         kind: ImageKind,
         root: RootFileSystem,
         description: Description,
-        held: ByteSource | StoredFiles | None = None,
+        held: ByteSource | StoredFiles | ExitStack | None = None,
     ) -> None:
         self.kind = kind
         self.root = root
@@ -106,6 +108,21 @@ def open_image(path: Path) -> Image:
     except BaseException:
         source.close()
         raise
+
+
+def open_stack(paths: Sequence[Path]) -> Image:
+    """Open an image and squashfs files that are laid over it, the lowest first. Raises ImageError."""
+    with ExitStack() as opened:
+        base = opened.enter_context(open_image(paths[0]))
+        if not isinstance(tree := base.root.tree, SquashfsTree | StackedTree):
+            raise ImageError(f"a {base.kind}, over which nothing can be laid", where=str(paths[0]))
+        trees: list[Layer[Any]] = list(tree.layers) if isinstance(tree, StackedTree) else [tree]
+        for path in paths[1:]:
+            source = ByteSource.open(path)
+            opened.callback(source.close)
+            trees.append(SquashfsTree(source))
+        root = RootFileSystem(StackedTree(trees))
+        return Image(base.kind, root, SingularityDescription(root, None, None), opened.pop_all())
 
 
 def refuse_empty(path: Path, image: Image) -> None:

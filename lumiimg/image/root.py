@@ -53,6 +53,11 @@ class RootFileSystem:
         self._tree = tree
         self._hidden = frozenset(hidden)
 
+    @property
+    def tree(self) -> Tree[Any]:
+        """What the files are read from."""
+        return self._tree
+
     def open(self, path: str) -> OpenFile:
         """Open a regular file; of anything else an OSError: EISDIR, or ENXIO for devices, FIFOs and sockets."""
         node = self._lookup(path).nodes[-1]

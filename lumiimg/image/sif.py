@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 MAGIC = b"SIF_MAGIC\0"
 MAGIC_OFFSET = 32
-_HEADER = struct.Struct("<32s10s3s3s16s8q")
-_DESCRIPTOR = struct.Struct("<iBIII7q128s384s")
-_PARTITION = struct.Struct("<ii3s")
+HEADER = struct.Struct("<32s10s3s3s16s8q")
+DESCRIPTOR = struct.Struct("<iBIII7q128s384s")
+PARTITION = struct.Struct("<ii3s")
 _MAX_DESCRIPTORS = 4096
 _DOWNLOAD_AGAIN = "download or copy it again"
 
@@ -92,6 +92,8 @@ class Sif:
 
     architecture: str | None
     objects: tuple[DataObject, ...]
+    identifier: bytes = b""
+    """The sixteen bytes of its number."""
 
     def root_partition(self, where: str) -> DataObject:
         """Return the squashfs partition with the root file system. Raises ImageError saying what is there instead."""
@@ -140,9 +142,9 @@ class Sif:
 def read_sif(source: ByteSource) -> Sif:
     """Return the table of contents. Raises ImageError for whatever does not fit the file."""
     where = source.name
-    if source.size < _HEADER.size:
+    if source.size < HEADER.size:
         raise ImageError(f"a SIF of {source.size} bytes is cut off", where=where, hint=_DOWNLOAD_AGAIN)
-    fields = _HEADER.unpack(source.read_at(0, _HEADER.size))
+    fields = HEADER.unpack(source.read_at(0, HEADER.size))
     magic, version, architecture = fields[1:4]
     total, table_at = fields[8:10]
     if magic != MAGIC:
@@ -151,14 +153,14 @@ def read_sif(source: ByteSource) -> Sif:
         raise ImageError(f"SIF version {version!r}; only 01 is read", where=where)
     if not 0 <= total <= _MAX_DESCRIPTORS:
         raise ImageError(f"a SIF that claims {total} descriptors", where=where)
-    if table_at < _HEADER.size:
+    if table_at < HEADER.size:
         raise ImageError(f"a SIF with its descriptors at {table_at}, inside its header", where=where)
-    if table_at + total * _DESCRIPTOR.size > source.size:
+    if table_at + total * DESCRIPTOR.size > source.size:
         raise ImageError("the SIF is cut off in its descriptors", where=where, hint=_DOWNLOAD_AGAIN)
-    table = source.read_at(table_at, total * _DESCRIPTOR.size)
-    objects = [_data_object(record, source) for record in _DESCRIPTOR.iter_unpack(table) if _is_used(record[1], source)]
+    table = source.read_at(table_at, total * DESCRIPTOR.size)
+    objects = [_data_object(record, source) for record in DESCRIPTOR.iter_unpack(table) if _is_used(record[1], source)]
     _check_overlap(objects, table_at, table_at + len(table), where)
-    return Sif(_ARCHITECTURES.get(architecture.rstrip(b"\0")), tuple(objects))
+    return Sif(_ARCHITECTURES.get(architecture.rstrip(b"\0")), tuple(objects), fields[4])
 
 
 def _is_used(used: int, source: ByteSource) -> bool:
@@ -181,7 +183,7 @@ def _data_object(record: tuple[Any, ...], source: ByteSource) -> DataObject:
     text = name.partition(b"\0")[0].decode("utf-8", "surrogateescape")
     if data_type != DataType.PARTITION:
         return DataObject(data_type, identifier, offset, size, text)
-    file_system, partition_type, architecture = _PARTITION.unpack_from(extra)
+    file_system, partition_type, architecture = PARTITION.unpack_from(extra)
     return DataObject(
         data_type,
         identifier,
@@ -195,7 +197,7 @@ def _data_object(record: tuple[Any, ...], source: ByteSource) -> DataObject:
 
 
 def _check_overlap(objects: list[DataObject], table_start: int, table_end: int, where: str) -> None:
-    ranges = [(0, _HEADER.size, "its header"), (table_start, table_end, "its descriptors")]
+    ranges = [(0, HEADER.size, "its header"), (table_start, table_end, "its descriptors")]
     ranges += [(item.offset, item.offset + item.size_bytes, f"object {item.identifier}") for item in objects]
     ordered = sorted(item for item in ranges if item[0] < item[1])
     for (_, end, name), (start, _, other) in itertools.pairwise(ordered):

@@ -55,6 +55,11 @@ class StackedTree:
         parts = (_Part(number, layer.root) for number, layer in enumerate(self._layers))
         self.root = StackedNode(FileKind.DIRECTORY, self._visible(parts))
 
+    @property
+    def layers(self) -> tuple[Layer[Any], ...]:
+        """The layers, the lowest first."""
+        return tuple(reversed(self._layers))
+
     def child(self, directory: StackedNode, name: str) -> StackedNode | None:
         """Return what a name in a directory stands for."""
         candidates = (_Part(part.layer, self._layers[part.layer].child(part.node, name)) for part in directory.parts)

@@ -81,9 +81,10 @@ def print_definitions(definitions: Sequence[Definition], folder: Path, *, as_jso
         print(f"  apptainer build {options} {'image' if is_flat else definition.name}.sif {definition.name}.def")
 
 
-def print_start(lock: Lock, engine: Engine, output: Path) -> None:
+def print_start(lock: Lock, engine: Engine, output: Path, way: str) -> None:
     """Say what is about to be built, and with what."""
     print(f"building {_stack(lock)} → {one_line(str(output))}  ({engine.name})", file=sys.stderr)
+    print(f"  {one_line(way)}", file=sys.stderr)
     print(f"  {lock.base.layer.name} by {lock.bootstrap.agent}: {one_line(lock.bootstrap.because)}", file=sys.stderr)
     for layer in lock.stack:
         for source in layer.sources:
@@ -104,13 +105,19 @@ def print_built(built: Built, lock: Lock, engine: Engine, *, as_json: bool, quie
                 "seconds": round(built.seconds, 3),
                 "steps": built.steps,
                 "reused_steps": built.reused_steps,
+                "strategy": built.way,
+                "format": built.form,
+                "is_new": built.is_new,
                 "engine": {"kind": engine.kind, "version": engine.version, "path": str(engine.path)},
                 "plan": plan_data(lock),
             }
         )
     elif not quiet:
         name = one_line(str(built.image))
-        print(f"{name}: {size(built.size_bytes)} in {duration(built.seconds)} (log: {name}.log)")
+        if built.is_new:
+            print(f"{name}: {size(built.size_bytes)} in {duration(built.seconds)} (log: {name}.log)")
+        else:
+            print(f"{name}: is this image already, {size(built.size_bytes)}; nothing was built")
         if name == str(built.image):  # else the line could not be copied
             print(f"next: lumiimg check {'-- ' if name.startswith('-') else ''}{shlex.quote(name)}")
 

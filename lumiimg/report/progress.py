@@ -25,6 +25,9 @@ class QuietProgress:
     def line(self, text: str) -> None:
         """Say nothing."""
 
+    def notice(self, text: str) -> None:
+        """Say nothing."""
+
     def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
         """Say nothing."""
 
@@ -50,6 +53,10 @@ class LineProgress(QuietProgress):
         if time.monotonic() - self._spoken_at > _ALIVE_EVERY_S:
             elapsed = duration(time.monotonic() - self._step_started_at)
             self._say(f"      {self._name}: {elapsed} so far; last line: {one_line(text.strip())[:100]}")
+
+    def notice(self, text: str) -> None:
+        """Say it."""
+        self._say(f"      {one_line(text)}")
 
     def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
         """Say how long the step took, or that it was not needed."""
@@ -84,6 +91,10 @@ class TerminalProgress(QuietProgress):
         """Show the line behind the clock, cut to the terminal's width."""
         if self._task is not None:
             self._progress.update(self._task, line=one_line(text.strip()))
+
+    def notice(self, text: str) -> None:
+        """Print it above the spinner."""
+        self._console.print(f"  {one_line(text)}", style="yellow", soft_wrap=True)
 
     def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
         """Replace the spinner by the step's outcome."""

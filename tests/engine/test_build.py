@@ -223,10 +223,8 @@ def test_a_build_that_is_ended_in_the_middle_leaves_no_half_image_and_the_next_o
     number: signal.Signals, tmp_path: Path
 ) -> None:
     cache = tmp_path / 'it\'s a "cache"'
-    kept = real_cache() / "images"
-    (cache / "images").mkdir(parents=True)
-    for image in kept.glob("*.sif"):
-        os.link(image, cache / "images" / image.name)
+    # what was built before, by other names of the same files
+    shutil.copytree(real_cache() / "layers", cache / "layers", copy_function=os.link)
     marker = f"sleep {1000 + number}.{os.getpid()}"  # no other run's
     folder = layer_folder(tmp_path / "l", "slow", LAYER, f"echo sleeping\n[ -e /opt/never ] || {marker}\n")
     output = tmp_path / "x.sif"
@@ -264,10 +262,10 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(demo: Path) -> None:
         "build", "--recipe", "demo", "-o", demo.with_name("y.sif"), env={"LUMIIMG_CACHE": f"{small}/cache"}
     )
     assert result.code == ExitCode.NO
-    assert "the disk or the quota is full" in result.err.strip().splitlines()[-1]
+    assert "the build needs about" in result.err.strip().splitlines()[-1]  # told before anything is done
     assert not demo.with_name("y.sif").exists()
     assert leftovers(Path(small)) == []
-    shutil.rmtree(Path(small) / "cache")
+    shutil.rmtree(Path(small) / "cache", ignore_errors=True)
 
 
 def real_cache() -> Path:

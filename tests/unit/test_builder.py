@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.server
-import os
 import threading
 import time
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.build.builder import _scratch_parent, layer_key
-from lumiimg.definition.writer import Definition, StagedFile
+from lumiimg.build.builder import _scratch_parent
 from lumiimg.engine import failures
 from lumiimg.engine.engine import Engine, Kind, clean_environment
 from lumiimg.engine.failures import explain, telling_line
@@ -56,27 +53,6 @@ def test_the_telling_line_is_the_scripts_not_the_engines() -> None:
     output = "+ make\nmake: *** [all] Error 2\n\x1b[31mFATAL:   While performing build: exit status 2\x1b[0m\n"
     assert telling_line(output) == "make: *** [all] Error 2"
     assert telling_line("") == ""
-
-
-def definition(tmp_path: Path, **changes: object) -> Definition:
-    file = tmp_path / "tool.c"
-    if not file.exists():
-        file.write_text("int x;")
-    made = Definition("01-a", ("a",), None, "Bootstrap: docker\n", (StagedFile("files/a/tool.c", file),))
-    return replace(made, **changes)  # type: ignore[arg-type]
-
-
-def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) -> None:
-    key = layer_key(definition(tmp_path), "", ENGINE)
-    assert key == layer_key(definition(tmp_path), "", replace(ENGINE, path=Path("/y"), version="1.4.6"))
-    others = {
-        layer_key(definition(tmp_path, text="Bootstrap: docker\n#\n"), "", ENGINE),
-        layer_key(definition(tmp_path), "parent", ENGINE),
-        layer_key(definition(tmp_path), "", replace(ENGINE, build_flags=frozenset())),
-    }
-    (tmp_path / "tool.c").write_text("int y;")
-    others.add(layer_key(definition(tmp_path), "", ENGINE))
-    assert len(others | {key}) == 5
 
 
 def test_what_is_not_finished_is_never_under_its_name(tmp_path: Path) -> None:
@@ -198,17 +174,3 @@ def test_a_source_is_kept_by_its_digest_and_refused_with_another(tmp_path: Path)
     kept.write_bytes(b"bit rot")
     with pytest.raises(FailedError, match="another digest"):
         store.get(str(file), digest)
-
-
-def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_path: Path) -> None:
-    image, folder = tmp_path / "base.sif", tmp_path / "box"
-    image.write_bytes(b"one")
-    (folder / "etc").mkdir(parents=True)
-    (folder / "etc/x").write_text("1")
-    for origin, touched in ((image, image), (folder, folder / "etc/x")):
-        key = layer_key(definition(tmp_path, origin=origin), "", ENGINE)
-        assert key == layer_key(definition(tmp_path, origin=origin), "", ENGINE)
-        seen = touched.stat()
-        touched.write_bytes(b"two"[: seen.st_size])
-        os.utime(touched, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # it looks as old as before
-        assert key != layer_key(definition(tmp_path, origin=origin), "", ENGINE)

@@ -18,7 +18,24 @@ from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 HEAVY = ("requests", "docker", "spython", "rich.progress", "urllib3", "packaging")
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-NAMES = ["build", "adapt", "lock", "diff", "check", "log", "host", "bind", "explain", "ldd", "draft", "list", "show"]
+NAMES = [
+    "build",
+    "adapt",
+    "lock",
+    "diff",
+    "check",
+    "log",
+    "host",
+    "bind",
+    "explain",
+    "ldd",
+    "draft",
+    "list",
+    "show",
+    "cache",
+    "why",
+    "doctor",
+]
 
 
 def loaded_after(*argv: str) -> set[str]:

@@ -1,0 +1,175 @@
+"""What an engine writes about an image: environment, labels, test, history. The engine itself writes it.
+
+A definition without `%post` and `%files`, built on a folder that holds only `/.singularity.d`, takes a tenth of a
+second and runs nothing. So what stands there is that engine's, of that version, however the layer's script was run.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from lumiimg.build.squash import EPOCH
+from lumiimg.engine import engine as engines
+from lumiimg.errors import FailedError
+from lumiimg.image import FileKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from lumiimg.definition.writer import Definition
+    from lumiimg.engine.engine import Engine
+    from lumiimg.image import RootFileSystem
+
+FOLDER = ".singularity.d"
+_SCRIPT = "90-environment.sh"
+_TRIAL = "Bootstrap: localimage\nFrom: below.sif\n\n%environment\n    export LUMIIMG_HERE=1\n"
+_FILE_LIMIT_BYTES = 8 << 20
+_MAX_FILES = 2_000
+_DATE = "org.label-schema.build-date"
+_FROM = "org.label-schema.usage.singularity.deffile.from"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The engine, and where its output goes."""
+
+    engine: Engine
+    environment: Mapping[str, str]
+    log: IO[bytes]
+
+
+def write_facts(facts: Facts, definition: Definition, seen: RootFileSystem, target: Path, scratch: Path) -> None:
+    """Write into `target`, a root folder, what the engine says of an image that `seen` becomes by a definition.
+
+    Raises FailedError if the engine does not take it.
+    """
+    header, _, _ = definition.facts.partition("\n\n")
+    origin = next((line.partition(":")[2].strip() for line in header.splitlines() if line.startswith("From:")), "")
+    below = scratch / "below.sif"  # a folder; an engine goes by what it is
+    _copy(seen, below)
+    text = definition.facts.replace(f"From: {origin}\n", f"From: {below.name}\n", 1)
+    (scratch / "facts.def").write_text(text, encoding="utf-8")
+    completed = engines.build(
+        facts.engine,
+        scratch / "facts.def",
+        scratch / "facts",
+        environment=facts.environment,
+        scratch=scratch,
+        sandbox=True,
+        runs=False,
+        log=facts.log,
+    )
+    if not completed.ok:
+        raise FailedError(
+            f"the engine does not take the definition: {completed.last_line[:300]}", where=definition.name
+        )
+    made = scratch / "facts" / FOLDER
+    _check_environment(below / FOLDER / "env" / _SCRIPT, made / "env" / _SCRIPT, facts.engine)
+    # as engines keep it: without the comments in front
+    (made / "Singularity").write_text(re.sub(r"\A(#.*\n)+", "", definition.text), encoding="utf-8")
+    date_labels(made, {_FROM: origin} if origin else {})
+    _put(scratch / "facts", target, seen)
+
+
+def date_labels(folder: Path, others: Mapping[str, str]) -> None:
+    """Have the labels say the date that everything in the image has, so that the same build is the same bytes."""
+    file = folder / "labels.json"
+    labels = json.loads(file.read_text(encoding="utf-8"))
+    date = dt.datetime.fromtimestamp(EPOCH, tz=dt.UTC)
+    labels |= {_DATE: date.strftime("%A_%d_%B_%Y_%H:%M:%S_UTC"), **others}
+    file.write_text(json.dumps(labels, indent="\t", sort_keys=True), encoding="utf-8")
+
+
+def keeps_environment(engine: Engine, environment: Mapping[str, str], scratch: Path) -> str:
+    """Try whether an engine keeps what layers below have set; return what it said, or nothing where it does.
+
+    SingularityCE 4.1.5 to 4.2.1, and Apptainer before 1.3.5, write it anew.
+    """
+    below = scratch / "below.sif"
+    (below / FOLDER / "env").mkdir(parents=True)
+    (below / FOLDER / "env" / _SCRIPT).write_text("#!/bin/sh\nexport LUMIIMG_BELOW=1\n", encoding="utf-8")
+    (scratch / "facts.def").write_text(_TRIAL, encoding="utf-8")
+    completed = engines.build(
+        engine,
+        scratch / "facts.def",
+        scratch / "facts",
+        environment=environment,
+        scratch=scratch,
+        sandbox=True,
+        runs=False,
+    )
+    if not completed.ok:
+        return completed.last_line[:200]
+    try:
+        _check_environment(below / FOLDER / "env" / _SCRIPT, scratch / "facts" / FOLDER / "env" / _SCRIPT, engine)
+    except FailedError as error:
+        return error.what
+    return ""
+
+
+def _check_environment(before: Path, after: Path, engine: Engine) -> None:
+    """Raise FailedError if what is below is not at the beginning of what the engine wrote."""
+    lines = [
+        line for line in (before.read_text("utf-8", "replace") if before.is_file() else "").splitlines() if line.strip()
+    ]
+    written = after.read_text("utf-8", "replace").splitlines() if after.is_file() else []
+    if not set(lines) <= set(written):
+        raise FailedError(
+            f"{engine.name} loses the environment of the layers below",
+            hint="SingularityCE 4.1.5 to 4.2.1 does so, and Apptainer before 1.3.5: take another version",
+        )
+
+
+def _copy(seen: RootFileSystem, folder: Path) -> None:
+    """Copy what engines keep in an image into a folder of its own; no link is followed."""
+    folder.mkdir()
+    if not seen.is_dir(f"/{FOLDER}"):
+        return
+    (folder / FOLDER).mkdir()
+    for number, entry in enumerate(seen.walk(f"/{FOLDER}")):
+        if number > _MAX_FILES:
+            raise FailedError(f"more than {_MAX_FILES} files", where=f"/{FOLDER}")
+        there = folder / entry.path.lstrip("/")
+        if entry.kind is FileKind.DIRECTORY:
+            there.mkdir()
+        elif entry.kind is FileKind.FILE:
+            there.write_bytes(seen.read_bytes(entry.path, _FILE_LIMIT_BYTES))
+            there.chmod(seen.stat(entry.path).permissions | 0o600)
+        elif entry.kind is FileKind.SYMLINK:
+            there.symlink_to(seen.readlink(entry.path))
+    for name, kind in seen.list_dir("/"):
+        if kind is FileKind.SYMLINK and seen.readlink(f"/{name}").startswith(FOLDER):
+            (folder / name).symlink_to(seen.readlink(f"/{name}"))
+
+
+def _put(made: Path, target: Path, seen: RootFileSystem) -> None:
+    """Copy what is new or another into the target; nothing else of what the engine made, which the image has itself."""
+    for path in sorted((made / FOLDER).rglob("*")):
+        inside = path.relative_to(made)
+        there = target / inside
+        if path.is_symlink() or path.is_file():
+            if not path.is_symlink() and _is_same(path, seen, f"/{inside}"):
+                continue
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.unlink(missing_ok=True)
+            shutil.copy2(path, there, follow_symlinks=False)
+        elif not seen.is_dir(f"/{inside}"):
+            there.mkdir(parents=True, exist_ok=True)
+    for link in sorted(made.iterdir()):
+        if link.is_symlink() and not seen.exists(f"/{link.name}"):
+            shutil.copy2(link, target / link.name, follow_symlinks=False)
+
+
+def _is_same(path: Path, seen: RootFileSystem, inside: str) -> bool:
+    if not seen.is_file(inside):
+        return False
+    return (
+        seen.stat(inside).permissions == path.stat().st_mode & 0o7777
+        and seen.read_bytes(inside, _FILE_LIMIT_BYTES) == path.read_bytes()
+    )

@@ -1,0 +1,109 @@
+"""What this machine lets a build do, found by trying it: flags of the kernel and names of programs promise too much."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.engine.process import Completed, run
+from lumiimg.errors import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumiimg.engine.engine import Engine
+
+_TRIAL_S = 20.0
+_PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "fuse-overlayfs", "proot")
+_MOUNT = (
+    "d=$(mktemp -d) && mkdir $d/l $d/u $d/w $d/m && "
+    "mount -t overlay overlay -o lowerdir=$d/l,upperdir=$d/u,workdir=$d/w $d/m; code=$?; "
+    "umount $d/m 2>/dev/null; rm -rf $d; exit $code"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One thing that was tried."""
+
+    name: str
+    works: bool
+    said: str
+    """A version, or what stands against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What was found; a program is None where there is none."""
+
+    engine: Engine
+    maps_ids: bool
+    """Whether a build can be root, so that files keep their owners: as root, or in a user namespace with many ids."""
+    mounts: bool
+    """Whether an overlay can be mounted in it."""
+    fuse: bool
+    mksquashfs: Path | None
+    unsquashfs: Path | None
+    squashfuse_ll: Path | None
+    """Not `squashfuse`, which shows each name of a file as a file of its own."""
+    fuse_overlayfs: Path | None
+    """What an engine lays layers over an image with, for a user."""
+    proot: Path | None
+    trials: tuple[Trial, ...]
+
+    def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
+        """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""
+        maps = ["--map-root-user", "--map-auto"] if self.maps_ids and os.geteuid() != 0 else []
+        own = ["--mount", "--pid", "--fork", "--kill-child"] if mount and self.maps_ids else []
+        return ["unshare", *maps, *own, *argv] if maps or own else list(argv)
+
+
+def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
+    """Try what a build may need, in a few hundredths of a second."""
+    path = environment.get("PATH")
+    env = dict(environment)
+    maps = ["--map-root-user", "--map-auto"] if os.geteuid() != 0 else []
+    unshare = shutil.which("unshare", path=path)
+    ids = run([unshare, *maps, "true"], env=env, timeout_s=_TRIAL_S) if unshare else None
+    mounts = None
+    if unshare and ids is not None and ids.ok:
+        mounts = run([unshare, *maps, "--mount", "/bin/sh", "-c", _MOUNT], env=env, timeout_s=_TRIAL_S)
+    fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
+    found = {name: _program(name, path) for name in _PROGRAMS}
+    trials = [
+        _of_run("user namespace with the user's ids", ids, "util-linux (unshare) is missing"),
+        _of_run("overlay mounts in it", mounts, "there is no user namespace to try it in"),
+        Trial("FUSE", fuse, "/dev/fuse" if fuse else "/dev/fuse cannot be opened"),
+    ]
+    for name, program in found.items():
+        trials.append(Trial(name, program is not None, _version(program, env) if program else "not on PATH"))
+    return Machine(
+        engine=engine,
+        maps_ids=ids is not None and ids.ok,
+        mounts=mounts is not None and mounts.ok,
+        fuse=fuse,
+        trials=tuple(trials),
+        **{name.replace("-", "_"): program for name, program in found.items()},
+    )
+
+
+def _program(name: str, path: str | None) -> Path | None:
+    found = shutil.which(name, path=path)
+    return Path(found) if found else None
+
+
+def _version(program: Path, env: dict[str, str]) -> str:
+    # squashfuse says its version only with the usage of a wrong call
+    said = run([program, "-version"], env=env, timeout_s=_TRIAL_S).output
+    found = re.search(r"\d+\.\d+(\.\d+)?", said.partition("\n")[0])
+    return found[0] if found else f"{program}"
+
+
+def _of_run(name: str, completed: Completed | None, absent: str) -> Trial:
+    if completed is None:
+        return Trial(name, works=False, said=absent)
+    return Trial(name, completed.ok, "" if completed.ok else one_line(completed.last_line)[:200])

@@ -1,0 +1,135 @@
+"""Building on overlays: each layer's script runs over what is below it, and only what it changed is kept.
+
+No base is unpacked, and none is compressed again. It takes a user namespace with all of the user's ids, and FUSE.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.build import sif
+from lumiimg.build.facts import FOLDER, Facts, date_labels, write_facts
+from lumiimg.build.squash import squash
+from lumiimg.engine import engine as engines
+from lumiimg.image import open_stack
+from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
+from lumiimg.image.source import ByteSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumiimg.build.step import Step
+    from lumiimg.engine.process import Completed
+
+SCRIPT = ".post.script"
+"""Where engines put a definition's script while they run it."""
+
+
+def build_base(step: Step, target: Path) -> None:
+    """Build the base by the engine, and write it as a SIF with the file system of this project.
+
+    Raises FailedError if a script fails.
+    """
+    root = step.folder / "root"
+    step.check(
+        engines.build(
+            step.machine.engine,
+            step.folder / f"{step.definition.name}.def",
+            root,
+            environment=step.environment,
+            scratch=step.scratch,
+            plain_http=step.definition.plain_http,
+            sandbox=True,
+            log=step.log,
+            on_line=step.on_line,
+        )
+    )
+    date_labels(root / FOLDER, {})
+    step.tidy(root, [])
+    write_sif(step, root, target, step.definition.text)
+
+
+class Overlay:
+    """Layers as overlays over their base."""
+
+    name = "overlay"
+    suffix = ".sqfs"
+
+    def base(self, step: Step, target: Path) -> None:
+        """Build the base. Raises FailedError if a script fails."""
+        build_base(step, target)
+
+    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+        """Run a layer's script over `below` (an image, then squashfs files), and write what it changed as a squashfs.
+
+        Raises FailedError if a script fails, or nothing can be read below.
+        """
+        over = step.folder / "over"
+        upper = over / "upper"
+        upper.mkdir(parents=True)
+        with open_stack(below) as image:
+            step.place(upper, image.root)
+            (upper / SCRIPT).write_text(step.definition.post, encoding="utf-8")
+            lower = [f"{step.alias(path)}:ro" for path in below[1:]]
+            step.run(below[0], ["/bin/bash", f"/{SCRIPT}"], overlays=[*lower, f"{over}"])
+            (upper / SCRIPT).unlink(missing_ok=True)
+            facts = Facts(step.machine.engine, step.environment, step.log)
+            scratch = step.folder / "facts"
+            scratch.mkdir()
+            write_facts(facts, step.definition, image.root, upper, scratch)
+        step.tidy(upper, below)
+        squash(step.machine, upper, target, within=step.as_root)
+        if step.has_test:
+            # Over what will be used: an overlay that is read hides less than one that is written. What a test writes is
+            # lost; without a place for it engines put a passwd of their own, made of the base's, over the image's.
+            lost = step.folder / "lost"
+            lost.mkdir()
+            step.run(below[0], [f"/{FOLDER}/test"], overlays=[*lower, f"{step.alias(target)}:ro", f"{lost}"])
+
+    def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
+        """Write a stack of layers as one squashfs into `target`, behind the room for `front`.
+
+        Raises FailedError if it cannot be mounted or written.
+        """
+        mounts = step.folder / "mounts"
+        names = []
+        script = ["set -e"]
+        for number, layer in enumerate(layers):
+            folder = mounts / str(number)
+            folder.mkdir(parents=True)
+            names.append(f"{folder}")
+            script.append(f'squashfuse_ll -o offset={offset_of(layer)} "${{{number + 1}}}" {folder}')
+        merged = mounts / "merged"
+        merged.mkdir()
+        if len(layers) > 1:
+            script.append(f"mount -t overlay overlay -o ro,lowerdir={':'.join(reversed(names))} {merged}")
+        else:
+            merged = Path(names[0])
+        script.append(f'shift {len(layers)}; exec "$@"')
+
+        def within(argv: list[str | Path]) -> Completed:
+            words = ["/bin/sh", "-c", "\n".join(script), "sh", *layers, *argv]
+            return step.command(step.machine.as_root(words, mount=True))
+
+        squash(step.machine, merged, target, offset=front.size_bytes, within=within)
+        return sif.Partition(front.size_bytes, target.stat().st_size - front.size_bytes)
+
+
+def write_sif(step: Step, root: Path, target: Path, definition: str) -> None:
+    """Write a root folder as a SIF."""
+    front = sif.Front(definition, {})
+    squash(step.machine, root, target, offset=front.size_bytes, within=step.as_root)
+    partition = sif.Partition(front.size_bytes, target.stat().st_size - front.size_bytes)
+    sif.write_front(target, front, [partition], identity=step.definition.name)
+
+
+def offset_of(layer: Path) -> int:
+    """Return where the file system of a layer begins: a SIF's root partition, or the file."""
+    source = ByteSource.open(layer)
+    try:
+        if source.read_at(MAGIC_OFFSET, len(MAGIC)) != MAGIC:
+            return 0
+        return read_sif(source).root_partition(str(layer)).offset
+    finally:
+        source.close()

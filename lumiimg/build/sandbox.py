@@ -1,0 +1,119 @@
+"""Building in a sandbox: one folder, written by one layer after the other. It takes no privilege.
+
+What a layer changed is found by looking before and after; it is kept as the same kind of file that an overlay leaves,
+so that either way to build goes on from what the other has built.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from lumiimg.build import sif
+from lumiimg.build.facts import FOLDER, Facts, write_facts
+from lumiimg.build.overlay import SCRIPT, build_base, offset_of
+from lumiimg.build.squash import squash
+from lumiimg.errors import FailedError, MissingHereError, one_line
+from lumiimg.image import open_image
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from lumiimg.build.step import Step
+
+_OF_ROOT = ("packages.sh", "apt-get", "zypper", "dpkg")
+"""Words of scripts that want to be root."""
+
+
+class Sandbox:
+    """One folder, for one build: it holds the lowest layers of the stack, and never goes back."""
+
+    name = "sandbox"
+    suffix = ".sqfs"
+
+    def __init__(self, folder: Path) -> None:
+        self._root = folder / "root"
+        self._held = 0
+
+    def base(self, step: Step, target: Path) -> None:
+        """Build the base. Raises FailedError if a script fails."""
+        build_base(step, target)
+
+    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+        """Run a layer's script on what is below it, and write what it changed as a squashfs.
+
+        Raises FailedError if a script fails.
+        """
+        self._hold(step, below)
+        root = self._root
+        before, delta = step.folder / "before.json", step.folder / "delta"
+        self._inside(step, "list", before)
+        with open_image(root) as image:
+            step.place(root, image.root)
+        (root / SCRIPT).write_text(step.definition.post, encoding="utf-8")
+        self._run(step)
+        (root / SCRIPT).unlink(missing_ok=True)
+        facts = Facts(step.machine.engine, step.environment, step.log)
+        scratch = step.folder / "facts"
+        scratch.mkdir()
+        with open_image(root) as image:
+            write_facts(facts, step.definition, image.root, root, scratch)
+        self._inside(step, "difference", before, delta)
+        step.tidy(delta, [])
+        squash(step.machine, delta, target, within=step.as_root)
+        if step.has_test:
+            step.run(root, [f"/{FOLDER}/test"])
+        self._held += 1
+
+    def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
+        """Write a stack of layers as one squashfs into `target`, behind the room for `front`."""
+        self._hold(step, layers)
+        squash(step.machine, self._root, target, offset=front.size_bytes, within=step.as_root)
+        return sif.Partition(front.size_bytes, target.stat().st_size - front.size_bytes)
+
+    def _hold(self, step: Step, layers: Sequence[Path]) -> None:
+        """Have the folder hold these layers."""
+        for layer in layers[self._held :]:
+            if self._held:
+                self._inside(step, "clear", layer)
+            self._unpack(step, layer)
+            if self._held:
+                self._inside(step, "clear", layer)
+            self._held += 1
+
+    def _unpack(self, step: Step, layer: Path) -> None:
+        if step.machine.unsquashfs is None:
+            raise MissingHereError(
+                "unsquashfs is not on PATH", hint="install squashfs-tools, or load the site's module of it"
+            )
+        argv: list[str | Path] = [step.machine.unsquashfs, "-force", "-no-progress", "-quiet", "-dest", self._root]
+        # who is not root cannot make the devices that some images have in /dev, and engines mount their own over it
+        argv += [] if step.machine.maps_ids else ["-no-exit-code", "-no-xattrs"]
+        completed = step.as_root([*argv, "-offset", str(offset_of(layer)), layer])
+        if not completed.ok:
+            raise FailedError(f"unsquashfs: {one_line(completed.last_line)[:300]}", where=str(layer))
+
+    def _run(self, step: Step) -> None:
+        argv = ["/bin/bash", f"/{SCRIPT}"]
+        wants_root = any(word in step.definition.post for word in _OF_ROOT)
+        if step.machine.maps_ids or not wants_root:
+            step.run(self._root, argv, writable=True)
+            return
+        if step.machine.proot is None:
+            raise MissingHereError(
+                f"layer {', '.join(step.definition.layers)} installs packages, which only root can",
+                hint="proot makes a user look like root: `module load LUMI systools` on LUMI; or build elsewhere",
+            )
+        binds = [word for path in _BINDS for word in ("-b", path)]
+        start = ["/usr/bin/env", "-i", "HOME=/root", f"PATH={_PATH}", f"/{FOLDER}/actions/exec", *argv]
+        step.check(step.command([step.machine.proot, "-0", "-r", self._root, "-w", "/", *binds, *start], told=True))
+
+    def _inside(self, step: Step, command: str, *paths: Path) -> None:
+        completed = step.as_root([sys.executable, "-m", "lumiimg.build.inside", command, self._root, *paths])
+        if not completed.ok:
+            raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=step.definition.name)
+
+
+_BINDS = ("/proc", "/sys", "/dev", "/tmp", "/etc/resolv.conf")  # noqa: S108 - as engines bind it
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

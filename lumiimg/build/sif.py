@@ -1,0 +1,158 @@
+"""A SIF file written around a file system that lies in it already (apptainer/sif, `pkg/sif/sif.go`; image/sif.py).
+
+`sif new` and `sif add` of the engines would copy the file system once more, leave out the line that makes an image
+executable, and put the day into the file. mksquashfs can write at an offset; what stands in front is written here.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.build.squash import EPOCH
+from lumiimg.errors import FailedError
+from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC, OVERLAY, PARTITION, PRIMARY_SYSTEM, DataType, PartitionFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+LAUNCH = b"#!/usr/bin/env run-singularity\n"
+BLOCK_BYTES = 4096
+"""Partitions begin at a multiple of it: engines map them."""
+_DESCRIPTORS = 48
+_TABLE_AT = 4096
+_FRONT = _TABLE_AT + _DESCRIPTORS * DESCRIPTOR.size
+_VERSION, _AMD64 = b"01\0", b"02\0"
+_GROUP = 0xF0000001
+"""The mask of groups, with the number 1. Source: DescrGroupMask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A squashfs that lies in the file."""
+
+    offset: int
+    size_bytes: int
+    is_overlay: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What stands in front of the partitions."""
+
+    definition: str
+    documents: Mapping[str, bytes]
+    """JSON by name."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Where the first partition can begin."""
+        return aligned(_FRONT + len(self.definition.encode()) + sum(map(len, self.documents.values())))
+
+
+def number_of(identity: str) -> bytes:
+    """Return the number of an image by what it is made of."""
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"lumiimg:{identity}").bytes
+
+
+def aligned(offset: int) -> int:
+    """Return the next multiple of a block."""
+    return -(-offset // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def write_front(
+    path: Path, front: Front, partitions: Sequence[Partition], *, identity: str, epoch: int = EPOCH
+) -> None:
+    """Write header, descriptors and small objects into a file whose partitions are in place.
+
+    `identity` is what the image's number is made of: the same for the same image; `epoch` are the seconds since 1970
+    that stand as its dates.
+
+    Raises FailedError if there are more objects than an engine expects, or they reach into the first partition.
+    """
+    small = [(DataType.DEFINITION, "", front.definition.encode())]
+    small += [(DataType.JSON, name, data) for name, data in front.documents.items()]
+    if len(small) + len(partitions) > _DESCRIPTORS or partitions[0].offset < front.size_bytes:
+        raise FailedError(
+            f"{len(small) + len(partitions)} objects do not fit into a SIF of {_DESCRIPTORS}", where=str(path)
+        )
+    at = _FRONT
+    records = []
+    for data_type, name, data in small:
+        records.append((data_type, at, len(data), name, b""))
+        at += len(data)
+    for partition in partitions:
+        kind = OVERLAY if partition.is_overlay else PRIMARY_SYSTEM
+        extra = PARTITION.pack(PartitionFormat.SQUASHFS, kind, _AMD64)
+        name = "overlay" if partition.is_overlay else "root"
+        records.append((DataType.PARTITION, partition.offset, partition.size_bytes, name, extra))
+    with path.open("r+b") as file:
+        file.write(_header(len(records), path.stat().st_size, identity, epoch))
+        file.seek(_TABLE_AT)
+        file.write(_table(records, epoch))
+        file.write(b"".join(data for *_, data in small))
+
+
+def append(path: Path, source: Path, *, offset: int = 0) -> Partition:
+    """Put the rest of a file, from `offset` on, behind a file as an overlay; the file system may share the blocks.
+
+    Raises FailedError if it cannot be written.
+    """
+    start = aligned(path.stat().st_size) if path.exists() else 0
+    return _copied(path, source, offset, start, is_overlay=True)
+
+
+def place(path: Path, source: Path, partition: Partition, start: int) -> Partition:
+    """Copy a partition of another file to `start` of a new file. Raises FailedError if it cannot be written."""
+    return _copied(path, source, partition.offset, start, size=partition.size_bytes, is_overlay=False)
+
+
+def _copied(
+    path: Path, source: Path, offset: int, start: int, *, is_overlay: bool, size: int | None = None
+) -> Partition:
+    try:
+        with source.open("rb") as taken, path.open("r+b" if path.exists() else "w+b") as file:
+            size = os.fstat(taken.fileno()).st_size - offset if size is None else size
+            left = size
+            while left:
+                # clones blocks where the file system can (XFS, Btrfs), and copies in the kernel elsewhere
+                done = os.copy_file_range(
+                    taken.fileno(), file.fileno(), left, offset + size - left, start + size - left
+                )
+                if done == 0:
+                    raise FailedError("became shorter while it was copied", where=str(source))
+                left -= done
+            file.truncate(aligned(start + size))
+    except OSError as error:
+        raise FailedError(f"cannot be written: {error.strerror}", where=str(path)) from error
+    return Partition(start, size, is_overlay)
+
+
+def _header(used: int, size: int, identity: str, epoch: int) -> bytes:
+    number = number_of(identity)
+    fields = (
+        epoch,
+        epoch,
+        _DESCRIPTORS - used,
+        _DESCRIPTORS,
+        _TABLE_AT,
+        _DESCRIPTORS * DESCRIPTOR.size,
+        _FRONT,
+        size - _FRONT,
+    )
+    return HEADER.pack(LAUNCH, MAGIC, _VERSION, _AMD64, number, *fields)
+
+
+def _table(records: Iterable[tuple[int, int, int, str, bytes]], epoch: int) -> bytes:
+    table = b""
+    end = _FRONT
+    for number, (data_type, offset, size, name, extra) in enumerate(records, start=1):
+        padded = offset + size - end
+        end = offset + size
+        table += DESCRIPTOR.pack(
+            data_type, 1, number, _GROUP, 0, offset, size, padded, epoch, epoch, 0, 0, name.encode()[:127], extra
+        )
+    return table.ljust(_DESCRIPTORS * DESCRIPTOR.size, b"\0")

@@ -1,0 +1,124 @@
+"""One layer while it is built: its folder, and the ways to run something for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import lumiimg
+from lumiimg.build.squash import EPOCH
+from lumiimg.engine import engine as engines
+from lumiimg.engine.failures import explain, telling_line
+from lumiimg.engine.process import Completed, run
+from lumiimg.errors import FailedError, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from lumiimg.build.machine import Machine
+    from lumiimg.definition.writer import Definition
+    from lumiimg.image import RootFileSystem
+
+_FULL_BYTES = 16 * 1024 * 1024
+_DISK_FULL = "No space left on device"
+
+
+@dataclass
+class Step:
+    """What a strategy needs to build one layer."""
+
+    machine: Machine
+    environment: Mapping[str, str]
+    definition: Definition
+    folder: Path
+    """Its own; the definition and its files are in it. What it holds is removed when the layer is done."""
+    log: IO[bytes]
+    tell: Callable[[str], None]
+    disk_was_full: bool = False
+
+    @property
+    def scratch(self) -> Path:
+        """Where an engine may unpack."""
+        folder = self.folder / "scratch"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    @property
+    def has_test(self) -> bool:
+        return "\n%test\n" in self.definition.text
+
+    def on_line(self, text: str) -> None:
+        """Pass a line on, and see whether there is room left: once something has failed, there is again.
+
+        Programs in a build say many things of a full disk (debootstrap: "Couldn't download packages").
+        """
+        self.disk_was_full = self.disk_was_full or shutil.disk_usage(self.folder).free < _FULL_BYTES
+        self.tell(text)
+
+    def alias(self, path: Path) -> Path:
+        """Return another name of a file, which an engine takes as it is: it splits an option at commas and colons."""
+        name = self.folder / f"layer-{len(list(self.folder.glob('layer-*')))}{path.suffix}"
+        name.symlink_to(path)
+        return name
+
+    def run(self, root: Path, argv: Sequence[str], *, overlays: Sequence[str] = (), writable: bool = False) -> None:
+        """Run a script in an image. Raises FailedError if it fails."""
+        self.check(
+            engines.run_script(
+                self.machine.engine,
+                root,
+                argv,
+                environment=self.environment,
+                scratch=self.scratch,
+                overlays=overlays,
+                writable=writable,
+                log=self.log,
+                on_line=self.on_line,
+            )
+        )
+
+    def command(self, argv: Sequence[str | Path], *, told: bool = False) -> Completed:
+        """Run a program of this machine, which makes later times than the image's that; `told`: lines are passed on."""
+        environment = dict(self.environment) | {
+            "SOURCE_DATE_EPOCH": str(EPOCH),
+            "PYTHONPATH": os.pathsep.join([str(Path(lumiimg.__file__).parents[1])]),
+        }
+        return run(argv, env=environment, log=self.log, on_line=self.on_line if told else None)
+
+    def as_root(self, argv: Sequence[str | Path]) -> Completed:
+        """Run a program of this machine as root of a user namespace, where there is one."""
+        return self.command(self.machine.as_root(argv))
+
+    def tidy(self, upper: Path, below: Sequence[Path]) -> None:
+        """Make a folder that a script wrote into a layer (inside.py). Raises FailedError."""
+        completed = self.as_root([sys.executable, "-m", "lumiimg.build.inside", "tidy", upper, *below])
+        if not completed.ok:
+            raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=self.definition.name)
+
+    def place(self, upper: Path, below: RootFileSystem) -> None:
+        """Put what the definition copies where its script finds it; folders above that are as they are below."""
+        for file in self.definition.files:
+            target = upper / file.target.lstrip("/")
+            for parent in reversed(target.relative_to(upper).parents[:-1]):
+                folder = upper / parent
+                if not folder.is_dir():
+                    folder.mkdir()
+                    is_there = below.is_dir(f"/{parent}")
+                    folder.chmod(below.stat(f"/{parent}").permissions if is_there else 0o755)
+            shutil.copyfile(self.folder / file.path, target)
+            target.chmod(0o644)
+
+    def check(self, completed: Completed) -> None:
+        """Raise FailedError, with what is known of such a failure, for a program that failed."""
+        if completed.ok:
+            return
+        known = explain(_DISK_FULL if self.disk_was_full else completed.output)
+        what = known.meaning if known else f"the build stopped at: {one_line(telling_line(completed.output))[:300]}"
+        log = f"the whole log: {self.log.name}"
+        raise FailedError(
+            f"layer {', '.join(self.definition.layers)}: {what}", hint=f"{known.remedy}; {log}" if known else log
+        )

@@ -1,0 +1,85 @@
+"""`lumiimg cache`: layers that were built before."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from lumiimg.cli.options import add_json
+from lumiimg.errors import BadInputError, ExitCode
+
+_UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
+_EPILOG = """\
+examples:
+  lumiimg cache ls
+  lumiimg cache prune --keep 20G          # the longest unused go first
+  lumiimg cache export layers.tar && rsync layers.tar other:
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "cache",
+        help="layers that were built before: list, check, remove, carry elsewhere",
+        description="Look after the layers that were built before. The cache may be deleted at any\n"
+        "time; LUMIIMG_CACHE, or `cache` in config.toml, says where it is.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
+    listing = actions.add_parser("ls", help="what is in it", allow_abbrev=False)
+    verify = actions.add_parser("verify", help="read all of it: is each layer what it was?", allow_abbrev=False)
+    prune = actions.add_parser(
+        "prune", help="remove damaged layers, and others until it is small enough", allow_abbrev=False
+    )
+    prune.add_argument(
+        "--keep", metavar="SIZE", default=None, help="what may stay: 20G, 500M, 0 (default: all that is whole)"
+    )
+    export = actions.add_parser("export", help="write layers into one file, for another machine", allow_abbrev=False)
+    export.add_argument("file", metavar="FILE", type=Path)
+    export.add_argument("layers", metavar="LAYER", nargs="*", help="only these, by name or key (default: all)")
+    load = actions.add_parser("import", help="take layers out of such a file", allow_abbrev=False)
+    load.add_argument("file", metavar="FILE", type=Path)
+    for action in (listing, verify, prune, export, load):
+        add_json(action)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Do what is asked."""
+    from lumiimg.build.cache import LayerCache  # noqa: PLC0415
+    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
+    from lumiimg.report import cache as report  # noqa: PLC0415
+
+    cache = LayerCache(read_settings(os.environ).cache)
+    if arguments.action == "ls":
+        report.print_entries(list(cache.entries()), cache.root, as_json=arguments.json)
+        return ExitCode.GOOD
+    if arguments.action == "verify":
+        checked = len(list(cache.entries()))
+        faults = list(cache.verify())
+        report.print_faults(faults, checked, as_json=arguments.json)
+        return ExitCode.NO if faults else ExitCode.GOOD
+    if arguments.action == "prune":
+        removed, freed = cache.prune(None if arguments.keep is None else _bytes(arguments.keep))
+        report.print_removed(removed, freed, as_json=arguments.json)
+        return ExitCode.GOOD
+    from lumiimg.build.carry import read_archive, write_archive  # noqa: PLC0415
+
+    if arguments.action == "export":
+        entries = write_archive(cache, arguments.file, arguments.layers)
+    else:
+        entries = read_archive(cache, arguments.file)
+    report.print_entries(entries, arguments.file, as_json=arguments.json)
+    return ExitCode.GOOD
+
+
+def _bytes(text: str) -> int:
+    """Return a size as people write it. Raises BadInputError."""
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in _UNITS else (text, "")
+    if not number.isascii() or not number.isdigit() or len(number) > 9:
+        raise BadInputError("is no size", where=f"--keep {text}", hint="20G, 500M, or a number of bytes")
+    return int(number) << _UNITS.get(unit, 0)

@@ -1,0 +1,57 @@
+"""`lumiimg doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+from lumiimg.cli.options import add_json
+from lumiimg.errors import ExitCode
+
+_EPILOG = """\
+exit codes: 0 images can be built here
+            1 they cannot, as what is needed does not work
+            4 there is no container engine
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "doctor",
+        help="can this machine build images, and how?",
+        description="Try what a build needs: the engine and what is known of its version, user\n"
+        "namespaces, overlays, FUSE, squashfs-tools, proot; room on disk and in memory.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Try, print, and answer by the exit code."""
+    from lumiimg.build.builder import WAYS, against  # noqa: PLC0415
+    from lumiimg.build.facts import keeps_environment  # noqa: PLC0415
+    from lumiimg.build.machine import Trial, look  # noqa: PLC0415
+    from lumiimg.build.room import room_at  # noqa: PLC0415
+    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
+    from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
+    from lumiimg.engine.workspace import scratch_folder  # noqa: PLC0415
+    from lumiimg.report.doctor import print_doctor  # noqa: PLC0415
+
+    engine = find_engine(os.environ)
+    environment = clean_environment(os.environ)
+    machine = look(engine, environment)
+    settings = read_settings(os.environ)
+    with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+        lost = keeps_environment(engine, environment, scratch)
+    trials = (Trial("the environment of the layers below", not lost, lost or "an image has it"), *machine.trials)
+    faults = {way: against(machine, way) for way in WAYS}
+    rooms = [room_at(settings.cache), room_at(Path(tempfile.gettempdir()))]
+    print_doctor(engine, trials, faults, rooms, settings.cache, as_json=arguments.json)
+    usable = [way for way in WAYS if not faults[way]]
+    return ExitCode.GOOD if usable and not lost else ExitCode.NO

@@ -1,0 +1,71 @@
+"""`lumiimg why`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from lumiimg.cli.options import add_json
+from lumiimg.cli.request import add_request
+from lumiimg.errors import BadInputError, ExitCode
+
+_EPILOG = """\
+examples:
+  lumiimg why vllm --recipe lumi-vllm
+  lumiimg why pytorch --base rocm-6.4.4 --add pytorch --site lumi
+
+exit codes: 0 it is in the cache
+            1 it is not, and what is another is told
+            2 no such layer in the image that is asked for
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "why",
+        help="why would a layer be built again?",
+        description="Tell whether a layer of an image is in the cache, and if it is not, in what it\n"
+        "differs from the one there that is nearest.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("layer", metavar="LAYER", help="a layer, or the base, of the image that the options name")
+    add_request(parser)
+    parser.add_argument(
+        "--strategy",
+        choices=("overlay", "sandbox", "definition"),
+        help="how it would be built (default: as `build` chooses)",
+    )
+    add_json(parser)
+    parser.set_defaults(execute=execute, quiet=False, offline=False)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Compare, and answer by the exit code."""
+    from lumiimg.build.builder import choose_way, layer_keys  # noqa: PLC0415
+    from lumiimg.build.cache import LayerCache  # noqa: PLC0415
+    from lumiimg.build.machine import look  # noqa: PLC0415
+    from lumiimg.build.why import why  # noqa: PLC0415
+    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
+    from lumiimg.cli.build import resolved  # noqa: PLC0415
+    from lumiimg.definition.writer import write_chain  # noqa: PLC0415
+    from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
+    from lumiimg.report.cache import print_why  # noqa: PLC0415
+
+    lock, _ = resolved(arguments)
+    chain = write_chain(lock)
+    names = [definition.layers[0] for definition in chain]
+    if arguments.layer not in names:
+        raise BadInputError(f"{arguments.layer!r} is no layer of this image", hint=f"it has: {', '.join(names)}")
+    engine = find_engine(os.environ)
+    way = arguments.strategy
+    if way is None:
+        way, _ = choose_way(look(engine, clean_environment(os.environ)), None)
+    keys = layer_keys(chain, engine, way)
+    cache = LayerCache(read_settings(os.environ).cache)
+    at = names.index(arguments.layer)
+    answer = why(cache, keys[at], chain[at].layers)
+    print_why(answer, names[at - 1] if at else None, as_json=arguments.json)
+    return ExitCode.GOOD if answer.entry else ExitCode.NO

@@ -1,0 +1,104 @@
+"""What is said of the cache: what is in it, what went, why something is not."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.errors import one_line
+from lumiimg.report.console import console, print_json, wrapped
+from lumiimg.wording import count, duration, size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from lumiimg.build.cache import Entry
+    from lumiimg.build.why import Why
+
+SCHEMA = 1
+_SHORT = 12
+_LINES = 40
+
+
+def print_entries(entries: Sequence[Entry], root: Path, *, as_json: bool) -> None:
+    """Print what is in the cache."""
+    total = sum(entry.size_bytes for entry in entries)
+    if as_json:
+        print_json(
+            {"schema": SCHEMA, "cache": str(root), "size_bytes": total, "entries": [_entry(entry) for entry in entries]}
+        )
+        return
+    for entry in sorted(entries, key=lambda entry: entry.layers):
+        names = one_line(", ".join(entry.layers))
+        print(f"{entry.key[:_SHORT]}  {size(entry.size_bytes):>9}  {duration(entry.seconds):>8}  {names}")
+    print(f"{count(len(entries), 'layer')}, {size(total)}, in {one_line(str(root))}")
+
+
+def print_why(answer: Why, below: str | None, *, as_json: bool) -> None:
+    """Print why a layer is not in the cache, or that it is."""
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "layers": list(answer.layers),
+                "hit": answer.entry is not None,
+                "entry": answer.entry and _entry(answer.entry),
+                "nearest": answer.nearest and _entry(answer.nearest),
+                "differences": [asdict(difference) for difference in answer.differences],
+            }
+        )
+        return
+    out = console()
+    name = one_line(", ".join(answer.layers))
+    if answer.entry is not None:
+        took = f"it took {duration(answer.entry.seconds)}"
+        out.print(f"{name}: in the cache ({answer.entry.key[:_SHORT]}, {size(answer.entry.size_bytes)}; {took})")
+        return
+    if answer.nearest is None:
+        out.print(f"{name}: never built with this cache")
+        return
+    out.print(f"{name}: would be built again; beside the one that is there ({answer.nearest.key[:_SHORT]}):")
+    for difference in answer.differences:
+        told = difference.part
+        if told == "parent" and below is not None:
+            told = f"what is below it ({below}): lumiimg why {below}, with the same options, tells why"
+        out.print(wrapped(out, one_line(told), first="  ", rest="    "), style="bold")
+        for line in difference.lines[:_LINES]:
+            style = {"+": "green", "-": "red"}.get(line[:1], "dim")
+            out.print(f"    {one_line(line)}", style=style, soft_wrap=True)
+        if len(difference.lines) > _LINES:
+            out.print(f"    … and {count(len(difference.lines) - _LINES, 'line')} more; --json has all", style="dim")
+
+
+def print_faults(faults: Sequence[tuple[str, str]], checked: int, *, as_json: bool) -> None:
+    """Print which entries are not what they were."""
+    if as_json:
+        found = [{"key": key, "fault": fault} for key, fault in faults]
+        print_json({"schema": SCHEMA, "checked": checked, "faults": found})
+        return
+    for key, fault in faults:
+        print(f"{key[:_SHORT]}: {one_line(fault)}")
+    print(
+        f"{count(checked, 'layer')} read; {count(len(faults), 'fault')}"
+        + ("; remove them: lumiimg cache prune" if faults else "")
+    )
+
+
+def print_removed(removed: Sequence[str], freed_bytes: int, *, as_json: bool) -> None:
+    """Print what was removed."""
+    if as_json:
+        print_json({"schema": SCHEMA, "removed": list(removed), "freed_bytes": freed_bytes})
+        return
+    print(f"removed {count(len(removed), 'layer')}, {size(freed_bytes)}")
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "key": entry.key,
+        "file": str(entry.data),
+        "sha256": entry.sha256,
+        "size_bytes": entry.size_bytes,
+        "layers": list(entry.layers),
+        "seconds": entry.seconds,
+    }

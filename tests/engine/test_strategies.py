@@ -1,0 +1,338 @@
+"""Three ways to build, one result; a cache that builds killed at any moment leave whole; and no work twice.
+
+The base is the SIF of a real Debian; the layers do what makes layers hard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from lumiimg.image import FileKind, open_image
+from tests.engine.conftest import inside, lumiimg
+from tests.unit.conftest import LAYER
+
+if TYPE_CHECKING:
+    from lumiimg.engine.engine import Engine
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+
+KILLS = int(os.environ.get("LUMIIMG_KILLS", "20"))
+SCRIPTS = {
+    "one": """\
+mkdir -p /opt/one/folder /opt/one/gone
+echo text >"/opt/one/a name with blanks, and: 'quotes'"
+echo one >/opt/one/file; ln /opt/one/file /opt/one/hard; ln -s file /opt/one/soft
+mkfifo /opt/one/pipe; echo x >/opt/one/suid; chmod 4755 /opt/one/suid; chmod 700 /opt/one/folder
+chown daemon:daemon /opt/one/folder; touch /opt/one/gone/child
+printf 'value = 1\\n' >/opt/one/module.py
+python3 -c 'import py_compile; py_compile.compile("/opt/one/module.py")'
+echo 'export FROM_SCRIPT=1' >>"$SINGULARITY_ENVIRONMENT"
+""",
+    "two": """\
+test "$V_ONE" = 1
+rm -rf /etc/apt; mkdir /etc/apt; echo anew >/etc/apt/conf
+rm -rf /opt/one/gone; echo 'a file now' >/opt/one/gone
+rm /opt/one/soft; mkdir /opt/one/soft; touch /opt/one/soft/inside
+useradd --system lumi; umask 0007; touch /opt/private
+mkdir -p "/opt/$(printf 'n%.0s' {1..200})"
+mv /opt/one/folder /opt/moved
+""",
+    "three": "cat /opt/one/file >/opt/three; echo three >>/opt/one/file; (sleep 300 &) ; read -r answer || true\n",
+}
+TEST = {"two": 'test "$FROM_SCRIPT" = 1 && id lumi && test ! -e /etc/apt/sources.list.d\n'}
+
+
+class Stack(NamedTuple):
+    """Layers on a base."""
+
+    folder: Path
+    base: Path
+
+    @property
+    def argv(self) -> list[str | Path]:
+        adds = [word for name in SCRIPTS for word in ("--add", name)]
+        return ["build", "--base", self.base, "--layers", self.folder / "layers", *adds]
+
+
+@pytest.fixture(scope="module")
+def stack(bare: Path, images: Path) -> Stack:
+    folder = images / "strategies"
+    for name, script in SCRIPTS.items():
+        layer = folder / "layers" / name
+        layer.mkdir(parents=True)
+        (layer / "layer.toml").write_text(f'{LAYER}[environment.set]\nV_{name.upper()} = "1"\n')
+        (layer / "post.sh").write_text(script)
+        if name in TEST:
+            (layer / "test.sh").write_text(TEST[name])
+    return Stack(folder, bare)
+
+
+def build(stack: Stack, output: Path, *words: str | Path, cache: Path, code: int = 0) -> dict[str, Any]:
+    result = lumiimg(*stack.argv, "-o", output, "--json", *words, env={"LUMIIMG_CACHE": str(cache)})
+    assert result.code == code, result.err
+    return json.loads(result.out) if code == 0 else {"error": result.err}
+
+
+@pytest.fixture(scope="module")
+def built_by(stack: Stack, engine: Engine) -> dict[str, Path]:
+    """The same image, each time by another way, with another cache."""
+    del engine
+    found = {}
+    for way in ("overlay", "sandbox", "definition"):
+        found[way] = stack.folder / f"{way}.sif"
+        told = build(stack, found[way], "--strategy", way, cache=stack.folder / f"cache-{way}")
+        assert (told["strategy"], told["reused_steps"]) == (way, 0)
+    found["layered"] = stack.folder / "layered.sif"
+    build(stack, found["layered"], "--format", "layered", cache=stack.folder / "cache-overlay")
+    found["sandbox from overlay"] = stack.folder / "mixed.sif"
+    words = ["--strategy", "sandbox"]
+    told = build(stack, found["sandbox from overlay"], *words, cache=stack.folder / "cache-overlay")
+    assert told["reused_steps"] == told["steps"], "what one way has built serves the other"
+    return found
+
+
+def shown(image: Path) -> dict[str, tuple[object, ...]]:
+    """What is in an image: kind, mode, owner, number of names of one file, content; the history is an engine's."""
+    with open_image(image) as opened:
+        names: dict[object, int] = {}
+        entries = [e for e in opened.root.walk() if not e.path.startswith("/.singularity.d/bootstrap_history")]
+        seen = {entry.path: opened.root.stat(entry.path, follow=False) for entry in entries}
+        for stat in seen.values():
+            names[stat.identity] = names.get(stat.identity, 0) + 1
+        found: dict[str, tuple[object, ...]] = {}
+        for entry in entries:
+            stat = seen[entry.path]
+            content: object = None
+            if entry.kind is FileKind.FILE:
+                content = hashlib.sha256(opened.root.read_bytes(entry.path, 1 << 30)).digest()
+                if entry.path == "/.singularity.d/labels.json":
+                    labels = json.loads(opened.root.read_bytes(entry.path, 1 << 20))
+                    content = {name: value for name, value in labels.items() if "build-date" not in name}
+                if entry.path.endswith(".pyc"):
+                    content = opened.root.read_bytes(entry.path, 1 << 20)[16:]
+            elif entry.kind is FileKind.SYMLINK:
+                content = opened.root.readlink(entry.path)
+            links = names[stat.identity] if entry.kind is FileKind.FILE else 1
+            found[entry.path] = (entry.kind, stat.permissions, stat.uid, stat.gid, links, content)
+        return found
+
+
+def test_all_ways_make_the_same_image(built_by: dict[str, Path]) -> None:
+    reference = shown(built_by["definition"])
+    for way, image in built_by.items():
+        found = shown(image)
+        others = {path for path in reference.keys() | found.keys() if reference.get(path) != found.get(path)}
+        assert {path: (reference.get(path, ())[:5], found.get(path, ())[:5]) for path in others} == {}, way
+    assert "/opt/one/gone/child" not in reference
+    assert "/etc/apt/sources.list.d" not in reference
+
+
+def test_an_engine_shows_the_same_of_all(built_by: dict[str, Path], engine: Engine) -> None:
+    script = "cd /opt && find . -xdev | LC_ALL=C sort; ls /etc/apt; env | grep -E '^(V_|FROM_)' | sort; cat /opt/three"
+    told = {way: inside(engine, image, "sh", "-c", script) for way, image in built_by.items()}
+    assert len(set(told.values())) == 1
+    assert "FROM_SCRIPT=1" in told["layered"]
+
+
+def test_compiled_python_is_not_compiled_again(built_by: dict[str, Path], engine: Engine) -> None:
+    script = "import sys; sys.path.insert(0, '/opt/one'); import module; print(module.__cached__)"
+    for way in ("overlay", "sandbox"):
+        said = subprocess.run(
+            [engine.path, "exec", built_by[way], "python3", "-v", "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "matches /opt/one/module.py" in said.stderr, way
+
+
+def state(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Every file below a folder, and when it was touched."""
+    return {
+        str(path): (seen.st_ino, seen.st_size, seen.st_ctime_ns)
+        for path in folder.rglob("*")
+        for seen in [path.lstat()]
+    }
+
+
+def test_the_same_again_writes_no_byte(built_by: dict[str, Path], stack: Stack) -> None:
+    del built_by
+    before = state(stack.folder)
+    start = time.monotonic()
+    told = build(stack, stack.folder / "overlay.sif", cache=stack.folder / "cache-overlay")
+    assert time.monotonic() - start < 5  # a hang would show; how fast it is, the benchmarks tell
+    assert told["is_new"] is False
+    assert state(stack.folder) == before
+
+
+def test_two_builds_are_the_same_bytes(stack: Stack, built_by: dict[str, Path], tmp_path: Path) -> None:
+    again = tmp_path / "again.sif"
+    told = build(stack, again, "--strategy", "overlay", cache=tmp_path / "cache")
+    assert told["reused_steps"] == 0
+    assert again.read_bytes() == built_by["overlay"].read_bytes()
+
+
+def test_what_changed_is_built_and_why_tells_it(stack: Stack, built_by: dict[str, Path], tmp_path: Path) -> None:
+    del built_by
+    layers = tmp_path / "layers"
+    shutil.copytree(stack.folder / "layers", layers)
+    (layers / "three" / "post.sh").write_text("echo other >/opt/three\n")
+    adds = [word for name in SCRIPTS for word in ("--add", name)]
+    request: list[str | Path] = ["--base", stack.base, "--layers", layers, *adds]
+    env = {"LUMIIMG_CACHE": str(stack.folder / "cache-overlay")}
+    miss = lumiimg("why", "three", *request, env=env)
+    assert miss.code == 1
+    assert "+echo other >/opt/three" in miss.out
+    assert lumiimg("why", "two", *request, env=env).code == 0
+    built = lumiimg("build", *request, "-o", tmp_path / "x.sif", "--json", env=env)
+    assert json.loads(built.out)["reused_steps"] == 3
+    assert lumiimg("why", "three", *request, env=env).code == 0
+    listed = lumiimg("cache", "ls", "--json", env=env)
+    assert sum(entry["layers"] == ["three"] for entry in json.loads(listed.out)["entries"]) == 2
+
+
+def test_a_cache_is_carried_to_another_place(stack: Stack, built_by: dict[str, Path], tmp_path: Path) -> None:
+    del built_by
+    here, there = stack.folder / "cache-overlay", tmp_path / "there"
+    carried = lumiimg("cache", "export", tmp_path / "layers.tar", env={"LUMIIMG_CACHE": str(here)})
+    assert carried.code == 0, carried.err
+    taken = lumiimg("cache", "import", tmp_path / "layers.tar", "--json", env={"LUMIIMG_CACHE": str(there)})
+    assert taken.code == 0, taken.err
+    told = build(stack, tmp_path / "x.sif", cache=there)
+    assert told["reused_steps"] == told["steps"]
+    assert lumiimg("cache", "verify", env={"LUMIIMG_CACHE": str(there)}).code == 0
+    gone = lumiimg("cache", "prune", "--keep", "0", "--json", env={"LUMIIMG_CACHE": str(there)})
+    assert len(json.loads(gone.out)["removed"]) == len(json.loads(taken.out)["entries"])
+    assert list((there / "layers").iterdir()) == []
+
+
+def leftovers(*folders: Path) -> list[str]:
+    """What builds leave when they do not clean up."""
+    found = [str(path) for folder in folders for path in folder.rglob("*lumiimg-partial*")]
+    found += [str(path) for folder in folders for path in (folder / "locks").glob("*")]
+    mounts = Path("/proc/self/mountinfo").read_text()
+    return found + [str(folder) for folder in folders if str(folder) in mounts]
+
+
+def strays(marker: str) -> list[str]:
+    """Processes whose environment or arguments name a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if marker.encode() in (process / "cmdline").read_bytes() and int(process.name) != os.getpid():
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+def test_builds_that_are_killed_at_any_moment_are_resumed(stack: Stack, tmp_path: Path) -> None:
+    cache, output = tmp_path / "cache", tmp_path / "x.sif"
+    environment = os.environ | {"LUMIIMG_CACHE": str(cache)}
+    argv = [sys.executable, "-m", "lumiimg", *map(str, stack.argv), "-o", str(output)]
+    start = time.monotonic()
+    assert lumiimg(*stack.argv, "-o", output, env={"LUMIIMG_CACHE": str(cache)}).code == 0
+    whole = time.monotonic() - start
+    chance = random.Random(20261121)  # noqa: S311 - moments, no secrets
+    for _ in range(KILLS):
+        output.unlink(missing_ok=True)
+        if chance.random() < 0.5:
+            shutil.rmtree(cache / "layers", ignore_errors=True)
+        with subprocess.Popen(argv, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as child:
+            time.sleep(chance.uniform(0, whole))
+            child.send_signal(chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)))
+            child.wait(60)
+        assert lumiimg("cache", "verify", env={"LUMIIMG_CACHE": str(cache)}).code == 0
+    built = lumiimg(*stack.argv, "-o", output, "--force", env={"LUMIIMG_CACHE": str(cache)})
+    assert built.code == 0, built.err
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and strays(str(cache)):
+        time.sleep(0.2)
+    assert strays(str(cache)) == []
+    assert leftovers(cache, tmp_path) == []
+
+
+def test_four_builds_at_once_share_one_cache(stack: Stack, tmp_path: Path) -> None:
+    environment = os.environ | {"LUMIIMG_CACHE": str(tmp_path / "cache")}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", "lumiimg", *map(str, stack.argv), "-o", tmp_path / f"{number}.sif", "--json"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    told = [child.communicate(timeout=600) for child in children]
+    assert [child.returncode for child in children] == [0] * 4, told
+    assert len({(tmp_path / f"{number}.sif").read_bytes() for number in range(4)}) == 1
+    steps = [json.loads(out) for out, _ in told]
+    built = sum(step["steps"] - step["reused_steps"] for step in steps)
+    listed = lumiimg("cache", "ls", "--json", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
+    assert len(json.loads(listed.out)["entries"]) == steps[0]["steps"]
+    assert built >= steps[0]["steps"]
+    assert any("waiting for another build" in err for _, err in told)
+    assert leftovers(tmp_path / "cache", tmp_path) == []
+
+
+SINGULARITY = """\
+#!/bin/bash
+# A stand-in for SingularityCE 4.1.3 of a machine without user namespaces for builds: the engine of this machine, less
+# the options that SingularityCE does not have.
+case "$*" in
+--version) echo 'singularity-ce version 4.1.3-150500.10.7'; exit ;;
+'build --help') "{engine}" build --help | grep -vE -- '--(mksquashfs-args|fakeroot)'; exit ;;
+esac
+for word; do
+    case $word in
+    --mksquashfs-args* | --fakeroot | --reproducible) echo "unknown flag: $word" >&2; exit 255 ;;
+    esac
+done
+export PATH={path}
+exec "{engine}" "$@"
+"""
+
+
+def test_singularityce_without_user_namespaces_builds_in_a_sandbox(
+    stack: Stack, engine: Engine, tmp_path: Path
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("mksquashfs", "unsquashfs", "sh", "bash", "env", "rm", "python3", "cat", "mkdir", "tar"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    (programs / "singularity").write_text(SINGULARITY.format(engine=engine.path, path=os.environ["PATH"]))
+    (programs / "singularity").chmod(0o755)
+    layer = tmp_path / "layers" / "plain"
+    layer.mkdir(parents=True)
+    (layer / "layer.toml").write_text(f'{LAYER}[environment.set]\nV_PLAIN = "1"\n')
+    (layer / "post.sh").write_text("mkdir /opt/plain; echo text >/opt/plain/file; rm /etc/debian_version\n")
+    (layer / "test.sh").write_text('test "$V_PLAIN" = 1 && test ! -e /etc/debian_version\n')
+    output = tmp_path / "x.sif"
+    words: list[str | Path] = ["--base", stack.base, "--layers", layer.parent, "--add", "plain", "-o", output, "--json"]
+    env = {"LUMIIMG_CACHE": str(tmp_path / "cache"), "PATH": str(programs)}
+    told = lumiimg("build", *words, env=env)
+    assert told.code == 0, told.err
+    assert json.loads(told.out)["strategy"] == "sandbox"
+    assert json.loads(told.out)["engine"]["kind"] == "singularity"
+    with open_image(output) as image:
+        seen = image.root.stat("/opt/plain/file")
+        assert (seen.uid, seen.gid) == (0, 0)
+        assert not image.root.exists("/etc/debian_version")
+    assert inside(engine, output, "sh", "-c", "echo $V_PLAIN") == "1\n"
+    (layer / "post.sh").write_text("apt-get update\n")
+    refused = lumiimg("build", *words, "--force", env=env)
+    assert refused.code == 4
+    assert "proot makes a user look like root" in refused.err

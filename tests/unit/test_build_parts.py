@@ -1,0 +1,416 @@
+"""What builds are made of, on real squashfs files: the SIF around them, the cache, and how a layer's files are found."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import py_compile
+import shutil
+import stat
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lumiimg.build import cache as caches
+from lumiimg.build import sif
+from lumiimg.build.builder import choose_way, image_key, is_there, layer_keys
+from lumiimg.build.cache import Entry, Key, LayerCache
+from lumiimg.build.inside import clear, difference, listing, tidy
+from lumiimg.build.machine import Machine
+from lumiimg.build.squash import EPOCH
+from lumiimg.definition.writer import Definition, StagedFile
+from lumiimg.engine.engine import Engine, Kind
+from lumiimg.errors import FailedError, MissingHereError
+from lumiimg.image import open_image, open_stack
+from lumiimg.image.sif import read_sif
+from lumiimg.image.source import ByteSource
+from tests.tools import needs
+
+ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
+
+
+def squashed(folder: Path, target: Path, *, offset: int = 0) -> Path:
+    needs("mksquashfs")
+    words: list[str | Path] = [
+        "mksquashfs",
+        folder,
+        target,
+        "-noappend",
+        "-quiet",
+        "-no-progress",
+        "-offset",
+        str(offset),
+    ]
+    subprocess.run(words, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)})
+    return target
+
+
+def tree(path: Path) -> dict[str, tuple[str, int, bytes]]:
+    """What an image shows: kind, permissions and content by path."""
+    found = {}
+    with open_image(path) as image:
+        for entry in image.root.walk():
+            seen = image.root.stat(entry.path, follow=False)
+            content = b""
+            if entry.kind.value == "file":
+                content = image.root.read_bytes(entry.path, 1 << 20)
+            elif entry.kind.value == "symlink":
+                content = image.root.readlink(entry.path).encode()
+            found[entry.path] = (entry.kind.value, seen.permissions, content)
+    return found
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A small root folder."""
+    root = tmp_path / "base"
+    for name in ("etc/apt/conf", "etc/apt/keys/one", "usr/bin/tool", "opt/old"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    (root / "etc/link").symlink_to("apt/conf")
+    return root
+
+
+# the SIF
+
+
+def made(tmp_path: Path, base: Path, name: str = "image.sif", identity: str = "one") -> Path:
+    target = tmp_path / name
+    front = sif.Front("Bootstrap: docker\nFrom: x\n", {"lumiimg.json": b'{"a": 1}'})
+    squashed(base, target, offset=front.size_bytes)
+    root = sif.Partition(front.size_bytes, target.stat().st_size - front.size_bytes)
+    sif.write_front(target, front, [root], identity=identity)
+    return target
+
+
+def test_a_sif_is_read_as_it_was_written(tmp_path: Path, base: Path) -> None:
+    image = made(tmp_path, base)
+    assert image.read_bytes().startswith(b"#!/usr/bin/env run-singularity\n")
+    with open_image(image) as opened:
+        assert opened.definition == "Bootstrap: docker\nFrom: x\n"
+        assert opened.architecture == "amd64"
+        assert opened.root.read_bytes("/etc/link", 100) == b"etc/apt/conf"
+    again = made(tmp_path, base, "again.sif")
+    assert again.read_bytes() == image.read_bytes()
+    assert is_there(image, "one")
+    assert not is_there(image, "two")
+    assert not is_there(tmp_path / "none.sif", "one")
+    with image.open("r+b") as file:
+        file.truncate(image.stat().st_size - 4096)
+    assert not is_there(image, "one")
+
+
+def test_layers_lie_behind_their_base_and_over_it(tmp_path: Path, base: Path) -> None:
+    image = made(tmp_path, base)
+    upper = tmp_path / "upper"
+    (upper / "opt").mkdir(parents=True)
+    (upper / "opt/new").write_text("new")
+    os.mknod(upper / "opt/old", stat.S_IFCHR, os.makedev(0, 0))
+    delta = squashed(upper, tmp_path / "delta.sqfs")
+    target = tmp_path / "layered.sif"
+    front = sif.Front("Bootstrap: docker\n", {})
+    source = ByteSource.open(image)
+    found = read_sif(source).root_partition("image")
+    source.close()
+    parts = [sif.place(target, image, sif.Partition(found.offset, found.size_bytes), front.size_bytes)]
+    parts.append(sif.append(target, delta))
+    sif.write_front(target, front, parts, identity="x")
+    shown = tree(target)
+    assert "/opt/new" in shown
+    assert "/opt/old" not in shown
+    assert shown["/usr/bin/tool"][2] == b"usr/bin/tool"
+
+
+def test_a_front_that_does_not_fit_is_refused(tmp_path: Path, base: Path) -> None:
+    image = made(tmp_path, base)
+    front = sif.Front("x" * 100_000, {})
+    with pytest.raises(FailedError, match="do not fit"):
+        sif.write_front(image, front, [sif.Partition(32768, 4096)], identity="x")
+
+
+# what a layer changed
+
+
+def changed(root: Path) -> None:
+    """Do to a root folder what scripts do."""
+    shutil.rmtree(root / "etc/apt")
+    (root / "etc/apt").mkdir()
+    (root / "etc/apt/conf").write_text("anew")
+    (root / "opt/old").unlink()
+    (root / "opt/old").mkdir()
+    (root / "opt/old/inside").write_text("a file became a folder")
+    (root / "usr/bin/tool").chmod(0o4755)
+    (root / "usr/bin/other").hardlink_to(root / "usr/bin/tool")
+    os.mkfifo(root / "opt/pipe")
+    (root / "etc/link").unlink()
+    (root / "etc/link").symlink_to("nowhere")
+    (root / ("n" * 255)).write_text("long")
+
+
+def test_the_difference_of_a_folder_laid_over_it_is_the_folder(tmp_path: Path, base: Path) -> None:
+    below = squashed(base, tmp_path / "below.sqfs")
+    before = json.loads(json.dumps(listing(base)))
+    changed(base)
+    difference(base, before, tmp_path / "delta")
+    delta = squashed(tmp_path / "delta", tmp_path / "delta.sqfs")
+    expected = tree(squashed(base, tmp_path / "whole.sqfs"))
+    with open_stack([below, delta]) as stacked:
+        assert {entry.path for entry in stacked.root.walk()} == expected.keys()
+    assert "/usr/bin/other" in expected
+    names = {path.relative_to(tmp_path / "delta").as_posix() for path in (tmp_path / "delta").rglob("*")}
+    assert "etc/apt/keys" in names, "a whiteout for what the folder had"
+    # and back: unpacked over a copy of the base, it is the folder again
+    copy = tmp_path / "copy"
+    subprocess.run(["unsquashfs", "-q", "-n", "-d", copy, below], check=True)
+    clear(copy, delta)
+    subprocess.run(["unsquashfs", "-q", "-n", "-f", "-d", copy, delta], check=True)
+    clear(copy, delta)
+    assert tree(squashed(copy, tmp_path / "copy.sqfs")) == expected
+
+
+def test_nothing_changed_is_an_empty_layer(tmp_path: Path, base: Path) -> None:
+    difference(base, listing(base), tmp_path / "delta")
+    assert list((tmp_path / "delta").iterdir()) == []
+
+
+def test_a_folder_that_was_made_anew_hides_what_was_in_it(tmp_path: Path, base: Path) -> None:
+    below = squashed(base, tmp_path / "below.sqfs")
+    upper = tmp_path / "upper"
+    (upper / "etc/apt").mkdir(parents=True)
+    (upper / "etc/apt/conf").write_text("anew")
+    (upper / "etc/apt/.wh..wh..opq").touch()
+    tidy(upper, [below])
+    assert sorted(path.name for path in (upper / "etc/apt").iterdir()) == ["conf", "keys"]
+    delta = squashed(upper, tmp_path / "delta.sqfs")
+    with open_stack([below, delta]) as stacked:
+        assert [entry.name for entry in stacked.root.list_dir("/etc/apt")] == ["conf"]
+
+
+def test_a_layer_holds_nothing_that_makes_no_difference(tmp_path: Path, base: Path) -> None:
+    below = squashed(base, tmp_path / "below.sqfs")
+    upper = tmp_path / "upper"
+    shutil.copytree(base / "usr", upper / "usr", ignore=lambda *_: ["tool"])
+    (upper / "opt").mkdir()
+    (upper / "opt").chmod(0o700)  # that is a change
+    (upper / "etc/new").mkdir(parents=True)  # and that
+    for name in ("lock", "apt"):  # made and deleted, and really deleted
+        os.mknod(upper / "etc" / name, stat.S_IFCHR, os.makedev(0, 0))
+    tidy(upper, [below])
+    assert sorted(path.relative_to(upper).as_posix() for path in upper.rglob("*")) == [
+        "etc",
+        "etc/apt",
+        "etc/new",
+        "opt",
+    ]
+
+
+def test_all_names_of_a_file_show_what_was_changed_under_one(tmp_path: Path, base: Path) -> None:
+    (base / "usr/bin/second").hardlink_to(base / "usr/bin/tool")
+    (base / "opt/third").hardlink_to(base / "usr/bin/tool")
+    below = squashed(base, tmp_path / "below.sqfs")
+    upper = tmp_path / "upper"
+    (upper / "usr/bin").mkdir(parents=True)
+    (upper / "usr/bin/tool").write_text("changed")
+    tidy(upper, [below])
+    assert not (upper / "usr/bin/second").exists(), "one that took its place is a file of its own"
+    os.setxattr(upper / "usr/bin/tool", "user.fuseoverlayfs.origin", b"usr/bin/tool")
+    (upper / "opt").mkdir()
+    os.mknod(upper / "opt/third", stat.S_IFCHR, os.makedev(0, 0))  # and this name is gone
+    tidy(upper, [below])
+    assert (upper / "usr/bin/second").samefile(upper / "usr/bin/tool")
+    assert stat.S_ISCHR((upper / "opt/third").lstat().st_mode)
+
+
+def test_compiled_python_is_still_good_in_the_image(tmp_path: Path) -> None:
+    source = tmp_path / "upper/lib/module.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("value = 1\n")
+    other = source.with_name("other.py")
+    other.write_text("value = 2\n")
+    for file in (source, other):
+        py_compile.compile(str(file), doraise=True)
+    os.utime(other)  # its .pyc is stale already, and stays so
+    os.utime(other, (EPOCH + 5, EPOCH + 5))
+    tidy(tmp_path / "upper", [])
+    mtimes = {
+        path.name.partition(".")[0]: int.from_bytes(path.read_bytes()[8:12], "little")
+        for path in source.parent.glob("__pycache__/*.pyc")
+    }
+    assert mtimes["module"] == EPOCH
+    assert mtimes["other"] != EPOCH
+
+
+# keys and the cache
+
+
+def definition(tmp_path: Path, name: str = "01-a", **changes: object) -> Definition:
+    file = tmp_path / "tool.c"
+    if not file.exists():
+        file.write_text("int x;")
+    one = Definition(name, ("a",), None, "Bootstrap: docker\n", (StagedFile("files/a/tool.c", file),))
+    return replace(one, **changes)  # type: ignore[arg-type]
+
+
+def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) -> None:
+    def key(engine: Engine = ENGINE, way: str = "overlay", text: str = "Bootstrap: docker\n") -> str:
+        return layer_keys([definition(tmp_path, text=text)], engine, way)[0].digest
+
+    assert key() == key(replace(ENGINE, path=Path("/y"), version="1.4.6")) == key(way="sandbox")
+    others = {key(text="Bootstrap: docker\n#\n"), key(way="definition"), key(replace(ENGINE, kind=Kind.SINGULARITY))}
+    first = definition(tmp_path)
+    others.add(layer_keys([replace(first, text="other\n"), first], ENGINE, "overlay")[1].digest)
+    same = key()
+    (tmp_path / "tool.c").write_text("int y;")
+    others.add(key())
+    assert len(others | {same}) == 6
+    last = Key({"a": 1})
+    numbers = {image_key(last, form, documents) for form in ("flat", "layered") for documents in ({}, {"a": b"1"})}
+    assert len(numbers) == 4
+
+
+def keep(cache: LayerCache, key: Key, content: bytes = b"data", content_key: Key | None = None) -> Entry:
+    with cache.making(key, print) as folder:
+        data = folder / "data.sqfs"
+        data.write_bytes(content)
+        return cache.keep(key, content_key, data, layers=("a",), seconds=1.5)
+
+
+def test_what_is_kept_is_found_by_its_key_and_by_its_content(tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path / "cache")
+    key = Key({"parent": "p", "definition": "x"})
+    assert cache.find(key) is None
+    entry = keep(cache, key, content_key=key.over("content:c"))
+    assert cache.find(key) == entry
+    assert entry.data.read_bytes() == b"data"
+    # the recipe of what is below changed, and what came out of it did not
+    changed_below = Key({"parent": "q", "definition": "x"})
+    assert cache.find(changed_below, changed_below.over("content:c")) == entry
+    assert cache.find(changed_below, changed_below.over("content:d")) is None
+    assert cache.key_of(entry) == {"parent": "p", "definition": "x"}
+    assert list(cache.entries()) == [entry]
+    assert list(cache.verify()) == []
+
+
+@pytest.mark.parametrize("damage", ["shorter", "no entry", "no data", "other format", "garbage", "content"])
+def test_a_damaged_entry_is_no_entry_and_makes_way(tmp_path: Path, damage: str) -> None:
+    cache = LayerCache(tmp_path / "cache")
+    key = Key({"definition": "x"})
+    entry = keep(cache, key)
+    note = entry.data.with_name("entry.json")
+    match damage:
+        case "shorter":
+            entry.data.write_bytes(b"dat")
+        case "no entry":
+            note.unlink()
+        case "no data":
+            entry.data.unlink()
+        case "other format":
+            note.write_text(note.read_text().replace('"format": 1', '"format": 99'))
+        case "garbage":
+            note.write_bytes(b"\xff\x00[")
+        case "content":
+            entry.data.write_bytes(b"atad")
+    assert [wrong for wrong, _ in cache.verify()] == [key.digest]
+    if damage != "content":  # which only reading all of it shows
+        assert cache.find(key) is None
+        assert keep(cache, key, b"anew").data.read_bytes() == b"anew"
+        assert list(cache.verify()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(FailedError, match="cannot be written"), LayerCache(tmp_path / "cache").making(Key({}), print):
+        pass
+
+
+def _hold(root: Path, ready: object, go_on: object) -> None:
+    with LayerCache(root).making(Key({"a": 1}), print):
+        ready.set()  # type: ignore[attr-defined]
+        go_on.wait(30)  # type: ignore[attr-defined]
+
+
+def test_a_second_build_waits_and_a_dead_one_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caches, "_WAIT_S", 0.01)
+    context = multiprocessing.get_context("spawn")
+    ready, go_on = context.Event(), context.Event()
+    other = context.Process(target=_hold, args=(tmp_path, ready, go_on))
+    other.start()
+    assert ready.wait(30)
+    told: list[str] = []
+
+    def waiting(line: str) -> None:
+        told.append(line)
+        other.kill()  # it never gets to the end
+
+    with LayerCache(tmp_path).making(Key({"a": 1}), waiting) as folder:
+        assert folder.is_dir()
+    other.join()
+    assert len(told) == 1
+    assert f"process {other.pid} on " in told[0]
+    assert list((tmp_path / "locks").iterdir()) == []
+
+
+def test_a_heartbeat_of_another_machine_is_watched_not_dated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caches, "_WAIT_S", 0.01)
+    monkeypatch.setattr(caches, "_STILL_S", 0.2)
+    key = Key({"a": 1})
+    lock = tmp_path / "locks" / key.digest
+    lock.mkdir(parents=True)
+    beats = iter(range(1, 1000))
+
+    def beat(_line: str = "") -> None:
+        owner = {"host": "nid001234", "pid": 1, "job": "77", "beat": next(beats)}
+        (lock / "owner.json").write_text(json.dumps(owner))
+        os.utime(lock / "owner.json", (10**10, 10**10))  # a clock that is wrong by centuries
+
+    beat()
+    told: list[str] = []
+    start = time.monotonic()
+    with LayerCache(tmp_path).making(key, told.append):
+        assert time.monotonic() - start >= 0.2
+    assert "process 1 on nid001234, job 77" in told[0]
+
+
+def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_path: Path) -> None:
+    image, folder = tmp_path / "base.sif", tmp_path / "box"
+    image.write_bytes(b"one")
+    (folder / "etc").mkdir(parents=True)
+    (folder / "etc/x").write_text("1")
+    for origin, touched in ((image, image), (folder, folder / "etc/x")):
+
+        def key(origin: Path = origin) -> str:
+            return layer_keys([replace(definition(tmp_path), origin=origin)], ENGINE, "overlay")[0].digest
+
+        before = key()
+        assert key() == before
+        seen = touched.stat()
+        touched.write_bytes(b"two"[: seen.st_size])
+        os.utime(touched, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # it looks as old as before
+        assert key() != before
+
+
+def test_what_needs_root_is_run_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = Machine(ENGINE, True, True, True, None, None, None, None, None, ())
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert none.as_root(["ls"]) == ["unshare", "--map-root-user", "--map-auto", "ls"]
+    assert "--kill-child" in none.as_root(["ls"], mount=True)
+    assert replace(none, maps_ids=False).as_root(["ls"], mount=True) == ["ls"]
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert none.as_root(["ls"]) == ["ls"]
+    assert none.as_root(["ls"], mount=True) == ["unshare", "--mount", "--pid", "--fork", "--kill-child", "ls"]
+
+
+def test_the_first_way_that_works_is_taken_and_the_others_are_told() -> None:
+    here = Path("/usr/bin/x")
+    whole = Machine(ENGINE, True, True, True, here, here, here, here, None, ())
+    assert choose_way(whole, None) == ("overlay", "the quickest")
+    way, why = choose_way(replace(whole, maps_ids=False), None)
+    assert (way, "no user namespace" in why) == ("sandbox", True)
+    assert choose_way(replace(whole, mksquashfs=None), None)[0] == "definition"
+    assert choose_way(whole, "sandbox")[0] == "sandbox"
+    with pytest.raises(MissingHereError, match="no FUSE"):
+        choose_way(replace(whole, fuse=False), "overlay")

@@ -1,0 +1,167 @@
+"""`lumiimg cache`, `why` and room to build in: what is said of results that are kept, without an engine."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.build import room
+from lumiimg.build.cache import Entry, Key, LayerCache
+from lumiimg.build.room import Room, require, room_at
+from lumiimg.build.why import why
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode, FailedError
+from lumiimg.report.cache import print_why
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> LayerCache:
+    del clean_home
+    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
+    return LayerCache(tmp_path / "cache")
+
+
+def keep(cache: LayerCache, name: str, content: bytes, **parts: object) -> Entry:
+    key = Key({"definition": f"{name}\n", **parts})
+    with cache.making(key, print) as folder:
+        data = folder / "data.sqfs"
+        data.write_bytes(content)
+        return cache.keep(key, None, data, layers=(name,), seconds=2.0)
+
+
+def test_what_is_kept_is_listed(cache: LayerCache, capsys: Capture) -> None:
+    entry = keep(cache, "torch", b"x" * 2048)
+    assert main(["cache", "ls"]) == ExitCode.GOOD
+    out = capsys.readouterr().out
+    assert entry.key[:12] in out
+    assert "torch" in out
+    assert "1 layer, 2 KiB" in out
+    assert main(["cache", "ls", "--json"]) == ExitCode.GOOD
+    data = json.loads(capsys.readouterr().out)
+    assert (data["schema"], data["size_bytes"], data["entries"][0]["layers"]) == (1, 2048, ["torch"])
+
+
+def test_damage_is_found_and_pruned(cache: LayerCache, capsys: Capture) -> None:
+    keep(cache, "good", b"1")
+    bad = keep(cache, "bad", b"22")
+    bad.data.write_bytes(b"33")
+    assert main(["cache", "verify"]) == ExitCode.NO
+    assert "has another content than it had" in capsys.readouterr().out
+    bad.data.write_bytes(b"333")
+    assert main(["cache", "prune"]) == ExitCode.GOOD
+    assert [entry.layers for entry in cache.entries()] == [("good",)]
+    assert main(["cache", "verify"]) == ExitCode.GOOD
+
+
+def test_the_longest_unused_goes_first(cache: LayerCache, capsys: Capture) -> None:
+    entries = [keep(cache, name, b"x" * 1024) for name in ("a", "b", "c")]
+    for age, entry in enumerate(entries):
+        os.utime(entry.data.with_name("entry.json"), (1000 + age, 1000 + age))
+    assert cache.find(Key({"definition": "a\n"})) is not None  # it was used just now
+    assert main(["cache", "prune", "--keep", "2K", "--json"]) == ExitCode.GOOD
+    assert json.loads(capsys.readouterr().out)["removed"] == [entries[1].key]
+    assert main(["cache", "prune", "--keep", "0"]) == ExitCode.GOOD
+    assert list(cache.entries()) == []
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.5G", "9999999999G", "1e3"])
+def test_a_size_that_is_none_is_one_line(text: str, cache: LayerCache, capsys: Capture) -> None:
+    del cache
+    assert main(["cache", "prune", f"--keep={text}"]) == ExitCode.BAD_INPUT
+    assert "is no size" in capsys.readouterr().err
+
+
+def test_layers_are_carried_in_a_file(
+    cache: LayerCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    keep(cache, "torch", b"torch's")
+    keep(cache, "vllm", b"vllm's")
+    assert main(["cache", "export", str(tmp_path / "all.tar"), "torch"]) == ExitCode.GOOD
+    assert main(["cache", "export", str(tmp_path / "none.tar"), "nothing"]) == ExitCode.BAD_INPUT
+    assert not (tmp_path / "none.tar").exists()
+    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "there"))
+    for _ in range(2):  # what is there already is no fault
+        assert main(["cache", "import", str(tmp_path / "all.tar")]) == ExitCode.GOOD
+    (entry,) = LayerCache(tmp_path / "there").entries()
+    assert (entry.layers, entry.data.read_bytes()) == (("torch",), b"torch's")
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("spoil", ["data", "key", "name", "traversal", "link", "text"])
+def test_a_file_that_lies_brings_nothing(
+    spoil: str, cache: LayerCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    keep(cache, "torch", b"torch's")
+    assert main(["cache", "export", str(tmp_path / "good.tar")]) == ExitCode.GOOD
+    with tarfile.open(tmp_path / "good.tar") as good, tarfile.open(tmp_path / "bad.tar", "w") as bad:
+        for member in good:
+            data = good.extractfile(member).read()  # type: ignore[union-attr]
+            if spoil == "data" and "data" in member.name:
+                data = data[::-1]
+            if spoil == "key" and "key.json" in member.name:
+                data = data.replace(b"torch", b"other")
+            member.size = len(data)
+            if spoil == "name":
+                member.name = f"{'0' * 64}/{member.name.partition('/')[2]}"
+            if spoil == "traversal":
+                member.name = f"../{member.name}"
+            if spoil == "link":
+                member.type, member.linkname, member.size, data = tarfile.SYMTYPE, "/etc/passwd", 0, b""
+            bad.addfile(member, io.BytesIO(data))
+    if spoil == "text":
+        (tmp_path / "bad.tar").write_text("no archive")
+    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "there"))
+    assert main(["cache", "import", str(tmp_path / "bad.tar")]) in {ExitCode.BAD_INPUT, ExitCode.NO}
+    assert capsys.readouterr().err.count("\n") == 1
+    assert list(LayerCache(tmp_path / "there").entries()) == []
+    assert list((tmp_path / "there").glob("work/*")) == []
+
+
+def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> None:
+    keep(cache, "vllm", b"1", files={"files/vllm/a": "1"}, parent="p", engine="apptainer")
+    near = keep(cache, "vllm", b"2", files={"files/vllm/a": "2"}, parent="q", engine="apptainer")
+    wanted = Key(
+        {
+            "definition": "vllm\nmore\n",
+            "files": {"files/vllm/a": "2", "files/vllm/b": "3"},
+            "parent": "q",
+            "engine": "apptainer",
+        }
+    )
+    answer = why(cache, wanted, ("vllm",))
+    assert answer.entry is None
+    assert answer.nearest == near
+    assert [difference.part for difference in answer.differences] == ["files/vllm/b", "definition"]
+    print_why(answer, "pytorch", as_json=False)
+    page = capsys.readouterr().out
+    assert "would be built again" in page
+    assert "+ more" in page.replace("+more", "+ more")
+    print_why(why(cache, Key({"definition": "x"}), ("new",)), None, as_json=False)
+    assert "never built with this cache" in capsys.readouterr().out
+    below = Key({"definition": "vllm\n", "files": {"files/vllm/a": "2"}, "parent": "z", "engine": "apptainer"})
+    print_why(why(cache, below, ("vllm",)), "pytorch", as_json=False)
+    assert "lumiimg why pytorch, with the same options, tells why" in " ".join(capsys.readouterr().out.split())
+
+
+def test_too_little_room_is_refused_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = room_at(tmp_path / "not" / "yet")
+    assert there.folder == tmp_path
+    require(there, 1, "the build")
+    with pytest.raises(FailedError, match="LUMIIMG_CACHE"):
+        require(there, 1 << 62, "the build")
+    monkeypatch.setattr(room, "_file_system", lambda _: "tmpfs")
+    monkeypatch.setattr(room, "_memory_bytes", lambda: 5 << 30)
+    in_memory = room_at(tmp_path)
+    assert in_memory == Room(tmp_path, min(5 << 30, in_memory.free_bytes), in_memory=True)
+    with pytest.raises(FailedError, match="a tmpfs"):
+        require(in_memory, 6 << 30, "the build")
