@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
@@ -27,7 +28,7 @@ from lumiimg.image.source import ByteSource
 from lumiimg.resolve.lock import LockedSource, file_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.build.cache import Entry
     from lumiimg.build.machine import Machine
@@ -177,7 +178,7 @@ def build_image(
         log = log_path.open("wb", buffering=0)
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
-    with log, scratch_folder(_scratch_parent(cache)) as scratch:
+    with log, _open_umask() as mask, scratch_folder(_scratch_parent(cache)) as scratch:
         work = _Work(kept, machine, environment, downloads, log, progress, scratch)
         ways: dict[str, Overlay | Sandbox | Chain] = {
             "overlay": Overlay(),
@@ -197,7 +198,7 @@ def build_image(
                     partitions = [strategy.flatten(work.step(chain[-1], "flat"), layers, partial, front)]
                 sif.write_front(partial, front, partitions, identity=number)
                 open_image(partial).close()
-            partial.chmod(0o755 & ~_umask())
+            partial.chmod(0o755 & ~mask)
     seconds = time.monotonic() - start
     return Built(output, number, output.stat().st_size, seconds, reused, len(chain), way, form, is_new=True)
 
@@ -401,7 +402,14 @@ def _scratch_parent(cache: Path) -> Path:
     return Path(tempfile.gettempdir())
 
 
-def _umask() -> int:
-    current = os.umask(0o022)
-    os.umask(current)
-    return current
+@contextmanager
+def _open_umask() -> Iterator[int]:
+    """Have folders of an image made so that everybody may enter them, whatever the user's umask; yield that.
+
+    With 0007, as on LUMI, the root of an image would be closed to all but its builder.
+    """
+    mask = os.umask(0o022)
+    try:
+        yield mask
+    finally:
+        os.umask(mask)
