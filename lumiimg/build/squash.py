@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import FailedError, MissingHereError, one_line
@@ -18,6 +19,8 @@ EPOCH = 315_532_800
 """1980-01-01, the first day that a zip file knows. Later times become this, so that files of two builds are equal."""
 ZSTD = ("-comp", "zstd", "-Xcompression-level", "3")
 """gzip -9, the engines' default, costs 35 times the processor time and saves 2.5 % (measured: 400 MB of libraries)."""
+_FULL = re.compile(r"out of space on output|No space left on device")
+"""What mksquashfs says of a full disk. Source: squashfs-tools mksquashfs.c, write_bytes."""
 GZIP = ("-comp", "gzip")
 # what overlayfs and fuse-overlayfs note down about their own work
 _OWN_XATTRS = r"^(trusted|user)\.(overlay|fuseoverlayfs)\."
@@ -47,5 +50,9 @@ def squash(
     # engines mount their own /dev over it, and leave what an image has there out of a SIF
     argv += ["-wildcards", "-e", "dev/*"]
     completed = within(argv)
+    if not completed.ok and _FULL.search(completed.output):
+        raise FailedError(
+            "No space left on device", where=str(target.parent), hint="free some room, or write elsewhere"
+        )
     if not completed.ok:
         raise FailedError(f"mksquashfs: {one_line(completed.last_line)[:300]}", where=str(target))
