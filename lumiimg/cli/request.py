@@ -59,7 +59,7 @@ def add_layers_and_sources(what: argparse.ArgumentParser | argparse._ArgumentGro
         metavar="FROM=TO",
         action="append",
         default=[],
-        help="fetch from TO instead: debian=URL, docker.io=HOST, https://github.com=URL (may be repeated)",
+        help="fetch from TO instead: debian=URL, pypi=URL, docker.io=HOST, https://github.com=URL (may be repeated)",
     )
     add_site(what)  # type: ignore[arg-type]  # a group takes options as a parser does
     add_node(what)  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ class Mirrors:
         Raises BadInputError if it is no plain http(s) address, or carries a password.
         """
         url = self.table.get(name)
-        return None if url is None else _checked(url, f"mirror {name!r}")
+        return None if url is None else checked(url, f"mirror {name!r}")
 
 
 def parse_mirrors(settings: Mapping[str, str], words: list[str]) -> Mirrors:
@@ -62,7 +62,7 @@ def parse_mirrors(settings: Mapping[str, str], words: list[str]) -> Mirrors:
     for source, target in table.items():
         refuse_password(target, f"mirror {source!r}")
         if "://" in source:
-            _checked(target, f"mirror {source!r}")
+            checked(target, f"mirror {source!r}")
     return Mirrors(table)
 
 
@@ -75,7 +75,7 @@ def apt_mirror(archive: str, folder: Path = APT_FOLDER) -> str | None:
         for url in (*_DEB822.findall(text), *_ONE_LINE.findall(text)):
             parts = urlsplit(url)
             if parts.scheme in {"http", "https"} and parts.path.rstrip("/").endswith(f"/{archive}"):
-                return _checked(url, f"the apt sources in {folder}")
+                return checked(url, f"the apt sources in {folder}")
     return None
 
 
@@ -105,7 +105,8 @@ def refuse_password(address: str, where: str) -> None:
         )
 
 
-def _checked(url: str, where: str) -> str:
+def checked(url: str, where: str) -> str:
+    """Return an address. Raises BadInputError if it is no plain http(s) one, or carries a password."""
     refuse_password(url, where)
     try:
         parts = urlsplit(url)

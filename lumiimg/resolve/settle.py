@@ -16,6 +16,7 @@ from lumiimg.catalog.layers import expand
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import FailedError, one_line
 from lumiimg.resolve.daemon import SCHEME, saved
+from lumiimg.resolve.general import general_index
 from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.python import complete
 from lumiimg.resolve.registry import parse_reference, resolve_image, save_image, save_sif
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.web import Web
     from lumiimg.resolve.wheels import Wheel
 
-PYPI = "https://pypi.org/simple"
-"""Where everything is looked up that no layer pins; --mirror https://pypi.org/simple=URL puts another in its place."""
 _METADATA_LIMIT_BYTES = 8 * 1024 * 1024
 
 
@@ -150,7 +149,7 @@ def _settled(
             hint="read the base first: lumiimg adapt",
         )
     sources.on_line(f"looking up the wheels of {layer.layer.name} for {lock.python}")
-    general = sources.mirrors.rewrite(PYPI)
+    general = general_index(sources.mirrors)
     wheels = complete(
         release.wheels,
         [sources.mirrors.rewrite(index) for index in release.indexes] or [general],

@@ -27,8 +27,10 @@ from hypothesis import strategies as st
 from packaging.markers import Marker, default_environment
 from packaging.requirements import Requirement
 
-from lumiimg.errors import BadInputError, FailedError, LumiimgError
+from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
 from lumiimg.resolve import wheel_index
+from lumiimg.resolve.general import general_index
+from lumiimg.resolve.mirrors import Mirrors
 from lumiimg.resolve.web import Answer, Web
 from lumiimg.resolve.wheel_index import IndexFile, NotInIndexError, read_index
 from lumiimg.resolve.wheels import PythonTarget, choose_wheel, read_metadata
@@ -826,3 +828,20 @@ def test_no_bytes_break_the_metadata_reader(body: bytes) -> None:
     file = only(anchors((whl("1.0"), 'data-core-metadata="true"')))
     for text in (body, METADATA.replace(b"2.9.1+rocm6.4", b"1.0").replace(b"Provides-Extra", body)):
         survives(lambda text=text: read_metadata(file, canned(text)))  # type: ignore[misc]
+
+
+def test_the_general_index_is_the_one_that_is_named_else_pips(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = tmp_path / "pip.conf"
+    config.write_text("[global]\nindex-url = https://files.example/simple\n")
+    plain = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_CONFIG_FILE": str(config)}
+    assert general_index(Mirrors({}), plain) == "https://files.example/simple"
+    told = {**plain, "PIP_INDEX_URL": "https://variable.example/very-long/path-of/an-index/simple"}
+    assert general_index(Mirrors({}), told) == told["PIP_INDEX_URL"]
+    assert general_index(Mirrors({"https://files.example": "http://near"}), plain) == "http://near/simple"
+    assert general_index(Mirrors({"pypi": "https://named.example/simple"}), told) == "https://named.example/simple"
+    with pytest.raises(BadInputError, match="carries a password") as caught:
+        general_index(Mirrors({}), {**plain, "PIP_INDEX_URL": "https://me:hunter2@x.example/simple"})
+    assert "hunter2" not in str(caught.value)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(MissingHereError, match="--mirror pypi=URL"):
+        general_index(Mirrors({}), plain)
