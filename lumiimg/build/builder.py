@@ -23,8 +23,7 @@ from lumiimg.build.step import Step
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.image import ImageError, open_image
-from lumiimg.image.sif import PartitionFormat, read_sif
-from lumiimg.image.source import ByteSource
+from lumiimg.image.sif import PartitionFormat, read_sif_file
 from lumiimg.resolve.lock import LockedSource, file_sha256
 
 if TYPE_CHECKING:
@@ -274,28 +273,17 @@ def image_key(last: Key, form: str, documents: Mapping[str, bytes]) -> str:
 
 
 def is_there(output: Path, number: str) -> bool:
-    """Whether a file is the image that would be built: by its number, and whole."""
+    """Whether a file is the image that would be built: by its number, and with all of its parts."""
     try:
-        source = ByteSource.open(output)
+        found = read_sif_file(output)
     except ImageError:
         return False
-    try:
-        found = read_sif(source)
-        end = max((item.offset + item.size_bytes for item in found.objects), default=0)
-        return found.identifier == sif.number_of(number) and end <= source.size
-    except ImageError:
-        return False
-    finally:
-        source.close()
+    return found.identifier == sif.number_of(number)
 
 
 def _stacked(layers: Sequence[Path], target: Path, front: sif.Front) -> list[sif.Partition]:
     """Put base and layers into one file, one behind the other."""
-    source = ByteSource.open(layers[0])
-    try:
-        root = read_sif(source).root_partition(str(layers[0]))
-    finally:
-        source.close()
+    root = read_sif_file(layers[0]).root_partition(str(layers[0]))
     base = sif.Partition(root.offset, root.size_bytes)
     return [sif.place(target, layers[0], base, front.size_bytes), *(sif.append(target, layer) for layer in layers[1:])]
 
@@ -362,19 +350,11 @@ class _Work:
 
 def can_be_below(image: Path) -> bool:
     """Whether layers can be laid over an image as it is: a SIF of one squashfs."""
-    if not image.is_file():
-        return False
     try:
-        source = ByteSource.open(image)
-    except ImageError:
-        return False
-    try:
-        found = read_sif(source)
+        found = read_sif_file(image)
         return found.root_partition(str(image)).file_system == PartitionFormat.SQUASHFS and not found.overlays()
     except ImageError:
         return False
-    finally:
-        source.close()
 
 
 class Strategy(Protocol):

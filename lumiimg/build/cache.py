@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.engine.workspace import is_alive, remove_stale, scratch_folder
 from lumiimg.errors import FailedError
+from lumiimg.resolve.lock import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +39,6 @@ _BEAT_S = 5.0
 _STILL_S = 60.0
 """A heartbeat that stands still for so long is that of a process that is gone."""
 _WAIT_S = 0.5
-_CHUNK_BYTES = 1 << 20
 _DOCUMENT_LIMIT_BYTES = 64 << 20
 
 
@@ -144,7 +144,7 @@ class LayerCache:
         try:
             folder.mkdir()
             size = data.stat().st_size
-            sha256 = file_digest(data)
+            sha256 = file_sha256(data)
             data.rename(folder / name)
             entry = {
                 "format": FORMAT,
@@ -222,7 +222,7 @@ class LayerCache:
             entry = self._read(folder.name)
             if entry is None:
                 yield folder.name, "cannot be read, or has another size than it had"
-            elif file_digest(entry.data) != entry.sha256:
+            elif file_sha256(entry.data) != entry.sha256:
                 yield folder.name, "has another content than it had"
             elif Key(self.key_of(entry)).digest != folder.name:
                 yield folder.name, "is not what its name says"
@@ -313,12 +313,3 @@ def _document(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ValueError(f"{path} holds no object")  # noqa: TRY004 - as json's own
     return data
-
-
-def file_digest(path: Path) -> str:
-    """Return the sha256 of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

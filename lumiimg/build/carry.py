@@ -7,9 +7,10 @@ import shutil
 import tarfile
 from typing import TYPE_CHECKING
 
-from lumiimg.build.cache import Key, file_digest
+from lumiimg.build.cache import Key
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError
+from lumiimg.resolve.lock import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +85,7 @@ def _take(cache: LayerCache, name: str, parts: dict[str, Path]) -> Entry:
         ]
         key, entry = Key(documents[0]), documents[1]
         data = next(path for part, path in parts.items() if part.startswith("data."))
-        whole = key.digest == name and entry["sha256"] == file_digest(data)
+        whole = key.digest == name and entry["sha256"] == file_sha256(data)
         layers, seconds = tuple(map(str, entry["layers"])), float(entry["seconds"])
     except (ValueError, KeyError, TypeError, StopIteration, AttributeError) as error:
         raise FailedError("an entry is damaged", where=name[:12], hint="export it again") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from lumiimg.engine import engine as engines
 from lumiimg.image import open_image
 
 if TYPE_CHECKING:
@@ -31,18 +30,7 @@ class Chain:
         self._build(step, target)
 
     def _build(self, step: Step, target: Path) -> None:
-        step.check(
-            engines.build(
-                step.machine.engine,
-                step.folder / f"{step.definition.name}.def",
-                target,
-                environment=step.environment,
-                scratch=step.scratch,
-                plain_http=step.definition.plain_http,
-                log=step.log,
-                on_line=step.on_line,
-            )
-        )
+        step.build(target)
         # The engine's word is not taken for it: what it wrote is opened, by our own reader.
         open_image(target).close()
 

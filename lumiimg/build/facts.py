@@ -10,8 +10,7 @@ import datetime as dt
 import json
 import re
 import shutil
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from lumiimg.build.squash import EPOCH
 from lumiimg.engine import engine as engines
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from lumiimg.definition.writer import Definition
+    from lumiimg.build.step import Step
     from lumiimg.engine.engine import Engine
     from lumiimg.image import RootFileSystem
 
@@ -35,20 +34,14 @@ _DATE = "org.label-schema.build-date"
 _FROM = "org.label-schema.usage.singularity.deffile.from"
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """The engine, and where its output goes."""
-
-    engine: Engine
-    environment: Mapping[str, str]
-    log: IO[bytes]
-
-
-def write_facts(facts: Facts, definition: Definition, seen: RootFileSystem, target: Path, scratch: Path) -> None:
-    """Write into `target`, a root folder, what the engine says of an image that `seen` becomes by a definition.
+def write_facts(step: Step, seen: RootFileSystem, target: Path) -> None:
+    """Write into `target`, a root folder, what the engine says of an image that `seen` becomes by the definition.
 
     Raises FailedError if the engine does not take it.
     """
+    definition, engine = step.definition, step.machine.engine
+    scratch = step.folder / "facts"
+    scratch.mkdir()
     header, _, _ = definition.facts.partition("\n\n")
     origin = next((line.partition(":")[2].strip() for line in header.splitlines() if line.startswith("From:")), "")
     below = scratch / "below.sif"  # a folder; an engine goes by what it is
@@ -56,21 +49,21 @@ def write_facts(facts: Facts, definition: Definition, seen: RootFileSystem, targ
     text = definition.facts.replace(f"From: {origin}\n", f"From: {below.name}\n", 1)
     (scratch / "facts.def").write_text(text, encoding="utf-8")
     completed = engines.build(
-        facts.engine,
+        engine,
         scratch / "facts.def",
         scratch / "facts",
-        environment=facts.environment,
+        environment=step.environment,
         scratch=scratch,
         sandbox=True,
         runs=False,
-        log=facts.log,
+        log=step.log,
     )
     if not completed.ok:
         raise FailedError(
             f"the engine does not take the definition: {completed.last_line[:300]}", where=definition.name
         )
     made = scratch / "facts" / FOLDER
-    _check_environment(below / FOLDER / "env" / _SCRIPT, made / "env" / _SCRIPT, facts.engine)
+    _check_environment(below / FOLDER / "env" / _SCRIPT, made / "env" / _SCRIPT, engine)
     # as engines keep it: without the comments in front
     (made / "Singularity").write_text(re.sub(r"\A(#.*\n)+", "", definition.text), encoding="utf-8")
     date_labels(made, {_FROM: origin} if origin else {})

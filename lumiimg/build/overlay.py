@@ -5,13 +5,13 @@ No base is unpacked, and none is compressed again. It takes a user namespace wit
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.build import sif
-from lumiimg.build.facts import FOLDER, Facts, date_labels, write_facts
+from lumiimg.build.facts import FOLDER, date_labels, write_facts
 from lumiimg.build.squash import squash
-from lumiimg.engine import engine as engines
 from lumiimg.image import open_stack
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
 from lumiimg.image.source import ByteSource
@@ -32,19 +32,7 @@ def build_base(step: Step, target: Path) -> None:
     Raises FailedError if a script fails.
     """
     root = step.folder / "root"
-    step.check(
-        engines.build(
-            step.machine.engine,
-            step.folder / f"{step.definition.name}.def",
-            root,
-            environment=step.environment,
-            scratch=step.scratch,
-            plain_http=step.definition.plain_http,
-            sandbox=True,
-            log=step.log,
-            on_line=step.on_line,
-        )
-    )
+    step.build(root, sandbox=True)
     date_labels(root / FOLDER, {})
     step.tidy(root, [])
     write_sif(step, root, target, step.definition.text)
@@ -69,15 +57,13 @@ class Overlay:
         upper = over / "upper"
         upper.mkdir(parents=True)
         with open_stack(below) as image:
+            upper.chmod(image.root.stat("/").permissions)
             step.place(upper, image.root)
             (upper / SCRIPT).write_text(step.definition.post, encoding="utf-8")
             lower = [f"{step.alias(path)}:ro" for path in below[1:]]
             step.run(below[0], ["/bin/bash", f"/{SCRIPT}"], overlays=[*lower, f"{over}"])
             (upper / SCRIPT).unlink(missing_ok=True)
-            facts = Facts(step.machine.engine, step.environment, step.log)
-            scratch = step.folder / "facts"
-            scratch.mkdir()
-            write_facts(facts, step.definition, image.root, upper, scratch)
+            write_facts(step, image.root, upper)
         step.tidy(upper, below)
         squash(step.machine, upper, target, within=step.as_root)
         if step.has_test:
@@ -113,23 +99,19 @@ class Overlay:
             return step.command(step.machine.as_root(words, mount=True))
 
         squash(step.machine, merged, target, offset=front.size_bytes, within=within)
-        return sif.Partition(front.size_bytes, target.stat().st_size - front.size_bytes)
+        return sif.behind(target, front)
 
 
 def write_sif(step: Step, root: Path, target: Path, definition: str) -> None:
     """Write a root folder as a SIF."""
     front = sif.Front(definition, {})
     squash(step.machine, root, target, offset=front.size_bytes, within=step.as_root)
-    partition = sif.Partition(front.size_bytes, target.stat().st_size - front.size_bytes)
-    sif.write_front(target, front, [partition], identity=step.definition.name)
+    sif.write_front(target, front, [sif.behind(target, front)], identity=step.definition.name)
 
 
 def offset_of(layer: Path) -> int:
     """Return where the file system of a layer begins: a SIF's root partition, or the file."""
-    source = ByteSource.open(layer)
-    try:
+    with contextlib.closing(ByteSource.open(layer)) as source:
         if source.read_at(MAGIC_OFFSET, len(MAGIC)) != MAGIC:
             return 0
         return read_sif(source).root_partition(str(layer)).offset
-    finally:
-        source.close()

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from lumiimg.build import sif
-from lumiimg.build.facts import FOLDER, Facts, write_facts
+from lumiimg.build.facts import FOLDER, write_facts
 from lumiimg.build.overlay import SCRIPT, build_base, offset_of
 from lumiimg.build.squash import squash
 from lumiimg.errors import FailedError, MissingHereError, one_line
@@ -54,11 +54,8 @@ class Sandbox:
         (root / SCRIPT).write_text(step.definition.post, encoding="utf-8")
         self._run(step)
         (root / SCRIPT).unlink(missing_ok=True)
-        facts = Facts(step.machine.engine, step.environment, step.log)
-        scratch = step.folder / "facts"
-        scratch.mkdir()
         with open_image(root) as image:
-            write_facts(facts, step.definition, image.root, root, scratch)
+            write_facts(step, image.root, root)
         self._inside(step, "difference", before, delta)
         step.tidy(delta, [])
         squash(step.machine, delta, target, within=step.as_root)
@@ -70,7 +67,7 @@ class Sandbox:
         """Write a stack of layers as one squashfs into `target`, behind the room for `front`."""
         self._hold(step, layers)
         squash(step.machine, self._root, target, offset=front.size_bytes, within=step.as_root)
-        return sif.Partition(front.size_bytes, target.stat().st_size - front.size_bytes)
+        return sif.behind(target, front)
 
     def _hold(self, step: Step, layers: Sequence[Path]) -> None:
         """Have the folder hold these layers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.build.squash import EPOCH
@@ -63,13 +63,10 @@ def aligned(offset: int) -> int:
     return -(-offset // BLOCK_BYTES) * BLOCK_BYTES
 
 
-def write_front(
-    path: Path, front: Front, partitions: Sequence[Partition], *, identity: str, epoch: int = EPOCH
-) -> None:
+def write_front(path: Path, front: Front, partitions: Sequence[Partition], *, identity: str) -> None:
     """Write header, descriptors and small objects into a file whose partitions are in place.
 
-    `identity` is what the image's number is made of: the same for the same image; `epoch` are the seconds since 1970
-    that stand as its dates.
+    `identity` is what the image's number is made of: the same for the same image.
 
     Raises FailedError if there are more objects than an engine expects, or they reach into the first partition.
     """
@@ -90,52 +87,49 @@ def write_front(
         name = "overlay" if partition.is_overlay else "root"
         records.append((DataType.PARTITION, partition.offset, partition.size_bytes, name, extra))
     with path.open("r+b") as file:
-        file.write(_header(len(records), path.stat().st_size, identity, epoch))
+        file.write(_header(len(records), path.stat().st_size, identity))
         file.seek(_TABLE_AT)
-        file.write(_table(records, epoch))
+        file.write(_table(records))
         file.write(b"".join(data for *_, data in small))
 
 
-def append(path: Path, source: Path, *, offset: int = 0) -> Partition:
-    """Put the rest of a file, from `offset` on, behind a file as an overlay; the file system may share the blocks.
+def behind(path: Path, front: Front) -> Partition:
+    """Return the file system that was written into `path` behind the room for its front."""
+    return Partition(front.size_bytes, path.stat().st_size - front.size_bytes)
+
+
+def append(path: Path, source: Path) -> Partition:
+    """Put a squashfs file behind another file, as an overlay; the file system may share the blocks.
 
     Raises FailedError if it cannot be written.
     """
-    start = aligned(path.stat().st_size) if path.exists() else 0
-    return _copied(path, source, offset, start, is_overlay=True)
+    whole = Partition(0, source.stat().st_size, is_overlay=True)
+    return place(path, source, whole, aligned(path.stat().st_size))
 
 
 def place(path: Path, source: Path, partition: Partition, start: int) -> Partition:
-    """Copy a partition of another file to `start` of a new file. Raises FailedError if it cannot be written."""
-    return _copied(path, source, partition.offset, start, size=partition.size_bytes, is_overlay=False)
-
-
-def _copied(
-    path: Path, source: Path, offset: int, start: int, *, is_overlay: bool, size: int | None = None
-) -> Partition:
+    """Copy a partition of another file to `start` of a file. Raises FailedError if it cannot be written."""
+    size = left = partition.size_bytes
     try:
         with source.open("rb") as taken, path.open("r+b" if path.exists() else "w+b") as file:
-            size = os.fstat(taken.fileno()).st_size - offset if size is None else size
-            left = size
             while left:
                 # clones blocks where the file system can (XFS, Btrfs), and copies in the kernel elsewhere
-                done = os.copy_file_range(
-                    taken.fileno(), file.fileno(), left, offset + size - left, start + size - left
-                )
+                there, here = partition.offset + size - left, start + size - left
+                done = os.copy_file_range(taken.fileno(), file.fileno(), left, there, here)
                 if done == 0:
                     raise FailedError("became shorter while it was copied", where=str(source))
                 left -= done
             file.truncate(aligned(start + size))
     except OSError as error:
         raise FailedError(f"cannot be written: {error.strerror}", where=str(path)) from error
-    return Partition(start, size, is_overlay)
+    return replace(partition, offset=start)
 
 
-def _header(used: int, size: int, identity: str, epoch: int) -> bytes:
+def _header(used: int, size: int, identity: str) -> bytes:
     number = number_of(identity)
     fields = (
-        epoch,
-        epoch,
+        EPOCH,
+        EPOCH,
         _DESCRIPTORS - used,
         _DESCRIPTORS,
         _TABLE_AT,
@@ -146,13 +140,13 @@ def _header(used: int, size: int, identity: str, epoch: int) -> bytes:
     return HEADER.pack(LAUNCH, MAGIC, _VERSION, _AMD64, number, *fields)
 
 
-def _table(records: Iterable[tuple[int, int, int, str, bytes]], epoch: int) -> bytes:
+def _table(records: Iterable[tuple[int, int, int, str, bytes]]) -> bytes:
     table = b""
     end = _FRONT
     for number, (data_type, offset, size, name, extra) in enumerate(records, start=1):
         padded = offset + size - end
         end = offset + size
         table += DESCRIPTOR.pack(
-            data_type, 1, number, _GROUP, 0, offset, size, padded, epoch, epoch, 0, 0, name.encode()[:127], extra
+            data_type, 1, number, _GROUP, 0, offset, size, padded, EPOCH, EPOCH, 0, 0, name.encode()[:127], extra
         )
     return table.ljust(_DESCRIPTORS * DESCRIPTOR.size, b"\0")

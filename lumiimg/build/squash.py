@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import FailedError, MissingHereError, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from lumiimg.build.machine import Machine
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 EPOCH = 315_532_800
 """1980-01-01, the first day that a zip file knows. Later times become this, so that files of two builds are equal."""
-ZSTD = ("-comp", "zstd", "-Xcompression-level", "3")
+_ZSTD = ("-comp", "zstd", "-Xcompression-level", "3")
 """gzip -9, the engines' default, costs 35 times the processor time and saves 2.5 % (measured: 400 MB of libraries)."""
 _FULL = re.compile(r"out of space on output|No space left on device")
 """What mksquashfs says of a full disk. Source: squashfs-tools mksquashfs.c, write_bytes."""
-GZIP = ("-comp", "gzip")
 # what overlayfs and fuse-overlayfs note down about their own work
 _OWN_XATTRS = r"^(trusted|user)\.(overlay|fuseoverlayfs)\."
 
@@ -31,7 +30,6 @@ def squash(
     folder: Path,
     target: Path,
     *,
-    compressor: Sequence[str] = ZSTD,
     offset: int = 0,
     within: Callable[[list[str | Path]], Completed],
 ) -> None:
@@ -43,7 +41,7 @@ def squash(
         raise MissingHereError(
             "mksquashfs is not on PATH", hint="install squashfs-tools, or load the site's module of it"
         )
-    argv: list[str | Path] = [machine.mksquashfs, folder, target, "-noappend", "-no-progress", "-quiet", *compressor]
+    argv: list[str | Path] = [machine.mksquashfs, folder, target, "-noappend", "-no-progress", "-quiet", *_ZSTD]
     argv += ["-processors", str(len(os.sched_getaffinity(0))), "-xattrs-exclude", _OWN_XATTRS]
     argv += ["-offset", str(offset)] if offset else []
     argv += [] if machine.maps_ids else ["-all-root"]

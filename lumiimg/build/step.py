@@ -65,6 +65,22 @@ class Step:
         name.symlink_to(path)
         return name
 
+    def build(self, target: Path, *, sandbox: bool = False) -> None:
+        """Have the engine build the definition itself. Raises FailedError if a script fails."""
+        self.check(
+            engines.build(
+                self.machine.engine,
+                self.folder / f"{self.definition.name}.def",
+                target,
+                environment=self.environment,
+                scratch=self.scratch,
+                plain_http=self.definition.plain_http,
+                sandbox=sandbox,
+                log=self.log,
+                on_line=self.on_line,
+            )
+        )
+
     def run(self, root: Path, argv: Sequence[str], *, overlays: Sequence[str] = (), writable: bool = False) -> None:
         """Run a script in an image. Raises FailedError if it fails."""
         self.check(

@@ -14,16 +14,18 @@ library trusts them.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.image.source import ByteSource
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
-    from lumiimg.image.source import ByteSource
+    from pathlib import Path
 
 MAGIC = b"SIF_MAGIC\0"
 MAGIC_OFFSET = 32
@@ -137,6 +139,12 @@ class Sif:
             if item.data_type == data_type and name in (None, item.name):
                 return item
         return None
+
+
+def read_sif_file(path: Path) -> Sif:
+    """Return the table of contents of a file. Raises ImageError as `read_sif`."""
+    with contextlib.closing(ByteSource.open(path)) as source:
+        return read_sif(source)
 
 
 def read_sif(source: ByteSource) -> Sif:

@@ -117,7 +117,7 @@ def print_built(built: Built, lock: Lock, engine: Engine, *, as_json: bool, quie
         if built.is_new:
             print(f"{name}: {size(built.size_bytes)} in {duration(built.seconds)} (log: {name}.log)")
         else:
-            print(f"{name}: is this image already, {size(built.size_bytes)}; nothing was built")
+            print(f"{name}: is this image already, by its number, {size(built.size_bytes)}; nothing was built")
         if name == str(built.image):  # else the line could not be copied
             print(f"next: lumiimg check {'-- ' if name.startswith('-') else ''}{shlex.quote(name)}")
 
