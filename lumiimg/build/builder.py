@@ -17,12 +17,15 @@ from lumiimg.build import sif
 from lumiimg.build.cache import Key, LayerCache
 from lumiimg.build.chain import Chain
 from lumiimg.build.overlay import Overlay
+from lumiimg.build.provenance import SBOM, write_folder
 from lumiimg.build.room import LEAST_BYTES, require, room_at
 from lumiimg.build.sandbox import Sandbox
+from lumiimg.build.sbom import bill
+from lumiimg.build.squash import squash
 from lumiimg.build.step import Step
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, MissingHereError
-from lumiimg.image import ImageError, open_image
+from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.sif import PartitionFormat, read_sif_file
 from lumiimg.resolve.lock import LockedSource, file_sha256
 
@@ -177,7 +180,7 @@ def build_image(
         log = log_path.open("wb", buffering=0)
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
-    with log, _open_umask() as mask, scratch_folder(_scratch_parent(cache)) as scratch:
+    with log, _open_umask() as mask, scratch_folder(scratch_parent(cache)) as scratch:
         work = _Work(kept, machine, environment, downloads, log, progress, scratch)
         ways: dict[str, Overlay | Sandbox | Chain] = {
             "overlay": Overlay(),
@@ -190,7 +193,9 @@ def build_image(
             if isinstance(strategy, Chain):
                 strategy.copy(layers, partial)
             else:
-                front = sif.Front(chain[-1].text, documents)
+                bill, told = work.provenance(chain, layers, number)
+                layers.append(told)
+                front = sif.Front(chain[-1].text, {**documents, SBOM: bill})
                 if form == "layered":
                     partitions = _stacked(layers, partial, front)
                 else:
@@ -208,7 +213,7 @@ def _require_room(chain: Sequence[Definition], keys: Sequence[Key], cache: Layer
     if chain[0].origin is not None and chain[0].origin.is_file():
         known += chain[0].origin.stat().st_size
     unpacked = 1 if way == "overlay" else _UNPACKED
-    require(room_at(_scratch_parent(cache.root)), LEAST_BYTES + unpacked * known, "the build")
+    require(room_at(scratch_parent(cache.root)), LEAST_BYTES + unpacked * known, "the build")
 
 
 def layer_keys(chain: Sequence[Definition], engine: Engine, way: str) -> tuple[Key, ...]:
@@ -303,6 +308,17 @@ class _Work:
         folder.mkdir()
         return Step(self.machine, self.environment, definition, folder, self.log, self.progress.line)
 
+    def provenance(self, chain: Sequence[Definition], layers: Sequence[Path], identity: str) -> tuple[bytes, Path]:
+        """Return what is in the image, and a layer that says so and how it was built."""
+        step = self.step(chain[-1], "provenance")
+        sources = [file.origin for one in chain for file in one.files if isinstance(file.origin, LockedSource)]
+        with open_stack(layers) as image:
+            found = bill(image.root, sources, identity)
+        root, target = step.folder / "root", step.folder / "told.sqfs"
+        write_folder(root, chain, found)
+        squash(self.machine, root, target, within=step.as_root)
+        return found, target
+
     def layers(self, chain: Sequence[Definition], keys: Sequence[Key], strategy: Strategy) -> tuple[list[Path], int]:
         """Return the results of all layers, the base first, and how many were there."""
         found: list[Path] = []
@@ -370,7 +386,7 @@ class Strategy(Protocol):
         """Build a layer on what is below it."""
 
 
-def _scratch_parent(cache: Path) -> Path:
+def scratch_parent(cache: Path) -> Path:
     """Return where the engine may unpack: in the cache, unless its path has what Apptainer stumbles over.
 
     With a quote, comma, colon, semicolon, ampersand or line break in its temporary folder, Apptainer 1.4.5 fails in

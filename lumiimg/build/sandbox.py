@@ -59,7 +59,7 @@ class Sandbox:
         self._inside(step, "difference", before, delta)
         step.tidy(delta, [])
         squash(step.machine, delta, target, within=step.as_root)
-        if step.has_test:
+        if step.definition.test:
             step.run(root, [f"/{FOLDER}/test"])
         self._held += 1
 

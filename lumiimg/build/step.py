@@ -47,10 +47,6 @@ class Step:
         folder.mkdir(exist_ok=True)
         return folder
 
-    @property
-    def has_test(self) -> bool:
-        return "\n%test\n" in self.definition.text
-
     def on_line(self, text: str) -> None:
         """Pass a line on, and see whether there is room left: once something has failed, there is again.
 

@@ -55,6 +55,23 @@ def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     how.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="the image to write (default: RECIPE.sif, or image.sif)"
     )
+    how.add_argument(
+        "--lock",
+        metavar="FILE",
+        type=Path,
+        help="write what was settled to FILE; with --locked, read it (lumiimg.lock)",
+    )
+    how.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
+    how.add_argument("--dry-run", action="store_true", help="only say what would be built; needs no engine")
+    how.add_argument(
+        "--definitions", metavar="DIR", type=Path, help="only write the definition files and what they need, to DIR"
+    )
+    add_result(how)
+    return how
+
+
+def add_result(how: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the options that tell what comes out, and how it is told."""
     how.add_argument("--force", action="store_true", help="replace the output file if it is another image")
     how.add_argument(
         "--format",
@@ -68,21 +85,9 @@ def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         choices=("overlay", "sandbox", "definition"),
         help="how layers are built: on overlays, in one folder, or by the engine alone (default: the first that works)",
     )
-    how.add_argument(
-        "--lock",
-        metavar="FILE",
-        type=Path,
-        help="write what was settled to FILE; with --locked, read it (lumiimg.lock)",
-    )
-    how.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
-    how.add_argument("--dry-run", action="store_true", help="only say what would be built; needs no engine")
-    how.add_argument(
-        "--definitions", metavar="DIR", type=Path, help="only write the definition files and what they need, to DIR"
-    )
     how.add_argument("--quiet", action="store_true", help="say nothing but errors")
     how.add_argument("--verbose", action="store_true", help="show what the engine prints")
     add_json(how)  # type: ignore[arg-type]
-    return how
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -98,7 +103,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.definitions is not None:
         _check_folder(arguments.definitions, force=arguments.force)
     elif not arguments.dry_run:
-        _check_output(output, force=arguments.force, may_be_the_same=arguments.lock is None or arguments.locked)
+        check_output(output, force=arguments.force, may_be_the_same=arguments.lock is None or arguments.locked)
     if arguments.strategy == "definition" and arguments.format == "layered":
         raise BadInputError("--format layered --strategy definition", hint="an engine's own build makes flat images")
     settings = read_settings(os.environ)
@@ -127,7 +132,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
         definitions = [*chain, write_flat(lock)]
         folder = arguments.definitions
-        write_definitions(definitions, folder, sources.store, _progress(arguments).line)
+        write_definitions(definitions, folder, sources.store, progress_of(arguments).line)
         report.print_definitions(definitions, folder, as_json=arguments.json)
         return ExitCode.GOOD
     return _build(arguments, settings, sources.store, lock, chain, output)
@@ -183,7 +188,7 @@ def _build(
 ) -> int:
     from lumiimg.build.builder import build_image, choose_way  # noqa: PLC0415
     from lumiimg.build.machine import look  # noqa: PLC0415
-    from lumiimg.build.provenance import documents  # noqa: PLC0415
+    from lumiimg.build.provenance import PLAN, plan_document  # noqa: PLC0415
     from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
     from lumiimg.report import build as report  # noqa: PLC0415
 
@@ -192,7 +197,7 @@ def _build(
     way, because = choose_way(machine, arguments.strategy)
     if not arguments.quiet:
         report.print_start(lock, engine, output, f"{way}: {because}")
-    progress = _progress(arguments)
+    progress = progress_of(arguments)
     try:
         built = build_image(
             chain,
@@ -200,7 +205,7 @@ def _build(
             machine=machine,
             way=way,
             form=arguments.format,
-            documents=documents(lock),
+            documents={PLAN: plan_document(lock)},
             environment=clean_environment(os.environ),
             cache=settings.cache,
             downloads=store,
@@ -214,7 +219,7 @@ def _build(
     return ExitCode.GOOD
 
 
-def _check_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
+def check_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
     """Refuse what would be lost, before anything is fetched or written. Raises BadInputError.
 
     `may_be_the_same`: an image of lumiimg may be the very one that is asked for; the builder sees.
@@ -249,7 +254,8 @@ def _check_folder(folder: Path, *, force: bool) -> None:
         raise BadInputError("is not empty", where=str(folder), hint="--force writes into it all the same")
 
 
-def _progress(arguments: argparse.Namespace) -> Progress:
+def progress_of(arguments: argparse.Namespace) -> Progress:
+    """Return who tells what happens, in the way that was asked for."""
     from lumiimg.report import progress  # noqa: PLC0415
 
     if arguments.quiet:

@@ -30,6 +30,7 @@ from lumiimg.cli import (
     listing,
     lock,
     log,
+    rebuild,
     show,
     why,
 )
@@ -41,7 +42,25 @@ if TYPE_CHECKING:
 
 FAULT = 70
 """EX_SOFTWARE of sysexits.h: none of our answers."""
-COMMANDS = (build, adapt, lock, diff, check, log, host, bind, explain, ldd, draft, listing, show, cache, why, doctor)
+COMMANDS = (
+    build,
+    rebuild,
+    adapt,
+    lock,
+    diff,
+    check,
+    log,
+    host,
+    bind,
+    explain,
+    ldd,
+    draft,
+    listing,
+    show,
+    cache,
+    why,
+    doctor,
+)
 _EPILOG = """\
 exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input ·
 3 cannot decide (says what would) · 4 something needed is missing here

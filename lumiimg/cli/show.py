@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_layers
@@ -16,12 +17,15 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     """Add the command."""
     parser = commands.add_parser(
         "show",
-        help="show a base, layer, recipe or site: what is known of it, and from where",
+        help="show a base, layer, recipe, site or image: what is known of it, and from where",
         description="Show a base or a layer (arguments, releases, sources, what it requires, provides "
-        "and sets), a recipe, or a site (driver, fabric, partitions, cores, environment, advice).",
+        "and sets), a recipe, a site (driver, fabric, partitions, cores, environment, advice), or "
+        "what an image says about how it was built.",
         allow_abbrev=False,
     )
-    parser.add_argument("name", metavar="NAME", help="a base, layer, recipe or site (`lumiimg list`)")
+    parser.add_argument(
+        "name", metavar="NAME", help="a base, layer, recipe or site (`lumiimg list`), or an image, image.sif"
+    )
     add_layers(parser)
     add_json(parser)
     parser.set_defaults(execute=execute)
@@ -35,6 +39,11 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.site import print_site  # noqa: PLC0415
 
     catalogue = open_catalogue(os.environ, arguments.layers)
+    if arguments.name.endswith(".sif") or ("/" in arguments.name and not arguments.name.endswith(".toml")):
+        from lumiimg.report.image import print_image  # noqa: PLC0415
+
+        print_image(Path(arguments.name), as_json=arguments.json)
+        return ExitCode.GOOD
     is_site = arguments.name.endswith(".toml") or arguments.name in site_names(os.environ)
     if is_site and arguments.name not in catalogue.layer_names():
         print_site(find_site(arguments.name, os.environ), as_json=arguments.json)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.definition.text import (
@@ -60,12 +60,23 @@ class Definition:
     text: str
     files: tuple[StagedFile, ...]
     plain_http: bool = False
-    post: str = ""
-    """The script of its `%post`, which bash runs."""
-    facts: str = ""
-    """The definition without `%files` and `%post`: what an engine writes about an image without running anything."""
     origin: Path | None = None
     """The file or folder of this machine that it starts from."""
+
+    @property
+    def post(self) -> str:
+        """The script of its `%post`, which bash runs."""
+        return "".join(section.partition("\n")[2] for section in _parts(self.text) if section.startswith("%post"))
+
+    @property
+    def facts(self) -> str:
+        """The definition without `%files` and `%post`: what an engine writes about an image and runs nothing for."""
+        return "\n".join(part for part in _parts(self.text) if not part.startswith(("%files\n", "%post ")))
+
+    @property
+    def test(self) -> str:
+        """The script of its `%test`, or nothing."""
+        return "".join(section.partition("\n")[2] for section in _parts(self.text) if section.startswith("%test\n"))
 
 
 def write_chain(lock: Lock) -> tuple[Definition, ...]:
@@ -82,10 +93,10 @@ def write_chain(lock: Lock) -> tuple[Definition, ...]:
                 name=f"{index + 1:02}-{layer.layer.name}",
                 layers=(layer.layer.name,),
                 parent=parent,
+                text=_text(lock, header, [layer], below=lock.stack[:index]),
                 files=tuple(_staged(layer)),
                 plain_http=parent is None and _is_plain(lock),
                 origin=_local_origin(lock) if parent is None else None,
-                **_sections(lock, header, [layer], below=lock.stack[:index])._asdict(),
             )
         )
     return tuple(chain)
@@ -100,10 +111,10 @@ def write_flat(lock: Lock) -> Definition:
         name=FLAT,
         layers=tuple(layer.layer.name for layer in lock.stack),
         parent=None,
+        text=_text(lock, _bootstrap_header(lock), lock.stack, below=()),
         files=tuple(file for layer in lock.stack for file in _staged(layer)),
         plain_http=_is_plain(lock),
         origin=_local_origin(lock),
-        **_sections(lock, _bootstrap_header(lock), lock.stack, below=())._asdict(),
     )
 
 
@@ -112,13 +123,12 @@ def layers_of(labels: Mapping[str, str]) -> list[str]:
     return [labels[key] for key in sorted(labels) if key.startswith(_LABEL)]
 
 
-class _Sections(NamedTuple):
-    text: str
-    post: str
-    facts: str
+def _parts(text: str) -> list[str]:
+    """Return the head and the sections of a definition that was written here; joined with an empty line they are it."""
+    return re.split(r"\n(?=%(?:files|environment|post|test|labels)\b)", text)
 
 
-def _sections(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> _Sections:
+def _text(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> str:
     stack = [*below, *layers]
     head = f"# Written by lumiimg {__version__}. Run it in its own folder: what it copies lies beside it.\n{header}"
     files = _section("%files", "".join(f"    {line}\n" for layer in layers for line in _copies(layer)))
@@ -146,7 +156,7 @@ def _sections(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Seq
                 where=layers[-1].layer.name,
                 hint="give long text to a layer as a file of it",
             )
-    return _Sections(text, post, "\n".join(filter(None, (head, environment, test, labels))))
+    return text
 
 
 def _section(name: str, body: str) -> str:

@@ -93,7 +93,7 @@ def print_start(lock: Lock, engine: Engine, output: Path, way: str) -> None:
     print_doubts(lock, sys.stderr)
 
 
-def print_built(built: Built, lock: Lock, engine: Engine, *, as_json: bool, quiet: bool) -> None:
+def print_built(built: Built, lock: Lock | None, engine: Engine, *, as_json: bool, quiet: bool) -> None:
     """Say what was built, and what to do next."""
     if as_json:
         print_json(
@@ -109,7 +109,7 @@ def print_built(built: Built, lock: Lock, engine: Engine, *, as_json: bool, quie
                 "format": built.form,
                 "is_new": built.is_new,
                 "engine": {"kind": engine.kind, "version": engine.version, "path": str(engine.path)},
-                "plan": plan_data(lock),
+                "plan": lock and plan_data(lock),
             }
         )
     elif not quiet:

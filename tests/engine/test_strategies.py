@@ -107,7 +107,9 @@ def shown(image: Path) -> dict[str, tuple[object, ...]]:
     """What is in an image: kind, mode, owner, number of names of one file, content; the history is an engine's."""
     with open_image(image) as opened:
         names: dict[object, int] = {}
-        entries = [e for e in opened.root.walk() if not e.path.startswith("/.singularity.d/bootstrap_history")]
+        # the engine's own build carries no record, and its history is numbered by the engine
+        own = ("/.singularity.d/bootstrap_history", "/.lumiimg")
+        entries = [entry for entry in opened.root.walk() if not entry.path.startswith(own)]
         seen = {entry.path: opened.root.stat(entry.path, follow=False) for entry in entries}
         for stat in seen.values():
             names[stat.identity] = names.get(stat.identity, 0) + 1
@@ -226,6 +228,27 @@ def test_a_cache_is_carried_to_another_place(stack: Stack, built_by: dict[str, P
     gone = lumiimg("cache", "prune", "--keep", "0", "--json", env={"LUMIIMG_CACHE": str(there)})
     assert len(json.loads(gone.out)["removed"]) == len(json.loads(taken.out)["entries"])
     assert list((there / "layers").iterdir()) == []
+
+
+def test_an_image_is_built_again_from_itself_alone(stack: Stack, built_by: dict[str, Path], tmp_path: Path) -> None:
+    image = tmp_path / "theirs.sif"
+    image.write_bytes(built_by["overlay"].read_bytes())
+    told = lumiimg("show", image, "--json")
+    assert told.code == 0, told.err
+    assert [layer["name"] for layer in told.data["plan"]["layers"]][1:] == list(SCRIPTS)
+    names = {component["name"] for component in told.data["sbom"]["components"]}
+    assert {"debian", "bash", "librccl1"} <= names
+    (stack.folder / "layers").rename(stack.folder / "hidden")
+    try:
+        env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
+        again = lumiimg("rebuild", image, "-o", tmp_path / "again.sif", "--json", env=env)
+    finally:
+        (stack.folder / "hidden").rename(stack.folder / "layers")
+    assert again.code == 0, again.err
+    assert again.data["reused_steps"] == 0
+    assert (tmp_path / "again.sif").read_bytes() == image.read_bytes()
+    refused = lumiimg("rebuild", built_by["definition"], "-o", tmp_path / "x.sif")
+    assert (refused.code, "does not say how it was built" in refused.err) == (2, True)
 
 
 def leftovers(*folders: Path) -> list[str]:

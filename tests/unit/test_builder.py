@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.build.builder import _scratch_parent
+from lumiimg.build.builder import scratch_parent
 from lumiimg.engine import failures
 from lumiimg.engine.engine import Engine, Kind, clean_environment
 from lumiimg.engine.failures import explain, telling_line
@@ -88,9 +88,9 @@ def test_what_a_killed_build_left_is_removed_and_what_a_living_one_has_is_not(tm
 
 
 def test_the_engines_scratch_is_where_the_engine_can_work() -> None:
-    assert _scratch_parent(Path("/scratch/project_1/me")) == Path("/scratch/project_1/me/work")
+    assert scratch_parent(Path("/scratch/project_1/me")) == Path("/scratch/project_1/me/work")
     for awkward in ("/it's", "/a b", "/a\nb", "/a,b", "/a:b", "/a;b", "/a&b", '/a"b'):
-        assert not str(_scratch_parent(Path(awkward))).startswith(awkward)
+        assert not str(scratch_parent(Path(awkward))).startswith(awkward)
 
 
 def test_a_users_profile_does_not_reach_the_build() -> None:

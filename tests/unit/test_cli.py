@@ -20,6 +20,7 @@ HEAVY = ("requests", "docker", "spython", "rich.progress", "urllib3", "packaging
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NAMES = [
     "build",
+    "rebuild",
     "adapt",
     "lock",
     "diff",

@@ -179,3 +179,20 @@ def test_a_trap_in_a_layers_script_names_the_layers_file(layers: Path, make_laye
     with pytest.raises(DefinitionError) as caught:
         write_chain(lock)
     assert f"{layers}/base/post.sh:3: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "golden", sorted((Path(__file__).parents[1] / "fixtures").rglob("*.def")), ids=lambda p: p.name
+)
+def test_the_parts_of_a_definition_are_all_of_it(golden: Path) -> None:
+    text = golden.read_text()
+    one = Definition("x", ("x",), None, text, ())
+    assert one.post.startswith("set -euo pipefail\n")
+    assert f"%post -c /bin/bash\n{one.post}" in text
+    assert "%post" not in one.facts
+    assert "%files" not in one.facts
+    lines = text.splitlines()
+    left = [line for line in lines if line and line not in {*one.post.splitlines(), *one.facts.splitlines()}]
+    assert all(line == "%files" or line.startswith(("    files/", "%post")) for line in left)
+    assert one.test in one.facts
+    assert bool(one.test) == ("%test" in lines)

@@ -1,0 +1,87 @@
+"""`lumiimg rebuild`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from lumiimg.cli.build import add_result, check_output, log_of, progress_of
+from lumiimg.cli.request import sources_of
+from lumiimg.errors import ExitCode, one_line
+
+_EPILOG = """\
+examples:
+  lumiimg rebuild old.sif -o new.sif
+  lumiimg rebuild old.sif -o layered.sif --format layered
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "rebuild",
+        help="build an image again, from what it says about itself",
+        description="Build an image of lumiimg again from it alone: it carries its definitions,\n"
+        "the files of its layers, and digest and address of every source. Layers that are\n"
+        "in the cache are taken from there.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("image", metavar="IMAGE", type=Path, help="an image that lumiimg has built")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the image to write")
+    parser.add_argument(
+        "--mirror", metavar="FROM=TO", action="append", default=[], help="fetch from TO instead (may be repeated)"
+    )
+    parser.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
+    add_result(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Read what the image carries, and build that."""
+    from lumiimg.build.builder import build_image, choose_way  # noqa: PLC0415
+    from lumiimg.build.machine import look  # noqa: PLC0415
+    from lumiimg.build.provenance import PLAN, plan_of, read_chain  # noqa: PLC0415
+    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
+    from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
+    from lumiimg.engine.workspace import scratch_folder  # noqa: PLC0415
+    from lumiimg.report import build as report  # noqa: PLC0415
+    from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
+
+    check_output(arguments.output, force=arguments.force, may_be_the_same=True)
+    settings = read_settings(os.environ)
+    mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
+    engine = find_engine(os.environ)
+    environment = clean_environment(os.environ)
+    machine = look(engine, environment)
+    way, because = choose_way(machine, arguments.strategy)
+    progress = progress_of(arguments)
+    with scratch_folder(settings.cache / "work") as scratch:
+        chain = read_chain(arguments.image, scratch)
+        if not arguments.quiet:
+            names = " + ".join(", ".join(definition.layers) for definition in chain)
+            print(
+                one_line(f"building {names} → {arguments.output}  ({engine.name}, {way}: {because})"), file=sys.stderr
+            )
+        try:
+            built = build_image(
+                chain,
+                arguments.output,
+                machine=machine,
+                way=way,
+                form=arguments.format,
+                documents={PLAN: plan_of(arguments.image)},
+                environment=environment,
+                cache=settings.cache,
+                downloads=sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet).store,
+                log_path=log_of(arguments.output),
+                progress=progress,
+                replace=arguments.force,
+            )
+        finally:
+            progress.stop()
+    report.print_built(built, None, engine, as_json=arguments.json, quiet=arguments.quiet)
+    return ExitCode.GOOD

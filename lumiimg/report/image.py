@@ -1,0 +1,49 @@
+"""What `show image.sif` prints: what an image says about how it was made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.build.provenance import PLAN, SBOM, read_document
+from lumiimg.errors import BadInputError, one_line
+from lumiimg.image import open_image
+from lumiimg.report.console import print_json
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = 1
+
+
+def print_image(image: Path, *, as_json: bool) -> None:
+    """Print an image's plan and what is in it. Raises BadInputError for an image that says nothing."""
+    open_image(image).close()
+    plan, bill = read_document(image, PLAN), read_document(image, SBOM)
+    if plan is None:
+        raise BadInputError(
+            "does not say how it was built",
+            where=str(image),
+            hint="what it would use: lumiimg check; its files: lumiimg explain",
+        )
+    if as_json:
+        print_json({"schema": SCHEMA, "image": str(image), "plan": plan, "sbom": bill})
+        return
+    base = plan.get("base") or {}
+    made_for = f"fabric {plan.get('fabric')}, site {plan.get('site') or 'none'}"
+    print(one_line(f"{image}: built by lumiimg {plan.get('lumiimg')}, {made_for}"))
+    print(one_line(f"  from     {base.get('agent')} {base.get('from')}"))
+    for layer in plan.get("layers") or []:
+        version = f" {layer['version']}" if layer.get("version") else ""
+        sources = len(layer.get("sources") or [])
+        told = f", {count(sources, 'source')}" if sources else ""
+        print(one_line(f"  layer    {layer.get('name')}{version}{told}"))
+    kinds: dict[str, int] = {}
+    for component in (bill or {}).get("components", []):
+        kind = str(component.get("purl", "")).partition("/")[0].removeprefix("pkg:")
+        kinds[kind] = kinds.get(kind, 0) + 1
+    if kinds:
+        names = (("deb", "Debian package"), ("pypi", "Python distribution"), ("generic", "source"))
+        told = ", ".join(count(kinds[kind], name) for kind, name in names if kind in kinds)
+        print(f"  holds    {told} (CycloneDX: --json, or /.lumiimg/{SBOM} in it)")
+    print(one_line(f"  again    lumiimg rebuild {image} -o new.sif"))
