@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import resource
 import shutil
 import tempfile
 import time
@@ -64,6 +65,18 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """One part of a build, for its account."""
+
+    name: str
+    seconds: float
+    cpu_seconds: float
+    """Of all that was run for it, as far as it was waited for."""
+    size_bytes: int
+    reused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Built:
     """A finished image."""
 
@@ -77,6 +90,7 @@ class Built:
     form: str
     is_new: bool
     """Whether it was written; else it was there already."""
+    stages: tuple[Stage, ...] = ()
 
 
 def write_definitions(
@@ -103,6 +117,22 @@ def write_definitions(
             origin = archives[file.origin] if isinstance(file.origin, LockedSource) else file.origin
             shutil.copyfile(origin, target)
             target.chmod(0o644)
+
+
+class Clock:
+    """Counts from where it is made."""
+
+    def __init__(self) -> None:
+        self._start, self._cpu = time.monotonic(), _cpu_of_children()
+
+    def stage(self, name: str, size_bytes: int, *, reused: bool) -> Stage:
+        """Return what was taken since."""
+        return Stage(name, time.monotonic() - self._start, _cpu_of_children() - self._cpu, size_bytes, reused)
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def choose_way(machine: Machine, asked: str | None) -> tuple[str, str]:
@@ -188,7 +218,8 @@ def build_image(
             "definition": Chain(),
         }
         strategy = ways[way]
-        layers, reused = work.layers(chain, keys, strategy)
+        layers, stages = work.layers(chain, keys, strategy)
+        clock = Clock()
         with written_by_rename(output) as partial:
             if isinstance(strategy, Chain):
                 strategy.copy(layers, partial)
@@ -203,8 +234,19 @@ def build_image(
                 sif.write_front(partial, front, partitions, identity=number)
                 open_image(partial).close()
             partial.chmod(0o755 & ~mask)
-    seconds = time.monotonic() - start
-    return Built(output, number, output.stat().st_size, seconds, reused, len(chain), way, form, is_new=True)
+    stages.append(clock.stage("image", output.stat().st_size, reused=False))
+    return Built(
+        output,
+        number,
+        output.stat().st_size,
+        time.monotonic() - start,
+        sum(stage.reused for stage in stages),
+        len(chain),
+        way,
+        form,
+        is_new=True,
+        stages=tuple(stages),
+    )
 
 
 def _require_room(chain: Sequence[Definition], keys: Sequence[Key], cache: LayerCache, way: str) -> None:
@@ -319,17 +361,19 @@ class _Work:
         squash(self.machine, root, target, within=step.as_root)
         return found, target
 
-    def layers(self, chain: Sequence[Definition], keys: Sequence[Key], strategy: Strategy) -> tuple[list[Path], int]:
-        """Return the results of all layers, the base first, and how many were there."""
+    def layers(
+        self, chain: Sequence[Definition], keys: Sequence[Key], strategy: Strategy
+    ) -> tuple[list[Path], list[Stage]]:
+        """Return the results of all layers, the base first, and what each took."""
         found: list[Path] = []
-        reused = 0
+        stages: list[Stage] = []
         content = ""
         if chain[0].origin is not None and strategy.suffix == ".sqfs" and can_be_below(chain[0].origin):
             found.append(chain[0].origin)  # as it is: nothing of it is unpacked or written again
             content = stamp(chain[0].origin)
         for number, (definition, key) in enumerate(zip(chain, keys, strict=True), start=1):
             self.progress.step_started(number, len(chain), definition.name)
-            start = time.monotonic()
+            clock = Clock()
             content_key = key.over(f"content:{content}") if content else None
             entry = self.cache.find(key, content_key)
             hit = entry is not None
@@ -337,11 +381,11 @@ class _Work:
                 entry = self._build(definition, key, content_key, found, strategy)
             else:
                 self.log.write(f"== {definition.name}: kept from before, {entry.data}\n".encode())
-            reused += hit
-            self.progress.step_done(definition.name, time.monotonic() - start, entry.size_bytes, reused=hit)
+            stages.append(clock.stage(definition.name, entry.size_bytes, reused=hit))
+            self.progress.step_done(definition.name, stages[-1].seconds, entry.size_bytes, reused=hit)
             found.append(entry.data)
             content = hashlib.sha256(f"{content}{entry.sha256}".encode()).hexdigest()
-        return found, reused
+        return found, stages
 
     def _build(
         self, definition: Definition, key: Key, content_key: Key | None, below: Sequence[Path], strategy: Strategy

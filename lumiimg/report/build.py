@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import textwrap
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lumiimg import __version__
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lumiimg.build.builder import Built
+    from lumiimg.build.builder import Built, Stage
     from lumiimg.definition.writer import Definition
     from lumiimg.engine.engine import Engine
     from lumiimg.resolve.lock import Lock
@@ -108,6 +109,7 @@ def print_built(built: Built, lock: Lock | None, engine: Engine, *, as_json: boo
                 "strategy": built.way,
                 "format": built.form,
                 "is_new": built.is_new,
+                "stages": [asdict(stage) for stage in built.stages],
                 "engine": {"kind": engine.kind, "version": engine.version, "path": str(engine.path)},
                 "plan": lock and plan_data(lock),
             }
@@ -115,11 +117,22 @@ def print_built(built: Built, lock: Lock | None, engine: Engine, *, as_json: boo
     elif not quiet:
         name = one_line(str(built.image))
         if built.is_new:
+            print_stages(built.stages)
+        if built.is_new:
             print(f"{name}: {size(built.size_bytes)} in {duration(built.seconds)} (log: {name}.log)")
         else:
             print(f"{name}: is this image already, by its number, {size(built.size_bytes)}; nothing was built")
         if name == str(built.image):  # else the line could not be copied
             print(f"next: lumiimg check {'-- ' if name.startswith('-') else ''}{shlex.quote(name)}")
+
+
+def print_stages(stages: Sequence[Stage]) -> None:
+    """Print what a build took, part by part."""
+    width = max((len(stage.name) for stage in stages), default=0)
+    for stage in stages:
+        took = "kept" if stage.reused else duration(stage.seconds)
+        cpu = "" if stage.reused else f"cpu {duration(stage.cpu_seconds)}"
+        print(one_line(f"  {stage.name:<{width}}  {took:>9}  {cpu:>14}  {size(stage.size_bytes):>9}"))
 
 
 def plan_data(lock: Lock) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from lumiimg.wording import duration, size
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-_ALIVE_EVERY_S = 60.0
+_ALIVE_EVERY_S = 30.0
 
 
 class QuietProgress:
@@ -36,7 +36,7 @@ class QuietProgress:
 
 
 class LineProgress(QuietProgress):
-    """One line when a step begins and one when it is done; a sign of life each minute."""
+    """One line when a step begins and one when it is done; a sign of life each half minute."""
 
     def __init__(self) -> None:
         self._spoken_at = self._step_started_at = time.monotonic()
@@ -49,7 +49,7 @@ class LineProgress(QuietProgress):
         self._say(f"[{number}/{total}] {name}")
 
     def line(self, text: str) -> None:
-        """Note that the step is alive, and say so once a minute with what it printed last."""
+        """Note that the step is alive, and say so now and then with what it printed last."""
         if time.monotonic() - self._spoken_at > _ALIVE_EVERY_S:
             elapsed = duration(time.monotonic() - self._step_started_at)
             self._say(f"      {self._name}: {elapsed} so far; last line: {one_line(text.strip())[:100]}")
