@@ -54,6 +54,7 @@ bench:
 bench-here: $(VENV)/.installed
 	$(BIN)/pip install --quiet '.[bench]'
 	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench_build
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m tests.reference > docs/reference.md
