@@ -151,14 +151,20 @@ pip_install() {
 }
 
 # Build the Python project in FOLDER with the torch of the image (its build must not get one of its own), and install
-# the wheel. More arguments are pip's.
+# the wheel. More arguments are pip's. A wheel that lies in $KEPT was compiled by an earlier build of this layer.
 build_wheel() {
-    local folder=$1
+    local folder=$1 wheels=$KEPT/$1
     shift
-    rm -rf wheels
-    # With ./ before it, as pip takes a bare name for a project of its index, though a folder is there.
-    run_pip wheel --no-deps --no-build-isolation --wheel-dir "$PWD/wheels" "$@" "./$folder"
-    run_pip install --no-index --no-deps "$PWD"/wheels/*.whl
+    if [ -d "$wheels" ]; then
+        echo "$layer: compiled before: $(ls "$wheels")"
+    else
+        mkdir -p "$KEPT"
+        rm -rf wheels
+        # With ./ before it, as pip takes a bare name for a project of its index, though a folder is there.
+        run_pip wheel --no-deps --no-build-isolation --wheel-dir "$PWD/wheels" "$@" "./$folder"
+        mv wheels "$wheels"
+    fi
+    run_pip install --no-index --no-deps "$wheels"/*.whl
     install_missing
 }
 

@@ -17,6 +17,8 @@ from typing import IO, TYPE_CHECKING, Protocol
 from lumiimg.build import sif
 from lumiimg.build.cache import Key, LayerCache
 from lumiimg.build.chain import Chain
+from lumiimg.build.kept import kept_files, pack_kept, unpack_kept
+from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.provenance import SBOM, write_folder
 from lumiimg.build.room import LEAST_BYTES, require, room_at
@@ -25,10 +27,11 @@ from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.build.step import Step
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
-from lumiimg.errors import BadInputError, MissingHereError
+from lumiimg.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.sif import PartitionFormat, read_sif_file
 from lumiimg.resolve.lock import LockedSource, file_sha256
+from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,10 +39,8 @@ if TYPE_CHECKING:
     from lumiimg.build.cache import Entry
     from lumiimg.build.machine import Machine
     from lumiimg.definition.writer import Definition
-    from lumiimg.engine.engine import Engine
     from lumiimg.resolve.store import Store
 
-_KEY_FORMAT = "lumiimg-layer-2"
 _UNPACKED = 3
 """Bytes of a root file system to one of its squashfs (measured: 2.2 to 3.2)."""
 WAYS = ("overlay", "sandbox", "definition")
@@ -145,7 +146,12 @@ def choose_way(machine: Machine, asked: str | None) -> tuple[str, str]:
         raise MissingHereError(f"--strategy {asked}: {', '.join(faults[asked])}", hint="lumiimg doctor tells more")
     if asked is not None:
         return asked, "you asked for it"
-    chosen = next(way for way in WAYS if not faults[way])
+    chosen = next((way for way in WAYS if not faults[way]), None)
+    if chosen is None:
+        raise MissingHereError(
+            "mksquashfs and unsquashfs are not on PATH",
+            hint="install squashfs-tools, or load the site's module of it (on LUMI: module load LUMI systools)",
+        )
     passed = "; ".join(f"{way}: {', '.join(found)}" for way, found in faults.items() if found)
     return chosen, passed or "the quickest"
 
@@ -159,9 +165,7 @@ def against(machine: Machine, way: str) -> list[str]:
         found += [] if machine.fuse else ["no FUSE"]
         found += [] if machine.squashfuse_ll else ["no squashfuse_ll"]
         found += [] if machine.fuse_overlayfs else ["no fuse-overlayfs"]
-    if way != "definition":
-        found += [] if machine.mksquashfs and machine.unsquashfs else ["no squashfs-tools"]
-    return found
+    return [*found, *([] if machine.mksquashfs and machine.unsquashfs else ["no squashfs-tools"])]
 
 
 def build_image(
@@ -212,27 +216,25 @@ def build_image(
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
     with log, _open_umask() as mask, scratch_folder(scratch_parent(cache)) as scratch:
         work = _Work(kept, machine, environment, downloads, log, progress, scratch)
-        ways: dict[str, Overlay | Sandbox | Chain] = {
+        ways: dict[str, Strategy] = {
             "overlay": Overlay(),
             "sandbox": Sandbox(scratch),
-            "definition": Chain(),
+            "definition": Chain(scratch),
         }
         strategy = ways[way]
         layers, stages = work.layers(chain, keys, strategy)
         clock = Clock()
         with written_by_rename(output) as partial:
-            if isinstance(strategy, Chain):
-                strategy.copy(layers, partial)
+            stacked = strategy.stack(layers)
+            bill, told = work.provenance(chain, stacked, number)
+            stacked.append(told)
+            front = sif.Front(chain[-1].text, {**documents, SBOM: bill})
+            if form == "layered":
+                partitions = _stacked(stacked, partial, front)
             else:
-                bill, told = work.provenance(chain, layers, number)
-                layers.append(told)
-                front = sif.Front(chain[-1].text, {**documents, SBOM: bill})
-                if form == "layered":
-                    partitions = _stacked(layers, partial, front)
-                else:
-                    partitions = [strategy.flatten(work.step(chain[-1], "flat"), layers, partial, front)]
-                sif.write_front(partial, front, partitions, identity=number)
-                open_image(partial).close()
+                partitions = [strategy.flatten(work.step(chain[-1], "flat"), stacked, partial, front)]
+            sif.write_front(partial, front, partitions, identity=number)
+            open_image(partial).close()
             partial.chmod(0o755 & ~mask)
     stages.append(clock.stage("image", output.stat().st_size, reused=False))
     return Built(
@@ -256,67 +258,6 @@ def _require_room(chain: Sequence[Definition], keys: Sequence[Key], cache: Layer
         known += chain[0].origin.stat().st_size
     unpacked = 1 if way == "overlay" else _UNPACKED
     require(room_at(scratch_parent(cache.root)), LEAST_BYTES + unpacked * known, "the build")
-
-
-def layer_keys(chain: Sequence[Definition], engine: Engine, way: str) -> tuple[Key, ...]:
-    """Return the key of each layer: everything that its result depends on, from the definition down to the files.
-
-    It is not the day: a base from a moving archive stays as it was until its result is removed from the cache.
-    """
-    keys: list[Key] = []
-    for definition in chain:
-        files = {
-            file.path: f"{file.origin.sha256}" if isinstance(file.origin, LockedSource) else file_sha256(file.origin)
-            for file in definition.files
-        }
-        keys.append(
-            Key(
-                {
-                    "format": _KEY_FORMAT,
-                    "parent": keys[-1].digest if keys else "",
-                    # a whole image each, or what a layer changes; which of the two ways found that does not matter
-                    "result": "image" if way == "definition" else "layer",
-                    "engine": engine.kind.value,
-                    "definition": definition.text,
-                    "files": files,
-                    **({"origin": stamp(definition.origin)} if definition.origin else {}),
-                }
-            )
-        )
-    return tuple(keys)
-
-
-def stamp(origin: Path) -> str:
-    """Return what tells whether a file, or anything in a folder, was touched since: the kernel's own time of change.
-
-    Raises BadInputError if it cannot be read.
-    """
-    digest = hashlib.sha256()
-    try:
-        _stamp(digest, "", origin.stat())
-        for folder, folders, files in os.walk(origin):
-            folders.sort()
-            for name in sorted((*folders, *files)):
-                path = f"{folder}/{name}"
-                _stamp(digest, path, os.lstat(path))
-    except OSError as error:
-        raise BadInputError(f"cannot be read: {error.strerror}", where=str(error.filename)) from error
-    return digest.hexdigest()
-
-
-def _stamp(digest: hashlib._Hash, path: str, seen: os.stat_result) -> None:
-    line = f"{path}\0{seen.st_ino} {seen.st_mode} {seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns}\n"
-    digest.update(line.encode("utf-8", "surrogateescape"))
-
-
-def image_key(last: Key, form: str, documents: Mapping[str, bytes]) -> str:
-    """Return what an image is made of, as one word: its number stands for it."""
-    parts = [
-        last.digest,
-        form,
-        *(f"{name}:{hashlib.sha256(data).hexdigest()}" for name, data in sorted(documents.items())),
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def is_there(output: Path, number: str) -> bool:
@@ -358,6 +299,7 @@ class _Work:
             found = bill(image.root, sources, identity)
         root, target = step.folder / "root", step.folder / "told.sqfs"
         write_folder(root, chain, found)
+        step.tidy(root, layers)
         squash(self.machine, root, target, within=step.as_root)
         return found, target
 
@@ -378,7 +320,8 @@ class _Work:
             entry = self.cache.find(key, content_key)
             hit = entry is not None
             if entry is None:
-                entry = self._build(definition, key, content_key, found, strategy)
+                kept = kept_key(chain, number - 1)
+                entry = self._build(definition, key, content_key, kept, found, strategy)
             else:
                 self.log.write(f"== {definition.name}: kept from before, {entry.data}\n".encode())
             stages.append(clock.stage(definition.name, entry.size_bytes, reused=hit))
@@ -388,7 +331,13 @@ class _Work:
         return found, stages
 
     def _build(
-        self, definition: Definition, key: Key, content_key: Key | None, below: Sequence[Path], strategy: Strategy
+        self,
+        definition: Definition,
+        key: Key,
+        content_key: Key | None,
+        kept_key: Key,
+        below: Sequence[Path],
+        strategy: Strategy,
     ) -> Entry:
         with self.cache.making(key, self.progress.notice) as folder:
             if (made := self.cache.find(key)) is not None:  # by the one that was waited for
@@ -399,13 +348,40 @@ class _Work:
             write_definitions([definition], step.folder, self.downloads, self.progress.line)
             target = folder / f"data{strategy.suffix if below else '.sif'}"
             if below:
-                strategy.layer(step, below, target)
+                with self._keeping(step, kept_key):
+                    strategy.layer(step, below, target)
             else:
                 strategy.base(step, target)
             seconds = time.monotonic() - start
             entry = self.cache.keep(key, content_key, target, layers=definition.layers, seconds=seconds)
             remove_tree(step.folder)
             return entry
+
+    @contextmanager
+    def _keeping(self, step: Step, key: Key) -> Iterator[None]:
+        """Have a layer's script find what it kept when it ran before, on whatever stack; keep it for the next run."""
+        before = self.cache.find(key)
+        if before is not None and file_sha256(before.data) != before.sha256:
+            self.cache.remove(before.key)
+            before = None
+        if before is not None:
+            unpack_kept(before.data, step.kept)
+            self.progress.notice(f"{step.definition.name}: what it compiled before is kept, {size(before.size_bytes)}")
+        try:
+            yield
+        finally:
+            files = list(kept_files(step.kept))
+            if before is None and files:
+                self._keep(step, key, files)
+
+    def _keep(self, step: Step, key: Key, files: Sequence[tuple[str, Path]]) -> None:
+        layers = tuple(f"{name} (compiled)" for name in step.definition.layers)
+        try:
+            with scratch_folder(self.cache.root / "work") as folder:
+                pack_kept(files, folder / "data.tar")
+                self.cache.keep(key, None, folder / "data.tar", layers=layers, seconds=0.0)
+        except (OSError, FailedError) as error:  # the layer is what counts
+            self.progress.notice(f"what {step.definition.name} compiled is not kept: {error}")
 
 
 def can_be_below(image: Path) -> bool:
@@ -428,6 +404,12 @@ class Strategy(Protocol):
 
     def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
         """Build a layer on what is below it."""
+
+    def stack(self, layers: Sequence[Path]) -> list[Path]:
+        """Return which of the results lie one over the other in the image."""
+
+    def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
+        """Write a stack as one squashfs into `target`, behind the room for `front`."""
 
 
 def scratch_parent(cache: Path) -> Path:

@@ -2,7 +2,7 @@
 
     layers/<key>/key.json     what the key is made of, for people who ask why it missed
                  entry.json   size, digest, what it cost
-                 data.sif | data.sqfs
+                 data.sif | data.sqfs | data.tar (what the script of a layer keeps)
     contents/<content key>    the key of an entry with the same inputs over a parent with the same content
     locks/<key>/              somebody is building it: host, process, job, and a heartbeat
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 1
-_NAMES = ("data.sif", "data.sqfs")
+NAMES = ("data.sif", "data.sqfs", "data.tar")
 _BEAT_S = 5.0
 _STILL_S = 60.0
 """A heartbeat that stands still for so long is that of a process that is gone."""
@@ -113,7 +113,7 @@ class LayerCache:
         try:
             document = _document(folder / "entry.json")
             data = folder / document["data"]
-            if document["format"] != FORMAT or document["data"] not in _NAMES:
+            if document["format"] != FORMAT or document["data"] not in NAMES:
                 return None
             if data.stat().st_size != document["size_bytes"]:
                 return None

@@ -7,7 +7,7 @@ import shutil
 import tarfile
 from typing import TYPE_CHECKING
 
-from lumiimg.build.cache import Key
+from lumiimg.build.cache import NAMES, Key
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.resolve.lock import file_sha256
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from lumiimg.build.cache import Entry, LayerCache
 
-_MEMBERS = ("key.json", "entry.json", "data.sif", "data.sqfs")
+_MEMBERS = ("key.json", "entry.json", *NAMES)
 _DOCUMENT_LIMIT_BYTES = 64 << 20
 
 

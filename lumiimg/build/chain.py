@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
+from lumiimg.build.sandbox import Sandbox
 from lumiimg.image import open_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from lumiimg.build import sif
     from lumiimg.build.step import Step
 
 
@@ -19,6 +20,9 @@ class Chain:
 
     name = "definition"
     suffix = ".sif"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def base(self, step: Step, target: Path) -> None:
         """Build the base. Raises FailedError if a script fails."""
@@ -34,6 +38,10 @@ class Chain:
         # The engine's word is not taken for it: what it wrote is opened, by our own reader.
         open_image(target).close()
 
-    def copy(self, layers: Sequence[Path], target: Path) -> None:
-        """Write the image of the last layer."""
-        shutil.copyfile(layers[-1], target)
+    def stack(self, layers: Sequence[Path]) -> list[Path]:
+        """Return which of the results lie one over the other in the image."""
+        return [layers[-1]]
+
+    def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
+        """Write the engine's image and what lies over it as one squashfs into `target`, behind the room for `front`."""
+        return Sandbox(self._folder).flatten(step, layers, target, front)

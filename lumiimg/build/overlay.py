@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from lumiimg.build.step import Step
     from lumiimg.engine.process import Completed
 
-SCRIPT = ".post.script"
-"""Where engines put a definition's script while they run it."""
-
 
 def build_base(step: Step, target: Path) -> None:
     """Build the base by the engine, and write it as a SIF with the file system of this project.
@@ -58,11 +55,9 @@ class Overlay:
         upper.mkdir(parents=True)
         with open_stack(below) as image:
             upper.chmod(image.root.stat("/").permissions)
-            step.place(upper, image.root)
-            (upper / SCRIPT).write_text(step.definition.post, encoding="utf-8")
             lower = [f"{step.alias(path)}:ro" for path in below[1:]]
-            step.run(below[0], ["/bin/bash", f"/{SCRIPT}"], overlays=[*lower, f"{over}"])
-            (upper / SCRIPT).unlink(missing_ok=True)
+            with step.placed(upper, image.root) as argv:
+                step.run(below[0], argv, overlays=[*lower, f"{over}"])
             write_facts(step, image.root, upper)
         step.tidy(upper, below)
         squash(step.machine, upper, target, within=step.as_root)
@@ -72,6 +67,10 @@ class Overlay:
             lost = step.folder / "lost"
             lost.mkdir()
             step.run(below[0], [f"/{FOLDER}/test"], overlays=[*lower, f"{step.alias(target)}:ro", f"{lost}"])
+
+    def stack(self, layers: Sequence[Path]) -> list[Path]:
+        """Return which of the results lie one over the other in the image."""
+        return list(layers)
 
     def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
         """Write a stack of layers as one squashfs into `target`, behind the room for `front`.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build import sif
 from lumiimg.build.facts import FOLDER, write_facts
-from lumiimg.build.overlay import SCRIPT, build_base, offset_of
+from lumiimg.build.overlay import build_base, offset_of
 from lumiimg.build.squash import squash
 from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.image import open_image
@@ -49,11 +49,8 @@ class Sandbox:
         root = self._root
         before, delta = step.folder / "before.json", step.folder / "delta"
         self._inside(step, "list", before)
-        with open_image(root) as image:
-            step.place(root, image.root)
-        (root / SCRIPT).write_text(step.definition.post, encoding="utf-8")
-        self._run(step)
-        (root / SCRIPT).unlink(missing_ok=True)
+        with open_image(root) as image, step.placed(root, image.root) as argv:
+            self._run(step, argv)
         with open_image(root) as image:
             write_facts(step, image.root, root)
         self._inside(step, "difference", before, delta)
@@ -62,6 +59,10 @@ class Sandbox:
         if step.definition.test:
             step.run(root, [f"/{FOLDER}/test"])
         self._held += 1
+
+    def stack(self, layers: Sequence[Path]) -> list[Path]:
+        """Return which of the results lie one over the other in the image."""
+        return list(layers)
 
     def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
         """Write a stack of layers as one squashfs into `target`, behind the room for `front`."""
@@ -91,8 +92,7 @@ class Sandbox:
         if not completed.ok:
             raise FailedError(f"unsquashfs: {one_line(completed.last_line)[:300]}", where=str(layer))
 
-    def _run(self, step: Step) -> None:
-        argv = ["/bin/bash", f"/{SCRIPT}"]
+    def _run(self, step: Step, argv: list[str]) -> None:
         wants_root = any(word in step.definition.post for word in _OF_ROOT)
         if step.machine.maps_ids or not wants_root:
             step.run(self._root, argv, writable=True)

@@ -5,24 +5,30 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 import lumiimg
+from lumiimg.build.kept import kept_files
 from lumiimg.build.squash import EPOCH
+from lumiimg.definition.writer import CLEAN
 from lumiimg.engine import engine as engines
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
 from lumiimg.errors import FailedError, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.build.machine import Machine
     from lumiimg.definition.writer import Definition
     from lumiimg.image import RootFileSystem
 
+SCRIPT = ".post.script"
+"""Where engines put a definition's script while they run it."""
+HELD = ".lumiimg.kept"
 _FULL_BYTES = 16 * 1024 * 1024
 _DISK_FULL = "No space left on device"
 
@@ -39,6 +45,11 @@ class Step:
     log: IO[bytes]
     tell: Callable[[str], None]
     disk_was_full: bool = False
+
+    @property
+    def kept(self) -> Path:
+        """What the layer's script keeps between builds (`KEPT`): from an earlier one, then from this."""
+        return self.folder / "kept"
 
     @property
     def scratch(self) -> Path:
@@ -111,18 +122,49 @@ class Step:
         if not completed.ok:
             raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=self.definition.name)
 
-    def place(self, upper: Path, below: RootFileSystem) -> None:
-        """Put what the definition copies where its script finds it; folders above that are as they are below."""
-        for file in self.definition.files:
-            target = upper / file.target.lstrip("/")
+    @contextmanager
+    def placed(self, upper: Path, below: RootFileSystem) -> Iterator[list[str]]:
+        """Put the script into `upper`, with what it copies and what an earlier run kept; yield how it is called.
+
+        Afterwards what it keeps is in the folder `kept` of the step, also where it failed. Raises FailedError.
+        """
+        staged = [(file.target, self.folder / file.path) for file in self.definition.files]
+        staged += [(f"{self.definition.kept}/{name}", path) for name, path in kept_files(self.kept)]
+        for target, source in staged:
+            self._place(source, upper, below, target)
+        held, script = upper / HELD, upper / SCRIPT
+        # by the shell, and whatever comes of it: a compile of hours is not lost because of what comes after it
+        hold = f"[ ! -d {self.definition.kept} ] || mv {self.definition.kept} /{HELD}"
+        post = self.definition.post.removesuffix(CLEAN)
+        script.write_text(f"trap 'code=$?; {hold}; {CLEAN.strip()}; exit $code' EXIT\n{post}", encoding="utf-8")
+        try:
+            yield ["/bin/bash", f"/{SCRIPT}"]
+        finally:
+            script.unlink(missing_ok=True)
+            shutil.rmtree(self.kept, ignore_errors=True)
+            if held.is_dir() and not held.is_symlink():
+                held.rename(self.kept)
+
+    def _place(self, source: Path, upper: Path, below: RootFileSystem, path: str) -> None:
+        """Copy a file to where the image has that path; folders above it that are not there yet are made.
+
+        Raises FailedError if it cannot be.
+        """
+        parents = [str(parent) for parent in PurePosixPath(path).parents]
+        there = next(parent for parent in parents if below.exists(parent))
+        # a link of the image leads to a place in the image, never to one of this machine
+        target = upper / (below.resolve(there) + path.removeprefix(there.rstrip("/"))).lstrip("/")
+        try:
             for parent in reversed(target.relative_to(upper).parents[:-1]):
                 folder = upper / parent
                 if not folder.is_dir():
                     folder.mkdir()
                     is_there = below.is_dir(f"/{parent}")
                     folder.chmod(below.stat(f"/{parent}").permissions if is_there else 0o755)
-            shutil.copyfile(self.folder / file.path, target)
+            shutil.copyfile(source, target)
             target.chmod(0o644)
+        except OSError as error:
+            raise FailedError(f"cannot be made: {error.strerror or error}", where=path) from error
 
     def check(self, completed: Completed) -> None:
         """Raise FailedError, with what is known of such a failure, for a program that failed."""

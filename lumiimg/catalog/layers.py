@@ -27,7 +27,9 @@ RULES = ("glibc-gate", "driver-window", "plugin-abi", "fabric", "torch", "layers
 """Of compatibility, by which a refusal is named (docs/architecture.md)."""
 AGENTS = ("debootstrap", "docker", "localimage")
 # What bash, the engine and this writer use themselves.
-RESERVED = frozenset({"PATH", "HOME", "IFS", "MAKEFLAGS", "LAYER_FILES", "LD_LIBRARY_PATH", "LD_PRELOAD", "BASH_ENV"})
+RESERVED = frozenset(
+    {"PATH", "HOME", "IFS", "MAKEFLAGS", "LAYER_FILES", "KEPT", "LD_LIBRARY_PATH", "LD_PRELOAD", "BASH_ENV"}
+)
 
 
 @dataclass(frozen=True, slots=True)

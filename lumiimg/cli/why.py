@@ -44,8 +44,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compare, and answer by the exit code."""
-    from lumiimg.build.builder import choose_way, layer_keys  # noqa: PLC0415
+    from lumiimg.build.builder import choose_way  # noqa: PLC0415
     from lumiimg.build.cache import LayerCache  # noqa: PLC0415
+    from lumiimg.build.keys import layer_keys  # noqa: PLC0415
     from lumiimg.build.machine import look  # noqa: PLC0415
     from lumiimg.build.why import why  # noqa: PLC0415
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415

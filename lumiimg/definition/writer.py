@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 BUILD_FOLDER = "/opt/lumiimg/build"
 """In the image while it is built; gone afterwards."""
+CLEAN = f"rm -rf {BUILD_FOLDER}\n"
+"""The last line of each `%post`."""
 FLAT = "flat"
 _LABEL = "lumiimg.layer."
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -62,6 +64,13 @@ class Definition:
     plain_http: bool = False
     origin: Path | None = None
     """The file or folder of this machine that it starts from."""
+    needs: tuple[str, ...] = ()
+    """Names of the definitions below that its layer asks something of, and those of theirs."""
+
+    @property
+    def kept(self) -> str:
+        """The folder in the image of what the script of one layer would rather find than compile again."""
+        return f"{BUILD_FOLDER}/{self.layers[0]}/kept"
 
     @property
     def post(self) -> str:
@@ -97,9 +106,23 @@ def write_chain(lock: Lock) -> tuple[Definition, ...]:
                 files=tuple(_staged(layer)),
                 plain_http=parent is None and _is_plain(lock),
                 origin=_local_origin(lock) if parent is None else None,
+                needs=tuple(f"{one + 1:02}-{lock.stack[one].layer.name}" for one in sorted(_needs(lock.stack, index))),
             )
         )
     return tuple(chain)
+
+
+def _needs(stack: Sequence[LockedLayer], at: int) -> set[int]:
+    """Return the places in the stack of the layers that a layer asks something of, and of those that these do."""
+    layer = stack[at]
+    wanted = {need.component for need in (*layer.layer.requires, *(layer.release.requires if layer.release else ()))}
+    found: set[int] = set()
+    for below in range(at):
+        one = stack[below]
+        has = {one.layer.name, *one.layer.provides, *one.layer.has, *(one.release.has if one.release else ())}
+        if wanted & has:
+            found |= {below, *_needs(stack, below)}
+    return found
 
 
 def write_flat(lock: Lock) -> Definition:
@@ -135,8 +158,7 @@ def _text(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequenc
     environment = _section("%environment", "".join(f"    {line}\n" for one in layers for line in _environment(one)))
     bodies = "".join(_run(layer, layer.layer.post, lock, script="post.sh", work=True) for layer in layers)
     post = (
-        'set -euo pipefail\numask 022\nMAKEFLAGS="-j$(getconf _NPROCESSORS_ONLN)"\nexport MAKEFLAGS\n'
-        f"{bodies}rm -rf {BUILD_FOLDER}\n"
+        f'set -euo pipefail\numask 022\nMAKEFLAGS="-j$(getconf _NPROCESSORS_ONLN)"\nexport MAKEFLAGS\n{bodies}{CLEAN}'
     )
     # A child's %test replaces its parent's, so each definition carries all tests up to its layer.
     tests = "".join(
@@ -216,6 +238,7 @@ def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work:
         variables |= {
             source.variable: f"{BUILD_FOLDER}/{name}/source/{source.name}/{source.file}" for source in layer.sources
         }
+        variables["KEPT"] = f"{BUILD_FOLDER}/{name}/kept"
         variables["LAYER_FILES"] = f"{BUILD_FOLDER}/{name}/files"
         if layer.wheels:
             variables["WHEELS"] = f"{BUILD_FOLDER}/{name}/wheels"

@@ -107,8 +107,8 @@ def shown(image: Path) -> dict[str, tuple[object, ...]]:
     """What is in an image: kind, mode, owner, number of names of one file, content; the history is an engine's."""
     with open_image(image) as opened:
         names: dict[object, int] = {}
-        # the engine's own build carries no record, and its history is numbered by the engine
-        own = ("/.singularity.d/bootstrap_history", "/.lumiimg")
+        # the engine numbers its history; the number of an image is in its bill of materials
+        own = ("/.singularity.d/bootstrap_history", "/.lumiimg/sbom.cdx.json")
         entries = [entry for entry in opened.root.walk() if not entry.path.startswith(own)]
         seen = {entry.path: opened.root.stat(entry.path, follow=False) for entry in entries}
         for stat in seen.values():
@@ -233,6 +233,10 @@ def test_a_cache_is_carried_to_another_place(stack: Stack, built_by: dict[str, P
 def test_an_image_is_built_again_from_itself_alone(stack: Stack, built_by: dict[str, Path], tmp_path: Path) -> None:
     image = tmp_path / "theirs.sif"
     image.write_bytes(built_by["overlay"].read_bytes())
+    with open_image(image) as opened:
+        definitions = {entry.name for entry in opened.root.list_dir("/.lumiimg/definitions")}
+    assert "01-debian-13.def" not in definitions, "that is how its base was built"
+    assert len(definitions) == 1 + len(SCRIPTS)
     told = lumiimg("show", image, "--json")
     assert told.code == 0, told.err
     assert [layer["name"] for layer in told.data["plan"]["layers"]][1:] == list(SCRIPTS)
@@ -247,8 +251,68 @@ def test_an_image_is_built_again_from_itself_alone(stack: Stack, built_by: dict[
     assert again.code == 0, again.err
     assert again.data["reused_steps"] == 0
     assert (tmp_path / "again.sif").read_bytes() == image.read_bytes()
-    refused = lumiimg("rebuild", built_by["definition"], "-o", tmp_path / "x.sif")
+
+
+def test_what_another_build_put_on_an_image_is_not_taken_for_how_it_was_built(
+    built_by: dict[str, Path], engine: Engine, tmp_path: Path
+) -> None:
+    (tmp_path / "x.def").write_text(f"Bootstrap: localimage\nFrom: {built_by['overlay']}\n%post\ntrue\n")
+    subprocess.run([engine.path, "build", "--fakeroot", "x.sif", "x.def"], cwd=tmp_path, check=True)
+    refused = lumiimg("rebuild", tmp_path / "x.sif", "-o", tmp_path / "y.sif")
     assert (refused.code, "does not say how it was built" in refused.err) == (2, True)
+
+
+COMPILES = """\
+mkdir -p "$KEPT/tool"
+[ -e "$KEPT/tool/wheel" ] || { echo compiling; head -c 32 /dev/urandom | sha256sum >"$KEPT/tool/wheel"; }
+[ -e /etc/allowed ] || exit 7
+cp "$KEPT/tool/wheel" /opt/compiled
+"""
+
+
+@pytest.mark.parametrize("way", ["overlay", "sandbox"])
+def test_layers_in_another_order_compile_nothing_again(way: str, bare: Path, engine: Engine, tmp_path: Path) -> None:
+    scripts = {"needed": "touch /etc/needed\n", "allows": "touch /etc/allowed\n", "compiles": COMPILES}
+    layers = tmp_path / "layers"
+    for name, script in scripts.items():
+        (layers / name).mkdir(parents=True)
+        requires = 'requires = ["needed"]\n' if name == "compiles" else ""
+        (layers / name / "layer.toml").write_text(f"{LAYER}{requires}")
+        (layers / name / "post.sh").write_text(script)
+
+    def made(output: str, *names: str) -> tuple[int, str]:
+        adds = [word for name in names for word in ("--add", name)]
+        words: list[str | Path] = [
+            "--base",
+            bare,
+            "--layers",
+            layers,
+            *adds,
+            "-o",
+            tmp_path / output,
+            "--strategy",
+            way,
+        ]
+        told = lumiimg("build", *words, env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
+        return told.code, (tmp_path / f"{output}.log").read_text()
+
+    code, log = made("failed.sif", "needed", "compiles")
+    assert (code, "compiling" in log) == (1, True)
+    code, log = made("one.sif", "needed", "allows", "compiles")
+    assert (code, "compiling" in log) == (0, False), "what a failed build compiled is not lost"
+    code, log = made("two.sif", "allows", "needed", "compiles")
+    assert (code, "compiling" in log) == (0, False)
+    said = {inside(engine, tmp_path / f"{name}.sif", "cat", "/opt/compiled") for name in ("one", "two")}
+    assert len(said) == 1
+    with open_image(tmp_path / "two.sif") as image:
+        assert not image.root.exists("/opt/lumiimg/build")
+        assert not image.root.exists("/.lumiimg.kept")
+    (layers / "needed" / "post.sh").write_text("touch /etc/needed /etc/other\n")
+    code, log = made("three.sif", "allows", "needed", "compiles")
+    assert (code, "compiling" in log) == (0, True), "what it needs is another"
+    listed = lumiimg("cache", "ls", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
+    assert listed.out.count("compiles (compiled)") == 2
+    assert lumiimg("cache", "verify", env={"LUMIIMG_CACHE": str(tmp_path / "cache")}).code == 0
 
 
 def leftovers(*folders: Path) -> list[str]:

@@ -18,9 +18,10 @@ import pytest
 
 from lumiimg.build import cache as caches
 from lumiimg.build import sif
-from lumiimg.build.builder import choose_way, image_key, is_there, layer_keys
+from lumiimg.build.builder import choose_way, is_there
 from lumiimg.build.cache import Entry, Key, LayerCache
 from lumiimg.build.inside import clear, difference, listing, tidy
+from lumiimg.build.keys import image_key, layer_keys
 from lumiimg.build.machine import Machine
 from lumiimg.build.provenance import read_chain, write_folder
 from lumiimg.build.sbom import bill

@@ -1,0 +1,111 @@
+"""What results depend on: the keys of layers, of wheels that a layer compiled, and of images."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from typing import TYPE_CHECKING
+
+from lumiimg.build.cache import Key
+from lumiimg.errors import BadInputError
+from lumiimg.resolve.lock import LockedSource, file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from lumiimg.definition.writer import Definition
+    from lumiimg.engine.engine import Engine
+
+_LAYER_FORMAT = "lumiimg-layer-3"
+_KEPT_FORMAT = "lumiimg-kept-1"
+_OWN_VERSION = re.compile(r"\A# Written by lumiimg .*\n|^    lumiimg\.version .*\n", re.MULTILINE)
+"""What a definition says of the lumiimg that wrote it: a newer one that writes the same need not build it again."""
+
+
+def layer_keys(chain: Sequence[Definition], engine: Engine, way: str) -> tuple[Key, ...]:
+    """Return the key of each layer: everything that its result depends on, from the definition down to the files.
+
+    It is not the day: a base from a moving archive stays as it was until its result is removed from the cache.
+    """
+    keys: list[Key] = []
+    for definition in chain:
+        keys.append(
+            Key(
+                {
+                    "format": _LAYER_FORMAT,
+                    "parent": keys[-1].digest if keys else "",
+                    # a whole image each, or what a layer changes; which of the two ways found that does not matter
+                    "result": "image" if way == "definition" else "layer",
+                    "engine": engine.kind.value,
+                    "definition": _OWN_VERSION.sub("", definition.text),
+                    "files": _digests(definition),
+                    **({"origin": stamp(definition.origin)} if definition.origin else {}),
+                }
+            )
+        )
+    return tuple(keys)
+
+
+def kept_key(chain: Sequence[Definition], at: int) -> Key:
+    """Return the key of what a layer's script keeps between builds, its compiled wheels.
+
+    It is made of the layer, and of those below that it needs: others may come between, or go, and nothing is compiled
+    again.
+    """
+    below = [one for one in chain[:at] if one.name in chain[at].needs or one.parent is None]
+    return Key(
+        {
+            "format": _KEPT_FORMAT,
+            "layer": _own(chain[at]),
+            "needs": [_own(one) for one in below],
+        }
+    )
+
+
+def _own(definition: Definition) -> dict[str, object]:
+    """Return what a layer is by itself. Its number in the chain is left out, the head of a base is not."""
+    head = "" if definition.parent else _OWN_VERSION.sub("", definition.text).partition("\n%")[0]
+    origin = stamp(definition.origin) if definition.origin else ""
+    return {"head": head, "origin": origin, "post": definition.post, "files": _digests(definition)}
+
+
+def _digests(definition: Definition) -> dict[str, str]:
+    return {
+        file.path: f"{file.origin.sha256}" if isinstance(file.origin, LockedSource) else file_sha256(file.origin)
+        for file in definition.files
+    }
+
+
+def stamp(origin: Path) -> str:
+    """Return what tells whether a file, or anything in a folder, was touched since: the kernel's own time of change.
+
+    Raises BadInputError if it cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        _stamp(digest, "", origin.stat())
+        for folder, folders, files in os.walk(origin):
+            folders.sort()
+            for name in sorted((*folders, *files)):
+                path = f"{folder}/{name}"
+                _stamp(digest, path, os.lstat(path))
+    except OSError as error:
+        raise BadInputError(f"cannot be read: {error.strerror}", where=str(error.filename)) from error
+    return digest.hexdigest()
+
+
+def _stamp(digest: hashlib._Hash, path: str, seen: os.stat_result) -> None:
+    line = f"{path}\0{seen.st_ino} {seen.st_mode} {seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns}\n"
+    digest.update(line.encode("utf-8", "surrogateescape"))
+
+
+def image_key(last: Key, form: str, documents: Mapping[str, bytes]) -> str:
+    """Return what an image is made of, as one word: its number stands for it."""
+    parts = [
+        last.digest,
+        form,
+        *(f"{name}:{hashlib.sha256(data).hexdigest()}" for name, data in sorted(documents.items())),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
