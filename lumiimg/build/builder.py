@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import resource
 import shutil
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
@@ -20,6 +19,7 @@ from lumiimg.build.chain import Chain
 from lumiimg.build.kept import kept_files, pack_kept, unpack_kept
 from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
 from lumiimg.build.overlay import Overlay
+from lumiimg.build.progress import Clock
 from lumiimg.build.provenance import SBOM, write_folder
 from lumiimg.build.room import LEAST_BYTES, require, room_at
 from lumiimg.build.sandbox import Sandbox
@@ -38,43 +38,15 @@ if TYPE_CHECKING:
 
     from lumiimg.build.cache import Entry
     from lumiimg.build.machine import Machine
+    from lumiimg.build.progress import Progress, Stage
     from lumiimg.definition.writer import Definition
     from lumiimg.resolve.store import Store
 
 _UNPACKED = 3
 """Bytes of a root file system to one of its squashfs (measured: 2.2 to 3.2)."""
+_IMAGE = "image"
+"""The last stage: layers put together."""
 WAYS = ("overlay", "sandbox", "definition")
-
-
-class Progress(Protocol):
-    """Told what happens while it happens."""
-
-    def step_started(self, number: int, total: int, name: str) -> None:
-        """Hear that step `number` of `total` begins."""
-
-    def line(self, text: str) -> None:
-        """Hear a line that the engine, or a script in it, printed."""
-
-    def notice(self, text: str) -> None:
-        """Hear what a person should know while it is built."""
-
-    def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
-        """Hear that the result of the step is in the cache."""
-
-    def stop(self) -> None:
-        """Hear that nothing more comes, also where a step failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One part of a build, for its account."""
-
-    name: str
-    seconds: float
-    cpu_seconds: float
-    """Of all that was run for it, as far as it was waited for."""
-    size_bytes: int
-    reused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +90,6 @@ def write_definitions(
             origin = archives[file.origin] if isinstance(file.origin, LockedSource) else file.origin
             shutil.copyfile(origin, target)
             target.chmod(0o644)
-
-
-class Clock:
-    """Counts from where it is made."""
-
-    def __init__(self) -> None:
-        self._start, self._cpu = time.monotonic(), _cpu_of_children()
-
-    def stage(self, name: str, size_bytes: int, *, reused: bool) -> Stage:
-        """Return what was taken since."""
-        return Stage(name, time.monotonic() - self._start, _cpu_of_children() - self._cpu, size_bytes, reused)
-
-
-def _cpu_of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def choose_way(machine: Machine, asked: str | None) -> tuple[str, str]:
@@ -181,12 +137,14 @@ def build_image(
     downloads: Store,
     log_path: Path,
     progress: Progress,
-    replace: bool,
+    replaces: bool,
+    keep_going: bool,
 ) -> Built:
     """Build the chain and put the image at `output`, by rename; nothing is written where it is there already.
 
     Layers whose result is in the cache are not built again. The engine's output goes to `log_path`. `documents` are
-    JSON by name, which the image carries; `replace`: what is at `output` and is another image may go.
+    JSON by name, which the image carries; `replaces`: what is at `output` and is another image may go;
+    `keep_going`: after a layer that fails, those that do not need it are tried all the same.
 
     Raises FailedError if a step fails: with the layer, the line that tells, and the log; nothing is left at `output`.
     """
@@ -206,7 +164,7 @@ def build_image(
             form,
             is_new=False,
         )
-    if output.exists() and not replace:
+    if output.exists() and not replaces:
         raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
     _require_room(chain, keys, kept, way)
     try:
@@ -215,15 +173,12 @@ def build_image(
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
     with log, _open_umask() as mask, scratch_folder(scratch_parent(cache)) as scratch:
-        work = _Work(kept, machine, environment, downloads, log, progress, scratch)
-        ways: dict[str, Strategy] = {
-            "overlay": Overlay(),
-            "sandbox": Sandbox(scratch),
-            "definition": Chain(scratch),
-        }
-        strategy = ways[way]
+        work = _Work(kept, machine, environment, downloads, log, progress, scratch, way, keep_going)
+        strategy = new_strategy(way, scratch)
+        progress.begin([*(definition.name for definition in chain), _IMAGE])
         layers, stages = work.layers(chain, keys, strategy)
         clock = Clock()
+        progress.step_started(_IMAGE)
         with written_by_rename(output) as partial:
             stacked = strategy.stack(layers)
             bill, told = work.provenance(chain, stacked, number)
@@ -236,7 +191,8 @@ def build_image(
             sif.write_front(partial, front, partitions, identity=number)
             open_image(partial).close()
             partial.chmod(0o755 & ~mask)
-    stages.append(clock.stage("image", output.stat().st_size, reused=False))
+    stages.append(clock.stage(_IMAGE, output.stat().st_size, reused=False))
+    progress.step_done(stages[-1])
     return Built(
         output,
         number,
@@ -285,6 +241,8 @@ class _Work:
     log: IO[bytes]
     progress: Progress
     scratch: Path
+    way: str
+    keep_going: bool
 
     def step(self, definition: Definition, name: str) -> Step:
         folder = self.scratch / name
@@ -313,22 +271,64 @@ class _Work:
         if chain[0].origin is not None and strategy.suffix == ".sqfs" and can_be_below(chain[0].origin):
             found.append(chain[0].origin)  # as it is: nothing of it is unpacked or written again
             content = stamp(chain[0].origin)
-        for number, (definition, key) in enumerate(zip(chain, keys, strict=True), start=1):
-            self.progress.step_started(number, len(chain), definition.name)
+        for number, (definition, key) in enumerate(zip(chain, keys, strict=True)):
+            self.progress.step_started(definition.name)
             clock = Clock()
             content_key = key.over(f"content:{content}") if content else None
             entry = self.cache.find(key, content_key)
             hit = entry is not None
             if entry is None:
-                kept = kept_key(chain, number - 1)
-                entry = self._build(definition, key, content_key, kept, found, strategy)
+                try:
+                    entry = self._build(definition, key, content_key, kept_key(chain, number), found, strategy)
+                except FailedError as error:
+                    if self.keep_going and found:
+                        self._go_on(chain, number, found, error)
+                    raise
             else:
                 self.log.write(f"== {definition.name}: kept from before, {entry.data}\n".encode())
             stages.append(clock.stage(definition.name, entry.size_bytes, reused=hit))
-            self.progress.step_done(definition.name, stages[-1].seconds, entry.size_bytes, reused=hit)
+            self.progress.step_done(stages[-1])
             found.append(entry.data)
             content = hashlib.sha256(f"{content}{entry.sha256}".encode()).hexdigest()
         return found, stages
+
+    def _go_on(self, chain: Sequence[Definition], failed_at: int, below: Sequence[Path], error: FailedError) -> None:
+        """Run the layers above a failed one that do not need it: what they compile is kept, and what fails is told.
+
+        They stand on another stack than is asked for, so that their results are not kept. Raises FailedError.
+        """
+        failed = [chain[failed_at].name]
+        left: list[str] = []
+        stack = list(below)
+        strategy = None
+        self.progress.notice(f"{failed[0]} failed: {error}")
+        for definition in chain[failed_at + 1 :]:
+            if {*failed, *left} & {*definition.needs}:
+                left.append(definition.name)
+                continue
+            self.progress.step_started(definition.name)
+            self.log.write(f"== {definition.name}, without {', '.join((*failed, *left))}\n".encode())
+            # the test is of all layers
+            step = self.step(
+                replace(definition, text=definition.text.replace(definition.test, "true\n")), definition.name
+            )
+            if strategy is None:  # a sandbox holds what the failed one left
+                strategy = new_strategy(self.way, self.step(definition, f"without-{failed[-1]}").folder)
+            target = step.folder / f"data{strategy.suffix}"
+            try:
+                write_definitions([definition], step.folder, self.downloads, self.progress.line)
+                with self._keeping(step, kept_key(chain, chain.index(definition))):
+                    strategy.layer(step, stack, target)
+                stack.append(target)
+            except FailedError as other:
+                self.progress.notice(f"{definition.name} failed: {other}")
+                failed.append(definition.name)
+                strategy = None
+        rest = f"; not tried, as they need it: {', '.join(left)}" if left else ""
+        raise FailedError(
+            f"{len(failed)} of {len(chain)} layers failed: {', '.join(failed)}{rest}",
+            hint=f"what the others compiled is kept; the whole log: {self.log.name}",
+        ) from error
 
     def _build(
         self,
@@ -410,6 +410,12 @@ class Strategy(Protocol):
 
     def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
         """Write a stack as one squashfs into `target`, behind the room for `front`."""
+
+
+def new_strategy(way: str, scratch: Path) -> Strategy:
+    """Return one way to build; what it unpacks goes to `scratch`."""
+    ways: dict[str, Strategy] = {"overlay": Overlay(), "sandbox": Sandbox(scratch), "definition": Chain(scratch)}
+    return ways[way]
 
 
 def scratch_parent(cache: Path) -> Path:

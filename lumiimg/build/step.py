@@ -157,6 +157,8 @@ class Step:
         try:
             for parent in reversed(target.relative_to(upper).parents[:-1]):
                 folder = upper / parent
+                if folder.is_symlink():
+                    raise FailedError("leads nowhere in the image", where=f"/{parent}")
                 if not folder.is_dir():
                     folder.mkdir()
                     is_there = below.is_dir(f"/{parent}")

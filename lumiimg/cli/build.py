@@ -16,7 +16,7 @@ from lumiimg.errors import BadInputError, ExitCode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumiimg.build.builder import Progress
+    from lumiimg.build.progress import Progress
     from lumiimg.catalog.settings import Settings
     from lumiimg.definition.writer import Definition
     from lumiimg.resolve.lock import Lock
@@ -84,6 +84,11 @@ def add_result(how: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
         "--strategy",
         choices=("overlay", "sandbox", "definition"),
         help="how layers are built: on overlays, in one folder, or by the engine alone (default: the first that works)",
+    )
+    how.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="after a layer that fails, try those that do not need it: one run tells all that is wrong",
     )
     how.add_argument("--quiet", action="store_true", help="say nothing but errors")
     how.add_argument("--verbose", action="store_true", help="show what the engine prints")
@@ -211,7 +216,8 @@ def _build(
             downloads=store,
             log_path=log_of(output),
             progress=progress,
-            replace=arguments.force,
+            replaces=arguments.force,
+            keep_going=arguments.keep_going,
         )
     finally:
         progress.stop()

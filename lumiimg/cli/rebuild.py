@@ -79,7 +79,8 @@ def execute(arguments: argparse.Namespace) -> int:
                 downloads=sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet).store,
                 log_path=log_of(arguments.output),
                 progress=progress,
-                replace=arguments.force,
+                replaces=arguments.force,
+                keep_going=arguments.keep_going,
             )
         finally:
             progress.stop()

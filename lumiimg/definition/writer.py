@@ -83,6 +83,11 @@ class Definition:
         return "\n".join(part for part in _parts(self.text) if not part.startswith(("%files\n", "%post ")))
 
     @property
+    def untested(self) -> str:
+        """The definition without its `%test`, which is that of all layers below, too."""
+        return "\n".join(part for part in _parts(self.text) if not part.startswith("%test\n"))
+
+    @property
     def test(self) -> str:
         """The script of its `%test`, or nothing."""
         return "".join(section.partition("\n")[2] for section in _parts(self.text) if section.startswith("%test\n"))

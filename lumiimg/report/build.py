@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lumiimg.build.builder import Built, Stage
+    from lumiimg.build.builder import Built
+    from lumiimg.build.progress import Stage
     from lumiimg.definition.writer import Definition
     from lumiimg.engine.engine import Engine
     from lumiimg.resolve.lock import Lock

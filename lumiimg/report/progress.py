@@ -1,8 +1,9 @@
-"""What a build shows while it runs: a moving line on a terminal, one line a step elsewhere (Slurm's output file)."""
+"""What a build shows while it runs: a list on a terminal, one line a step elsewhere (Slurm's output file)."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,22 @@ from lumiimg.report.console import console
 from lumiimg.wording import duration, size
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
+    from collections.abc import Sequence
 
-_ALIVE_EVERY_S = 30.0
+    from rich.progress import ProgressColumn, Task, TaskID
+
+    from lumiimg.build.progress import Stage
+
+ALIVE_EVERY_S = 30.0
 
 
 class QuietProgress:
     """Nothing but errors."""
 
-    def step_started(self, number: int, total: int, name: str) -> None:
+    def begin(self, names: Sequence[str]) -> None:
+        """Say nothing."""
+
+    def step_started(self, name: str) -> None:
         """Say nothing."""
 
     def line(self, text: str) -> None:
@@ -28,7 +36,7 @@ class QuietProgress:
     def notice(self, text: str) -> None:
         """Say nothing."""
 
-    def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
+    def step_done(self, stage: Stage) -> None:
         """Say nothing."""
 
     def stop(self) -> None:
@@ -36,31 +44,50 @@ class QuietProgress:
 
 
 class LineProgress(QuietProgress):
-    """One line when a step begins and one when it is done; a sign of life each half minute."""
+    """One line when a step begins and one when it is done; a sign of life each half minute, of silent steps too."""
 
-    def __init__(self) -> None:
+    def __init__(self, alive_every_s: float = ALIVE_EVERY_S) -> None:
+        self._alive_every_s = alive_every_s
+        self._names: Sequence[str] = ()
+        self._name = ""
+        self._last = ""
         self._spoken_at = self._step_started_at = time.monotonic()
-        self._name = "start"
+        self._stopped = threading.Event()
 
-    def step_started(self, number: int, total: int, name: str) -> None:
-        """Step `number` of `total` begins."""
+    def begin(self, names: Sequence[str]) -> None:
+        """Watch over all steps."""
+        self._names = names
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def step_started(self, name: str) -> None:
+        """Say which step begins."""
+        self._step_started_at, self._last = time.monotonic(), ""
         self._name = name
-        self._step_started_at = time.monotonic()
-        self._say(f"[{number}/{total}] {name}")
+        self._say(f"[{self._names.index(name) + 1}/{len(self._names)}] {name}")
 
     def line(self, text: str) -> None:
-        """Note that the step is alive, and say so now and then with what it printed last."""
-        if time.monotonic() - self._spoken_at > _ALIVE_EVERY_S:
-            elapsed = duration(time.monotonic() - self._step_started_at)
-            self._say(f"      {self._name}: {elapsed} so far; last line: {one_line(text.strip())[:100]}")
+        """Note the line for the next sign of life."""
+        self._last = text
 
     def notice(self, text: str) -> None:
         """Say it."""
         self._say(f"      {one_line(text)}")
 
-    def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
-        """Say how long the step took, or that it was not needed."""
-        self._say(f"      {name}: {_outcome(seconds, size_bytes, reused=reused)}")
+    def step_done(self, stage: Stage) -> None:
+        """Say what the step took, or that it was not needed."""
+        self._name = ""
+        self._say(f"      {stage.name}: {_outcome(stage)}")
+
+    def stop(self) -> None:
+        """Say nothing more."""
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(min(1.0, self._alive_every_s)):
+            if self._name and time.monotonic() - self._spoken_at > self._alive_every_s:
+                elapsed = duration(time.monotonic() - self._step_started_at)
+                last = f"; last line: {one_line(self._last.strip())[:100]}" if self._last.strip() else ""
+                self._say(f"      {self._name}: {elapsed} so far{last}")
 
     def _say(self, text: str) -> None:
         self._spoken_at = time.monotonic()
@@ -68,45 +95,45 @@ class LineProgress(QuietProgress):
 
 
 class TerminalProgress(QuietProgress):
-    """A spinner with the step, a clock that runs by itself, and the last line that was printed."""
+    """All steps as a list: what is done and what it took, a clock beside the one that runs, and its last line."""
 
     def __init__(self) -> None:
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - 50 ms
+        from rich.progress import Progress, SpinnerColumn, TextColumn  # noqa: PLC0415 - 50 ms
         from rich.table import Column  # noqa: PLC0415
 
-        self._console = console(stderr=True)
-        line = TextColumn("{task.fields[line]}", markup=False, style="dim", table_column=Column(no_wrap=True, ratio=1))
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(), line)
-        self._progress = Progress(*columns, console=self._console, transient=True, expand=True)
-        self._task: TaskID | None = None
-        self._title = ""
+        told = TextColumn("{task.fields[told]}", markup=False, table_column=Column(no_wrap=True, ratio=1))
+        name = TextColumn("{task.description}", markup=False)
+        columns = (SpinnerColumn(finished_text="[green]✓"), name, _clock_column(), told)
+        self._progress = Progress(*columns, console=console(stderr=True), transient=True, expand=True)
+        self._tasks: dict[str, TaskID] = {}
+        self._running: TaskID | None = None
 
-    def step_started(self, number: int, total: int, name: str) -> None:
-        """Start the spinner of a step."""
-        self._title = f"[{number}/{total}] {name}"
-        self._task = self._progress.add_task(self._title, total=None, line="")
+    def begin(self, names: Sequence[str]) -> None:
+        """Show the list."""
+        self._tasks = {name: self._progress.add_task(name, start=False, total=1, told="") for name in names}
         self._progress.start()
+
+    def step_started(self, name: str) -> None:
+        """Start the clock of a step."""
+        self._running = self._tasks[name]
+        self._progress.start_task(self._running)
 
     def line(self, text: str) -> None:
         """Show the line behind the clock, cut to the terminal's width."""
-        if self._task is not None:
-            self._progress.update(self._task, line=one_line(text.strip()))
+        if self._running is not None:
+            self._progress.update(self._running, told=one_line(text.strip()))
 
     def notice(self, text: str) -> None:
-        """Print it above the spinner."""
-        self._console.print(f"  {one_line(text)}", style="yellow", soft_wrap=True)
+        """Print it above the list."""
+        self._progress.console.print(f"  {one_line(text)}", style="yellow", soft_wrap=True, markup=False)
 
-    def step_done(self, name: str, seconds: float, size_bytes: int, *, reused: bool) -> None:
-        """Replace the spinner by the step's outcome."""
-        self.stop()
-        self._console.print(f"✓ {self._title}: {_outcome(seconds, size_bytes, reused=reused)}", style="green")
-        self._title = name
+    def step_done(self, stage: Stage) -> None:
+        """Tell beside the step what it took."""
+        self._progress.update(self._tasks[stage.name], completed=1, told=_outcome(stage, with_time=False))
+        self._running = None
 
     def stop(self) -> None:
-        """Take the spinner away; the terminal is as before."""
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
+        """Take the list away; the terminal is as before."""
         self._progress.stop()
 
 
@@ -115,10 +142,24 @@ class VerboseProgress(LineProgress):
 
     def line(self, text: str) -> None:
         """Print the line."""
-        print(one_line(text), file=sys.stderr)
+        self._say(one_line(text))
 
 
-def _outcome(seconds: float, size_bytes: int, *, reused: bool) -> str:
-    if reused:
-        return f"kept from an earlier build, {size(size_bytes)}"
-    return f"{duration(seconds)}, {size(size_bytes)}"
+def _clock_column() -> ProgressColumn:
+    """Return a column with the time of a step: nothing before it begins."""
+    from rich.progress import ProgressColumn  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    class Clock(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            elapsed = task.finished_time if task.finished else task.elapsed
+            return Text("" if elapsed is None else duration(elapsed), justify="right")
+
+    return Clock()
+
+
+def _outcome(stage: Stage, *, with_time: bool = True) -> str:
+    if stage.reused:
+        return f"kept from an earlier build, {size(stage.size_bytes)}"
+    took = f"{duration(stage.seconds)}, " if with_time else ""
+    return f"{took}cpu {duration(stage.cpu_seconds)}, {size(stage.size_bytes)}"

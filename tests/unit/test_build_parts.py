@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 import os
@@ -21,17 +22,20 @@ from lumiimg.build import sif
 from lumiimg.build.builder import choose_way, is_there
 from lumiimg.build.cache import Entry, Key, LayerCache
 from lumiimg.build.inside import clear, difference, listing, tidy
-from lumiimg.build.keys import image_key, layer_keys
+from lumiimg.build.keys import image_key, kept_key, layer_keys
 from lumiimg.build.machine import Machine
+from lumiimg.build.progress import Stage
 from lumiimg.build.provenance import read_chain, write_folder
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import EPOCH
+from lumiimg.build.step import Step
 from lumiimg.definition.writer import Definition, StagedFile
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.image import open_image, open_stack
 from lumiimg.image.sif import read_sif
 from lumiimg.image.source import ByteSource
+from lumiimg.report.progress import LineProgress
 from lumiimg.resolve.lock import LockedSource
 from tests.tools import needs
 
@@ -418,10 +422,11 @@ def test_the_first_way_that_works_is_taken_and_the_others_are_told() -> None:
     assert choose_way(whole, None) == ("overlay", "the quickest")
     way, why = choose_way(replace(whole, maps_ids=False), None)
     assert (way, "no user namespace" in why) == ("sandbox", True)
-    assert choose_way(replace(whole, mksquashfs=None), None)[0] == "definition"
     assert choose_way(whole, "sandbox")[0] == "sandbox"
     with pytest.raises(MissingHereError, match="no FUSE"):
         choose_way(replace(whole, fuse=False), "overlay")
+    with pytest.raises(MissingHereError, match="mksquashfs and unsquashfs are not on PATH"):
+        choose_way(replace(whole, mksquashfs=None), None)
 
 
 # what an image says about itself
@@ -504,3 +509,75 @@ def test_the_bill_names_packages_distributions_and_sources(base: Path) -> None:
     assert found["torch", "2.9.1+rocm6.4"]["purl"] == "pkg:pypi/torch@2.9.1%2Brocm6.4"
     assert found["plugin", ""]["hashes"][0]["content"] == "1" * 64
     assert not any(name == "gone" for name, _ in found)
+
+
+# what is told while it runs
+
+
+def test_a_silent_step_shows_that_it_lives(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = LineProgress(alive_every_s=0.05)
+    progress.begin(["01-a", "image"])
+    progress.step_started("01-a")
+    progress.line("compiling x\x1b[2J")
+    deadline = time.monotonic() + 10
+    told = ""
+    while "so far" not in told and time.monotonic() < deadline:
+        time.sleep(0.05)
+        told += capsys.readouterr().err
+    progress.step_done(Stage("01-a", 61.0, 120.0, 5 << 20, reused=False))
+    progress.stop()
+    told += capsys.readouterr().err
+    assert "[1/2] 01-a" in told
+    assert r"so far; last line: compiling x\x1b[2J" in told
+    assert "cpu 2 min" in told
+    progress.step_started("image")
+    time.sleep(0.2)
+    assert "so far" not in capsys.readouterr().err, "it was stopped"
+
+
+def test_a_layer_keeps_what_it_compiled_whatever_lies_between(tmp_path: Path) -> None:
+    base = definition(tmp_path)
+    torch = replace(
+        base, name="02-torch", layers=("torch",), parent="01-a", text=f"{base.text}\n%post -c /bin/bash\n1\n"
+    )
+    other = replace(torch, name="03-other", layers=("other",), text=f"{base.text}\n%post -c /bin/bash\n2\n")
+    vllm = replace(torch, layers=("vllm",), text=f"{base.text}\n%post -c /bin/bash\n3\n", needs=("02-torch",))
+    key = kept_key([base, torch, replace(vllm, name="03-vllm")], 2).digest
+    assert kept_key([base, torch, other, replace(vllm, name="04-vllm")], 3).digest == key
+    changed = replace(torch, text=torch.text.replace("1", "5"))
+    assert kept_key([base, changed, replace(vllm, name="03-vllm")], 2).digest != key
+    assert kept_key([replace(base, text="From: y\n"), torch, replace(vllm, name="03-vllm")], 2).digest != key
+
+
+def test_another_lumiimg_that_writes_the_same_builds_nothing_again(tmp_path: Path) -> None:
+    text = (
+        "# Written by lumiimg {0}. Run it in its own folder.\nBootstrap: docker\n\n%labels\n    lumiimg.version {0}\n"
+    )
+    keys = {
+        layer_keys([definition(tmp_path, text=text.format(version))], ENGINE, "overlay")[0].digest
+        for version in ("0.1.0", "0.2.0")
+    }
+    assert len(keys) == 1
+
+
+def test_what_a_script_kept_is_put_where_the_image_has_that_path(tmp_path: Path) -> None:
+    below = tmp_path / "below"
+    (below / "data").mkdir(parents=True)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (below / "opt").symlink_to("/data")
+    (below / "data" / "lumiimg").symlink_to(f"../../..{outside}")
+    machine = Machine(ENGINE, True, True, True, None, None, None, None, None, ())
+    step = Step(machine, {}, definition(tmp_path), tmp_path / "step", io.BytesIO(), print)
+    (step.folder / "files/a").mkdir(parents=True)
+    (step.folder / "files/a/tool.c").write_text("int x;")
+    upper = tmp_path / "upper"
+    upper.mkdir()
+    with open_image(below) as image, step.placed(upper, image.root) as argv:
+        assert argv == ["/bin/bash", "/.post.script"]
+    assert (upper / "data/lumiimg/build/a/tool.c").is_file()
+    assert not (upper / "opt").exists(), "it would hide the link"
+    with open_image(below) as image, pytest.raises(FailedError, match="leads nowhere in the image"):  # noqa: SIM117
+        with step.placed(below, image.root):
+            pass
+    assert list(outside.rglob("*")) == []

@@ -1,0 +1,61 @@
+"""What is told of a build while it runs, and what each part of it took."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One part of a build, for its account."""
+
+    name: str
+    seconds: float
+    cpu_seconds: float
+    """Of all that was run for it, as far as it was waited for."""
+    size_bytes: int
+    reused: bool
+
+
+class Clock:
+    """Counts from where it is made."""
+
+    def __init__(self) -> None:
+        self._start, self._cpu = time.monotonic(), _cpu_of_children()
+
+    def stage(self, name: str, size_bytes: int, *, reused: bool) -> Stage:
+        """Return what was taken since."""
+        return Stage(name, time.monotonic() - self._start, _cpu_of_children() - self._cpu, size_bytes, reused)
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+class Progress(Protocol):
+    """Told what happens while it happens."""
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Hear of all steps that will come, in order."""
+
+    def step_started(self, name: str) -> None:
+        """Hear that a step begins."""
+
+    def line(self, text: str) -> None:
+        """Hear a line that the engine, or a script in it, printed."""
+
+    def notice(self, text: str) -> None:
+        """Hear what a person should know while it is built."""
+
+    def step_done(self, stage: Stage) -> None:
+        """Hear what a step took, and that its result is kept."""
+
+    def stop(self) -> None:
+        """Hear that nothing more comes, also where a step failed."""
