@@ -131,6 +131,7 @@ def build_image(
     machine: Machine,
     way: str,
     form: str,
+    compression: str,
     documents: Mapping[str, bytes],
     environment: Mapping[str, str],
     cache: Path,
@@ -143,15 +144,16 @@ def build_image(
     """Build the chain and put the image at `output`, by rename; nothing is written where it is there already.
 
     Layers whose result is in the cache are not built again. The engine's output goes to `log_path`. `documents` are
-    JSON by name, which the image carries; `replaces`: what is at `output` and is another image may go;
-    `keep_going`: after a layer that fails, those that do not need it are tried all the same.
+    JSON by name, which the image carries; `compression` (squash.COMPRESSIONS) is that of a flat image; `replaces`: what
+    is at `output` and is another image may go; `keep_going`: after a layer that fails, those that do not need it are
+    tried all the same.
 
     Raises FailedError if a step fails: with the layer, the line that tells, and the log; nothing is left at `output`.
     """
     start = time.monotonic()
     kept = LayerCache(cache)
     keys = layer_keys(chain, machine.engine, way)
-    number = image_key(keys[-1], form, documents)
+    number = image_key(keys[-1], form if compression == "zstd" else f"{form}, {compression}", documents)
     if is_there(output, number):
         return Built(
             output,
@@ -181,13 +183,14 @@ def build_image(
         progress.step_started(_IMAGE)
         with written_by_rename(output) as partial:
             stacked = strategy.stack(layers)
-            bill, told = work.provenance(chain, stacked, number)
-            stacked.append(told)
-            front = sif.Front(chain[-1].text, {**documents, SBOM: bill})
+            documents = {**documents, SBOM: work.bill(chain, stacked, number)}
+            stacked.append(work.provenance(chain, stacked, documents))
+            front = sif.Front(chain[-1].text, documents)
             if form == "layered":
                 partitions = _stacked(stacked, partial, front)
             else:
-                partitions = [strategy.flatten(work.step(chain[-1], "flat"), stacked, partial, front)]
+                step = replace(work.step(chain[-1], "flat"), compression=compression)
+                partitions = [strategy.flatten(step, stacked, partial, front)]
             sif.write_front(partial, front, partitions, identity=number)
             open_image(partial).close()
             partial.chmod(0o755 & ~mask)
@@ -249,17 +252,20 @@ class _Work:
         folder.mkdir()
         return Step(self.machine, self.environment, definition, folder, self.log, self.progress.line)
 
-    def provenance(self, chain: Sequence[Definition], layers: Sequence[Path], identity: str) -> tuple[bytes, Path]:
-        """Return what is in the image, and a layer that says so and how it was built."""
-        step = self.step(chain[-1], "provenance")
+    def bill(self, chain: Sequence[Definition], layers: Sequence[Path], identity: str) -> bytes:
+        """Return what is in the image."""
         sources = [file.origin for one in chain for file in one.files if isinstance(file.origin, LockedSource)]
         with open_stack(layers) as image:
-            found = bill(image.root, sources, identity)
+            return bill(image.root, sources, identity)
+
+    def provenance(self, chain: Sequence[Definition], layers: Sequence[Path], documents: Mapping[str, bytes]) -> Path:
+        """Return a layer that says what is in the image, and how it was built."""
+        step = self.step(chain[-1], "provenance")
         root, target = step.folder / "root", step.folder / "told.sqfs"
-        write_folder(root, chain, found)
+        write_folder(root, chain, documents)
         step.tidy(root, layers)
         squash(self.machine, root, target, within=step.as_root)
-        return found, target
+        return target
 
     def layers(
         self, chain: Sequence[Definition], keys: Sequence[Key], strategy: Strategy

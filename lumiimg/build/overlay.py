@@ -97,7 +97,7 @@ class Overlay:
             words = ["/bin/sh", "-c", "\n".join(script), "sh", *layers, *argv]
             return step.command(step.machine.as_root(words, mount=True))
 
-        squash(step.machine, merged, target, offset=front.size_bytes, within=within)
+        squash(step.machine, merged, target, offset=front.size_bytes, compression=step.compression, within=within)
         return sif.behind(target, front)
 
 

@@ -3,9 +3,10 @@
     /.lumiimg/chain.json           the definitions in order, and what they need beside them: digest and address, or file
               definitions/NN-*.def the definitions themselves
               files/…              files of layers that no server has
+              lumiimg.json         what was asked for, with the lock
               sbom.cdx.json        what is in it
 
-The plan and the bill of materials are JSON objects of the SIF as well, to be read without its file system.
+The last two are JSON objects of the SIF as well, to be read without its file system.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from lumiimg.image import ImageError, open_image
 from lumiimg.image.sif import DataType, read_sif
 from lumiimg.image.source import ByteSource
 from lumiimg.resolve.lock import LockedSource
+from lumiimg.resolve.lockfile import to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lumiimg.image import RootFileSystem
     from lumiimg.resolve.lock import Lock
+    from lumiimg.resolve.request import Request
 
 FOLDER = ".lumiimg"
 PLAN = "lumiimg.json"
@@ -43,8 +46,12 @@ _OURS = {"files", "environment", "post", "test", "labels"}
 _FIELDS = ("name", "variable", "file", "sha256", "location", "note", "version")
 
 
-def plan_document(lock: Lock) -> bytes:
-    """Return what was asked for: the base, every layer with its arguments and sources."""
+def plan_document(lock: Lock, request: Request) -> bytes:
+    """Return what was asked for: the base, every layer with its arguments and sources; and the lock, if all is settled.
+
+    A base that is named by a tag is pinned only by `lumiimg lock`, or `build --lock`.
+    """
+    is_open = lock.unsettled or lock.bootstrap.is_open
     plan = {
         "format": _FORMAT,
         "lumiimg": __version__,
@@ -63,12 +70,13 @@ def plan_document(lock: Lock) -> bytes:
             }
             for layer in lock.stack
         ],
+        "lock": None if is_open else to_text(lock, request),
     }
     return json.dumps(plan, indent=1, sort_keys=True).encode()
 
 
-def write_folder(root: Path, chain: Sequence[Definition], bill: bytes) -> None:
-    """Write `/.lumiimg` of an image below `root`."""
+def write_folder(root: Path, chain: Sequence[Definition], documents: Mapping[str, bytes]) -> None:
+    """Write `/.lumiimg` of an image below `root`; `documents` are by name."""
     folder = root / FOLDER
     (folder / "definitions").mkdir(parents=True)
     for definition in chain:
@@ -79,7 +87,8 @@ def write_folder(root: Path, chain: Sequence[Definition], bill: bytes) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file.origin, target)
     (folder / "chain.json").write_bytes(_chain_document(chain))
-    (folder / SBOM).write_bytes(bill)
+    for name, data in documents.items():
+        (folder / name).write_bytes(data)
     for each in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         (each / ".wh..wh..opq").touch()  # a base that lumiimg has built says how, too: its word is hidden (inside.py)
 

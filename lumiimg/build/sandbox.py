@@ -67,7 +67,9 @@ class Sandbox:
     def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
         """Write a stack of layers as one squashfs into `target`, behind the room for `front`."""
         self._hold(step, layers)
-        squash(step.machine, self._root, target, offset=front.size_bytes, within=step.as_root)
+        squash(
+            step.machine, self._root, target, offset=front.size_bytes, compression=step.compression, within=step.as_root
+        )
         return sif.behind(target, front)
 
     def _hold(self, step: Step, layers: Sequence[Path]) -> None:

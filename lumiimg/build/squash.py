@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EPOCH = 315_532_800
 """1980-01-01, the first day that a zip file knows. Later times become this, so that files of two builds are equal."""
-_ZSTD = ("-comp", "zstd", "-Xcompression-level", "3")
+COMPRESSIONS = {"zstd": ("-comp", "zstd", "-Xcompression-level", "3"), "gzip": ("-comp", "gzip")}
 """gzip -9, the engines' default, costs 35 times the processor time and saves 2.5 % (measured: 400 MB of libraries)."""
 _FULL = re.compile(r"out of space on output|No space left on device")
 """What mksquashfs says of a full disk. Source: squashfs-tools mksquashfs.c, write_bytes."""
@@ -31,6 +31,7 @@ def squash(
     target: Path,
     *,
     offset: int = 0,
+    compression: str = "zstd",
     within: Callable[[list[str | Path]], Completed],
 ) -> None:
     """Write `folder` as a squashfs into `target`, `offset` bytes behind its beginning; `within` runs the program.
@@ -41,7 +42,8 @@ def squash(
         raise MissingHereError(
             "mksquashfs is not on PATH", hint="install squashfs-tools, or load the site's module of it"
         )
-    argv: list[str | Path] = [machine.mksquashfs, folder, target, "-noappend", "-no-progress", "-quiet", *_ZSTD]
+    argv: list[str | Path] = [machine.mksquashfs, folder, target, "-noappend", "-no-progress", "-quiet"]
+    argv += COMPRESSIONS[compression]
     argv += ["-processors", str(len(os.sched_getaffinity(0))), "-xattrs-exclude", _OWN_XATTRS]
     argv += ["-offset", str(offset)] if offset else []
     argv += [] if machine.maps_ids else ["-all-root"]

@@ -81,6 +81,12 @@ def add_result(how: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
         "written",
     )
     how.add_argument(
+        "--compression",
+        choices=("zstd", "gzip"),
+        default="zstd",
+        help="of a flat image: zstd (default), or gzip for engines and kernels that know no other",
+    )
+    how.add_argument(
         "--strategy",
         choices=("overlay", "sandbox", "definition"),
         help="how layers are built: on overlays, in one folder, or by the engine alone (default: the first that works)",
@@ -93,6 +99,16 @@ def add_result(how: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     how.add_argument("--quiet", action="store_true", help="say nothing but errors")
     how.add_argument("--verbose", action="store_true", help="show what the engine prints")
     add_json(how)  # type: ignore[arg-type]
+
+
+def check_result(arguments: argparse.Namespace) -> None:
+    """Refuse options that do not go together. Raises BadInputError."""
+    if arguments.format == "layered" and arguments.strategy == "definition":
+        raise BadInputError("--format layered --strategy definition", hint="an engine's own build makes flat images")
+    if arguments.format == "layered" and arguments.compression != "zstd":
+        raise BadInputError(
+            f"--format layered --compression {arguments.compression}", hint="layers are put together as they were built"
+        )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -109,8 +125,7 @@ def execute(arguments: argparse.Namespace) -> int:
         _check_folder(arguments.definitions, force=arguments.force)
     elif not arguments.dry_run:
         check_output(output, force=arguments.force, may_be_the_same=arguments.lock is None or arguments.locked)
-    if arguments.strategy == "definition" and arguments.format == "layered":
-        raise BadInputError("--format layered --strategy definition", hint="an engine's own build makes flat images")
+    check_result(arguments)
     settings = read_settings(os.environ)
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
     if arguments.lock and not arguments.locked:
@@ -140,7 +155,7 @@ def execute(arguments: argparse.Namespace) -> int:
         write_definitions(definitions, folder, sources.store, progress_of(arguments).line)
         report.print_definitions(definitions, folder, as_json=arguments.json)
         return ExitCode.GOOD
-    return _build(arguments, settings, sources.store, lock, chain, output)
+    return _build(arguments, settings, sources.store, lock, request, chain, output)
 
 
 def resolved(arguments: argparse.Namespace) -> tuple[Lock, Request]:
@@ -188,6 +203,7 @@ def _build(
     settings: Settings,
     store: Store,
     lock: Lock,
+    request: Request,
     chain: Sequence[Definition],
     output: Path,
 ) -> int:
@@ -210,7 +226,8 @@ def _build(
             machine=machine,
             way=way,
             form=arguments.format,
-            documents={PLAN: plan_document(lock)},
+            compression=arguments.compression,
+            documents={PLAN: plan_document(lock, request)},
             environment=clean_environment(os.environ),
             cache=settings.cache,
             downloads=store,

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json
 from lumiimg.errors import ExitCode
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "diff",
-        help="what two locks differ in",
-        description="Show what two locks differ in: base, layers, releases, sources, Python distributions.",
+        help="what two locks, or two images, differ in",
+        description="Show what two locks differ in: base, layers, releases, sources, Python distributions;\n"
+        "or in which files two images differ: content, mode, owner, time.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("old", metavar="A.lock", type=Path, help="the one before")
-    parser.add_argument("new", metavar="B.lock", type=Path, help="the one after")
+    parser.add_argument("old", metavar="A", type=Path, help="the one before: a lock, a SIF, or a folder")
+    parser.add_argument("new", metavar="B", type=Path, help="the one after")
     add_json(parser)
     parser.set_defaults(execute=execute)
 
@@ -32,6 +31,26 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.resolve.changes import changes, entries  # noqa: PLC0415
     from lumiimg.resolve.lockfile import read_document  # noqa: PLC0415
 
+    if any(is_image(path) for path in (arguments.old, arguments.new)):
+        from lumiimg.image import open_image  # noqa: PLC0415
+        from lumiimg.image.compare import compare  # noqa: PLC0415
+        from lumiimg.report.image import print_differences  # noqa: PLC0415
+
+        with open_image(arguments.old) as old, open_image(arguments.new) as new:
+            differences = list(compare(old.root, new.root))
+        print_differences(differences, as_json=arguments.json)
+        return ExitCode.NO if differences else ExitCode.GOOD
     found = changes(*(entries(read_document(path), path) for path in (arguments.old, arguments.new)))
     print_changes(found, as_json=arguments.json)
     return ExitCode.NO if found else ExitCode.GOOD
+
+
+def is_image(path: Path) -> bool:
+    """Whether a path is an image, by what it begins with: a lock is text."""
+    if path.is_dir():
+        return True
+    try:
+        with path.open("rb") as file:
+            return b"\0" in file.read(4096)
+    except OSError:
+        return False

@@ -6,15 +6,20 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lumiimg.cli.build import add_result, check_output, log_of, progress_of
+from lumiimg.cli.build import add_result, check_output, check_result, log_of, progress_of
 from lumiimg.cli.request import sources_of
 from lumiimg.errors import ExitCode, one_line
+
+if TYPE_CHECKING:
+    from lumiimg.image.compare import FileDifference
 
 _EPILOG = """\
 examples:
   lumiimg rebuild old.sif -o new.sif
   lumiimg rebuild old.sif -o layered.sif --format layered
+  lumiimg rebuild old.sif -o new.sif --fresh      # and tell which files came out differently
 """
 
 
@@ -36,6 +41,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "--mirror", metavar="FROM=TO", action="append", default=[], help="fetch from TO instead (may be repeated)"
     )
     parser.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
+    parser.add_argument(
+        "--fresh", action="store_true", help="take no layer from the cache: does the same come out of it again?"
+    )
     add_result(parser)
     parser.set_defaults(execute=execute)
 
@@ -51,6 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report import build as report  # noqa: PLC0415
     from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
 
+    check_result(arguments)
     check_output(arguments.output, force=arguments.force, may_be_the_same=True)
     settings = read_settings(os.environ)
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
@@ -73,9 +82,10 @@ def execute(arguments: argparse.Namespace) -> int:
                 machine=machine,
                 way=way,
                 form=arguments.format,
+                compression=arguments.compression,
                 documents={PLAN: plan_of(arguments.image)},
                 environment=environment,
-                cache=settings.cache,
+                cache=scratch / "cache" if arguments.fresh else settings.cache,
                 downloads=sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet).store,
                 log_path=log_of(arguments.output),
                 progress=progress,
@@ -84,5 +94,18 @@ def execute(arguments: argparse.Namespace) -> int:
             )
         finally:
             progress.stop()
-    report.print_built(built, None, engine, as_json=arguments.json, quiet=arguments.quiet)
+    differences = _differences(arguments.image, arguments.output)
+    report.print_built(built, None, engine, as_json=arguments.json, quiet=arguments.quiet, differences=differences)
     return ExitCode.GOOD
+
+
+def _differences(old: Path, new: Path) -> list[FileDifference] | None:
+    """Return in which files two images differ; None where they are the same bytes."""
+    from lumiimg.image import open_image  # noqa: PLC0415
+    from lumiimg.image.compare import compare  # noqa: PLC0415
+    from lumiimg.resolve.lock import file_sha256  # noqa: PLC0415
+
+    if old.stat().st_size == new.stat().st_size and file_sha256(old) == file_sha256(new):
+        return None
+    with open_image(old) as before, open_image(new) as after:
+        return list(compare(before.root, after.root))

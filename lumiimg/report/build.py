@@ -12,6 +12,7 @@ from lumiimg import __version__
 from lumiimg.definition.writer import FLAT
 from lumiimg.errors import one_line
 from lumiimg.report.console import print_json
+from lumiimg.report.image import print_differences
 from lumiimg.resolve.rules import Outcome
 from lumiimg.wording import duration, size
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from lumiimg.build.progress import Stage
     from lumiimg.definition.writer import Definition
     from lumiimg.engine.engine import Engine
+    from lumiimg.image.compare import FileDifference
     from lumiimg.resolve.lock import Lock
 
 SCHEMA = 1
@@ -95,8 +97,16 @@ def print_start(lock: Lock, engine: Engine, output: Path, way: str) -> None:
     print_doubts(lock, sys.stderr)
 
 
-def print_built(built: Built, lock: Lock | None, engine: Engine, *, as_json: bool, quiet: bool) -> None:
-    """Say what was built, and what to do next."""
+def print_built(
+    built: Built,
+    lock: Lock | None,
+    engine: Engine,
+    *,
+    as_json: bool,
+    quiet: bool,
+    differences: Sequence[FileDifference] | None = None,
+) -> None:
+    """Say what was built, and what to do next; of a rebuild, in which files it differs (None: the same bytes)."""
     if as_json:
         print_json(
             {
@@ -113,6 +123,7 @@ def print_built(built: Built, lock: Lock | None, engine: Engine, *, as_json: boo
                 "stages": [asdict(stage) for stage in built.stages],
                 "engine": {"kind": engine.kind, "version": engine.version, "path": str(engine.path)},
                 "plan": lock and plan_data(lock),
+                **({} if lock else {"differences": differences and [asdict(one) for one in differences]}),
             }
         )
     elif not quiet:
@@ -123,8 +134,19 @@ def print_built(built: Built, lock: Lock | None, engine: Engine, *, as_json: boo
             print(f"{name}: {size(built.size_bytes)} in {duration(built.seconds)} (log: {name}.log)")
         else:
             print(f"{name}: is this image already, by its number, {size(built.size_bytes)}; nothing was built")
+        if lock is None:
+            print_rebuilt(differences)
         if name == str(built.image):  # else the line could not be copied
             print(f"next: lumiimg check {'-- ' if name.startswith('-') else ''}{shlex.quote(name)}")
+
+
+def print_rebuilt(differences: Sequence[FileDifference] | None) -> None:
+    """Say whether the same came out again."""
+    if differences is None:
+        print("the same bytes as the image that it was built from")
+    else:
+        print("beside the image that it was built from:")
+        print_differences(differences, as_json=False)
 
 
 def print_stages(stages: Sequence[Stage]) -> None:

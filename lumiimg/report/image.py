@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from lumiimg.build.provenance import PLAN, SBOM, read_document
@@ -11,9 +12,13 @@ from lumiimg.report.console import print_json
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from lumiimg.image.compare import FileDifference
+
 SCHEMA = 1
+_SHOWN = 20
 
 
 def print_image(image: Path, *, as_json: bool) -> None:
@@ -47,3 +52,16 @@ def print_image(image: Path, *, as_json: bool) -> None:
         told = ", ".join(count(kinds[kind], name) for kind, name in names if kind in kinds)
         print(f"  holds    {told} (CycloneDX: --json, or /.lumiimg/{SBOM} in it)")
     print(one_line(f"  again    lumiimg rebuild {image} -o new.sif"))
+
+
+def print_differences(differences: Sequence[FileDifference], *, as_json: bool) -> None:
+    """Print in which files two images differ."""
+    if as_json:
+        print_json({"schema": SCHEMA, "files": [asdict(difference) for difference in differences]})
+        return
+    for difference in differences[:_SHOWN]:
+        print(one_line(f"  {difference.path}: {difference.what}"))
+    if len(differences) > _SHOWN:
+        print(f"  and {count(len(differences) - _SHOWN, 'file')} more; --json has all")
+    if not differences:
+        print("no difference: the same files, modes, owners and times")

@@ -25,7 +25,7 @@ from lumiimg.build.inside import clear, difference, listing, tidy
 from lumiimg.build.keys import image_key, kept_key, layer_keys
 from lumiimg.build.machine import Machine
 from lumiimg.build.progress import Stage
-from lumiimg.build.provenance import read_chain, write_folder
+from lumiimg.build.provenance import SBOM, read_chain, write_folder
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import EPOCH
 from lumiimg.build.step import Step
@@ -439,7 +439,7 @@ def told(tmp_path: Path, base: Path, *, text: str = "Bootstrap: docker\nFrom: x\
     first = replace(one, text=text, files=(*one.files, StagedFile("files/a/source/src/src.tar", source)))
     second = replace(first, name="02-b", parent="01-a", layers=("b",), files=())
     with open_image(base) as opened:
-        write_folder(base, [first, second], bill(opened.root, [source], "x"))
+        write_folder(base, [first, second], {SBOM: bill(opened.root, [source], "x")})
     return made(tmp_path, base)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import pwd
 from pathlib import Path
 
 import pytest
 
 from lumiimg.catalog.catalogue import Catalogue, UnknownNameError, open_catalogue, shipped_layers
 from lumiimg.catalog.layers import read_layer
-from lumiimg.catalog.settings import read_settings
+from lumiimg.catalog.settings import default_cache, read_settings
 from lumiimg.catalog.table import FILE_LIMIT_BYTES, CatalogError
 from lumiimg.errors import BadInputError, ExitCode
 from tests.unit.conftest import BASE, LAYER, MakeLayer
@@ -161,3 +164,18 @@ def test_settings_come_from_the_file_and_the_environment_wins(tmp_path: Path) ->
     file.write_text('cash = "/scratch/x"\n')
     with pytest.raises(CatalogError, match="did you mean 'cache'"):
         read_settings(environment)
+
+
+def test_a_cache_lies_with_a_project_that_has_room(tmp_path: Path) -> None:
+    """As on LUMI, with a group that whoever runs this is in."""
+    group = grp.getgrgid(os.getgid()).gr_name
+    user = pwd.getpwuid(os.getuid()).pw_name
+    places = tmp_path / "places.toml"
+    places.write_text(f'[[place]]\ngroup = "{group}"\npath = "{tmp_path}/scratch/{{group}}/{{user}}/lumiimg"\n')
+    home = {"HOME": "/h"}
+    assert default_cache(home, places) == Path("/h/.cache/lumiimg"), "there is no such folder"
+    (tmp_path / "scratch" / group).mkdir(parents=True)
+    assert default_cache(home, places) == tmp_path / "scratch" / group / user / "lumiimg"
+    assert default_cache(home | {"XDG_CACHE_HOME": "/x"}, places) == Path("/x/lumiimg")
+    places.write_text(f'[[place]]\ngroup = "x{group}"\npath = "{tmp_path}/scratch/{{group}}/{{user}}/lumiimg"\n')
+    assert default_cache(home, places) == Path("/h/.cache/lumiimg")
