@@ -100,11 +100,8 @@ def write_definitions(
 
     Raises FailedError if a source cannot be had, BadInputError if the folder cannot be made.
     """
-    archives: dict[LockedSource, Path] = {}
-    for file in (file for definition in definitions for file in definition.files):
-        if isinstance(file.origin, LockedSource) and file.origin not in archives:
-            on_line(f"fetching {file.origin.location}")
-            archives[file.origin] = store.source(file.origin)
+    origins = (file.origin for definition in definitions for file in definition.files)
+    archives = store.sources((origin for origin in origins if isinstance(origin, LockedSource)), on_line)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
