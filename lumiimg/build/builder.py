@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 from lumiimg.build import sif
 from lumiimg.build.cache import Key, LayerCache
 from lumiimg.build.chain import Chain
+from lumiimg.build.fetch import content_with, needed, sources_of
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.provenance import SBOM, write_folder
 from lumiimg.build.room import LEAST_BYTES, require, room_at
@@ -100,8 +101,7 @@ def write_definitions(
 
     Raises FailedError if a source cannot be had, BadInputError if the folder cannot be made.
     """
-    origins = (file.origin for definition in definitions for file in definition.files)
-    archives = store.sources((origin for origin in origins if isinstance(origin, LockedSource)), on_line)
+    archives = store.sources((one for definition in definitions for one in sources_of(definition)), on_line)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -368,6 +368,7 @@ class _Work:
         if chain[0].origin is not None and strategy.suffix == ".sqfs" and can_be_below(chain[0].origin):
             found.append(chain[0].origin)  # as it is: nothing of it is unpacked or written again
             content = stamp(chain[0].origin)
+        stages += self.fetch(list(needed(chain, keys, self.cache, content)), len(chain))
         for number, (definition, key) in enumerate(zip(chain, keys, strict=True), start=1):
             self.progress.step_started(number, len(chain), definition.name)
             clock = Clock()
@@ -381,8 +382,22 @@ class _Work:
             stages.append(clock.stage(definition.name, entry.size_bytes, reused=hit))
             self.progress.step_done(definition.name, stages[-1].seconds, entry.size_bytes, reused=hit)
             found.append(entry.data)
-            content = hashlib.sha256(f"{content}{entry.sha256}".encode()).hexdigest()
+            content = content_with(content, entry)
         return found, stages
+
+    def fetch(self, wanted: Sequence[LockedSource], steps: int) -> list[Stage]:
+        """Get sources into the store: what cannot be had stops the build before an hour of it has gone by."""
+        missing = [source for source in wanted if not self.downloads.has(source)]
+        if missing:
+            self.progress.step_started(0, steps, "downloads")
+        clock = Clock()
+        paths = self.downloads.sources(wanted, self.progress.line)
+        if not missing:
+            return []
+        size = sum(path.stat().st_size for path in {paths[source] for source in missing})
+        stage = clock.stage("downloads", size, reused=False)
+        self.progress.step_done(stage.name, stage.seconds, size, reused=False)
+        return [stage]
 
     def _build(
         self, definition: Definition, key: Key, content_key: Key | None, below: Sequence[Path], strategy: Strategy

@@ -34,6 +34,10 @@ class Store:
         self._read: dict[str, tuple[int, int, int]] = {}
         """Files whose digest was found right, with what tells whether they were touched since."""
 
+    def has(self, source: LockedSource) -> bool:
+        """Whether a file of that digest is there; `get` reads whether it still is what it was."""
+        return source.sha256 is not None and (self._folder / source.sha256).is_file()
+
     def get(self, location: str, sha256: str, on_line: Callable[[str], None] | None = None) -> Path:
         """Return the path of a file in the store, after getting it there if need be, from a URL or a path.
 

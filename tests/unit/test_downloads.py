@@ -13,18 +13,22 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.build.builder import write_definitions
+from lumiimg.build import builder
+from lumiimg.build.builder import layer_keys, write_definitions
+from lumiimg.build.cache import LayerCache
+from lumiimg.build.fetch import needed
 from lumiimg.cli.main import main
 from lumiimg.definition.writer import Definition, StagedFile
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.errors import ExitCode, FailedError
+from lumiimg.report.progress import QuietProgress
 from lumiimg.resolve import at_once
 from lumiimg.resolve.download import TOTAL_S
 from lumiimg.resolve.lock import LockedSource
@@ -35,8 +39,9 @@ from lumiimg.resolve.web import Web
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from lumiimg.build.step import Step
 
 DATA = bytes(range(256)) * 1200
 CUT = 100_000
@@ -603,6 +608,9 @@ def test_jobs_are_1_to_16(command: str, number: str, capsys: pytest.CaptureFixtu
     assert error.count("\n") == 1
 
 
+# --- before the first layer
+
+
 def chain_of(*sources: LockedSource | None) -> list[Definition]:
     """A base and layers, each with one source, or none."""
     return [
@@ -611,6 +619,99 @@ def chain_of(*sources: LockedSource | None) -> list[Definition]:
         )
         for number, one in enumerate(sources)
     ]
+
+
+class Recording(QuietProgress):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def step_started(self, number: int, total: int, name: str) -> None:
+        self.heard.append(f"{number}/{total} {name}")
+
+
+@dataclass
+class Stand:
+    """A stand-in for a way to build: a layer is what its definition says before a `#`, and nothing is run."""
+
+    seen: Callable[[], int]
+    name: str = "stand-in"
+    suffix: str = ".sqfs"
+    built: list[tuple[str, int]] = field(default_factory=list)
+    """Layers, with how many requests the server had seen by then."""
+
+    def base(self, step: Step, target: Path) -> None:
+        self.built.append((step.definition.name, self.seen()))
+        target.write_text(step.definition.text.partition("#")[0])
+
+    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+        del below
+        self.base(step, target)
+
+
+def build(chain: list[Definition], server: Server, tmp_path: Path, progress: Recording) -> list[tuple[str, int]]:
+    cache = LayerCache(tmp_path / "cache")
+    scratch = tmp_path / f"scratch-{time.monotonic_ns()}"
+    scratch.mkdir()
+    stand = Stand(lambda: len(server.asked))
+    downloads = store(tmp_path / "store", 2)
+    with (tmp_path / "log").open("wb") as log:
+        work = builder._Work(cache, None, {}, downloads, log, progress, scratch)  # type: ignore[arg-type]
+        _, stages = work.layers(chain, layer_keys(chain, ENGINE, "overlay"), stand)
+    fetched = ["downloads"] if any(word.endswith(" downloads") for word in progress.heard) else []
+    assert [stage.name for stage in stages] == [*fetched, *(one.name for one in chain)]
+    return stand.built
+
+
+def test_everything_is_fetched_before_the_first_layer_is_built_and_nothing_for_kept_ones(
+    server: Server, tmp_path: Path
+) -> None:
+    one, two = source(server, "one"), replace(source(server, "two"), sha256="2" * 64)
+    heard = Recording()
+    assert build(chain_of(None, one), server, tmp_path, heard) == [("00-x", 1), ("01-x", 1)]
+    assert heard.heard == ["0/2 downloads", "1/2 00-x", "2/2 01-x"]
+    (tmp_path / "store" / SHA).unlink()
+    server.asked.clear()
+    heard.heard.clear()
+    with pytest.raises(FailedError, match="two: has another digest"):
+        build(chain_of(None, one, None, two), server, tmp_path, heard)
+    assert [asked.path for asked in server.asked] == ["/two"], "the layer of the other is in the cache"
+    assert heard.heard == ["0/4 downloads"], "no layer was begun"
+    heard.heard.clear()
+    assert build(chain_of(None, one, None), server, tmp_path, heard) == [("02-x", 1)]
+
+
+def test_nothing_is_fetched_for_a_base_that_is_kept_or_a_layer_that_is_by_content(
+    server: Server, tmp_path: Path
+) -> None:
+    first = chain_of(source(server, "base"), source(server, "above", b"above"))
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / sha256(b"above")).write_bytes(b"above")
+    build(first, server, tmp_path, Recording())
+    other = [replace(first[0], text=f"{first[0].text}# another comment"), first[1]]
+    assert [name for name, _ in build(other, server, tmp_path, Recording())] == ["00-x"]
+    for file in (tmp_path / "store").iterdir():
+        file.unlink()
+    server.asked.clear()
+    top = replace(chain_of(None)[0], name="02-x")
+    for chain, built in ((first, ["02-x"]), (other, [])):
+        assert [name for name, _ in build([*chain, top], server, tmp_path, Recording())] == built
+    assert server.asked == []
+
+
+def test_a_layer_that_may_be_kept_by_the_content_below_it_is_not_fetched_for(server: Server, tmp_path: Path) -> None:
+    one = source(server, "one")
+    first = chain_of(None, one)
+    build(first, server, tmp_path, Recording())
+    cache = LayerCache(tmp_path / "cache")
+    other = replace(first[0], text="another text 0")
+    keys = layer_keys([other, first[1]], ENGINE, "overlay")
+    assert list(needed([other, first[1]], keys, cache, "")) == []
+    keys = layer_keys([other, replace(first[1], text="new")], ENGINE, "overlay")
+    assert list(needed([other, replace(first[1], text="new")], keys, cache, "")) == [one]
+    server.asked.clear()
+    (tmp_path / "store" / SHA).unlink()
+    assert [name for name, _ in build([other, first[1]], server, tmp_path, Recording())] == ["00-x", "01-x"]
+    assert len(server.asked) == 1, "it was not kept, and fetched when its turn came"
 
 
 def test_definitions_are_not_written_where_a_source_cannot_be_had(server: Server, tmp_path: Path) -> None:
