@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -16,10 +15,11 @@ from typing import IO, TYPE_CHECKING, Protocol
 from lumiimg.build import sif
 from lumiimg.build.cache import Key, LayerCache
 from lumiimg.build.chain import Chain
+from lumiimg.build.fetch import content_with, needed, sources_of
 from lumiimg.build.kept import kept_files, pack_kept, unpack_kept
 from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
 from lumiimg.build.overlay import Overlay
-from lumiimg.build.progress import Clock
+from lumiimg.build.progress import DOWNLOADS, IMAGE, Clock
 from lumiimg.build.provenance import SBOM, write_folder
 from lumiimg.build.room import LEAST_BYTES, require, room_at
 from lumiimg.build.sandbox import Sandbox
@@ -34,7 +34,7 @@ from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from lumiimg.build.cache import Entry
     from lumiimg.build.machine import Machine
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 _UNPACKED = 3
 """Bytes of a root file system to one of its squashfs (measured: 2.2 to 3.2)."""
-_IMAGE = "image"
-"""The last stage: layers put together."""
 WAYS = ("overlay", "sandbox", "definition")
 
 
@@ -73,11 +71,7 @@ def write_definitions(
 
     Raises FailedError if a source cannot be had, BadInputError if the folder cannot be made.
     """
-    archives: dict[LockedSource, Path] = {}
-    for file in (file for definition in definitions for file in definition.files):
-        if isinstance(file.origin, LockedSource) and file.origin not in archives:
-            on_line(f"fetching {file.origin.location}")
-            archives[file.origin] = store.source(file.origin)
+    archives = store.sources((one for definition in definitions for one in sources_of(definition)), on_line)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -177,10 +171,9 @@ def build_image(
     with log, _open_umask() as mask, scratch_folder(scratch_parent(cache)) as scratch:
         work = _Work(kept, machine, environment, downloads, log, progress, scratch, way, keep_going)
         strategy = new_strategy(way, scratch)
-        progress.begin([*(definition.name for definition in chain), _IMAGE])
         layers, stages = work.layers(chain, keys, strategy)
         clock = Clock()
-        progress.step_started(_IMAGE)
+        progress.step_started(IMAGE)
         with written_by_rename(output) as partial:
             stacked = strategy.stack(layers)
             documents = {**documents, SBOM: work.bill(chain, stacked, number)}
@@ -194,7 +187,7 @@ def build_image(
             sif.write_front(partial, front, partitions, identity=number)
             open_image(partial).close()
             partial.chmod(0o755 & ~mask)
-    stages.append(clock.stage(_IMAGE, output.stat().st_size, reused=False))
+    stages.append(clock.stage(IMAGE, output.stat().st_size, reused=False))
     progress.step_done(stages[-1])
     return Built(
         output,
@@ -277,6 +270,12 @@ class _Work:
         if chain[0].origin is not None and strategy.suffix == ".sqfs" and can_be_below(chain[0].origin):
             found.append(chain[0].origin)  # as it is: nothing of it is unpacked or written again
             content = stamp(chain[0].origin)
+        wanted = list(needed(chain, keys, self.cache, content))
+        missing = {source for source in wanted if not self.downloads.has(source)}
+        steps = [*([DOWNLOADS] if missing else []), *(definition.name for definition in chain), IMAGE]
+        self.progress.begin(steps)
+        if missing:
+            stages.append(self.fetch(wanted, missing))
         for number, (definition, key) in enumerate(zip(chain, keys, strict=True)):
             self.progress.step_started(definition.name)
             clock = Clock()
@@ -295,7 +294,7 @@ class _Work:
             stages.append(clock.stage(definition.name, entry.size_bytes, reused=hit))
             self.progress.step_done(stages[-1])
             found.append(entry.data)
-            content = hashlib.sha256(f"{content}{entry.sha256}".encode()).hexdigest()
+            content = content_with(content, entry)
         return found, stages
 
     def _go_on(self, chain: Sequence[Definition], failed_at: int, below: Sequence[Path], error: FailedError) -> None:
@@ -314,12 +313,11 @@ class _Work:
                 continue
             self.progress.step_started(definition.name)
             self.log.write(f"== {definition.name}, without {', '.join((*failed, *left))}\n".encode())
-            # the test is of all layers
-            step = self.step(
-                replace(definition, text=definition.text.replace(definition.test, "true\n")), definition.name
-            )
+            step = self.step(replace(definition, text=definition.untested), definition.name)
             if strategy is None:  # a sandbox holds what the failed one left
-                strategy = new_strategy(self.way, self.step(definition, f"without-{failed[-1]}").folder)
+                folder = self.scratch / f"without-{failed[-1]}"
+                folder.mkdir()
+                strategy = new_strategy(self.way, folder)
             target = step.folder / f"data{strategy.suffix}"
             try:
                 write_definitions([definition], step.folder, self.downloads, self.progress.line)
@@ -335,6 +333,16 @@ class _Work:
             f"{len(failed)} of {len(chain)} layers failed: {', '.join(failed)}{rest}",
             hint=f"what the others compiled is kept; the whole log: {self.log.name}",
         ) from error
+
+    def fetch(self, wanted: Sequence[LockedSource], missing: Collection[LockedSource]) -> Stage:
+        """Get sources into the store: what cannot be had stops the build before an hour of it has gone by."""
+        self.progress.step_started(DOWNLOADS)
+        clock = Clock()
+        paths = self.downloads.sources(wanted, self.progress.line)
+        got = sum(path.stat().st_size for path in {paths[source] for source in missing})
+        stage = clock.stage(DOWNLOADS, got, reused=False)
+        self.progress.step_done(stage)
+        return stage
 
     def _build(
         self,

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+DOWNLOADS, IMAGE = "downloads", "image"
+"""The first stage, and the last: what is not here is fetched; layers are put together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:

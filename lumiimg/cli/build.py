@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.lock import LOCK
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_jobs, add_json
 from lumiimg.cli.request import add_request, headers_of, puller, read_request, read_site, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
@@ -96,6 +96,7 @@ def add_result(how: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
         action="store_true",
         help="after a layer that fails, try those that do not need it: one run tells all that is wrong",
     )
+    add_jobs(how)
     how.add_argument("--quiet", action="store_true", help="say nothing but errors")
     how.add_argument("--verbose", action="store_true", help="show what the engine prints")
     add_json(how)  # type: ignore[arg-type]
@@ -136,7 +137,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         report.print_plan(lock, write_chain(lock), as_json=arguments.json)
         return ExitCode.GOOD
-    sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet)
+    sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet, jobs=arguments.jobs)
     if lock.unsettled or arguments.lock:
         from lumiimg.resolve.settle import settle  # noqa: PLC0415
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_jobs, add_json
 from lumiimg.cli.request import add_request, headers_of, puller, read_request, read_site, sources_of
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 
@@ -50,6 +50,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         help="take the newest of a layer or a Python distribution again; all: of everything (may be repeated)",
     )
     how.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
+    add_jobs(how)
     how.add_argument("--quiet", action="store_true", help="say nothing but errors")
     add_json(how)  # type: ignore[arg-type]
     parser.set_defaults(execute=execute)
@@ -92,7 +93,7 @@ def execute(arguments: argparse.Namespace) -> int:
     headers = headers_of(node, settings, quiet=arguments.quiet)
     held = held_by(before[0], arguments.upgrade) if before else Held({}, {}, None)
     lock = resolve(request, catalogue, mirrors, path, site, held=held.layers, pull=puller(arguments), headers=headers)
-    sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet)
+    sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet, jobs=arguments.jobs)
     lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock)
     old = entries(read_document(arguments.output), arguments.output) if before else None
     write_text(arguments.output, to_text(lock, request))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
     from lumiimg.host.inside import Inside
+
+_DEFAULT_JOBS = 4
+_MOST_JOBS = 16
+"""A server may refuse who opens more connections at once."""
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +24,24 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print the result as JSON on standard output; text for people on stderr"
     )
+
+
+def add_jobs(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add --jobs."""
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=_jobs,
+        default=_DEFAULT_JOBS,
+        help=f"how many downloads run at once, 1 to {_MOST_JOBS} (default: {_DEFAULT_JOBS})",
+    )
+
+
+def _jobs(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
+    if not 1 <= number <= _MOST_JOBS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {_MOST_JOBS}")
+    return number
 
 
 def add_layers(parser: argparse.ArgumentParser) -> None:

@@ -68,6 +68,7 @@ def execute(arguments: argparse.Namespace) -> int:
     machine = look(engine, environment)
     way, because = choose_way(machine, arguments.strategy)
     progress = progress_of(arguments)
+    sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet, jobs=arguments.jobs)
     with scratch_folder(settings.cache / "work") as scratch:
         chain = read_chain(arguments.image, scratch)
         if not arguments.quiet:
@@ -86,7 +87,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 documents={PLAN: plan_of(arguments.image)},
                 environment=environment,
                 cache=scratch / "cache" if arguments.fresh else settings.cache,
-                downloads=sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet).store,
+                downloads=sources.store,
                 log_path=log_of(arguments.output),
                 progress=progress,
                 replaces=arguments.force,

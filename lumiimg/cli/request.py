@@ -166,8 +166,8 @@ def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:
     return pull
 
 
-def sources_of(settings: Settings, mirrors: Mirrors, *, offline: bool, quiet: bool) -> Sources:
-    """Return where downloads and answers come from."""
+def sources_of(settings: Settings, mirrors: Mirrors, *, offline: bool, quiet: bool, jobs: int = 1) -> Sources:
+    """Return where downloads, up to `jobs` at once, and answers come from."""
     from lumiimg.resolve.settle import Sources  # noqa: PLC0415
     from lumiimg.resolve.store import Store  # noqa: PLC0415
     from lumiimg.resolve.web import Web  # noqa: PLC0415
@@ -177,4 +177,4 @@ def sources_of(settings: Settings, mirrors: Mirrors, *, offline: bool, quiet: bo
             print(f"  {one_line(line)}", file=sys.stderr)
 
     web = Web(offline=offline)
-    return Sources(web, Store(settings.cache / "sources", web, mirrors), mirrors, tell)
+    return Sources(web, Store(settings.cache / "sources", web, mirrors, jobs), mirrors, tell)

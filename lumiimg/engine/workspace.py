@@ -23,7 +23,8 @@ _OWNER = re.compile(rf"\.(?P<pid>\d+)@(?P<host>[^/]*)\.{_MARK}$")
 _REMOVE_TIMEOUT_S = 600.0
 
 
-def _owner() -> str:
+def owner_mark() -> str:
+    """Return the end of a name that says whose it is: this process, on this machine."""
     return f".{os.getpid()}@{socket.gethostname()}.{_MARK}"
 
 
@@ -36,7 +37,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
     try:
         parent.mkdir(parents=True, exist_ok=True)
         remove_stale(parent)
-        folder = Path(tempfile.mkdtemp(dir=parent, prefix="work-", suffix=_owner()))
+        folder = Path(tempfile.mkdtemp(dir=parent, prefix="work-", suffix=owner_mark()))
     except OSError as error:
         raise _not_writable(parent, error) from error
     try:
@@ -53,7 +54,7 @@ def written_by_rename(target: Path) -> Iterator[Path]:
     """
     if target.exists() and not target.is_file():
         raise BadInputError("is not a file, and would be replaced by one", where=str(target))
-    partial = target.parent / f".{target.name[:100]}{_owner()}"
+    partial = target.parent / f".{target.name[:100]}{owner_mark()}"
     try:
         remove_stale(target.parent)
         yield partial
@@ -81,13 +82,20 @@ def remove_stale(folder: Path) -> None:
         _remove_if_stale(entry)
 
 
-def _remove_if_stale(entry: Path) -> None:
+def is_left(entry: Path) -> bool:
+    """Whether something that is named for its owner was left by a process of this machine that no longer lives.
+
+    On a shared file system the owner may live on another node: only its own node can tell. In /tmp it may be another
+    user's, named so that we touch it.
+    """
     match = _OWNER.search(entry.name)
-    # On a shared file system the owner may live on another node: only its own node can tell. In /tmp it may be another
-    # user's, named so that we touch it.
     if match is None or match["host"] != socket.gethostname() or is_alive(int(match["pid"])):
-        return
-    if entry.lstat().st_uid != os.getuid():
+        return False
+    return entry.lstat().st_uid == os.getuid()
+
+
+def _remove_if_stale(entry: Path) -> None:
+    if not is_left(entry):
         return
     if entry.is_dir() and not entry.is_symlink():
         remove_tree(entry)

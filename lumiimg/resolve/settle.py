@@ -95,7 +95,7 @@ def settle(
     Raises FailedError for what cannot be had or does not go together.
     """
     bootstrap = _as_before(lock.bootstrap, before)
-    known = {source.location: source.sha256 for layer in (before.stack if before else ()) for source in layer.sources}
+    known = {s.location: s.sha256 for layer in (before.stack if before else ()) for s in layer.sources if s.sha256}
     if pin_base and bootstrap.is_open and bootstrap.image is not None:
         sources.on_line(f"looking up {bootstrap.image}")
         found = resolve_image(bootstrap.image, sources.web)
@@ -104,6 +104,8 @@ def settle(
     if pin_base and lock.base.layer.is_foreign and Path(bootstrap.origin).is_file():
         sources.on_line(f"reading {bootstrap.origin}, for its digest")
         bootstrap = replace(bootstrap, sha256=file_sha256(Path(bootstrap.origin)))
+    unknown = [s.location for layer in lock.stack for s in layer.sources if not (s.sha256 or s.location in known)]
+    known |= sources.store.digests(unknown, sources.on_line)
     layers: list[LockedLayer] = []
     installed: dict[str, str] = {}
     for layer in lock.stack:
@@ -123,7 +125,7 @@ def _as_before(bootstrap: LockedBootstrap, before: Lock | None) -> LockedBootstr
     return replace(bootstrap, image=replace(bootstrap.image, digest=before.bootstrap.image.digest))
 
 
-def _with_known(layer: LockedLayer, known: Mapping[str, str | None]) -> LockedLayer:
+def _with_known(layer: LockedLayer, known: Mapping[str, str]) -> LockedLayer:
     """Return the layer with the digests that its sources had: one that was replaced at its address stops the build."""
     kept = (s if s.sha256 else replace(s, sha256=known.get(s.location)) for s in layer.sources)
     return replace(layer, sources=tuple(kept))
@@ -139,10 +141,9 @@ def _brought_by(layer: LockedLayer) -> dict[str, str]:
 def _settled(
     layer: LockedLayer, lock: Lock, sources: Sources, installed: Mapping[str, str], held: Mapping[str, str]
 ) -> LockedLayer:
-    archives = tuple(_with_digest(source, sources) for source in layer.sources)
     release = layer.release
     if release is None or not release.wheels or layer.wheels:
-        return replace(layer, sources=archives)
+        return layer
     if lock.python is None:
         raise FailedError(
             f"no wheels can be chosen for {layer.layer.name}: the Python of {lock.base.layer.name} is not known",
@@ -160,20 +161,12 @@ def _settled(
         held=held,
         fetch_metadata=lambda wheel: _metadata_in(_fetched(wheel, sources), wheel),
     )
-    return replace(layer, sources=archives, wheels=tuple(_as_source(wheel, sources) for wheel in wheels))
+    made = sources.store.digests([wheel.url for wheel in wheels if wheel.sha256 is None], sources.on_line)
+    return replace(layer, wheels=tuple(_as_source(wheel, made, sources) for wheel in wheels))
 
 
-def _with_digest(source: LockedSource, sources: Sources) -> LockedSource:
-    if source.sha256 is not None:
-        return source
-    sources.on_line(f"fetching {place(source.location)}, for its digest")
-    return replace(source, sha256=sources.store.add(source.location))
-
-
-def _as_source(wheel: Wheel, sources: Sources) -> LockedSource:
-    if wheel.sha256 is None:
-        sources.on_line(f"fetching {place(wheel.url)}, for its digest")
-    sha256 = wheel.sha256 or sources.store.add(wheel.url)
+def _as_source(wheel: Wheel, made: Mapping[str, str], sources: Sources) -> LockedSource:
+    sha256 = wheel.sha256 or made[wheel.url]
     url = sources.mirrors.restore(wheel.url)
     note = "" if wheel.sha256 else "its index gives no digest; it was made at the first download"
     return LockedSource(wheel.name, "", wheel.filename, sha256, url, note, wheel.version)

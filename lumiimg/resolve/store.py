@@ -1,87 +1,123 @@
-"""Downloads: got once, kept by digest, never used without it."""
+"""Downloads: got once, several at a time, kept by digest, never used without it."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
+from functools import partial as bound
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
+from lumiimg.resolve.at_once import at_once
+from lumiimg.resolve.download import download
 from lumiimg.resolve.lock import file_sha256
+from lumiimg.resolve.partial import taken
+from lumiimg.resolve.web import place
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from lumiimg.resolve.lock import LockedSource
     from lumiimg.resolve.mirrors import Mirrors
     from lumiimg.resolve.web import Web
 
-SIZE_LIMIT_BYTES = 16 * 1024**3
-"""Of one file; a wheel of torch for ROCm has 4 GiB."""
-TOTAL_S = 3600.0
-"""Of one download: a server that drips is left."""
-
 
 class Store:
-    """A folder of downloads, each under its sha256."""
+    """A folder of downloads, each under its sha256. What is got in one call is got by up to `jobs` threads."""
 
-    def __init__(self, folder: Path, web: Web, mirrors: Mirrors) -> None:
+    def __init__(self, folder: Path, web: Web, mirrors: Mirrors, jobs: int = 1) -> None:
         self._folder = folder
         self._web = web
         self._mirrors = mirrors
+        self._jobs = jobs
+        self._read: dict[str, tuple[int, int, int]] = {}
+        """Files whose digest was found right, with what tells whether they were touched since."""
 
-    def get(self, location: str, sha256: str) -> Path:
+    def has(self, source: LockedSource) -> bool:
+        """Whether a file of that digest is there; `get` reads whether it still is what it was."""
+        return source.sha256 is not None and (self._folder / source.sha256).is_file()
+
+    def get(self, location: str, sha256: str, on_line: Callable[[str], None] | None = None) -> Path:
         """Return the path of a file in the store, after getting it there if need be, from a URL or a path.
 
-        Raises FailedError if it cannot be had, or is not what the digest says.
+        `on_line` is told when it must be got. Raises FailedError if it cannot be had, or is not what the digest says.
         """
         kept = self._folder / sha256
-        if kept.is_file() and file_sha256(kept) == sha256:
-            return kept
-        self._put(location, sha256)
+        if not self._is_whole(kept, sha256):
+            if on_line is not None:
+                on_line(f"fetching {place(location)}")
+            self._put(location, sha256)
         return kept
 
     def add(self, location: str) -> str:
         """Get a file whose digest nobody has published, and return its sha256. Raises FailedError."""
         return self._put(location, None)
 
-    def source(self, source: LockedSource) -> Path:
-        """Return the path of a source that is settled. Raises as `get` does."""
-        if source.sha256 is None:
-            raise FailedError("has no digest in the lock", where=source.location, hint="write it anew: lumiimg lock")
-        return self.get(source.location, source.sha256)
+    def sources(self, wanted: Iterable[LockedSource], on_line: Callable[[str], None]) -> dict[LockedSource, Path]:
+        """Return the paths of sources that are settled; what is not there is got, at once. Raises as `get` does."""
+        unique = dict.fromkeys(wanted)
+        by_digest: dict[str, LockedSource] = {}
+        for source in unique:
+            if source.sha256 is None:
+                hint = "write it anew: lumiimg lock"
+                raise FailedError("has no digest in the lock", where=source.location, hint=hint)
+            by_digest.setdefault(source.sha256, source)
+        tasks = {sha256: bound(self.get, source.location, sha256) for sha256, source in by_digest.items()}
+        paths = at_once(tasks, self._jobs, on_line=on_line, stop=self._web.stop)
+        return {source: paths[source.sha256] for source in unique if source.sha256 is not None}
+
+    def digests(self, locations: Iterable[str], on_line: Callable[[str], None]) -> dict[str, str]:
+        """Get files whose digest nobody has published, at once; return their sha256. Raises as `add` does."""
+
+        def add(location: str, tell: Callable[[str], None]) -> str:
+            tell(f"fetching {place(location)}, for its digest")
+            return self.add(location)
+
+        tasks = {location: bound(add, location) for location in locations}
+        return at_once(tasks, self._jobs, on_line=on_line, stop=self._web.stop)
+
+    def _is_whole(self, kept: Path, sha256: str) -> bool:
+        """Whether a file is there and is what it must be; one is read once, unless it was touched."""
+        if not kept.is_file():
+            return False
+        mark = _mark(kept)
+        if self._read.get(sha256) != mark and file_sha256(kept) == sha256:
+            self._read[sha256] = mark
+        return self._read.get(sha256) == mark
 
     def _put(self, location: str, expected: str | None) -> str:
         try:
+            if location.startswith(("http://", "https://")):
+                return self._download(self._mirrors.rewrite(location), location, expected)
             with scratch_folder(self._folder) as scratch:
-                partial = scratch / "download"
-                actual = self._copy(location, partial)
-                if expected is not None and actual != expected:
-                    raise FailedError(
-                        f"has another digest: sha256 is {actual}, not {expected}",
-                        where=location,
-                        hint="the file was replaced or broken on its way; nothing was built from it",
-                    )
-                partial.replace(self._folder / actual)
-                return actual
+                copy = scratch / "copy"
+                shutil.copyfile(location, copy)
+                return self._keep(copy, file_sha256(copy), location, expected)
         except OSError as error:
             raise FailedError(
                 f"cannot be kept: {error.strerror or error}",
                 where=str(self._folder),
-                hint="nothing was left there; LUMIIMG_CACHE says where downloads are kept",
+                hint="LUMIIMG_CACHE says where downloads are kept",
             ) from error
 
-    def _copy(self, location: str, target: Path) -> str:
-        if location.startswith(("http://", "https://")):
-            return self._download(location, target)
-        shutil.copyfile(location, target)
-        return file_sha256(target)
+    def _download(self, url: str, location: str, expected: str | None) -> str:
+        with taken(self._folder, url, expected) as partial:
+            actual = download(url, partial, self._web, expected)
+            return self._keep(partial.data, actual, location, expected)
 
-    def _download(self, url: str, target: Path) -> str:
-        digest = hashlib.sha256()
-        with target.open("wb") as file:
-            for chunk in self._web.stream(self._mirrors.rewrite(url), limit_bytes=SIZE_LIMIT_BYTES, within_s=TOTAL_S):
-                digest.update(chunk)
-                file.write(chunk)
-        return digest.hexdigest()
+    def _keep(self, file: Path, actual: str, location: str, expected: str | None) -> str:
+        if expected not in {None, actual}:
+            raise FailedError(
+                f"has another digest: sha256 is {actual}, not {expected}",
+                where=location,
+                hint="the file was replaced or broken on its way; nothing was built from it",
+            )
+        kept = file.replace(self._folder / actual)
+        self._read[actual] = _mark(kept)
+        return actual
+
+
+def _mark(file: Path) -> tuple[int, int, int]:
+    seen = file.stat()
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
@@ -24,6 +26,8 @@ _REDIRECTS = 5
 _CHUNK_BYTES = 64 * 1024
 _MOVED = frozenset({301, 302, 303, 307, 308})
 _BUSY = frozenset({429, 500, 502, 503, 504})
+_CARRIED = frozenset({"accept", "accept-encoding", "range", "if-range"})
+"""What a redirect to another host may carry: none of it is a secret, and a signed address still serves a part."""
 ELSEWHERE = "name a mirror (--mirror FROM=TO), or fetch it where there is a network"
 
 
@@ -39,12 +43,39 @@ class Answer:
     body: bytes
 
 
+class BrokeOffError(FailedError):
+    """The connection ended before the answer did: the rest may come when it is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A file, or its end, on its way."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By name in lower case."""
+    chunks: Iterator[bytes]
+
+
 class Web:
-    """A session. Every request raises FailedError if there is no answer, or one that is too large or too slow."""
+    """Sessions, one a thread: requests promises nothing of one that threads share.
+
+    Every request raises FailedError if there is no answer, or one that is too large or too slow.
+    """
 
     def __init__(self, *, offline: bool = False) -> None:
         self._offline = offline
-        self._session: requests.Session | None = None
+        self._of_thread = threading.local()
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """End what comes at this moment in other threads, with FailedError there; no file can be asked for any more."""
+        self._stopped.set()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, unless it ends here. Raises FailedError once `stop` was called."""
+        self._stopped.wait(seconds)
+        self._refuse_if_stopped()
 
     def ask(
         self,
@@ -63,16 +94,48 @@ class Web:
         is None) is shown.
         """
         with self._open(method, url, headers or {}, allow, login or url) as answer:
-            body = b"".join(_bounded(answer, limit_bytes, time.monotonic() + within_s, within_s))
-            lower = {name.lower(): value for name, value in answer.headers.items()}
-            return Answer(answer.url, answer.status_code, lower, body)
+            body = b"".join(
+                _bounded(answer, limit_bytes, time.monotonic() + within_s, within_s, answer.url, decode=True)
+            )
+            return Answer(answer.url, answer.status_code, _lower(answer), body)
 
     def stream(
         self, url: str, *, limit_bytes: int, within_s: float, headers: Mapping[str, str] | None = None
     ) -> Iterator[bytes]:
         """Yield a file in chunks."""
-        with self._open("GET", url, headers or {}, (), url) as answer:
-            yield from _bounded(answer, limit_bytes, time.monotonic() + within_s, within_s)
+        with self.open(url, limit_bytes=limit_bytes, within_s=within_s, headers=headers) as stream:
+            yield from stream.chunks
+
+    @contextmanager
+    def open(
+        self,
+        url: str,
+        *,
+        limit_bytes: int,
+        within_s: float,
+        since: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        allow: Collection[int] = (),
+    ) -> Iterator[Stream]:
+        """Yield a file, byte by byte as it lies on the server: what a digest is of, and a range.
+
+        `since` is when the time began to run (time.monotonic), if not now. Its chunks raise BrokeOffError where the
+        connection ends early.
+        """
+        self._refuse_if_stopped()
+        deadline = (time.monotonic() if since is None else since) + within_s
+        with self._open("GET", url, {"Accept-Encoding": "identity", **(headers or {})}, allow, url) as answer:
+            chunks = self._unless_stopped(_bounded(answer, limit_bytes, deadline, within_s, url, decode=False))
+            yield Stream(answer.status_code, _lower(answer), chunks)
+
+    def _unless_stopped(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self._refuse_if_stopped()
+            yield chunk
+
+    def _refuse_if_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise FailedError("was stopped")
 
     def _open(
         self, method: str, url: str, headers: Mapping[str, str], allow: Collection[int], login: str | None
@@ -100,7 +163,7 @@ class Web:
             if parts.scheme not in {"http", "https"} or (urlsplit(url).scheme == "https" and parts.scheme == "http"):
                 raise FailedError(f"redirects to {place(there)[:200]}, which is not followed", where=place(url))
             if parts.netloc != urlsplit(url).netloc:
-                headers = {name: value for name, value in headers.items() if name.lower() == "accept"}
+                headers = {name: value for name, value in headers.items() if name.lower() in _CARRIED}
                 login = None
             url = there
         raise FailedError(f"redirects more than {_REDIRECTS} times", where=place(url))
@@ -141,13 +204,14 @@ class Web:
             raise BadInputError(f"is no address: {one_line(str(error))}", where=place(url)[:200]) from error
 
     def _opened(self) -> requests.Session:
-        if self._session is None:
+        session: requests.Session | None = getattr(self._of_thread, "session", None)
+        if session is None:
             import requests  # noqa: PLC0415
             from requests.adapters import HTTPAdapter  # noqa: PLC0415
             from urllib3.util import Retry  # noqa: PLC0415
 
-            self._session = requests.Session()
-            self._session.headers["User-Agent"] = f"lumiimg/{__version__}"
+            session = self._of_thread.session = requests.Session()
+            session.headers["User-Agent"] = f"lumiimg/{__version__}"
             retry = Retry(
                 total=_ATTEMPTS,
                 backoff_factor=0.5,
@@ -159,25 +223,31 @@ class Web:
                 raise_on_redirect=False,
             )
             for scheme in ("https://", "http://"):
-                self._session.mount(scheme, HTTPAdapter(max_retries=retry))
-        return self._session
+                session.mount(scheme, HTTPAdapter(max_retries=retry))
+        return session
 
 
-def _bounded(answer: requests.Response, limit_bytes: int, deadline: float, within_s: float) -> Iterator[bytes]:
+def _lower(answer: requests.Response) -> dict[str, str]:
+    return {name.lower(): value for name, value in answer.headers.items()}
+
+
+def _bounded(
+    answer: requests.Response, limit_bytes: int, deadline: float, within_s: float, url: str, *, decode: bool
+) -> Iterator[bytes]:
     from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
     size = 0
     try:
         # not iter_content, which waits for a whole chunk: a server that drips would be waited for
-        while chunk := answer.raw.read1(_CHUNK_BYTES, decode_content=True):
+        while chunk := answer.raw.read1(_CHUNK_BYTES, decode_content=decode):
             size += len(chunk)
             if size > limit_bytes:
-                raise FailedError(f"is larger than {limit_bytes} bytes", where=place(answer.url))
+                raise FailedError(f"is larger than {limit_bytes} bytes", where=place(url))
             if time.monotonic() > deadline:
-                raise FailedError(f"did not come within {within_s:.0f} s", where=place(answer.url), hint=ELSEWHERE)
+                raise FailedError(f"did not come within {within_s:.0f} s", where=place(url), hint=ELSEWHERE)
             yield chunk
     except (HTTPError, OSError) as error:
-        raise FailedError(f"broke off: {_reason(error)}", where=place(answer.url), hint=ELSEWHERE) from error
+        raise BrokeOffError(f"broke off: {_reason(error)}", where=place(url), hint=ELSEWHERE) from error
 
 
 def place(url: str) -> str:

@@ -146,10 +146,11 @@ def server() -> Iterator[str]:
         ("/drip", "did not come within"),
     ],
 )
-def test_a_hostile_server_is_left_with_one_line_and_nothing_kept(
+def test_a_hostile_server_is_left_with_one_line_and_nothing_used(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, what: str
 ) -> None:
-    monkeypatch.setattr("lumiimg.resolve.store.TOTAL_S", 0.3)
+    monkeypatch.setattr("lumiimg.resolve.download.TOTAL_S", 0.3)
+    monkeypatch.setattr("lumiimg.resolve.download._PAUSE_S", 0.0)
     monkeypatch.setattr("lumiimg.resolve.web._ATTEMPTS", 0)
     store = tmp_path / "store"
     downloads = Store(store, Web(), Mirrors({}))
@@ -157,9 +158,10 @@ def test_a_hostile_server_is_left_with_one_line_and_nothing_kept(
     with pytest.raises(FailedError, match=what) as caught:
         downloads.get(f"{server}{path}", digest)
     assert "\n" not in str(caught.value)
-    assert list(store.iterdir()) == []
+    assert not (store / digest).exists()
     kept = downloads.get(f"{server}/good", digest)
     assert kept.read_bytes() == b"content"
+    assert list(store.iterdir()) == [kept]
 
 
 def test_a_source_is_kept_by_its_digest_and_refused_with_another(tmp_path: Path) -> None:

@@ -1,0 +1,731 @@
+"""Downloads that break off, are interrupted or killed, and go on; several at once. The servers are real ones, on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import http.server
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.build import builder
+from lumiimg.build.builder import write_definitions
+from lumiimg.build.cache import LayerCache
+from lumiimg.build.fetch import needed
+from lumiimg.build.keys import layer_keys
+from lumiimg.cli.main import main
+from lumiimg.definition.writer import Definition, StagedFile
+from lumiimg.engine.engine import Engine, Kind
+from lumiimg.errors import ExitCode, FailedError
+from lumiimg.report.progress import QuietProgress
+from lumiimg.resolve import at_once
+from lumiimg.resolve.download import TOTAL_S
+from lumiimg.resolve.lock import LockedSource
+from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.partial import OLD_S, taken
+from lumiimg.resolve.store import Store
+from lumiimg.resolve.web import Web
+from tests.unit.conftest import BASE, LAYER, MakeLayer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lumiimg.build import sif
+    from lumiimg.build.step import Step
+
+DATA = bytes(range(256)) * 1200
+CUT = 100_000
+TAG = '"one"'
+LONG_AGO, TODAY = "Sat, 01 Nov 2025 10:00:00 GMT", "Fri, 21 Nov 2025 10:00:00 GMT"
+ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset())
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+SHA = sha256(DATA)
+
+
+@dataclass
+class Asked:
+    path: str
+    headers: dict[str, str]
+    """By name in lower case."""
+    served_bytes: int = 0
+
+    @property
+    def range(self) -> str | None:
+        return self.headers.get("range")
+
+
+@dataclass
+class Server:
+    """What it has, how it misbehaves, and what it was asked."""
+
+    url: str = ""
+    data: bytes = DATA
+    headers: dict[str, str] = field(default_factory=lambda: {"ETag": TAG})
+    knows_ranges: bool = True
+    knows_if_range: bool = True
+    statuses: dict[str, int] = field(default_factory=dict)
+    """By path, instead of 200."""
+    before: dict[str, Callable[[], bool]] = field(default_factory=dict)
+    """By path, what an answer waits for."""
+    range_status: int | None = None
+    """What it answers to a Range, instead of 206."""
+    content_range: str | None = "bytes {first}-{last}/{total}"
+    cuts: list[int] = field(default_factory=list)
+    """Bytes after which an answer breaks off, one for each of the first answers."""
+    pauses: bool = False
+    """Whether it says nothing more, instead of breaking off, until the test ends."""
+    drips: bool = False
+    """Whether it sends a byte now and then, instead of breaking off."""
+    location: str | None = None
+    meeting: threading.Barrier | None = None
+    """Where answers wait for each other."""
+    missed: int = 0
+    """Answers that waited in vain."""
+    now: int = 0
+    most: int = 0
+    """How many were waiting for an answer at the same time."""
+    guard: threading.Lock = field(default_factory=threading.Lock)
+    asked: list[Asked] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def ranges(self) -> list[str | None]:
+        return [one.range for one in self.asked]
+
+
+def serving(server: Server) -> http.server.ThreadingHTTPServer:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            del timestamp
+            return TODAY
+
+        def do_GET(self) -> None:
+            asked = Asked(self.path, {name.lower(): value for name, value in self.headers.items()})
+            server.asked.append(asked)
+            self.close_connection = True
+            with server.guard:
+                server.now += 1
+                server.most = max(server.most, server.now)
+            if server.meeting is not None:
+                try:
+                    server.meeting.wait()
+                except threading.BrokenBarrierError:
+                    server.missed += 1
+            with server.guard:
+                server.now -= 1
+            if self.path in server.before:
+                wait_for(server.before[self.path])
+            status, headers, body = self.answer(asked)
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body)), "Connection": "close"}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            cut = server.cuts.pop(0) if server.cuts else len(body)
+            with contextlib.suppress(OSError):
+                self.wfile.write(body[:cut])
+                asked.served_bytes = len(body[:cut])
+                if cut < len(body) and server.pauses:
+                    server.over.wait()
+                while cut < len(body) and server.drips and not server.over.wait(0.02):
+                    self.wfile.write(body[cut : cut + 1])
+                    cut += 1
+
+        def answer(self, asked: Asked) -> tuple[int, dict[str, str], bytes]:
+            if server.location is not None:
+                return 302, {"Location": server.location}, b""
+            status = server.statuses.get(self.path, 200)
+            if status != 200:
+                return status, {}, b""
+            # a file that has changed is sent from its first byte, to whoever asks If-Range (RFC 9110, 13.1.5)
+            names = [value for name, value in server.headers.items() if name in {"ETag", "Last-Modified"}]
+            is_same = not server.knows_if_range or asked.headers.get("if-range") in {None, *names}
+            if asked.range is None or not server.knows_ranges or not is_same:
+                return 200, server.headers, server.data
+            if server.range_status is not None:
+                return server.range_status, {}, b""
+            first = int(asked.range.removeprefix("bytes=").removesuffix("-"))
+            if first >= len(server.data):
+                return 416, {"Content-Range": f"bytes */{len(server.data)}"}, b""
+            where = (server.content_range or "").format(first=first, last=len(server.data) - 1, total=len(server.data))
+            return 206, {**server.headers, **({"Content-Range": where} if where else {})}, server.data[first:]
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+
+@contextlib.contextmanager
+def running(server: Server) -> Iterator[Server]:
+    with serving(server) as listening:
+        listening.daemon_threads = True
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
+        server.url = f"http://127.0.0.1:{listening.server_port}"
+        yield server
+        server.over.set()
+        listening.shutdown()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running(Server()) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lumiimg.resolve.download._PAUSE_S", 0.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def one_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lumiimg.resolve.download._ATTEMPTS", 1)
+
+
+def store(folder: Path, jobs: int = 1) -> Store:
+    """A store as a new run has it."""
+    return Store(folder, Web(), Mirrors({}), jobs)
+
+
+def partials(folder: Path) -> list[Path]:
+    return sorted(folder.glob("part-*"))
+
+
+def broken_off(server: Server, folder: Path, digest: str | None = SHA, cut: int = CUT) -> None:
+    """Leave the beginning of the file, by a run that failed."""
+    server.cuts = [cut]
+    with pytest.raises(FailedError, match="broke off"):
+        get(server, folder, digest)
+    server.asked.clear()
+
+
+def get(server: Server, folder: Path, digest: str | None = SHA) -> str:
+    """Get the file in a new run, by its digest or without; return the digest of what is kept."""
+    new = store(folder)
+    kept = new.get(f"{server.url}/file", digest) if digest else folder / new.add(f"{server.url}/file")
+    assert list(folder.iterdir()) == [kept], "nothing else is left"
+    return sha256(kept.read_bytes())
+
+
+@pytest.mark.parametrize("digest", [SHA, None], ids=["digest", "no digest"])
+def test_a_download_that_breaks_off_asks_for_the_rest(server: Server, folder: Path, digest: str | None) -> None:
+    server.cuts = [CUT, 50_000]
+    assert get(server, folder, digest) == SHA
+    assert server.ranges == [None, f"bytes={CUT}-", f"bytes={CUT + 50_000}-"]
+    assert sum(one.served_bytes for one in server.asked) == len(DATA)
+
+
+def test_one_that_breaks_off_again_and_again_is_left(server: Server, folder: Path) -> None:
+    server.cuts = [10] * 20
+    with pytest.raises(FailedError, match=f"^{server.url}/file: broke off"):
+        store(folder).get(f"{server.url}/file", SHA)
+    assert len(server.asked) == 4
+    server.cuts.clear()
+    assert get(server, folder) == SHA
+    assert server.ranges[4:] == ["bytes=40-"]
+
+
+@pytest.mark.usefixtures("one_try")
+@pytest.mark.parametrize("digest", [SHA, None], ids=["digest", "no digest"])
+@pytest.mark.parametrize("headers", [{"ETag": TAG}, {"Last-Modified": LONG_AGO}], ids=["tag", "date"])
+def test_the_next_run_goes_on_where_one_broke_off(
+    server: Server, folder: Path, headers: dict[str, str], digest: str | None
+) -> None:
+    server.headers = headers
+    broken_off(server, folder, digest)
+    assert get(server, folder, digest) == SHA
+    (asked,) = server.asked
+    assert asked.range == f"bytes={CUT}-"
+    assert asked.headers["if-range"] == next(iter(headers.values()))
+    assert asked.served_bytes == len(DATA) - CUT
+
+
+@pytest.mark.usefixtures("one_try")
+def test_a_file_that_changed_is_fetched_from_its_first_byte(server: Server, folder: Path) -> None:
+    broken_off(server, folder, None)
+    server.data, server.headers = DATA[::-1], {"ETag": '"two"'}
+    assert get(server, folder, None) == sha256(DATA[::-1])
+    assert server.ranges == [f"bytes={CUT}-"], "one answer, which is the whole"
+
+
+@pytest.mark.usefixtures("one_try")
+@pytest.mark.parametrize("digest", [SHA, None], ids=["digest", "no digest"])
+@pytest.mark.parametrize(
+    ("change", "requests"),
+    [
+        ({"knows_ranges": False}, 1),
+        ({"range_status": 416}, 2),
+        ({"content_range": "bytes 0-99/100"}, 2),
+        ({"content_range": "bytes {total}-{last}/{total}"}, 2),
+        ({"content_range": "lines {first}-{last}/{total}"}, 2),
+        ({"content_range": None}, 2),
+        # it does not know If-Range, and has another file by now
+        ({"knows_if_range": False, "headers": {"ETag": '"two"'}}, 2),
+        ({"knows_if_range": False, "headers": {"ETag": f"W/{TAG}"}}, 2),
+    ],
+)
+def test_an_answer_that_is_not_the_rest_is_not_put_behind_the_beginning(
+    server: Server, folder: Path, change: dict[str, object], requests: int, digest: str | None
+) -> None:
+    broken_off(server, folder, digest)
+    for name, value in change.items():
+        setattr(server, name, value)
+    assert get(server, folder, digest) == SHA
+    assert server.ranges == [f"bytes={CUT}-", None][:requests]
+
+
+@pytest.mark.usefixtures("one_try")
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"ETag": f"W/{TAG}"}, {"Last-Modified": TODAY}, {"ETag": "one"}],
+    ids=["nothing", "weak", "of this second", "no tag"],
+)
+def test_without_a_digest_and_a_sure_name_nothing_is_gone_on_with(
+    server: Server, folder: Path, headers: dict[str, str]
+) -> None:
+    server.headers = headers
+    broken_off(server, folder, None)
+    assert list(folder.iterdir()) == []
+    assert get(server, folder, None) == SHA
+    assert server.ranges == [None]
+
+
+def test_nor_within_one_run(server: Server, folder: Path) -> None:
+    server.headers, server.cuts = {}, [CUT]
+    assert get(server, folder, None) == SHA
+    assert server.ranges == [None, None]
+
+
+@pytest.mark.usefixtures("one_try")
+def test_with_a_digest_a_server_need_not_name_what_it_sends(server: Server, folder: Path) -> None:
+    server.headers = {}
+    broken_off(server, folder)
+    assert get(server, folder) == SHA
+    assert server.ranges == [f"bytes={CUT}-"]
+
+
+@pytest.mark.usefixtures("one_try")
+def test_pieces_of_two_files_are_thrown_away_and_fetched_once_from_zero(server: Server, folder: Path) -> None:
+    server.headers = {}
+    server.data = DATA[::-1]
+    broken_off(server, folder)
+    server.data = DATA
+    assert get(server, folder) == SHA
+    assert server.ranges == [f"bytes={CUT}-", None]
+
+
+@pytest.mark.usefixtures("one_try")
+def test_what_is_wrong_even_from_zero_is_refused_and_not_kept(server: Server, folder: Path) -> None:
+    broken_off(server, folder)
+    server.data, server.knows_if_range = DATA[::-1], False
+    with pytest.raises(FailedError, match=f"^{server.url}/file: has another digest"):
+        get(server, folder)
+    assert server.ranges == [f"bytes={CUT}-", None]
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("one_try")
+def test_the_rest_may_come_from_a_mirror(server: Server, folder: Path) -> None:
+    broken_off(server, folder)
+    with running(Server(headers={"ETag": '"of the mirror"'})) as mirror:
+        new = Store(folder, Web(), Mirrors({server.url: mirror.url}))
+        assert new.get(f"{server.url}/file", SHA).read_bytes() == DATA
+    (asked,) = mirror.asked
+    assert (asked.range, asked.served_bytes) == (f"bytes={CUT}-", len(DATA) - CUT)
+    assert server.asked == []
+
+
+def test_files_are_asked_for_and_kept_as_they_lie_on_the_server(server: Server, folder: Path) -> None:
+    server.data = gzip.compress(DATA)
+    server.headers = {"Content-Encoding": "gzip"}
+    assert get(server, folder, sha256(server.data)) == sha256(server.data)
+    assert server.asked[0].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.usefixtures("one_try")
+def test_a_range_follows_a_redirect_to_another_host_and_a_login_does_not(
+    server: Server, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password hunter2\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with running(Server()) as front:
+        front.location = f"{server.url}/signed?key=secret"
+        server.cuts = [CUT]
+        with pytest.raises(FailedError, match=f"^{front.url}/file: broke off"):
+            get(front, folder)
+        assert get(front, folder) == SHA
+        assert "authorization" in front.asked[1].headers
+    assert [(one.range, one.headers.get("if-range")) for one in server.asked] == [(None, None), (f"bytes={CUT}-", TAG)]
+    assert not any("authorization" in one.headers for one in server.asked)
+
+
+@pytest.mark.usefixtures("one_try")
+def test_limits_hold_for_the_whole_file(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken_off(server, folder)
+    monkeypatch.setattr("lumiimg.resolve.download.SIZE_LIMIT_BYTES", len(DATA) - 1)
+    with pytest.raises(FailedError, match=f"is larger than {len(DATA) - 1} bytes"):
+        get(server, folder)
+    assert list(folder.iterdir()) == []
+
+
+# --- killed, interrupted, at the same time
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until, "did not happen"
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def started(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """Another Python, which does not outlive the block."""
+    with subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def came_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("part-*/data"))
+
+
+@pytest.mark.parametrize("digest", [SHA, None], ids=["digest", "no digest"])
+def test_the_run_after_kill_9_asks_only_for_the_rest(server: Server, folder: Path, digest: str | None) -> None:
+    server.cuts, server.drips = [CUT], True
+    what = f"get({server.url + '/file'!r}, {digest!r})" if digest else f"add({server.url + '/file'!r})"
+    program = (
+        "from pathlib import Path\nfrom lumiimg.resolve.mirrors import Mirrors\n"
+        "from lumiimg.resolve.store import Store\nfrom lumiimg.resolve.web import Web\n"
+        f"Store(Path({str(folder)!r}), Web(), Mirrors({{}})).{what}\n"
+    )
+    with started("-c", program) as child:
+        wait_for(lambda: came_bytes(folder) > CUT)
+        child.kill()
+        assert child.wait() == -signal.SIGKILL
+    assert len(partials(folder)) == 1
+    came = came_bytes(folder)
+    server.asked.clear()
+    assert get(server, folder, digest) == SHA
+    (asked,) = server.asked
+    assert (asked.range, asked.served_bytes) == (f"bytes={came}-", len(DATA) - came)
+
+
+def test_what_was_killed_behind_the_last_byte_needs_no_server(server: Server, folder: Path) -> None:
+    with taken(folder, f"{server.url}/file", SHA) as killed:
+        killed.data.write_bytes(DATA)
+    assert get(server, folder) == SHA
+    assert server.asked == []
+
+
+def test_two_runs_at_once_do_not_touch_each_others_beginnings(server: Server, folder: Path) -> None:
+    with taken(folder, f"{server.url}/file", SHA) as other:
+        other.data.write_bytes(DATA[:CUT])
+        assert store(folder).get(f"{server.url}/file", SHA).read_bytes() == DATA
+        assert server.ranges == [None]
+        assert other.data.read_bytes() == DATA[:CUT]
+    assert len(partials(folder)) == 1
+
+
+def test_of_several_beginnings_the_longest_is_taken_and_the_others_go(server: Server, folder: Path) -> None:
+    with contextlib.ExitStack() as both:
+        for length in (10, CUT, 20):
+            one = both.enter_context(taken(folder, f"{server.url}/file", SHA))
+            one.data.write_bytes(DATA[:length])
+    assert len(partials(folder)) == 3
+    assert get(server, folder) == SHA
+    assert server.ranges == [f"bytes={CUT}-"]
+
+
+def aged(folder: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    for path in (*folder.iterdir(), folder):
+        os.utime(path, (then, then))
+
+
+def test_a_beginning_of_another_node_is_taken_once_no_download_can_still_be_running(
+    server: Server, folder: Path
+) -> None:
+    with taken(folder, f"{server.url}/file", SHA) as mine:
+        mine.data.write_bytes(DATA[:CUT])
+        theirs = mine.folder.with_name(mine.folder.name.replace(f"@{socket.gethostname()}", "@another-node"))
+        mine.folder.rename(theirs)
+    assert store(folder).get(f"{server.url}/file", SHA).read_bytes() == DATA
+    assert server.ranges == [None]
+    assert partials(folder) == [theirs]
+    (folder / SHA).unlink()
+    aged(theirs, 2 * TOTAL_S + 60)
+    with taken(folder, f"{server.url}/file", SHA) as mine:
+        assert mine.data.read_bytes() == DATA[:CUT]
+        mine.folder.rename(theirs)  # another node took it just now, and nothing has come yet
+    with taken(folder, f"{server.url}/file", SHA) as mine:
+        assert not mine.data.exists()
+    aged(theirs, 2 * TOTAL_S + 60)
+    assert get(server, folder) == SHA
+    assert server.ranges == [None, f"bytes={CUT}-"]
+
+
+def test_old_beginnings_of_any_file_are_removed(server: Server, folder: Path) -> None:
+    for number, age in enumerate((OLD_S + 60, OLD_S - 3600)):
+        with taken(folder, "http://x/", f"{number}" * 64) as one:
+            one.data.write_bytes(b"x")
+        aged(partials(folder)[-1], age)
+    store(folder).get(f"{server.url}/file", SHA)
+    (left,) = partials(folder)
+    assert left.name.startswith("part-1111")
+
+
+def source(server: Server, name: str, data: bytes = DATA) -> LockedSource:
+    return LockedSource(name, name.upper(), name, sha256(data), f"{server.url}/{name}")
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_as_many_downloads_run_at_once_as_were_asked_for(server: Server, folder: Path, jobs: int) -> None:
+    server.meeting = threading.Barrier(jobs, timeout=10)
+    said: list[str] = []
+    locations = [f"{server.url}/{number}" for number in range(6)]
+    found = store(folder, jobs).digests(locations, said.append)
+    assert (server.missed, server.most) == (0, jobs)
+    assert found == dict.fromkeys(locations, SHA)
+    assert sorted(said) == [f"fetching {location}, for its digest" for location in locations]
+
+
+def test_after_an_interruption_or_an_error_nothing_more_begins() -> None:
+    begun: list[int] = []
+
+    def task(number: int, tell: Callable[[str], None]) -> None:
+        begun.append(number)
+        tell("begun")
+        over.wait(10)
+
+    def failing(_: Callable[[str], None]) -> None:
+        raise ZeroDivisionError
+
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    over = threading.Event()
+    before = threading.active_count()
+    tasks: dict[int, Callable[[Callable[[str], None]], None]] = {0: failing, 1: partial(task, 1)}
+    with pytest.raises(KeyboardInterrupt):
+        at_once.at_once({n: partial(task, n) for n in range(3)}, 1, on_line=interrupted, stop=over.set)
+    assert begun == [0]
+    with pytest.raises(ZeroDivisionError):
+        at_once.at_once(tasks, 1, on_line=print, stop=over.set)
+    assert begun == [0]
+    assert threading.active_count() == before
+
+
+def test_the_same_file_is_fetched_once(server: Server, folder: Path) -> None:
+    twice = [source(server, "a"), source(server, "b")]
+    paths = store(folder, 4).sources([*twice, twice[0]], lambda _: None)
+    assert paths == dict.fromkeys(twice, folder / SHA)
+    assert len(server.asked) == 1
+
+
+def test_one_that_fails_stops_the_others_which_go_on_next_time(server: Server, folder: Path) -> None:
+    server.cuts, server.drips = [CUT], True
+    server.statuses["/gone"] = 404
+    server.before["/gone"] = lambda: came_bytes(folder) >= CUT
+    large, gone, third = source(server, "large"), source(server, "gone", b"1"), source(server, "third", b"2")
+    with pytest.raises(FailedError, match=f"^{server.url}/gone: the server answers 404"):
+        store(folder, 2).sources([large, gone, third], lambda _: None)
+    assert sorted(one.path for one in server.asked) == ["/gone", "/large"]
+    (left,) = partials(folder)
+    assert left.suffix != ".lumiimg-partial", "it is nobody's"
+    came = came_bytes(folder)
+    assert came >= CUT
+    server.asked.clear()
+    store(folder).sources([large], lambda _: None)
+    assert server.ranges == [f"bytes={came}-"]
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["dripping", "silent"])
+def test_ctrl_c_ends_downloads_promptly_in_one_line_and_the_next_run_goes_on(
+    server: Server,
+    layers: Path,
+    make_layer: MakeLayer,
+    clean_home: Path,
+    tmp_path: Path,
+    is_silent: bool,
+) -> None:
+    make_layer("box", BASE)
+    words = ["build", "--layers", str(layers), "--base", "box", "--definitions", str(tmp_path / "defs")]
+    for name in ("one", "two"):
+        make_layer(name, f'{LAYER}[sources.{name}]\nurl = "http://x/"\nfile = "{name}"\nkey = "1"\nsource = "tests"\n')
+        words += ["--add", name, "--source", f"{name}={server.url}/{name}#sha256={sha256(DATA + name.encode())}"]
+    server.cuts, server.pauses, server.drips = [CUT, CUT], is_silent, not is_silent
+    folder = clean_home / ".cache" / "lumiimg" / "sources"
+    with started("-m", "lumiimg", *words) as child:
+        wait_for(lambda: came_bytes(folder) >= 2 * CUT)
+        begin = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        _, error = child.communicate(timeout=20)
+        assert time.monotonic() - begin < at_once._GRACE_S + 2
+    assert (child.returncode, error) == (130, "lumiimg: interrupted\n")
+    kept = [file.stat().st_size for file in folder.glob("part-*/data")]
+    server.asked.clear()
+    for name in ("one", "two"):
+        server.data = DATA + name.encode()
+        store(folder).get(f"{server.url}/{name}", sha256(server.data))
+    assert sorted(map(str, server.ranges)) == sorted(f"bytes={size}-" for size in kept)
+    assert partials(folder) == []
+
+
+@pytest.mark.parametrize("number", ["0", "17", "-1", "four", "", "1e1", "²"])
+@pytest.mark.parametrize("command", ["build", "lock", "rebuild"])
+def test_jobs_are_1_to_16(command: str, number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, f"--jobs={number}"])
+    assert caught.value.code == ExitCode.BAD_INPUT
+    error = capsys.readouterr().err
+    assert "is no number from 1 to 16" in error
+    assert error.count("\n") == 1
+
+
+# --- before the first layer
+
+
+def chain_of(*sources: LockedSource | None) -> list[Definition]:
+    """A base and layers, each with one source, or none."""
+    return [
+        Definition(
+            f"{number:02}-x", (f"x{number}",), None, f"text {number}", (StagedFile("files/x", one),) if one else ()
+        )
+        for number, one in enumerate(sources)
+    ]
+
+
+class Recording(QuietProgress):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def step_started(self, name: str) -> None:
+        self.heard.append(name)
+
+
+@dataclass
+class Stand:
+    """A stand-in for a way to build: a layer is what its definition says before a `#`, and nothing is run."""
+
+    seen: Callable[[], int]
+    name: str = "stand-in"
+    suffix: str = ".sqfs"
+    built: list[tuple[str, int]] = field(default_factory=list)
+    """Layers, with how many requests the server had seen by then."""
+
+    def base(self, step: Step, target: Path) -> None:
+        self.built.append((step.definition.name, self.seen()))
+        target.write_text(step.definition.text.partition("#")[0])
+
+    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+        del below
+        self.base(step, target)
+
+    def stack(self, layers: Sequence[Path]) -> list[Path]:
+        return list(layers)
+
+    def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
+        raise NotImplementedError
+
+
+def build(chain: list[Definition], server: Server, tmp_path: Path, progress: Recording) -> list[tuple[str, int]]:
+    cache = LayerCache(tmp_path / "cache")
+    scratch = tmp_path / f"scratch-{time.monotonic_ns()}"
+    scratch.mkdir()
+    stand = Stand(lambda: len(server.asked))
+    downloads = store(tmp_path / "store", 2)
+    with (tmp_path / "log").open("wb") as log:
+        work = builder._Work(cache, None, {}, downloads, log, progress, scratch, "overlay", False)  # type: ignore[arg-type]
+        _, stages = work.layers(chain, layer_keys(chain, ENGINE, "overlay"), stand)
+    fetched = ["downloads"] if "downloads" in progress.heard else []
+    assert [stage.name for stage in stages] == [*fetched, *(one.name for one in chain)]
+    return stand.built
+
+
+def test_everything_is_fetched_before_the_first_layer_is_built_and_nothing_for_kept_ones(
+    server: Server, tmp_path: Path
+) -> None:
+    one, two = source(server, "one"), replace(source(server, "two"), sha256="2" * 64)
+    heard = Recording()
+    assert build(chain_of(None, one), server, tmp_path, heard) == [("00-x", 1), ("01-x", 1)]
+    assert heard.heard == ["downloads", "00-x", "01-x"]
+    (tmp_path / "store" / SHA).unlink()
+    server.asked.clear()
+    heard.heard.clear()
+    with pytest.raises(FailedError, match="two: has another digest"):
+        build(chain_of(None, one, None, two), server, tmp_path, heard)
+    assert [asked.path for asked in server.asked] == ["/two"], "the layer of the other is in the cache"
+    assert heard.heard == ["downloads"], "no layer was begun"
+    heard.heard.clear()
+    assert build(chain_of(None, one, None), server, tmp_path, heard) == [("02-x", 1)]
+
+
+def test_nothing_is_fetched_for_a_base_that_is_kept_or_a_layer_that_is_by_content(
+    server: Server, tmp_path: Path
+) -> None:
+    first = chain_of(source(server, "base"), source(server, "above", b"above"))
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / sha256(b"above")).write_bytes(b"above")
+    build(first, server, tmp_path, Recording())
+    other = [replace(first[0], text=f"{first[0].text}# another comment"), first[1]]
+    assert [name for name, _ in build(other, server, tmp_path, Recording())] == ["00-x"]
+    for file in (tmp_path / "store").iterdir():
+        file.unlink()
+    server.asked.clear()
+    top = replace(chain_of(None)[0], name="02-x")
+    for chain, built in ((first, ["02-x"]), (other, [])):
+        assert [name for name, _ in build([*chain, top], server, tmp_path, Recording())] == built
+    assert server.asked == []
+
+
+def test_a_layer_that_may_be_kept_by_the_content_below_it_is_not_fetched_for(server: Server, tmp_path: Path) -> None:
+    one = source(server, "one")
+    first = chain_of(None, one)
+    build(first, server, tmp_path, Recording())
+    cache = LayerCache(tmp_path / "cache")
+    other = replace(first[0], text="another text 0")
+    keys = layer_keys([other, first[1]], ENGINE, "overlay")
+    assert list(needed([other, first[1]], keys, cache, "")) == []
+    keys = layer_keys([other, replace(first[1], text="new")], ENGINE, "overlay")
+    assert list(needed([other, replace(first[1], text="new")], keys, cache, "")) == [one]
+    server.asked.clear()
+    (tmp_path / "store" / SHA).unlink()
+    assert [name for name, _ in build([other, first[1]], server, tmp_path, Recording())] == ["00-x", "01-x"]
+    assert len(server.asked) == 1, "it was not kept, and fetched when its turn came"
+
+
+def test_definitions_are_not_written_where_a_source_cannot_be_had(server: Server, tmp_path: Path) -> None:
+    server.meeting = threading.Barrier(2, timeout=10)
+    chain = chain_of(source(server, "one"), source(server, "two", b"another"))
+    with pytest.raises(FailedError, match="two: has another digest"):
+        write_definitions(chain, tmp_path / "defs", store(tmp_path / "store", 2), lambda _: None)
+    assert server.missed == 0, "both were asked for at once"
+    assert not (tmp_path / "defs").exists(), "nothing before every source is there"
