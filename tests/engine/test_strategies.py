@@ -36,6 +36,7 @@ echo text >"/opt/one/a name with blanks, and: 'quotes'"
 echo one >/opt/one/file; ln /opt/one/file /opt/one/hard; ln -s file /opt/one/soft
 mkfifo /opt/one/pipe; echo x >/opt/one/suid; chmod 4755 /opt/one/suid; chmod 700 /opt/one/folder
 chown daemon:daemon /opt/one/folder; touch /opt/one/gone/child
+python3 -c 'import os; os.setxattr("/opt/one/file", "user.note", b"kept")'
 printf 'value = 1\\n' >/opt/one/module.py
 python3 -c 'import py_compile; py_compile.compile("/opt/one/module.py")'
 echo 'export FROM_SCRIPT=1' >>"$SINGULARITY_ENVIRONMENT"
@@ -142,10 +143,14 @@ def test_all_ways_make_the_same_image(built_by: dict[str, Path]) -> None:
 
 
 def test_an_engine_shows_the_same_of_all(built_by: dict[str, Path], engine: Engine) -> None:
-    script = "cd /opt && find . -xdev | LC_ALL=C sort; ls /etc/apt; env | grep -E '^(V_|FROM_)' | sort; cat /opt/three"
+    script = (
+        "cd /opt && find . -xdev | LC_ALL=C sort; ls /etc/apt; env | grep -E '^(V_|FROM_)' | sort; cat /opt/three; "
+        """python3 -c 'import os; print(os.getxattr("/opt/one/file", "user.note"))'"""
+    )
     told = {way: inside(engine, image, "sh", "-c", script) for way, image in built_by.items()}
     assert len(set(told.values())) == 1
     assert "FROM_SCRIPT=1" in told["layered"]
+    assert "b'kept'" in told["layered"]
 
 
 def test_compiled_python_is_not_compiled_again(built_by: dict[str, Path], engine: Engine) -> None:
@@ -340,6 +345,78 @@ def test_one_run_tells_of_all_layers_that_fail(way: str, bare: Path, tmp_path: P
     assert "other (compiled)" in kept.out
     assert " last\n" not in kept.out, "it stood on another stack than the one that is asked for"
     assert leftovers(tmp_path) == []
+
+
+def one_layer(tmp_path: Path, base: Path, script: str) -> list[str | Path]:
+    layer = tmp_path / "layers" / "hostile"
+    layer.mkdir(parents=True, exist_ok=True)
+    (layer / "layer.toml").write_text(LAYER)
+    (layer / "post.sh").write_text(script)
+    return ["build", "--base", base, "--layers", layer.parent, "--add", "hostile", "-o", tmp_path / "x.sif"]
+
+
+def test_a_script_that_prints_without_end_of_line_and_asks_is_built(bare: Path, tmp_path: Path) -> None:
+    script = (
+        "head -c 100000000 /dev/zero | tr '\\0' x; echo; yes | head -n 100000; printf '\\033[2Jred\\rx'\n"
+        'read -r answer && exit 1; cat >/dev/null; setsid sleep 300 & disown\necho "$answer" >/opt/asked\n'
+    )
+    start = time.monotonic()
+    told = lumiimg(*one_layer(tmp_path, bare, script), "--verbose", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
+    assert told.code == 0, told.err[-2000:]
+    assert time.monotonic() - start < 200, "it was not waited for"
+    assert "\033" not in told.err
+    assert (tmp_path / "x.sif.log").stat().st_size > 100_000_000
+    assert leftovers(tmp_path) == []
+    assert strays(str(tmp_path)) == []
+
+
+def test_a_name_as_long_as_can_be(bare: Path, engine: Engine, tmp_path: Path) -> None:
+    """fuse-overlayfs has no room for its own prefix on such a name; a folder has."""
+    script = """name=$(printf 'n%.0s' {1..255}); touch "/opt/$name"; mv "/opt/$name" "/opt/${name//n/m}"\n"""
+    words = one_layer(tmp_path, bare, script)
+    env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
+    told = lumiimg(*words, "--strategy", "overlay", env=env)
+    if told.code:
+        assert "--strategy sandbox" in told.err
+    assert lumiimg(*words, "--strategy", "sandbox", "--force", env=env).code == 0
+    assert inside(engine, tmp_path / "x.sif", "sh", "-c", "ls /opt | wc -c") == "256\n"
+
+
+def test_a_cache_that_may_only_be_read_is_told(bare: Path, tmp_path: Path) -> None:
+    words = one_layer(tmp_path, bare, "touch /opt/x\n")
+    cache = tmp_path / "cache"
+    env = {"LUMIIMG_CACHE": str(cache)}
+    cache.mkdir()
+    cache.chmod(0o555)
+    refused = lumiimg(*words, env=env)
+    assert refused.code == 1
+    assert refused.err.strip().splitlines()[-1].count("LUMIIMG_CACHE says where") == 1
+    cache.chmod(0o755)
+    assert lumiimg(*words, env=env).code == 0
+    for folder in (cache, *(path for path in cache.rglob("*") if path.is_dir())):
+        folder.chmod(0o555)
+    try:
+        again = lumiimg(*words, "--json", env=env)
+        assert (again.code, again.data["is_new"]) == (0, False), "the image is there; nothing is to be written"
+    finally:
+        for folder in (cache, *(path for path in cache.rglob("*") if path.is_dir())):
+            folder.chmod(0o755)
+
+
+def test_a_clock_that_was_set_back_spoils_nothing(bare: Path, tmp_path: Path) -> None:
+    words = one_layer(tmp_path, bare, "touch /opt/x\n")
+    env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
+    first = lumiimg(*words, "--json", env=env)
+    assert first.code == 0, first.err
+    tomorrow = time.time() + 86400
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (tomorrow, tomorrow), follow_symlinks=False)
+    content = (tmp_path / "x.sif").read_bytes()
+    (tmp_path / "x.sif").unlink()
+    again = lumiimg(*words, "--json", env=env)
+    assert again.data["reused_steps"] == again.data["steps"]
+    assert (tmp_path / "x.sif").read_bytes() == content
+    assert lumiimg("cache", "verify", env=env).code == 0
 
 
 def leftovers(*folders: Path) -> list[str]:
