@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _STATUS = "/var/lib/dpkg/status"
 _STATUS_LIMIT_BYTES = 64 << 20
 _MAX_DISTRIBUTIONS = 20_000
+_MAX_DEPTH = 8
 _DIST_INFO = re.compile(r"(?P<name>[^/]+)-(?P<version>[^/-]+)\.dist-info")
 _SITES = ("/usr/lib", "/usr/local/lib", "/opt", "/usr/lib64")
 
@@ -92,18 +93,23 @@ def _debian(root: RootFileSystem) -> Iterator[Component]:
 
 
 def _python(root: RootFileSystem) -> Iterator[Component]:
-    """Yield Python distributions, by the names of their metadata folders. Source: PEP 376, PEP 427."""
+    """Yield Python distributions, by the names of their metadata folders. Source: PEP 376, PEP 427.
+
+    Where some are, the packages beside them are not entered: they are most of an image's files.
+    """
+    folders = [(site, 0) for site in _SITES if root.is_dir(site)]
     count = 0
-    for site in _SITES:
-        if not root.is_dir(site):
-            continue
-        for entry in root.walk(site):
-            match = _DIST_INFO.fullmatch(entry.path.rpartition("/")[2])
-            if entry.kind is FileKind.DIRECTORY and match is not None:
-                count += 1
-                if count > _MAX_DISTRIBUTIONS:
-                    return
-                yield Component("pypi", match["name"], match["version"], entry.path)
+    while folders:
+        folder, depth = folders.pop()
+        inside = [entry.name for entry in root.list_dir(folder) if entry.kind is FileKind.DIRECTORY]
+        found = [match for name in inside if (match := _DIST_INFO.fullmatch(name))]
+        for match in found:
+            yield Component("pypi", match["name"], match["version"], f"{folder}/{match[0]}")
+        count += len(found)
+        if count > _MAX_DISTRIBUTIONS:
+            return
+        if not found and depth < _MAX_DEPTH:
+            folders += [(f"{folder}/{name}", depth + 1) for name in inside]
 
 
 def _of_sources(sources: Iterable[LockedSource]) -> Iterator[Component]:
