@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 from lumiimg.build import sif
 from lumiimg.build.cache import Key, LayerCache
 from lumiimg.build.chain import Chain
+from lumiimg.build.machine import require_environment
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.provenance import SBOM, write_folder
 from lumiimg.build.room import LEAST_BYTES, require, room_at
@@ -185,6 +186,7 @@ def build_image(
     JSON by name, which the image carries; `replace`: what is at `output` and is another image may go.
 
     Raises FailedError if a step fails: with the layer, the line that tells, and the log; nothing is left at `output`.
+    MissingHereError if the engine would lose what layers set.
     """
     start = time.monotonic()
     kept = LayerCache(cache)
@@ -205,6 +207,8 @@ def build_image(
     if output.exists() and not replace:
         raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
     _require_room(chain, keys, kept, way)
+    if len(chain) > 1:
+        require_environment(machine)
     try:
         # Unbuffered: whoever watches it sees the build, and kill -9 takes nothing of it away.
         log = log_path.open("wb", buffering=0)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.build.facts import LOSES_ENVIRONMENT, keeps_environment
 from lumiimg.engine.process import Completed, run
-from lumiimg.errors import one_line
+from lumiimg.engine.workspace import scratch_folder
+from lumiimg.errors import FailedError, MissingHereError, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,9 +21,10 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 _TRIAL_S = 20.0
-_PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "fuse-overlayfs", "proot")
+PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "fuse-overlayfs", "proot")
+_NO_PLACE = 99
 _MOUNT = (
-    "d=$(mktemp -d) && mkdir $d/l $d/u $d/w $d/m && "
+    f"d=$(mktemp -d) && mkdir $d/l $d/u $d/w $d/m || exit {_NO_PLACE}; "
     "mount -t overlay overlay -o lowerdir=$d/l,upperdir=$d/u,workdir=$d/w $d/m; code=$?; "
     "umount $d/m 2>/dev/null; rm -rf $d; exit $code"
 )
@@ -34,6 +38,8 @@ class Trial:
     works: bool
     said: str
     """A version, or what stands against it."""
+    is_sure: bool = True
+    """Whether it was tried to the end: not where time or room ran out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ class Machine:
     """What an engine lays layers over an image with, for a user."""
     proot: Path | None
     trials: tuple[Trial, ...]
+    loses_environment: bool = False
+    """Whether the engine was seen to lose the environment of the layers below."""
 
     def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
         """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""
@@ -62,8 +70,17 @@ class Machine:
         return ["unshare", *maps, *own, *argv] if maps or own else list(argv)
 
 
+def require_environment(machine: Machine) -> None:
+    """Raise MissingHereError where an image of layers would come out without what they set."""
+    if machine.loses_environment:
+        raise MissingHereError(
+            f"{machine.engine.name} loses the environment of the layers below",
+            hint=f"{LOSES_ENVIRONMENT}: load another version, or name one in LUMIIMG_ENGINE",
+        )
+
+
 def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
-    """Try what a build may need, in a few hundredths of a second."""
+    """Try what a build may need, in a few tenths of a second."""
     path = environment.get("PATH")
     env = dict(environment)
     maps = ["--map-root-user", "--map-auto"] if os.geteuid() != 0 else []
@@ -73,8 +90,10 @@ def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
     if unshare and ids is not None and ids.ok:
         mounts = run([unshare, *maps, "--mount", "/bin/sh", "-c", _MOUNT], env=env, timeout_s=_TRIAL_S)
     fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
-    found = {name: _program(name, path) for name in _PROGRAMS}
+    found = {name: program_of(name, path) for name in PROGRAMS}
+    keeps = _keeps_environment(engine, environment)
     trials = [
+        keeps,
         _of_run("user namespace with the user's ids", ids, "util-linux (unshare) is missing"),
         _of_run("overlay mounts in it", mounts, "there is no user namespace to try it in"),
         Trial("FUSE", fuse, "/dev/fuse" if fuse else "/dev/fuse cannot be opened"),
@@ -87,11 +106,22 @@ def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
         mounts=mounts is not None and mounts.ok,
         fuse=fuse,
         trials=tuple(trials),
+        loses_environment=keeps.is_sure and not keeps.works,
         **{name.replace("-", "_"): program for name, program in found.items()},
     )
 
 
-def _program(name: str, path: str | None) -> Path | None:
+def _keeps_environment(engine: Engine, environment: Mapping[str, str]) -> Trial:
+    try:
+        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+            keeps, said = keeps_environment(engine, environment, scratch)
+    except FailedError as error:
+        keeps, said = None, str(error)
+    return Trial("the environment of the layers below", bool(keeps), said, is_sure=keeps is not None)
+
+
+def program_of(name: str, path: str | None) -> Path | None:
+    """Return the program of that name on a PATH."""
     found = shutil.which(name, path=path)
     return Path(found) if found else None
 
@@ -106,4 +136,5 @@ def _version(program: Path, env: dict[str, str]) -> str:
 def _of_run(name: str, completed: Completed | None, absent: str) -> Trial:
     if completed is None:
         return Trial(name, works=False, said=absent)
-    return Trial(name, completed.ok, "" if completed.ok else one_line(completed.last_line)[:200])
+    is_sure = not completed.timed_out and completed.exit_code != _NO_PLACE
+    return Trial(name, completed.ok, "" if completed.ok else one_line(completed.last_line)[:200], is_sure)
