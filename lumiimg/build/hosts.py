@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _FORMAT = 1
 _LIMIT_BYTES = 64 * 1024
 _MAX_TRIALS = 100
+_FLAGS = ("maps_ids", "mounts", "fuse", "loses_environment", "proot_is_slow")
 _KERNEL = (
     "/proc/sys/kernel/random/boot_id",
     "/proc/sys/user/max_user_namespaces",
@@ -57,10 +58,8 @@ def look_anew(engine: Engine, environment: Mapping[str, str], cache: Path) -> Ma
             document = {
                 "format": _FORMAT,
                 "depends_on": _depends_on(engine, environment),
-                "maps_ids": machine.maps_ids,
-                "mounts": machine.mounts,
-                "fuse": machine.fuse,
-                "loses_environment": machine.loses_environment,
+                "proot": machine.proot is not None,
+                **{name: getattr(machine, name) for name in _FLAGS},
                 "trials": [asdict(trial) for trial in machine.trials],
             }
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +74,7 @@ def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Mach
         document = json.loads(_read(_path(cache)))
         if document["format"] != _FORMAT or document["depends_on"] != _depends_on(engine, environment):
             return None
-        flags: dict[str, Any] = {name: document[name] for name in ("maps_ids", "mounts", "fuse", "loses_environment")}
+        flags: dict[str, Any] = {name: document[name] for name in (*_FLAGS, "proot")}
         trials = tuple(map(_trial, document["trials"][:_MAX_TRIALS]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -83,6 +82,8 @@ def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Mach
         return None
     path = environment.get("PATH")
     programs: dict[str, Any] = {name.replace("-", "_"): program_of(name, path) for name in PROGRAMS}
+    if not flags.pop("proot"):
+        programs["proot"] = None
     return Machine(engine=engine, trials=trials, **flags, **programs)
 
 

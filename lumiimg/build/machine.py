@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,17 @@ _MOUNT = (
     "mount -t overlay overlay -o lowerdir=$d/l,upperdir=$d/u,workdir=$d/w $d/m; code=$?; "
     "umount $d/m 2>/dev/null; rm -rf $d; exit $code"
 )
+PROOT_SLOWLY = {"PROOT_NO_SECCOMP": "1"}
+"""Without its filter of system calls proot stops programs at every one. Source: proot(1), and kernels where the filter
+lets all of them pass unseen (seen with 5.4.0 on Linux 6.18), so that a script would have this machine's files."""
+_BEHIND = "/lumiimg-trial"
+# statx(2) is what ls, stat and install ask today; before 5.2.0 proot lets it pass unseen (its CHANGELOG.rst)
+_SEES = f"""
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+known = not hasattr(libc, "statx") or libc.statx(-100, b"{_BEHIND}", 0, 0x7FF, ctypes.create_string_buffer(256)) == 0
+sys.exit(0 if known and os.stat("{_BEHIND}").st_uid == 0 else 1)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +71,12 @@ class Machine:
     fuse_overlayfs: Path | None
     """What an engine lays layers over an image with, for a user."""
     proot: Path | None
+    """Only where it does what it is for."""
     trials: tuple[Trial, ...]
     loses_environment: bool = False
     """Whether the engine was seen to lose the environment of the layers below."""
+    proot_is_slow: bool = False
+    """Whether it takes `PROOT_SLOWLY`."""
 
     def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
         """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""
@@ -98,8 +113,13 @@ def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
         _of_run("overlay mounts in it", mounts, "there is no user namespace to try it in"),
         Trial("FUSE", fuse, "/dev/fuse" if fuse else "/dev/fuse cannot be opened"),
     ]
+    proot, is_slow, said = _try_proot(found["proot"], env)
     for name, program in found.items():
-        trials.append(Trial(name, program is not None, _version(program, env) if program else "not on PATH"))
+        if name == "proot" and program is not None:
+            trials.append(Trial(name, proot is not None, said))
+        else:
+            trials.append(Trial(name, program is not None, _version(program, env) if program else "not on PATH"))
+    found["proot"] = proot
     return Machine(
         engine=engine,
         maps_ids=ids is not None and ids.ok,
@@ -107,6 +127,7 @@ def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
         fuse=fuse,
         trials=tuple(trials),
         loses_environment=keeps.is_sure and not keeps.works,
+        proot_is_slow=is_slow,
         **{name.replace("-", "_"): program for name, program in found.items()},
     )
 
@@ -118,6 +139,27 @@ def _keeps_environment(engine: Engine, environment: Mapping[str, str]) -> Trial:
     except FailedError as error:
         keeps, said = None, str(error)
     return Trial("the environment of the layers below", bool(keeps), said, is_sure=keeps is not None)
+
+
+def _try_proot(program: Path | None, env: dict[str, str]) -> tuple[Path | None, bool, str]:
+    """Return proot where programs see by it what they are to see, whether only slowly, and what is to be said."""
+    if program is None:
+        return None, False, ""
+    words = [
+        "--kill-on-exit",
+        "-0",
+        "-b",
+        f"{tempfile.gettempdir()}:{_BEHIND}",
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        _SEES,
+    ]
+    for is_slow, more in ((False, {}), (True, PROOT_SLOWLY)):
+        if run([program, *words], env=env | more, timeout_s=_TRIAL_S).ok:
+            return program, is_slow, f"{program}, slowly (PROOT_NO_SECCOMP)" if is_slow else f"{program}"
+    return None, False, f"{program} lets programs see this machine's files: 5.2.0 or newer is wanted"
 
 
 def program_of(name: str, path: str | None) -> Path | None:

@@ -34,6 +34,7 @@ class World:
         self.engine = Engine(self.bin / "engine", Kind.APPTAINER, "1.4.5", frozenset())
         self.trials: tuple[Trial, ...] = (Trial("the environment", works=True, said="x"),)
         self.loses = False
+        self.proot_works = True
         monkeypatch.setattr(hosts, "look", self.look)
 
     @property
@@ -46,7 +47,9 @@ class World:
         fuse = os.access("/dev/fuse", os.W_OK)
         values = (engine, True, False, fuse, *programs, self.trials, self.loses)
         fields = [field.name for field in dataclasses.fields(Machine)]
-        made: Any = dict(zip(fields, values, strict=True))
+        made: Any = dict(zip(fields, values, strict=False))
+        if not self.proot_works:
+            made["proot"] = None
         return Machine(**made)
 
     def ask(self) -> Machine:
@@ -69,6 +72,13 @@ def test_a_machine_is_tried_once_and_by_doctor_each_time(world: World) -> None:
     assert world.file.read_text() != before
     assert world.ask().loses_environment
     assert world.tried == 2
+
+
+def test_a_proot_that_does_not_work_is_not_found_again(world: World) -> None:
+    world.proot_works = False
+    assert world.ask().proot is None
+    assert world.ask().proot is None
+    assert world.tried == 1
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
