@@ -18,6 +18,7 @@ from lumiimg.build.chain import Chain
 from lumiimg.build.fetch import content_with, needed, sources_of
 from lumiimg.build.kept import kept_files, pack_kept, unpack_kept
 from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
+from lumiimg.build.machine import require_environment
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.progress import DOWNLOADS, IMAGE, Clock
 from lumiimg.build.provenance import SBOM, write_folder
@@ -143,6 +144,7 @@ def build_image(
     tried all the same.
 
     Raises FailedError if a step fails: with the layer, the line that tells, and the log; nothing is left at `output`.
+    MissingHereError if the engine would lose what layers set.
     """
     start = time.monotonic()
     kept = LayerCache(cache)
@@ -163,6 +165,8 @@ def build_image(
     if output.exists() and not replaces:
         raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
     _require_room(chain, keys, kept, way)
+    if len(chain) > 1:
+        require_environment(machine)
     try:
         # Unbuffered: whoever watches it sees the build, and kill -9 takes nothing of it away.
         log = log_path.open("wb", buffering=0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.squash import EPOCH
 from lumiimg.engine import engine as engines
-from lumiimg.errors import FailedError
+from lumiimg.errors import FailedError, one_line
 from lumiimg.image import FileKind
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
 
 FOLDER = ".singularity.d"
+LOSES_ENVIRONMENT = "SingularityCE 4.1.5 to 4.2.1 does so, and Apptainer before 1.3.5"
 _SCRIPT = "90-environment.sh"
 _TRIAL = "Bootstrap: localimage\nFrom: below.sif\n\n%environment\n    export LUMIIMG_HERE=1\n"
 _FILE_LIMIT_BYTES = 8 << 20
@@ -79,8 +80,8 @@ def date_labels(folder: Path, others: Mapping[str, str]) -> None:
     file.write_text(json.dumps(labels, indent="\t", sort_keys=True), encoding="utf-8")
 
 
-def keeps_environment(engine: Engine, environment: Mapping[str, str], scratch: Path) -> str:
-    """Try whether an engine keeps what layers below have set; return what it said, or nothing where it does.
+def keeps_environment(engine: Engine, environment: Mapping[str, str], scratch: Path) -> tuple[bool | None, str]:
+    """Try whether an engine keeps what layers below have set, None where that cannot be tried; and what it said.
 
     SingularityCE 4.1.5 to 4.2.1, and Apptainer before 1.3.5, write it anew.
     """
@@ -98,12 +99,12 @@ def keeps_environment(engine: Engine, environment: Mapping[str, str], scratch: P
         runs=False,
     )
     if not completed.ok:
-        return completed.last_line[:200]
+        return None, one_line(completed.last_line)[:200]
     try:
         _check_environment(below / FOLDER / "env" / _SCRIPT, scratch / "facts" / FOLDER / "env" / _SCRIPT, engine)
     except FailedError as error:
-        return error.what
-    return ""
+        return False, error.what
+    return True, "an image has it"
 
 
 def _check_environment(before: Path, after: Path, engine: Engine) -> None:
@@ -115,7 +116,7 @@ def _check_environment(before: Path, after: Path, engine: Engine) -> None:
     if not set(lines) <= set(written):
         raise FailedError(
             f"{engine.name} loses the environment of the layers below",
-            hint="SingularityCE 4.1.5 to 4.2.1 does so, and Apptainer before 1.3.5: take another version",
+            hint=f"{LOSES_ENVIRONMENT}: take another version",
         )
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.build.facts import LOSES_ENVIRONMENT, keeps_environment
 from lumiimg.engine.process import Completed, run
-from lumiimg.errors import one_line
+from lumiimg.engine.workspace import scratch_folder
+from lumiimg.errors import FailedError, MissingHereError, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,12 +22,24 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 _TRIAL_S = 20.0
-_PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "fuse-overlayfs", "proot")
+PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "fuse-overlayfs", "proot")
+_NO_PLACE = 99
 _MOUNT = (
-    "d=$(mktemp -d) && mkdir $d/l $d/u $d/w $d/m && "
+    f"d=$(mktemp -d) && mkdir $d/l $d/u $d/w $d/m || exit {_NO_PLACE}; "
     "mount -t overlay overlay -o lowerdir=$d/l,upperdir=$d/u,workdir=$d/w $d/m; code=$?; "
     "umount $d/m 2>/dev/null; rm -rf $d; exit $code"
 )
+PROOT_SLOWLY = {"PROOT_NO_SECCOMP": "1"}
+"""Without its filter of system calls proot stops programs at every one. Source: proot(1), and kernels where the filter
+lets all of them pass unseen (seen with 5.4.0 on Linux 6.18), so that a script would have this machine's files."""
+_BEHIND = "/lumiimg-trial"
+# statx(2) is what ls, stat and install ask today; before 5.2.0 proot lets it pass unseen (its CHANGELOG.rst)
+_SEES = f"""
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+known = not hasattr(libc, "statx") or libc.statx(-100, b"{_BEHIND}", 0, 0x7FF, ctypes.create_string_buffer(256)) == 0
+sys.exit(0 if known and os.stat("{_BEHIND}").st_uid == 0 else 1)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +50,8 @@ class Trial:
     works: bool
     said: str
     """A version, or what stands against it."""
+    is_sure: bool = True
+    """Whether it was tried to the end: not where time or room ran out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +71,12 @@ class Machine:
     fuse_overlayfs: Path | None
     """What an engine lays layers over an image with, for a user."""
     proot: Path | None
+    """Only where it does what it is for."""
     trials: tuple[Trial, ...]
+    loses_environment: bool = False
+    """Whether the engine was seen to lose the environment of the layers below."""
+    proot_is_slow: bool = False
+    """Whether it takes `PROOT_SLOWLY`."""
 
     def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
         """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""
@@ -62,8 +85,17 @@ class Machine:
         return ["unshare", *maps, *own, *argv] if maps or own else list(argv)
 
 
+def require_environment(machine: Machine) -> None:
+    """Raise MissingHereError where an image of layers would come out without what they set."""
+    if machine.loses_environment:
+        raise MissingHereError(
+            f"{machine.engine.name} loses the environment of the layers below",
+            hint=f"{LOSES_ENVIRONMENT}: load another version, or name one in LUMIIMG_ENGINE",
+        )
+
+
 def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
-    """Try what a build may need, in a few hundredths of a second."""
+    """Try what a build may need, in a few tenths of a second."""
     path = environment.get("PATH")
     env = dict(environment)
     maps = ["--map-root-user", "--map-auto"] if os.geteuid() != 0 else []
@@ -73,25 +105,65 @@ def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
     if unshare and ids is not None and ids.ok:
         mounts = run([unshare, *maps, "--mount", "/bin/sh", "-c", _MOUNT], env=env, timeout_s=_TRIAL_S)
     fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
-    found = {name: _program(name, path) for name in _PROGRAMS}
+    found = {name: program_of(name, path) for name in PROGRAMS}
+    keeps = _keeps_environment(engine, environment)
     trials = [
+        keeps,
         _of_run("user namespace with the user's ids", ids, "util-linux (unshare) is missing"),
         _of_run("overlay mounts in it", mounts, "there is no user namespace to try it in"),
         Trial("FUSE", fuse, "/dev/fuse" if fuse else "/dev/fuse cannot be opened"),
     ]
+    proot, is_slow, said = _try_proot(found["proot"], env)
     for name, program in found.items():
-        trials.append(Trial(name, program is not None, _version(program, env) if program else "not on PATH"))
+        if name == "proot" and program is not None:
+            trials.append(Trial(name, proot is not None, said))
+        else:
+            trials.append(Trial(name, program is not None, _version(program, env) if program else "not on PATH"))
+    found["proot"] = proot
     return Machine(
         engine=engine,
         maps_ids=ids is not None and ids.ok,
         mounts=mounts is not None and mounts.ok,
         fuse=fuse,
         trials=tuple(trials),
+        loses_environment=keeps.is_sure and not keeps.works,
+        proot_is_slow=is_slow,
         **{name.replace("-", "_"): program for name, program in found.items()},
     )
 
 
-def _program(name: str, path: str | None) -> Path | None:
+def _keeps_environment(engine: Engine, environment: Mapping[str, str]) -> Trial:
+    try:
+        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+            keeps, said = keeps_environment(engine, environment, scratch)
+    except FailedError as error:
+        keeps, said = None, str(error)
+    return Trial("the environment of the layers below", bool(keeps), said, is_sure=keeps is not None)
+
+
+def _try_proot(program: Path | None, env: dict[str, str]) -> tuple[Path | None, bool, str]:
+    """Return proot where programs see by it what they are to see, whether only slowly, and what is to be said."""
+    if program is None:
+        return None, False, ""
+    words = [
+        "--kill-on-exit",
+        "-0",
+        "-b",
+        f"{tempfile.gettempdir()}:{_BEHIND}",
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        _SEES,
+    ]
+    for is_slow, more in ((False, {}), (True, PROOT_SLOWLY)):
+        if run([program, *words], env=env | more, timeout_s=_TRIAL_S).ok:
+            return program, is_slow, f"{program}, slowly (PROOT_NO_SECCOMP)" if is_slow else f"{program}"
+    return None, False, f"{program} lets programs see this machine's files: 5.2.0 or newer is wanted"
+
+
+def program_of(name: str, path: str | None) -> Path | None:
+    """Return the program of that name on a PATH."""
     found = shutil.which(name, path=path)
     return Path(found) if found else None
 
@@ -106,4 +178,5 @@ def _version(program: Path, env: dict[str, str]) -> str:
 def _of_run(name: str, completed: Completed | None, absent: str) -> Trial:
     if completed is None:
         return Trial(name, works=False, said=absent)
-    return Trial(name, completed.ok, "" if completed.ok else one_line(completed.last_line)[:200])
+    is_sure = not completed.timed_out and completed.exit_code != _NO_PLACE
+    return Trial(name, completed.ok, "" if completed.ok else one_line(completed.last_line)[:200], is_sure)

@@ -6,19 +6,22 @@ so that either way to build goes on from what the other has built.
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.build import sif
 from lumiimg.build.facts import FOLDER, write_facts
+from lumiimg.build.machine import PROOT_SLOWLY
 from lumiimg.build.overlay import build_base, offset_of
 from lumiimg.build.squash import squash
 from lumiimg.errors import FailedError, MissingHereError, one_line
-from lumiimg.image import open_image
+from lumiimg.image import FileKind, open_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from lumiimg.build.step import Step
 
@@ -51,6 +54,8 @@ class Sandbox:
         self._inside(step, "list", before)
         with open_image(root) as image, step.placed(root, image.root) as argv:
             self._run(step, argv)
+            if not step.machine.maps_ids:
+                _open_to_owner(root)
         with open_image(root) as image:
             write_facts(step, image.root, root)
         self._inside(step, "difference", before, delta)
@@ -93,6 +98,9 @@ class Sandbox:
         completed = step.as_root([*argv, "-offset", str(offset_of(layer)), layer])
         if not completed.ok:
             raise FailedError(f"unsquashfs: {one_line(completed.last_line)[:300]}", where=str(layer))
+        if not step.machine.maps_ids:
+            _set_bits(self._root, layer)
+            _open_to_owner(self._root)
 
     def _run(self, step: Step, argv: list[str]) -> None:
         wants_root = any(word in step.definition.post for word in _OF_ROOT)
@@ -102,11 +110,19 @@ class Sandbox:
         if step.machine.proot is None:
             raise MissingHereError(
                 f"layer {', '.join(step.definition.layers)} installs packages, which only root can",
-                hint="proot makes a user look like root: `module load LUMI systools` on LUMI; or build elsewhere",
+                hint="proot makes a user look like root: `module load LUMI systools` on LUMI (`lumiimg doctor` tells "
+                "whether it works); or build elsewhere",
             )
+        # without it, proot would wait for whatever the script has left behind
+        words: list[str | Path] = [step.machine.proot, "--kill-on-exit", "-0", "-r", self._root, "-w", "/"]
         binds = [word for path in _BINDS for word in ("-b", path)]
-        start = ["/usr/bin/env", "-i", "HOME=/root", f"PATH={_PATH}", f"/{FOLDER}/actions/exec", *argv]
-        step.check(step.command([step.machine.proot, "-0", "-r", self._root, "-w", "/", *binds, *start], told=True))
+        file = f"/{FOLDER}/env/{_ENVIRONMENT}"
+        told = {f"{prefix}_ENVIRONMENT": file for prefix in ("SINGULARITY", step.machine.engine.prefix)}
+        inside = {"HOME": "/root", "PATH": _PATH, **told}
+        start = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in inside.items())]
+        variables = {"PROOT_TMP_DIR": f"{step.scratch}", **(PROOT_SLOWLY if step.machine.proot_is_slow else {})}
+        command = [*words, *binds, *start, f"/{FOLDER}/actions/exec", *argv]
+        step.check(step.command(command, told=True, variables=variables))
 
     def _inside(self, step: Step, command: str, *paths: Path) -> None:
         completed = step.as_root([sys.executable, "-m", "lumiimg.build.inside", command, self._root, *paths])
@@ -114,5 +130,34 @@ class Sandbox:
             raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=step.definition.name)
 
 
+def _set_bits(root: Path, layer: Path) -> None:
+    """Give files the set-user-id and set-group-id bits that a layer has: unsquashfs takes them from who is not root."""
+    with open_image(layer) as image:
+        for entry in image.root.walk():
+            permissions = image.root.stat(entry.path, follow=False).permissions
+            if permissions & (stat.S_ISUID | stat.S_ISGID) and entry.kind in {FileKind.FILE, FileKind.DIRECTORY}:
+                (root / entry.path.lstrip("/")).chmod(permissions)
+
+
+def _open_to_owner(root: Path) -> None:
+    """Have all be readable to who owns it, as root would read it whatever its mode (0000 of /etc/shadow, often).
+
+    mksquashfs makes an empty file of what it cannot read, leaves out such folders, and says that all is well.
+    """
+    for folder, folders, files in os.walk(root):
+        for name in folders:
+            _have(Path(folder, name), stat.S_IRWXU)
+        for name in files:
+            _have(Path(folder, name), stat.S_IRUSR)
+
+
+def _have(path: Path, wanted: int) -> None:
+    mode = path.lstat().st_mode
+    if mode & wanted != wanted and (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        path.chmod(stat.S_IMODE(mode) | wanted)
+
+
+_ENVIRONMENT = "91-environment.sh"
+"""What a script adds to the environment of the image. Source: apptainer.org/docs, definition files, %post."""
 _BINDS = ("/proc", "/sys", "/dev", "/tmp", "/etc/resolv.conf")  # noqa: S108 - as engines bind it
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

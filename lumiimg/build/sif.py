@@ -23,6 +23,8 @@ LAUNCH = b"#!/usr/bin/env run-singularity\n"
 BLOCK_BYTES = 4096
 """Partitions begin at a multiple of it: engines map them."""
 _DESCRIPTORS = 48
+_FOR_SIGNATURES = 4
+"""Descriptors that are left free: each signature takes one, and an engine has no way to make the table larger."""
 _TABLE_AT = 4096
 _FRONT = _TABLE_AT + _DESCRIPTORS * DESCRIPTOR.size
 _VERSION, _AMD64 = b"01\0", b"02\0"
@@ -68,14 +70,13 @@ def write_front(path: Path, front: Front, partitions: Sequence[Partition], *, id
 
     `identity` is what the image's number is made of: the same for the same image.
 
-    Raises FailedError if there are more objects than an engine expects, or they reach into the first partition.
+    Raises FailedError if there are more objects than leave room for signatures, or they reach into the first partition.
     """
     small = [(DataType.DEFINITION, "", front.definition.encode())]
     small += [(DataType.JSON, name, data) for name, data in front.documents.items()]
-    if len(small) + len(partitions) > _DESCRIPTORS or partitions[0].offset < front.size_bytes:
-        raise FailedError(
-            f"{len(small) + len(partitions)} objects do not fit into a SIF of {_DESCRIPTORS}", where=str(path)
-        )
+    room = _DESCRIPTORS - _FOR_SIGNATURES
+    if len(small) + len(partitions) > room or partitions[0].offset < front.size_bytes:
+        raise FailedError(f"{len(small) + len(partitions)} objects do not fit into a SIF of {room}", where=str(path))
     at = _FRONT
     records = []
     for data_type, name, data in small:

@@ -106,9 +106,11 @@ class Step:
             )
         )
 
-    def command(self, argv: Sequence[str | Path], *, told: bool = False) -> Completed:
+    def command(
+        self, argv: Sequence[str | Path], *, told: bool = False, variables: Mapping[str, str] | None = None
+    ) -> Completed:
         """Run a program of this machine, which makes later times than the image's that; `told`: lines are passed on."""
-        environment = dict(self.environment) | {
+        environment = {**self.environment, **(variables or {})} | {
             "SOURCE_DATE_EPOCH": str(EPOCH),
             "PYTHONPATH": os.pathsep.join([str(Path(lumiimg.__file__).parents[1])]),
         }

@@ -209,13 +209,13 @@ def _build(
     output: Path,
 ) -> int:
     from lumiimg.build.builder import build_image, choose_way  # noqa: PLC0415
-    from lumiimg.build.machine import look  # noqa: PLC0415
+    from lumiimg.build.hosts import look_or_recall  # noqa: PLC0415
     from lumiimg.build.provenance import PLAN, plan_document  # noqa: PLC0415
     from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
     from lumiimg.report import build as report  # noqa: PLC0415
 
     engine = find_engine(os.environ)
-    machine = look(engine, clean_environment(os.environ))
+    machine = look_or_recall(engine, clean_environment(os.environ), settings.cache)
     way, because = choose_way(machine, arguments.strategy)
     if not arguments.quiet:
         report.print_start(lock, engine, output, f"{way}: {because}")

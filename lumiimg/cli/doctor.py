@@ -23,7 +23,8 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "doctor",
         help="can this machine build images, and how?",
         description="Try what a build needs: the engine and what is known of its version, user\n"
-        "namespaces, overlays, FUSE, squashfs-tools, proot; room on disk and in memory.",
+        "namespaces, overlays, FUSE, squashfs-tools, proot; room on disk and in memory.\n"
+        "What was found is kept for builds on this machine until it starts anew.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -35,23 +36,17 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def execute(arguments: argparse.Namespace) -> int:
     """Try, print, and answer by the exit code."""
     from lumiimg.build.builder import WAYS, against  # noqa: PLC0415
-    from lumiimg.build.facts import keeps_environment  # noqa: PLC0415
-    from lumiimg.build.machine import Trial, look  # noqa: PLC0415
+    from lumiimg.build.hosts import look_anew  # noqa: PLC0415
     from lumiimg.build.room import room_at  # noqa: PLC0415
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
     from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
-    from lumiimg.engine.workspace import scratch_folder  # noqa: PLC0415
     from lumiimg.report.doctor import print_doctor  # noqa: PLC0415
 
     engine = find_engine(os.environ)
-    environment = clean_environment(os.environ)
-    machine = look(engine, environment)
     settings = read_settings(os.environ)
-    with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-        lost = keeps_environment(engine, environment, scratch)
-    trials = (Trial("the environment of the layers below", not lost, lost or "an image has it"), *machine.trials)
+    machine = look_anew(engine, clean_environment(os.environ), settings.cache)
     faults = {way: against(machine, way) for way in WAYS}
     rooms = [room_at(settings.cache), room_at(Path(tempfile.gettempdir()))]
-    print_doctor(engine, trials, faults, rooms, settings.cache, as_json=arguments.json)
+    print_doctor(engine, machine.trials, faults, rooms, settings.cache, as_json=arguments.json)
     usable = [way for way in WAYS if not faults[way]]
-    return ExitCode.GOOD if usable and not lost else ExitCode.NO
+    return ExitCode.GOOD if usable and machine.trials[0].works else ExitCode.NO

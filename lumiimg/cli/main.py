@@ -32,6 +32,8 @@ from lumiimg.cli import (
     log,
     rebuild,
     show,
+    sign,
+    verify,
     why,
 )
 from lumiimg.errors import ExitCode, LumiimgError, one_line
@@ -57,6 +59,8 @@ COMMANDS = (
     draft,
     listing,
     show,
+    sign,
+    verify,
     cache,
     why,
     doctor,

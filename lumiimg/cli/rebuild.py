@@ -51,7 +51,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def execute(arguments: argparse.Namespace) -> int:
     """Read what the image carries, and build that."""
     from lumiimg.build.builder import build_image, choose_way  # noqa: PLC0415
-    from lumiimg.build.machine import look  # noqa: PLC0415
+    from lumiimg.build.hosts import look_or_recall  # noqa: PLC0415
     from lumiimg.build.provenance import PLAN, plan_of, read_chain  # noqa: PLC0415
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
     from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
@@ -65,7 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
     engine = find_engine(os.environ)
     environment = clean_environment(os.environ)
-    machine = look(engine, environment)
+    machine = look_or_recall(engine, environment, settings.cache)
     way, because = choose_way(machine, arguments.strategy)
     progress = progress_of(arguments)
     sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet, jobs=arguments.jobs)

@@ -46,8 +46,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """Compare, and answer by the exit code."""
     from lumiimg.build.builder import choose_way  # noqa: PLC0415
     from lumiimg.build.cache import LayerCache  # noqa: PLC0415
+    from lumiimg.build.hosts import look_or_recall  # noqa: PLC0415
     from lumiimg.build.keys import layer_keys  # noqa: PLC0415
-    from lumiimg.build.machine import look  # noqa: PLC0415
     from lumiimg.build.why import why  # noqa: PLC0415
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
     from lumiimg.cli.build import resolved  # noqa: PLC0415
@@ -61,11 +61,12 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.layer not in names:
         raise BadInputError(f"{arguments.layer!r} is no layer of this image", hint=f"it has: {', '.join(names)}")
     engine = find_engine(os.environ)
+    settings = read_settings(os.environ)
     way = arguments.strategy
     if way is None:
-        way, _ = choose_way(look(engine, clean_environment(os.environ)), None)
+        way, _ = choose_way(look_or_recall(engine, clean_environment(os.environ), settings.cache), None)
     keys = layer_keys(chain, engine, way)
-    cache = LayerCache(read_settings(os.environ).cache)
+    cache = LayerCache(settings.cache)
     at = names.index(arguments.layer)
     answer = why(cache, keys[at], chain[at].layers)
     print_why(answer, names[at - 1] if at else None, as_json=arguments.json)

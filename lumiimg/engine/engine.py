@@ -90,10 +90,11 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return `environment` without what a bindings module or a user's profile sets for containers.
 
     `SINGULARITY_BIND` of a site's bindings module makes `build` fail (the mount points are not in a new image), and
-    `SINGULARITYENV_LD_LIBRARY_PATH` would leak into the image's own build. Where the engine keeps its downloads and how
-    it logs in to a registry stays.
+    `SINGULARITYENV_LD_LIBRARY_PATH` would leak into the image's own build. Where the engine keeps its downloads and its
+    keys, and how it logs in to a registry, stays.
     """
-    kept = ("_CACHEDIR", "_DOCKER_USERNAME", "_DOCKER_PASSWORD", "_CONFIGDIR", "_DISABLE_CACHE", "_NOHTTPS")
+    login = ("_DOCKER_USERNAME", "_DOCKER_PASSWORD")
+    kept = (*login, "_CACHEDIR", "_CONFIGDIR", "_DISABLE_CACHE", "_NOHTTPS", "_KEYSDIR", "_SYPGPDIR")
     return {
         name: value
         for name, value in environment.items()

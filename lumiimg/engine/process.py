@@ -12,6 +12,8 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
+import termios
 import threading
 import time
 from collections import deque
@@ -110,6 +112,46 @@ def run(
         output=collector.text(),
         seconds=time.monotonic() - start,
         timed_out=timed_out,
+        truncated=collector.truncated,
+    )
+
+
+def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> Completed:
+    """Run a program that may ask something: it has our standard input, the person's terminal or what a job gives it.
+
+    Its questions go to standard error, as standard output is for results; what it says on standard error itself is
+    kept for whoever explains it. It stays in our process group, since a terminal is read by the group in front only.
+
+    Raises MissingHereError if the program cannot be started.
+    """
+    words = tuple(os.fspath(word) for word in argv)
+    start = time.monotonic()
+    terminal = termios.tcgetattr(0) if os.isatty(0) else None
+    sys.stderr.flush()
+    try:
+        child = subprocess.Popen(words, env=dict(env), stdout=2, stderr=subprocess.PIPE)
+    except (OSError, ValueError) as error:
+        raise MissingHereError(f"cannot start {words[0]}: {error}", hint="is it installed, and executable?") from error
+    collector = _Collector(None, None)
+    try:
+        assert child.stderr is not None  # noqa: S101 - Popen was asked for it
+        while chunk := os.read(child.stderr.fileno(), _READ_BYTES):
+            collector.feed(chunk)
+        code = child.wait()
+    finally:
+        # engines do not end at Ctrl-C while they wait for an answer, and leave the terminal without echo
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+        if terminal is not None:
+            termios.tcsetattr(0, termios.TCSADRAIN, terminal)
+        if child.stderr is not None:
+            child.stderr.close()
+    return Completed(
+        argv=words,
+        exit_code=code if code >= 0 else 128 - code,
+        output=collector.text(),
+        seconds=time.monotonic() - start,
         truncated=collector.truncated,
     )
 

@@ -33,6 +33,8 @@ NAMES = [
     "draft",
     "list",
     "show",
+    "sign",
+    "verify",
     "cache",
     "why",
     "doctor",

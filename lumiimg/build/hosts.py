@@ -1,0 +1,148 @@
+"""What was found out about a machine, kept in the cache for the next build on it.
+
+    <cache>/hosts/NAME.json    what was found, and what it depends on
+
+It holds as long as what it depends on is the same: the boot, the kernel and what that allows this user and this
+process, the engine and the programs. Nothing that time or room cut short is kept. Programs are never taken from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.build.machine import PROGRAMS, Machine, Trial, look, program_of
+from lumiimg.errors import LumiimgError
+from lumiimg.files import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumiimg.engine.engine import Engine
+
+_FORMAT = 1
+_LIMIT_BYTES = 64 * 1024
+_MAX_TRIALS = 100
+_FLAGS = ("maps_ids", "mounts", "fuse", "loses_environment", "proot_is_slow")
+_KERNEL = (
+    "/proc/sys/kernel/random/boot_id",
+    "/proc/sys/user/max_user_namespaces",
+    "/proc/sys/kernel/unprivileged_userns_clone",
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+)
+"""Who may make user namespaces can change while a machine runs: user_namespaces(7), and patches of Debian, Ubuntu."""
+_RANGES = ("/etc/subuid", "/etc/subgid")
+_PRIVILEGES = re.compile(r"^(?:CapEff|CapBnd|NoNewPrivs|Seccomp):.*$", re.MULTILINE)
+"""Of proc_pid_status(5): a job step or a container may allow less than a login does."""
+
+
+def look_or_recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Machine:
+    """Return what is known of this machine, or try it and keep that. A cache that cannot be written is no hindrance."""
+    return _recall(engine, environment, cache) or look_anew(engine, environment, cache)
+
+
+def look_anew(engine: Engine, environment: Mapping[str, str], cache: Path) -> Machine:
+    """Try what a build may need, and keep what was found."""
+    machine = look(engine, environment)
+    path = _path(cache)
+    with contextlib.suppress(OSError, LumiimgError):
+        if all(trial.is_sure for trial in machine.trials):
+            document = {
+                "format": _FORMAT,
+                "depends_on": _depends_on(engine, environment),
+                "proot": machine.proot is not None,
+                **{name: getattr(machine, name) for name in _FLAGS},
+                "trials": [asdict(trial) for trial in machine.trials],
+            }
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps(document, indent=1))
+        else:
+            path.unlink(missing_ok=True)
+    return machine
+
+
+def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Machine | None:
+    try:
+        document = json.loads(_read(_path(cache)))
+        if document["format"] != _FORMAT or document["depends_on"] != _depends_on(engine, environment):
+            return None
+        flags: dict[str, Any] = {name: document[name] for name in (*_FLAGS, "proot")}
+        trials = tuple(map(_trial, document["trials"][:_MAX_TRIALS]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not all(isinstance(flag, bool) for flag in flags.values()):
+        return None
+    path = environment.get("PATH")
+    programs: dict[str, Any] = {name.replace("-", "_"): program_of(name, path) for name in PROGRAMS}
+    if not flags.pop("proot"):
+        programs["proot"] = None
+    return Machine(engine=engine, trials=trials, **flags, **programs)
+
+
+def _trial(entry: dict[str, Any]) -> Trial:
+    """Return a trial as it was kept. Raises KeyError, TypeError."""
+    name, works, said = entry["name"], entry["works"], entry["said"]
+    if not isinstance(name, str) or not isinstance(said, str) or not isinstance(works, bool):
+        raise TypeError
+    return Trial(name, works, said)
+
+
+def _read(path: Path) -> str:
+    """Return a file of this user. Raises OSError, also for what is another's, no file, or too large to be ours."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, encoding="utf-8") as file:  # noqa: PTH123 - a descriptor has no path
+        seen = os.fstat(descriptor)
+        if seen.st_uid != os.geteuid() or not stat.S_ISREG(seen.st_mode) or seen.st_size > _LIMIT_BYTES:
+            raise OSError
+        return file.read(_LIMIT_BYTES)
+
+
+def _path(cache: Path) -> Path:
+    return cache / "hosts" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', socket.gethostname())[:100]}.json"
+
+
+def _depends_on(engine: Engine, environment: Mapping[str, str]) -> dict[str, Any]:
+    path = environment.get("PATH")
+    programs = {name: shutil.which(name, path=path) for name in (*PROGRAMS, "unshare")}
+    return {
+        "kernel": [os.uname().release, *map(_text, _KERNEL)],
+        "user": [os.geteuid(), _link("/proc/self/ns/user"), *_PRIVILEGES.findall(_text("/proc/self/status"))],
+        "fuse": os.access("/dev/fuse", os.R_OK | os.W_OK),
+        "temporary": environment.get("TMPDIR"),
+        "engine": [engine.kind.value, engine.version, _stamp(str(engine.path))],
+        "files": [_stamp(name) for name in _RANGES],
+        "programs": {name: _stamp(program) for name, program in programs.items()},
+    }
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return str(Path(path).readlink())
+    except OSError:
+        return ""
+
+
+def _stamp(path: str | None) -> list[str | int] | None:
+    """Return path, time of change in ns and size of a file."""
+    if path is None:
+        return None
+    try:
+        seen = os.stat(path)  # noqa: PTH116 - of what shutil.which has found, a link or not
+    except OSError:
+        return [path]
+    return [path, seen.st_mtime_ns, seen.st_size]

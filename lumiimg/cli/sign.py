@@ -1,0 +1,92 @@
+"""`lumiimg sign`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.cli.options import add_json
+from lumiimg.cli.verify import answer
+from lumiimg.errors import BadInputError, FailedError, MissingHereError, one_line
+
+if TYPE_CHECKING:
+    from lumiimg.engine.engine import Engine
+    from lumiimg.engine.signing import PrivateKey
+
+_EPILOG = """\
+The engine asks for the passphrase of the key; in a job it reads it from
+standard input. `apptainer key newpair` (or `singularity key newpair`) makes a
+key; `apptainer key export FILE` writes its public half, for those who verify.
+
+examples:
+  lumiimg sign image.sif
+  lumiimg sign image.sif --key 9C1F4A2B <passphrase-file
+"""
+_LEAST_DIGITS = 8
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "sign",
+        help="sign an image with a PGP key of the engine's keyring",
+        description="Have the engine sign all objects of a SIF, in place, and verify that. An image\n"
+        "that the key has signed already is only verified.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF")
+    parser.add_argument(
+        "--key", metavar="FINGERPRINT", help="the key, or the end of it, where the keyring has more than one"
+    )
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Sign, verify what was written, print, and answer by the exit code."""
+    from lumiimg.check.signed import signed_objects, verify  # noqa: PLC0415
+    from lumiimg.engine.engine import find_engine  # noqa: PLC0415
+    from lumiimg.engine.signing import private_keys, sign  # noqa: PLC0415
+    from lumiimg.report.signing import print_signed  # noqa: PLC0415
+
+    engine = find_engine(os.environ)
+    image = arguments.image
+    signers = {item.signer for item in signed_objects(image)}
+    if not os.access(image, os.W_OK):
+        raise FailedError("cannot be written, and a signature is put into the image", where=str(image))
+    key = _choose(private_keys(engine, os.environ), arguments.key, engine)
+    if key.fingerprint not in signers:
+        print(one_line(f"signing {image} as {key.owner}, {key.fingerprint}"), file=sys.stderr)
+        sign(engine, image, key, os.environ)
+    found = verify(engine, image, os.environ)
+    print_signed(image, found, engine, as_json=arguments.json)
+    return answer(found)
+
+
+def _choose(keys: tuple[PrivateKey, ...], wanted: str | None, engine: Engine) -> PrivateKey:
+    """Return the key that is asked for, or the only one.
+
+    Raises MissingHereError where there is none, BadInputError where it is not clear which.
+    """
+    program = engine.path.name
+    if not keys:
+        raise MissingHereError(
+            f"there is no private key in the keyring of {engine.name}",
+            hint=f"`{program} key newpair` makes one, `{program} key import FILE` takes one",
+        )
+    end = (wanted or "").replace(" ", "").upper().removeprefix("0X")
+    if wanted is not None and len(end) < _LEAST_DIGITS:
+        raise BadInputError(f"fewer than {_LEAST_DIGITS} digits of a fingerprint", where=f"--key {wanted}")
+    fitting = [key for key in keys if key.fingerprint.endswith(end)]
+    if len(fitting) == 1:
+        return fitting[0]
+    listed = "; ".join(f"{key.owner}: {key.fingerprint}" for key in fitting or keys)
+    if wanted is not None:
+        what = "more than one key of the keyring" if fitting else "no key of the keyring"
+        raise BadInputError(what, where=f"--key {wanted}", hint=f"there are {listed}")
+    raise BadInputError(f"{len(keys)} private keys in the keyring", hint=f"--key names one: {listed}")

@@ -1,0 +1,58 @@
+"""`lumiimg verify`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.cli.options import add_json
+from lumiimg.errors import ExitCode
+
+if TYPE_CHECKING:
+    from lumiimg.check.signed import Signed
+
+_EPILOG = """\
+exit codes: 0 every object is as it was signed, by a key of the keyring here
+            1 it is not signed, or was altered since
+            3 the key is not in the keyring here
+            4 there is no container engine
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "verify",
+        help="who signed an image, and is all of it as it was signed?",
+        description="Have the engine verify the PGP signatures of a SIF, anyone's, with the keys of\n"
+        "its keyring (of yours, and of the machine). No key server is asked.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF")
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Verify, print, and answer by the exit code."""
+    from lumiimg.check.signed import verify  # noqa: PLC0415
+    from lumiimg.engine.engine import find_engine  # noqa: PLC0415
+    from lumiimg.report.signing import print_signed  # noqa: PLC0415
+
+    engine = find_engine(os.environ)
+    found = verify(engine, arguments.image, os.environ)
+    print_signed(arguments.image, found, engine, as_json=arguments.json)
+    return answer(found)
+
+
+def answer(found: Signed) -> ExitCode:
+    """Return the exit code of what was found."""
+    from lumiimg.check.signed import Verdict  # noqa: PLC0415
+
+    if found.verdict is Verdict.SIGNED:
+        return ExitCode.GOOD
+    return ExitCode.NO if found.verdict in {Verdict.UNSIGNED, Verdict.ALTERED} else ExitCode.UNDECIDED

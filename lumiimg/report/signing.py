@@ -1,0 +1,70 @@
+"""What `sign` and `verify` say."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from lumiimg.check.signed import Verdict
+from lumiimg.errors import one_line
+from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, print_json, wrapped
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.check.signed import Signed
+    from lumiimg.engine.engine import Engine
+
+SCHEMA = 1
+_MEANING = {
+    Verdict.SIGNED: "all of it is as it was signed, by keys of the keyring here",
+    Verdict.UNSIGNED: "not signed, or not all of it",
+    Verdict.ALTERED: "not as it was signed",
+    Verdict.UNKNOWN_KEY: "signed by a key that is not in the keyring here",
+    Verdict.UNDECIDED: "the engine does not decide",
+}
+_MARK = {Verdict.SIGNED: "ok", Verdict.UNSIGNED: "problem", Verdict.ALTERED: "problem"}
+_INDENT = "    "
+
+
+def print_signed(image: Path, found: Signed, engine: Engine, *, as_json: bool) -> None:
+    """Print who signed an image and what that covers, or what stands against it."""
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "image": str(image),
+                "engine": {"kind": engine.kind, "version": engine.version, "path": str(engine.path)},
+                "verdict": found.verdict.value,
+                "said": found.said,
+                "signers": [asdict(signer) for signer in found.signers],
+                "claimed_fingerprints": list(found.claimed),
+                "objects": list(found.objects),
+            }
+        )
+        return
+    out = console()
+    marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
+    kind = _MARK.get(found.verdict, "unknown")
+    headline = f"{marks[kind]} {image}: {found.verdict}: {_MEANING[found.verdict]}"
+    out.print(wrapped(out, one_line(headline)), style=STYLES[kind])
+    for text in _lines(found, engine):
+        out.print(wrapped(out, one_line(text), first="  ", rest=_INDENT))
+
+
+def _lines(found: Signed, engine: Engine) -> list[str]:
+    lines = [f"{engine.name}: {found.said}"] if found.said else []
+    if found.verdict is Verdict.SIGNED:
+        for signer in found.signers:
+            keyring = "your keyring" if signer.is_users else "the keyring of this machine"
+            lines.append(f"by {signer.name}, {signer.fingerprint} ({keyring})")
+        lines.append(f"covers the header and {count(len(found.objects), 'object')}: {', '.join(found.objects)}")
+    elif found.claimed and found.verdict is not Verdict.ALTERED:
+        lines.append(f"the signature names {', '.join(found.claimed)}; anybody can write that")
+        program = engine.path.name
+        lines.append(
+            f"no key server was asked; with a key from someone you trust: {program} key import FILE, or {program} key "
+            f"pull {found.claimed[0]}"
+        )
+    return lines

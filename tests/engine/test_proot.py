@@ -1,0 +1,221 @@
+"""Layers that install packages where there is no user namespace: proot in place of root, and the same image but for owners.
+
+The engine is the stand-in for SingularityCE of test_strategies.py; dpkg, its maintainer scripts and proot are real.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg.image import FileKind, open_image
+from tests.engine.conftest import inside, lumiimg
+from tests.engine.test_strategies import SINGULARITY, leftovers, shown, strays
+from tests.tools import needs
+from tests.unit.conftest import LAYER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.engine.engine import Engine
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+
+PROGRAMS = ("mksquashfs", "unsquashfs", "sh", "bash", "env", "rm", "python3", "cat", "mkdir", "tar", "proot", "sleep")
+BELOW = "mkdir /opt/below; echo 'export FROM_BELOW=1' >>\"$SINGULARITY_ENVIRONMENT\"\n"
+PACKAGE = """\
+test "$(id -u)" = 0
+test "$V_BELOW" = 1; test "$FROM_BELOW" = 1
+work=/opt/work
+mkdir -p $work/DEBIAN $work/opt/pkg/folder
+cat >$work/DEBIAN/control <<'CONTROL'
+Package: small
+Version: 1
+Architecture: all
+Maintainer: the tests <tests@example.org>
+Description: small
+CONTROL
+cat >$work/DEBIAN/postinst <<'POSTINST'
+#!/bin/sh
+set -e
+useradd --system small
+chown small:small /opt/pkg/folder /opt/pkg/of-small
+chmod 4755 /opt/pkg/tool
+test "$(stat -c %a /opt/pkg/folder)" = 2770
+POSTINST
+chmod 755 $work/DEBIAN/postinst
+chmod g-s $work/DEBIAN
+echo tool >$work/opt/pkg/tool; echo x >$work/opt/pkg/of-small; chmod 640 $work/opt/pkg/of-small
+ln $work/opt/pkg/tool $work/opt/pkg/hard; ln -s tool $work/opt/pkg/soft; chmod 2770 $work/opt/pkg/folder
+dpkg-deb --build --root-owner-group $work /opt/small.deb
+dpkg -i /opt/small.deb
+rm -r $work /opt/small.deb
+echo secret >/opt/closed; chmod 000 /opt/closed
+mkdir /opt/nobody; echo y >/opt/nobody/y; chmod 000 /opt/nobody
+rm /etc/debian_version; rm -r /opt/below; mkdir /opt/below; mkfifo /opt/pipe
+echo 'export FROM_SCRIPT=1' >>"$SINGULARITY_ENVIRONMENT"
+(sleep 300 &)
+"""
+TEST = 'test "$V_PACKAGE" = 1 && test "$FROM_SCRIPT" = 1 && test -u /opt/pkg/tool && id small\n'
+DIFFERENT = (
+    "/var/log/",  # times
+    "/var/cache/ldconfig/",  # numbers of inodes
+    "/.singularity.d/",  # says which engine it was, in labels.json
+)
+
+
+class Place:
+    """Layers, and a machine on which nobody is root."""
+
+    def __init__(self, folder: Path, base: Path, engine: Engine) -> None:
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        for name in PROGRAMS:
+            (self.bin / name).symlink_to(str(shutil.which(name)))
+        (self.bin / "singularity").write_text(SINGULARITY.format(engine=engine.path, path=os.environ["PATH"]))
+        (self.bin / "singularity").chmod(0o755)
+        self.layer("below", BELOW)
+        self.layer("package", PACKAGE)
+        (folder / "layers" / "package" / "test.sh").write_text(TEST)
+        self.base = base
+        self.cache = folder / "cache"
+        self.env = {"LUMIIMG_CACHE": str(self.cache), "PATH": str(self.bin)}
+
+    def layer(self, name: str, post: str) -> None:
+        layer = self.folder / "layers" / name
+        layer.mkdir(parents=True)
+        (layer / "layer.toml").write_text(f'{LAYER}[environment.set]\nV_{name.upper()} = "1"\n')
+        (layer / "post.sh").write_text(post)
+
+    def argv(self, output: Path, *names: str) -> list[str | Path]:
+        adds = [word for name in names for word in ("--add", name)]
+        return ["build", "--base", self.base, "--layers", self.folder / "layers", *adds, "-o", output, "--json"]
+
+
+@pytest.fixture(scope="module")
+def place(images: Path, bare: Path, engine: Engine) -> Place:
+    needs("proot")
+    (images / "proot").mkdir()
+    return Place(images / "proot", bare, engine)
+
+
+@pytest.fixture(scope="module")
+def image(place: Place) -> Path:
+    output = place.folder / "proot.sif"
+    start = time.monotonic()
+    told = lumiimg(*place.argv(output, "below", "package"), env=place.env)
+    assert told.code == 0, told.err
+    assert told.data["strategy"] == "sandbox"
+    assert time.monotonic() - start < 200, "what a script leaves behind is not waited for"
+    return output
+
+
+def test_doctor_says_that_proot_works(place: Place) -> None:
+    told = lumiimg("doctor", "--json", env=place.env)
+    [proot] = [trial for trial in told.data["trials"] if trial["name"] == "proot"]
+    assert proot["works"], proot
+    assert not next(trial for trial in told.data["trials"] if "namespace" in trial["name"])["works"]
+
+
+def test_but_for_owners_it_is_the_image_of_the_overlay_way(place: Place, image: Path) -> None:
+    other = place.folder / "overlay.sif"
+    env = {"LUMIIMG_CACHE": str(place.folder / "cache-overlay")}
+    told = lumiimg(*place.argv(other, "below", "package"), "--strategy", "overlay", env=env)
+    assert told.code == 0, told.err
+    one, two = shown(other), shown(image)
+    assert {entry[2:4] for entry in two.values()} == {(0, 0)}
+    different = {}
+    for path in one.keys() | two.keys():
+        here: Any = one.get(path)
+        there: Any = two.get(path)
+        if path.startswith(DIFFERENT) or (here and there and (here[0], *here[4:]) == (there[0], *there[4:])):
+            # what is closed to its owner is opened to it alone: mksquashfs of a user could not read it
+            if here and there and here[1] != there[1]:
+                assert there[1] == here[1] | (0o700 if here[0] is FileKind.DIRECTORY else 0o400), path
+            continue
+        different[path] = (here and here[:5], there and there[:5])
+    assert different == {}
+    assert two["/opt/closed"][1] == 0o400
+    assert one["/opt/closed"][1] == 0
+    assert two["/opt/pkg/tool"][1] == 0o4755
+    assert two["/opt/pkg/tool"][4] == 2, "hard links"
+    assert two["/opt/pkg/folder"][1] == 0o2770
+
+
+def test_what_it_has_is_there_for_those_who_run_it(image: Path, engine: Engine) -> None:
+    script = "echo $V_BELOW $V_PACKAGE $FROM_BELOW $FROM_SCRIPT; dpkg-query -W -f '${Status}' small; test -e /opt/below"
+    assert inside(engine, image, "sh", "-c", script) == "1 1 1 1\ninstall ok installed"
+    with open_image(image) as opened:
+        assert not opened.root.exists("/etc/debian_version")
+        assert not opened.root.exists("/opt/work")
+
+
+def test_nothing_is_left(place: Place, image: Path) -> None:
+    del image
+    assert leftovers(place.cache, place.folder) == []
+    assert strays(str(place.cache)) == []
+
+
+def test_ctrl_c_ends_all_that_the_script_has_started(place: Place, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    place.layer("waits", f"dpkg --version; (setsid sleep 301 &); touch {started}; sleep 302\n")
+    output, cache = tmp_path / "x.sif", tmp_path / "cache"
+    env = place.env | {"LUMIIMG_CACHE": str(cache)}
+    argv = [sys.executable, "-m", "lumiimg", *map(str, place.argv(output, "waits"))]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        started.unlink(missing_ok=True)
+        with subprocess.Popen(argv, env=os.environ | env, stderr=subprocess.PIPE, text=True) as child:
+            deadline = time.monotonic() + 120
+            while not started.exists() and time.monotonic() < deadline and child.poll() is None:
+                time.sleep(0.1)
+            assert started.exists(), child.stderr and child.stderr.read()
+            assert any("sleep" in line for line in sleepers())
+            child.send_signal(number)
+            child.wait(60)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and (sleepers() or strays(str(cache))):
+            time.sleep(0.2)
+        assert sleepers() == [], number
+        assert strays(str(cache)) == []
+        assert not output.exists()
+    assert lumiimg("cache", "verify", env=env).code == 0
+    # what a build that was killed without a word has left is removed by the next one; the lock by who wants the layer
+    assert lumiimg(*place.argv(tmp_path / "y.sif", "below"), env=env).code == 0
+    assert [path for path in leftovers(cache, tmp_path) if "/locks/" not in path] == []
+
+
+def sleepers() -> list[str]:
+    return strays("sleep\x00301") + strays("sleep\x00302")
+
+
+def test_a_script_that_fails_is_told_by_its_own_words(place: Place, tmp_path: Path) -> None:
+    place.layer("fails", "dpkg -i /opt/none.deb\n")
+    told = lumiimg(*place.argv(tmp_path / "x.sif", "fails"), env=place.env)
+    assert told.code == 1
+    assert "none.deb" in told.err
+    assert leftovers(place.cache, tmp_path) == []
+
+
+def test_a_proot_that_shows_this_machines_files_is_not_used(place: Place, tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    shutil.copytree(place.bin, programs, symlinks=True)
+    (programs / "proot").unlink()
+    # as 5.1.0 does for statx(2): the program runs, and sees what is here
+    (programs / "proot").write_text('#!/bin/bash\nwhile [ "${1#/}" = "$1" ]; do shift; done\nexec "$@"\n')
+    (programs / "proot").chmod(0o755)
+    env = {"LUMIIMG_CACHE": str(tmp_path / "cache"), "PATH": str(programs)}
+    doctor = json.loads(lumiimg("doctor", "--json", env=env).out)
+    [proot] = [trial for trial in doctor["trials"] if trial["name"] == "proot"]
+    assert (proot["works"], "5.2.0 or newer is wanted" in proot["said"]) == (False, True)
+    told = lumiimg(*place.argv(tmp_path / "x.sif", "package"), env=env)
+    assert told.code == 4
+    assert "proot makes a user look like root" in told.err

@@ -1,0 +1,215 @@
+"""What is kept about a machine: asked once, and again as soon as anything that it depends on is another."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lumiimg.build import hosts
+from lumiimg.build.hosts import look_anew, look_or_recall
+from lumiimg.build.machine import Machine, Trial, require_environment
+from lumiimg.engine.engine import Engine, Kind
+from lumiimg.errors import MissingHereError
+
+PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "fuse-overlayfs", "proot", "unshare", "engine")
+
+
+class World:
+    """A machine that counts how often it is tried."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bin, self.cache, self.tried = folder / "bin", folder / "cache", 0
+        self.bin.mkdir()
+        for name in PROGRAMS:
+            (self.bin / name).write_text("#!/bin/sh\n")
+            (self.bin / name).chmod(0o755)
+        self.environment = {"PATH": str(self.bin)}
+        self.engine = Engine(self.bin / "engine", Kind.APPTAINER, "1.4.5", frozenset())
+        self.trials: tuple[Trial, ...] = (Trial("the environment", works=True, said="x"),)
+        self.loses = False
+        self.proot_works = True
+        monkeypatch.setattr(hosts, "look", self.look)
+
+    @property
+    def file(self) -> Path:
+        return self.cache / "hosts" / f"{socket.gethostname()}.json"
+
+    def look(self, engine: Engine, _environment: Any) -> Machine:
+        self.tried += 1
+        programs = [self.bin / name if (self.bin / name).exists() else None for name in PROGRAMS[:5]]
+        fuse = os.access("/dev/fuse", os.W_OK)
+        values = (engine, True, False, fuse, *programs, self.trials, self.loses)
+        fields = [field.name for field in dataclasses.fields(Machine)]
+        made: Any = dict(zip(fields, values, strict=False))
+        if not self.proot_works:
+            made["proot"] = None
+        return Machine(**made)
+
+    def ask(self) -> Machine:
+        return look_or_recall(self.engine, self.environment, self.cache)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+def test_a_machine_is_tried_once_and_by_doctor_each_time(world: World) -> None:
+    first = world.ask()
+    assert world.ask() == first
+    assert world.tried == 1
+    before = world.file.read_text()
+    world.loses = True
+    assert look_anew(world.engine, world.environment, world.cache).loses_environment
+    assert world.tried == 2
+    assert world.file.read_text() != before
+    assert world.ask().loses_environment
+    assert world.tried == 2
+
+
+def test_a_proot_that_does_not_work_is_not_found_again(world: World) -> None:
+    world.proot_works = False
+    assert world.ask().proot is None
+    assert world.ask().proot is None
+    assert world.tried == 1
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("how", ["touched", "longer", "gone"])
+def test_another_program_is_tried_anew(world: World, name: str, how: str) -> None:
+    world.ask()
+    program = world.bin / name
+    if how == "gone":
+        program.unlink()
+    elif how == "longer":
+        seen = program.stat()
+        program.write_text("#!/bin/sh\n:\n")
+        os.utime(program, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    else:
+        os.utime(program, ns=(1, 1))
+    world.ask()
+    assert world.tried == 2
+
+
+@pytest.mark.parametrize("what", ["boot", "user", "kernel", "version", "kind", "path", "temporary", "ranges", "status"])
+def test_another_situation_is_tried_anew(
+    world: World, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranges = tmp_path / "subuid"
+    ranges.write_text("a:1:2\n")
+    monkeypatch.setattr(hosts, "_RANGES", (str(ranges),))
+    world.ask()
+    match what:
+        case "boot":
+            monkeypatch.setattr(hosts, "_KERNEL", ("/proc/sys/kernel/random/uuid", *hosts._KERNEL[1:]))
+        case "kernel":
+            release = os.uname()
+            monkeypatch.setattr(os, "uname", lambda: os.uname_result((*release[:2], "7.0", *release[3:])))
+        case "user":
+            # the file is still ours
+            depends = hosts._depends_on
+            monkeypatch.setattr(hosts, "_depends_on", lambda *given: depends(*given) | {"user": [4711]})
+        case "version":
+            world.engine = dataclasses.replace(world.engine, version="1.4.6")
+        case "kind":
+            world.engine = dataclasses.replace(world.engine, kind=Kind.SINGULARITY)
+        case "path":
+            (tmp_path / "bin").rename(tmp_path / "other")
+            (tmp_path / "bin").symlink_to(tmp_path / "other")
+            world.environment = {"PATH": str(tmp_path / "other")}
+        case "temporary":
+            world.environment["TMPDIR"] = "/var/tmp"
+        case "ranges":
+            ranges.write_text("a:1:2\nb:3:4\n")
+        case "status":
+            monkeypatch.setattr(hosts, "_PRIVILEGES", re.compile("^Name:.*$", re.MULTILINE))
+    world.ask()
+    assert world.tried == 2
+
+
+def spoiled(text: str, **other: object) -> str:
+    return json.dumps(json.loads(text) | other)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda _: "",
+        lambda text: text[: len(text) // 2],
+        lambda _: "[]",
+        lambda _: "7",
+        lambda _: "[" * 60_000,
+        lambda text: spoiled(text, format=99),
+        lambda text: spoiled(text, maps_ids="yes"),
+        lambda text: spoiled(text, loses_environment=None),
+        lambda text: spoiled(text, trials=None),
+        lambda text: spoiled(text, trials=[7]),
+        lambda text: spoiled(text, trials=[{"name": "x", "works": 1, "said": ""}]),
+        lambda text: spoiled(text, trials=[{"name": "x"}]),
+        lambda text: text + " " * 100_000,
+    ],
+    ids=range(13),
+)
+def test_a_damaged_file_is_as_none(world: World, spoil: Any) -> None:
+    first = world.ask()
+    world.file.write_text(spoil(world.file.read_text()))
+    assert world.ask() == first
+    assert world.tried == 2
+    world.ask()
+    assert world.tried == 2, "it was written anew"
+
+
+def test_what_is_no_file_of_this_user_is_as_none(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.ask()
+    good = tmp_path / "elsewhere.json"
+    world.file.rename(good)
+    for kind in ("link", "pipe", "folder"):
+        if kind == "link":
+            world.file.symlink_to(good)
+        elif kind == "pipe":
+            os.mkfifo(world.file)
+        else:
+            world.file.mkdir()
+        tried = world.tried
+        world.ask()
+        assert world.tried == tried + 1
+        world.file.rmdir() if world.file.is_dir() else world.file.unlink()
+    world.ask()
+    mine = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    tried = world.tried
+    world.ask()
+    assert world.tried == tried + 1
+
+
+def test_a_cache_that_cannot_be_written_is_no_hindrance(world: World) -> None:
+    world.cache.write_text("a file")
+    world.ask()
+    world.ask()
+    assert world.tried == 2
+    world.cache = Path("/proc/nothing")
+    world.ask()
+    assert world.tried == 3
+
+
+def test_what_was_not_tried_to_the_end_is_not_kept(world: World) -> None:
+    world.ask()
+    world.trials = (Trial("mounts", works=False, said="no room", is_sure=False),)
+    look_anew(world.engine, world.environment, world.cache)
+    assert not world.file.exists()
+
+
+def test_an_engine_that_loses_the_environment_is_refused(world: World) -> None:
+    require_environment(world.ask())
+    world.loses = True
+    lost = look_anew(world.engine, world.environment, world.cache)
+    with pytest.raises(MissingHereError, match="loses the environment of the layers below") as caught:
+        require_environment(lost)
+    assert "load another version" in str(caught.value)
