@@ -14,8 +14,8 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser = commands.add_parser(
         "diff",
         help="what two locks, or two images, differ in",
-        description="Show what two locks differ in: base, layers, releases, sources, Python distributions;\n"
-        "or in which files two images differ: content, mode, owner, time.",
+        description="Show what two locks differ in: base, layers, releases, sources, Python\n"
+        "distributions; or in which files two images differ: content, mode, owner, time.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

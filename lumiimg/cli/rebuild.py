@@ -19,7 +19,7 @@ _EPILOG = """\
 examples:
   lumiimg rebuild old.sif -o new.sif
   lumiimg rebuild old.sif -o layered.sif --format layered
-  lumiimg rebuild old.sif -o new.sif --fresh      # and tell which files came out differently
+  lumiimg rebuild old.sif -o new.sif --fresh    # what comes out differently?
 """
 
 
