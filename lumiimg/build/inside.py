@@ -105,7 +105,8 @@ def _parents(upper: Path, below: RootFileSystem, path: str) -> bool:
 
 
 def _inside(path: Path, upper: Path) -> str:
-    return "/" + path.relative_to(upper).as_posix().removeprefix(".")
+    inside = path.relative_to(upper).as_posix()
+    return "/" if inside == "." else f"/{inside}"
 
 
 def _is_mark(seen: os.stat_result) -> bool:

@@ -189,17 +189,20 @@ def test_nothing_changed_is_an_empty_layer(tmp_path: Path, base: Path) -> None:
     assert list((tmp_path / "delta").iterdir()) == []
 
 
-def test_a_folder_that_was_made_anew_hides_what_was_in_it(tmp_path: Path, base: Path) -> None:
+@pytest.mark.parametrize("folder", ["etc/apt", ".hidden/apt", ".hidden"])
+def test_a_folder_that_was_made_anew_hides_what_was_in_it(folder: str, tmp_path: Path, base: Path) -> None:
+    (base / folder).mkdir(parents=True, exist_ok=True)
+    (base / folder / "keys").write_text("old")
     below = squashed(base, tmp_path / "below.sqfs")
     upper = tmp_path / "upper"
-    (upper / "etc/apt").mkdir(parents=True)
-    (upper / "etc/apt/conf").write_text("anew")
-    (upper / "etc/apt/.wh..wh..opq").touch()
+    (upper / folder).mkdir(parents=True)
+    (upper / folder / "conf").write_text("anew")
+    (upper / folder / ".wh..wh..opq").touch()
     tidy(upper, [below])
-    assert sorted(path.name for path in (upper / "etc/apt").iterdir()) == ["conf", "keys"]
+    assert sorted(path.name for path in (upper / folder).iterdir()) == ["conf", "keys"]
     delta = squashed(upper, tmp_path / "delta.sqfs")
     with open_stack([below, delta]) as stacked:
-        assert [entry.name for entry in stacked.root.list_dir("/etc/apt")] == ["conf"]
+        assert [entry.name for entry in stacked.root.list_dir(f"/{folder}")] == ["conf"]
 
 
 def test_a_layer_holds_nothing_that_makes_no_difference(tmp_path: Path, base: Path) -> None:
