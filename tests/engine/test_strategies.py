@@ -357,7 +357,7 @@ def one_layer(tmp_path: Path, base: Path, script: str) -> list[str | Path]:
 
 def test_a_script_that_prints_without_end_of_line_and_asks_is_built(bare: Path, tmp_path: Path) -> None:
     script = (
-        "head -c 100000000 /dev/zero | tr '\\0' x; echo; yes | head -n 100000; printf '\\033[2Jred\\rx'\n"
+        "head -c 100000000 /dev/zero | tr '\\0' x; echo; seq 100000; printf '\\033[2Jred\\rx'\n"
         'read -r answer && exit 1; cat >/dev/null; setsid sleep 300 & disown\necho "$answer" >/opt/asked\n'
     )
     start = time.monotonic()

@@ -191,8 +191,7 @@ def test_nothing_changed_is_an_empty_layer(tmp_path: Path, base: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["etc/apt", ".hidden/apt", ".hidden"])
 def test_a_folder_that_was_made_anew_hides_what_was_in_it(folder: str, tmp_path: Path, base: Path) -> None:
-    (base / folder).mkdir(parents=True, exist_ok=True)
-    (base / folder / "keys").write_text("old")
+    (base / folder / "keys").mkdir(parents=True, exist_ok=True)
     below = squashed(base, tmp_path / "below.sqfs")
     upper = tmp_path / "upper"
     (upper / folder).mkdir(parents=True)
