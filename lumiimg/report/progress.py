@@ -14,6 +14,7 @@ from lumiimg.wording import duration, size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import RenderableType
     from rich.progress import ProgressColumn, Task, TaskID
 
     from lumiimg.build.progress import Stage
@@ -98,12 +99,12 @@ class TerminalProgress(QuietProgress):
     """All steps as a list: what is done and what it took, a clock beside the one that runs, and its last line."""
 
     def __init__(self) -> None:
-        from rich.progress import Progress, SpinnerColumn, TextColumn  # noqa: PLC0415 - 50 ms
+        from rich.progress import Progress, TextColumn  # noqa: PLC0415 - 50 ms
         from rich.table import Column  # noqa: PLC0415
 
         told = TextColumn("{task.fields[told]}", markup=False, table_column=Column(no_wrap=True, ratio=1))
         name = TextColumn("{task.description}", markup=False)
-        columns = (SpinnerColumn(finished_text="[green]✓"), name, _clock_column(), told)
+        columns = (_state_column(), name, _clock_column(), told)
         self._progress = Progress(*columns, console=console(stderr=True), transient=True, expand=True)
         self._tasks: dict[str, TaskID] = {}
         self._running: TaskID | None = None
@@ -143,6 +144,18 @@ class VerboseProgress(LineProgress):
     def line(self, text: str) -> None:
         """Print the line."""
         self._say(one_line(text))
+
+
+def _state_column() -> ProgressColumn:
+    """Return a column that tells whether a step is still to come, runs, or is done."""
+    from rich.progress import SpinnerColumn  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    class State(SpinnerColumn):
+        def render(self, task: Task) -> RenderableType:
+            return super().render(task) if task.started else Text(" ")
+
+    return State(finished_text="[green]✓")
 
 
 def _clock_column() -> ProgressColumn:
