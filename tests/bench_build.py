@@ -78,9 +78,7 @@ class Bench:
         """The engine's own build of the same, as one definition."""
         definitions = self.folder / f"{output}.defs"
         argv = [sys.executable, "-m", "lumiimg", "build", "--recipe", "demo", "--layers", str(self.layers), *words]
-        subprocess.run(
-            [*argv, "--definitions", str(definitions), "--quiet"], env=self.env, check=True, stdout=subprocess.DEVNULL
-        )
+        subprocess.run([*argv, "--definitions", str(definitions), "--quiet"], env=self.env, check=True)
         env = os.environ | {f"{self.engine.prefix}_TMPDIR": str(self.folder), "TMPDIR": str(self.folder)}
         fakeroot = ["--fakeroot"] if os.geteuid() else []
         return cost(

@@ -154,7 +154,8 @@ def execute(arguments: argparse.Namespace) -> int:
         definitions = [*chain, write_flat(lock)]
         folder = arguments.definitions
         write_definitions(definitions, folder, sources.store, progress_of(arguments).line)
-        report.print_definitions(definitions, folder, as_json=arguments.json)
+        if arguments.json or not arguments.quiet:
+            report.print_definitions(definitions, folder, as_json=arguments.json)
         return ExitCode.GOOD
     return _build(arguments, settings, sources.store, lock, request, chain, output)
 
