@@ -27,6 +27,7 @@ from lumiimg.build.sandbox import Sandbox
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.build.step import Step
+from lumiimg.build.weave import can_weave, weave
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.image import ImageError, open_image, open_stack
@@ -185,6 +186,9 @@ def build_image(
             front = sif.Front(chain[-1].text, documents)
             if form == "layered":
                 partitions = _stacked(stacked, partial, front)
+            elif compression == "zstd" and can_weave(stacked):
+                weave(stacked, partial, front.size_bytes)
+                partitions = [sif.behind(partial, front)]
             else:
                 step = replace(work.step(chain[-1], "flat"), compression=compression)
                 partitions = [strategy.flatten(step, stacked, partial, front)]

@@ -5,8 +5,8 @@ common    type u16, mode u16, uid index u16, gid index u16, mtime u32, inode num
 8 ldir    links u32, size u32, block u32, parent u32, index count u16, offset u16, xattr u32; index
 2 file    block u32, fragment u32, fragment offset u32, size u32; block sizes u32[]
 9 lfile   block u64, size u64, sparse u64, links u32, fragment u32, fragment offset u32, xattr u32; block sizes
-3/10 link links u32, size u32; target
-4,5/11,12 device: links u32, number u32      6,7/13,14 fifo, socket: links u32
+3/10 link links u32, size u32; target; long: xattr u32
+4,5/11,12 device: links u32, number u32; long: xattr u32      6,7/13,14 fifo, socket: links u32; long: xattr u32
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Inode:
     is_block: bool = False
     """Of a device: a block device, else a character device."""
     xattrs: int = NO_XATTRS
-    """Of a directory: where the table of extended attributes has its own."""
+    """Where the table of extended attributes has its own."""
 
 
 def read_inode(metadata: Metadata, table: int, reference: int) -> Inode:
@@ -110,21 +110,25 @@ def read_inode(metadata: Metadata, table: int, reference: int) -> Inode:
                 block, links, size, offset, _ = cursor.unpack(_DIRECTORY)
             return Inode(*common, links=links, size_bytes=size, listing=(block, offset), xattrs=xattrs)
         case FileKind.FILE:
-            links = 1
+            links, xattrs = 1, NO_XATTRS
             if long:
-                start, size, _, links, fragment, offset, _ = cursor.unpack(_LONG_FILE)
+                start, size, _, links, fragment, offset, xattrs = cursor.unpack(_LONG_FILE)
             else:
                 start, fragment, offset, size = cursor.unpack(_FILE)
             layout = FileLayout(start, size, fragment, offset, cursor.place)
-            return Inode(*common, links=links, size_bytes=size, file=layout)
+            return Inode(*common, links=links, size_bytes=size, file=layout, xattrs=xattrs)
         case FileKind.SYMLINK:
             links, size = cursor.unpack(_LINK)
             if size > _MAX_TARGET_BYTES:
                 raise ImageError(f"a symlink target of {size} bytes")
             target = cursor.read(size).decode("utf-8", "surrogateescape")
-            return Inode(*common, links=links, size_bytes=size, target=target)
+            xattrs = cursor.unpack(_LINKS)[0] if long else NO_XATTRS
+            return Inode(*common, links=links, size_bytes=size, target=target, xattrs=xattrs)
         case FileKind.DEVICE:
             links, device = cursor.unpack(_DEVICE)
-            return Inode(*common, links=links, device=device, is_block=number_of_type in _BLOCK_DEVICES)
+            xattrs = cursor.unpack(_LINKS)[0] if long else NO_XATTRS
+            is_block = number_of_type in _BLOCK_DEVICES
+            return Inode(*common, links=links, device=device, is_block=is_block, xattrs=xattrs)
         case _:
-            return Inode(*common, links=cursor.unpack(_LINKS)[0])
+            links = cursor.unpack(_LINKS)[0]
+            return Inode(*common, links=links, xattrs=cursor.unpack(_LINKS)[0] if long else NO_XATTRS)

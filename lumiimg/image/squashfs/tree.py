@@ -108,6 +108,11 @@ class SquashfsTree:
         count = xattrs.count()
         return count > _LOOKED_AT or any(_is_opaque(xattrs.read(index)) for index in range(count))
 
+    def xattrs(self, node: Inode) -> dict[bytes, bytes]:
+        """Return the extended attributes of an inode."""
+        has = node.xattrs != NO_XATTRS and self.superblock.xattr_table != _NO_TABLE
+        return self._xattrs().read(node.xattrs) if has else {}
+
     def _xattrs(self) -> Xattrs:
         return Xattrs(self._source, self._metadata, self.superblock.xattr_table)
 
@@ -141,10 +146,14 @@ class SquashfsTree:
 
     def fragment(self, index: int) -> bytes:
         """Return the block that holds the tails of several files."""
+        return self.block(*self.fragment_place(index))
+
+    def fragment_place(self, index: int) -> tuple[int, int]:
+        """Return where such a block is, and its size word."""
         if index >= self.superblock.fragment_count:
             raise ImageError(f"fragment {index} of {self.superblock.fragment_count} in the squashfs file system")
         start, size, _ = self._table_entry(self.superblock.fragment_table, index, _FRAGMENT)
-        return self.block(start, size)
+        return start, size
 
     def block(self, position: int, size_word: int) -> bytes:
         """Return the content of a data block; a size word of 0 is a hole, which has no block."""
@@ -159,6 +168,10 @@ class SquashfsTree:
         content = data if size_word & _STORED else self._decompress(data, limit)
         self._blocks.put(position, content, weight=len(content) + 64)
         return content
+
+    def stored(self, position: int, size: int) -> bytes:
+        """Return bytes as they are stored; `size` is the caller's to bound."""
+        return self._source.read_at(position, size)
 
     def block_sizes(self, layout: FileLayout) -> tuple[int, ...]:
         """Return the size words of a file's blocks."""

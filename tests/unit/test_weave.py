@@ -1,0 +1,187 @@
+"""Layers woven into one squashfs, read by this project, by squashfs-tools, by the kernel where it may be mounted."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.build.squash import EPOCH
+from lumiimg.build.weave import can_weave, weave
+from lumiimg.image import ImageError, open_image, open_stack
+from lumiimg.image.compare import compare
+from tests.tools import needs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WHITEOUT = (0o020000, os.makedev(0, 0))
+
+
+def squashed(folder: Path, *options: str) -> Path:
+    needs("mksquashfs")
+    target = folder.with_suffix(".sqfs")
+    argv: list[str | Path] = [
+        "mksquashfs",
+        folder,
+        target,
+        "-noappend",
+        "-quiet",
+        "-no-progress",
+        *(options or ("-comp", "zstd")),
+    ]
+    env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
+    subprocess.run(argv, check=True, env=env, stdout=subprocess.DEVNULL)
+    return target
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """Everything that squashfs can hold; device files where they can be made."""
+    root = tmp_path / "base"
+    for folder in ("etc/apt", "opt", "dev", "many", "empty-folder"):
+        (root / folder).mkdir(parents=True)
+    (root / "etc/passwd").write_text("root\n")
+    (root / "etc/apt/keys").write_text("key")
+    (root / "dev/null").write_text("an engine mounts its own")
+    (root / "empty").touch()
+    big = os.urandom(1 << 20) + bytes(3 << 20) + os.urandom(100_001)
+    (root / "opt/big").write_bytes(big)
+    (root / "opt/twin").write_bytes(big)
+    (root / "opt/begin").write_bytes(big[: 1 << 20])
+    (root / "opt/tail").write_bytes(big[-100_001:])
+    (root / "opt/hard").hardlink_to(root / "opt/big")
+    (root / "opt/link").symlink_to("../etc/passwd")
+    os.mkfifo(root / "opt/fifo")
+    with socket.socket(socket.AF_UNIX) as made:
+        here = Path.cwd()
+        os.chdir(root / "opt")  # the name of a socket is short
+        made.bind("socket")
+        os.chdir(here)
+    os.setxattr(root / "opt/big", "user.note", b"x" * 2000)
+    os.setxattr(root / "opt/twin", "user.note", b"x" * 2000)
+    os.setxattr(root / "many", "user.folder", b"")
+    with (root / "opt/holes").open("wb") as file:
+        file.truncate(10 << 20)
+    with (root / "opt/hole-and-end").open("wb") as file:
+        file.seek(1 << 20)
+        file.write(b"end")
+    for number in range(5000):
+        (root / f"many/a-name-that-is-not-short-{number:05}").write_bytes(b"%d" % number)
+    (root / ("n" * 255)).write_text("long")
+    (root / os.fsdecode(b"\xff\xfe")).write_text("bytes")
+    (root / "opt/suid").write_text("s")
+    (root / "opt/suid").chmod(0o4755)
+    (root / "opt").chmod(0o1777)
+    deep = root / "/".join(["d"] * 100)[:199]
+    deep.mkdir(parents=True)
+    return root
+
+
+@pytest.fixture
+def upper(tmp_path: Path) -> Path:
+    """Changes to it."""
+    root = tmp_path / "upper"
+    for folder in ("etc", "many", "opt"):
+        (root / folder).mkdir(parents=True)
+    (root / "etc/new").write_text("new")
+    (root / "many/a-name-that-is-not-short-00007").write_text("changed")
+    (root / "many/zz").hardlink_to(root / "etc/new")
+    (root / "opt").chmod(0o700)
+    if os.geteuid() == 0:
+        os.mknod(root / "etc/apt", *WHITEOUT)
+        os.mknod(root / "opt/twin", *WHITEOUT)
+        os.mknod(root / "opt/hard", *WHITEOUT)
+    return root
+
+
+def woven(layers: Sequence[Path], target: Path, offset: int = 0) -> Path:
+    assert can_weave(layers)
+    weave(layers, target, offset)
+    return target
+
+
+def mounted(image: Path, folder: Path) -> None:
+    """Have the kernel show it, where this may mount; else the FUSE program that engines take."""
+    folder.mkdir()
+    kernel: list[str | Path] = ["mount", "-o", "loop,ro", "-t", "squashfs", image, folder]
+    if subprocess.run(kernel, capture_output=True, check=False).returncode:
+        needs("squashfuse_ll")
+        subprocess.run(["squashfuse_ll", image, folder], check=True)
+
+
+def test_what_is_woven_is_what_the_stack_shows(base: Path, upper: Path, tmp_path: Path) -> None:
+    layers = [squashed(base), squashed(upper)]
+    for count in (1, 2):
+        target = woven(layers[:count], tmp_path / f"woven-{count}")
+        with open_stack(layers[:count]) as stack, open_image(target) as image:
+            others = list(compare(stack.root, image.root))
+        assert [other.path for other in others if not other.path.startswith("/dev")] == []
+        with open_image(target) as image:
+            assert image.root.list_dir("/dev") == ()
+            assert image.root.read_bytes("/opt/big", 1 << 30) == (base / "opt/big").read_bytes()
+
+
+def test_other_readers_agree(base: Path, upper: Path, tmp_path: Path) -> None:
+    layers = [squashed(base), squashed(upper)]
+    image = woven(layers, tmp_path / "woven")
+    reference = tmp_path / "reference"
+    (tmp_path / "unpacked").mkdir()
+    argv: list[str | Path] = ["unsquashfs", "-quiet", "-no-progress", "-d", reference, image]
+    assert subprocess.run(argv, capture_output=True, check=False).stderr == b""
+    with open_image(reference) as unpacked, open_image(image) as read:
+        assert [other for other in compare(unpacked.root, read.root) if other.what != "time"] == []
+    assert (reference / "etc/new").samefile(reference / "many/zz")
+    assert os.getxattr(reference / "opt/big", "user.note") == b"x" * 2000
+    assert (reference / "opt/holes").stat().st_size == 10 << 20
+
+
+def test_it_can_be_mounted(base: Path, upper: Path, tmp_path: Path) -> None:
+    image = woven([squashed(base), squashed(upper)], tmp_path / "woven")
+    folder = tmp_path / "mounted"
+    mounted(image, folder)
+    try:
+        assert len(os.listdir(folder / "many")) == 5001  # noqa: PTH208 - names alone
+        assert (folder / "many/a-name-that-is-not-short-03000").read_bytes() == b"3000"
+        assert (folder / "many/a-name-that-is-not-short-00007").read_bytes() == b"changed"
+        with open_image(folder) as seen, open_image(image) as read:
+            assert list(compare(read.root, seen.root)) == []
+    finally:
+        if subprocess.run(["umount", folder], capture_output=True, check=False).returncode:
+            subprocess.run(["fusermount", "-u", folder], check=True)
+
+
+def test_the_same_layers_are_the_same_bytes_and_it_may_begin_anywhere(base: Path, upper: Path, tmp_path: Path) -> None:
+    layers = [squashed(base), squashed(upper)]
+    first = woven(layers, tmp_path / "one").read_bytes()
+    assert woven(layers, tmp_path / "two").read_bytes() == first
+    assert woven(layers, tmp_path / "behind", offset=65536).read_bytes()[65536:] == first
+    assert len(first) < 1.05 * sum(layer.stat().st_size for layer in layers) + 8192
+
+
+def test_what_nobody_sees_is_not_copied(tmp_path: Path) -> None:
+    base, upper = tmp_path / "base", tmp_path / "upper"
+    for folder in (base, upper):
+        (folder / "opt").mkdir(parents=True)
+        (folder / "opt/file").write_bytes(os.urandom(4 << 20))
+    image = woven([squashed(base), squashed(upper)], tmp_path / "woven")
+    assert image.stat().st_size < 4.2 * (1 << 20)
+
+
+@pytest.mark.parametrize("options", [("-comp", "gzip"), ("-comp", "zstd", "-b", "1M")])
+def test_layers_that_are_compressed_otherwise_are_not_woven(options: tuple[str, ...], base: Path, upper: Path) -> None:
+    assert not can_weave([squashed(base, *options), squashed(upper)])
+
+
+def test_a_damaged_layer_is_told(base: Path, upper: Path, tmp_path: Path) -> None:
+    below = squashed(base)
+    data = bytearray(below.read_bytes())
+    for at in range(len(data) - 6000, len(data) - 100, 50):
+        data[at] ^= 0xFF
+    below.write_bytes(data)
+    with pytest.raises(ImageError):
+        weave([below, squashed(upper)], tmp_path / "woven", 0)
