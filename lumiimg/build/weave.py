@@ -84,6 +84,8 @@ class _File:
     number: int
     links: int = 0
     reference: int = -1
+    words: tuple[int, ...] = ()
+    """Of its blocks: stored size, and whether it is compressed."""
 
 
 @dataclass(slots=True)
@@ -113,6 +115,7 @@ class _Weaver:
         self._directories = MetadataWriter(self._compress)
         self._xattrs = XattrWriter(self._compress)
         self._ids: dict[int, int] = {}
+        self._owners: dict[tuple[int, int, int], tuple[int, int]] = {}
         self._files: dict[tuple[int, int], _File] = {}
         self._references: dict[int, int] = {}
         self._starts: dict[tuple[int, int], int] = {}
@@ -203,15 +206,12 @@ class _Weaver:
         file.links += 1
         if inode.file is None or file.links > 1:
             return
-        size = self._stored_bytes(layer, inode)
+        file.words = self._trees[layer].block_sizes(inode.file)
+        size = sum(word & ~_STORED for word in file.words)
         if size:
             self._starts[layer, inode.file.start] = max(size, self._starts.get((layer, inode.file.start), 0))
         if inode.file.fragment != NO_FRAGMENT:
             self._fragments[layer, inode.file.fragment] = -1
-
-    def _stored_bytes(self, layer: int, inode: Inode) -> int:
-        layout = inode.file
-        return sum(word & ~_STORED for word in self._trees[layer].block_sizes(layout)) if layout else 0
 
     # data
 
@@ -293,7 +293,7 @@ class _Weaver:
         file.number = self._next()
         xattrs = self._xattrs_of(layer, inode)
         if inode.file is not None:
-            type_number, body = self._regular(layer, inode, file.links, xattrs)
+            type_number, body = self._regular(layer, inode, file, xattrs)
         else:
             type_number, body = _type(inode), _special(inode, file.links)
             if xattrs != NO_XATTRS:
@@ -303,10 +303,10 @@ class _Weaver:
         self._references[file.number] = file.reference
         return file
 
-    def _regular(self, layer: int, inode: Inode, links: int, xattrs: int) -> tuple[int, bytes]:
+    def _regular(self, layer: int, inode: Inode, file: _File, xattrs: int) -> tuple[int, bytes]:
         layout = inode.file
         assert layout is not None  # noqa: S101 - the caller looked
-        words = self._trees[layer].block_sizes(layout)
+        words = file.words
         block_bytes = self._trees[layer].superblock.block_size_bytes
         stored = any(words)
         start = self._starts[layer, layout.start] if stored else 0
@@ -315,11 +315,11 @@ class _Weaver:
             fragment, at = self._fragments[layer, layout.fragment], layout.fragment_offset
         holes = sum(min(block_bytes, layout.size_bytes - n * block_bytes) for n, word in enumerate(words) if not word)
         sizes = struct.pack(f"<{len(words)}I", *words)
-        if links == 1 and xattrs == NO_XATTRS and not holes and max(start, layout.size_bytes) < 1 << 32:
+        if file.links == 1 and xattrs == NO_XATTRS and not holes and max(start, layout.size_bytes) < 1 << 32:
             return _TYPES[FileKind.FILE], _FILE.pack(start, fragment, at, layout.size_bytes) + sizes
         # as mksquashfs has it: never all of the file
         holes = min(holes, layout.size_bytes - 1) if holes else 0
-        body = _LONG_FILE.pack(start, layout.size_bytes, holes, links, fragment, at, xattrs)
+        body = _LONG_FILE.pack(start, layout.size_bytes, holes, file.links, fragment, at, xattrs)
         return _TYPES[FileKind.FILE] + _LONG, body + sizes
 
     def _write_directory(self, directory: _Directory) -> int:
@@ -361,9 +361,17 @@ class _Weaver:
         return size, index
 
     def _common(self, type_number: int, layer: int, inode: Inode, number: int) -> bytes:
-        owner = self._trees[layer].stat(inode)
-        user, group = (self._ids.setdefault(one, len(self._ids)) for one in (owner.uid, owner.gid))
+        user, group = self._owner(layer, inode)
         return _COMMON.pack(type_number, inode.permissions, user, group, min(inode.mtime_s, EPOCH), number)
+
+    def _owner(self, layer: int, inode: Inode) -> tuple[int, int]:
+        """Return the places of user and group in the id table."""
+        key = (layer, inode.uid_index, inode.gid_index)
+        if key not in self._owners:
+            owner = self._trees[layer].stat(inode)
+            user, group = (self._ids.setdefault(one, len(self._ids)) for one in (owner.uid, owner.gid))
+            self._owners[key] = (user, group)
+        return self._owners[key]
 
     def _xattrs_of(self, layer: int, inode: Inode) -> int:
         attributes = self._trees[layer].xattrs(inode)
