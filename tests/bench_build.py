@@ -175,7 +175,9 @@ def images(bench: Bench) -> None:
     base.mkdir()
     (base / "layer.toml").write_text(BASE)
     (base / "post.sh").write_text("true\n")
-    bench.layer("torch-here", UNPACK, *sorted(wheels.glob("*.whl")))
+    # a layer's files have plain names
+    plain_names = [file.rename(wheels / f"wheel-{n:02}.whl") for n, file in enumerate(sorted(wheels.glob("*.whl")))]
+    bench.layer("torch-here", UNPACK, *plain_names)
     words = ["--base", "bench-base", "--add", "torch-here"]
     bench.plain("torch-plain.sif", *words)
     for form in ("flat", "layered"):
