@@ -48,6 +48,8 @@ def read_archive(cache: LayerCache, source: Path) -> list[Entry]:
 
     Raises BadInputError for a file that is none, FailedError where an entry is not what its name says.
     """
+    if source.exists() and not source.is_file():  # a FIFO would be waited for
+        raise BadInputError("is not a file", where=str(source))
     taken: list[Entry] = []
     try:
         with tarfile.open(source) as archive, scratch_folder(cache.root / "work") as folder:

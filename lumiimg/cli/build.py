@@ -255,9 +255,13 @@ def check_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
         raise BadInputError("is a folder", where=str(output), hint="-o names the image file")
     if not output.parent.is_dir():
         raise BadInputError("no such folder", where=str(output.parent), hint="make it first")
+    if output.exists() and not output.is_file():
+        raise BadInputError("is not a file, and would be replaced by one", where=str(output))
     if output.exists() and not force and not (may_be_the_same and is_ours(output)):
         raise BadInputError("exists already", where=str(output), hint="--force replaces it")
     log = log_of(output)
+    if log.exists() and not log.is_file():
+        raise BadInputError("is not a file, and the log would go there", where=str(log), hint="remove it")
     if log.exists() and not force and not _is_ours(log):
         raise BadInputError("exists already, and is no log of a build", where=str(log), hint="--force replaces it")
 

@@ -49,6 +49,8 @@ def is_image(path: Path) -> bool:
     """Whether a path is an image, by what it begins with: a lock is text."""
     if path.is_dir():
         return True
+    if not path.is_file():  # whoever reads it says so; a FIFO would be waited for here
+        return False
     try:
         with path.open("rb") as file:
             return b"\0" in file.read(4096)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING, Self
 
 from lumiimg.image.tree import ImageError
@@ -23,12 +24,17 @@ class ByteSource:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open a regular file for reading. Raises ImageError."""
+        """Open a regular file for reading. Raises ImageError, also for anything else: a FIFO would be waited for."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # without O_NONBLOCK the open of a FIFO waits for a writer
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise ImageError(f"cannot be opened: {error.strerror}", where=str(path)) from error
-        return cls(descriptor, name=str(path), start=0, size=os.fstat(descriptor).st_size, owns=True)
+        seen = os.fstat(descriptor)
+        if not stat.S_ISREG(seen.st_mode):
+            os.close(descriptor)
+            raise ImageError("is not a file", where=str(path))
+        return cls(descriptor, name=str(path), start=0, size=seen.st_size, owns=True)
 
     def slice(self, start: int, size: int) -> ByteSource:
         """Return a part, which must lie inside."""

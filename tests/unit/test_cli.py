@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -398,3 +399,47 @@ def test_a_message_stays_one_line_whatever_a_file_is_called() -> None:
     error = LumiimgError("bad\nthing", where="a\x1b[31m\r\nlumiimg: all is well", hint="do\tthis")
     assert str(error).isprintable()
     assert one_line("é\u202e") == "é\\u202e"
+
+
+@pytest.mark.usefixtures("clean_home")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("diff", "PIPE", "IMAGE"),
+        ("diff", "IMAGE", "PIPE"),
+        ("diff", "PIPE", "PIPE"),
+        ("diff", "/dev/zero", "/dev/zero"),
+        ("show", "./PIPE"),
+        ("check", "PIPE"),
+        ("ldd", "PIPE", "/bin/sh"),
+        ("explain", "PIPE"),
+        ("explain", "IMAGE", "--host", "PIPE"),
+        ("verify", "PIPE"),
+        ("rebuild", "IMAGE", "-o", "PIPE", "--force"),
+        ("rebuild", "IMAGE", "-o", "new.sif", "--force"),
+        ("build", "--base", "debian-13", "--add", "netprobe", "-o", "new.sif"),
+        ("build", "--locked", "--lock", "PIPE", "--dry-run"),
+        ("cache", "import", "PIPE"),
+    ],
+)
+def test_nothing_waits_for_a_pipe_that_nobody_writes_to(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def give_up(*_: object) -> None:
+        pytest.fail("waited for the pipe")
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "IMAGE").mkdir()
+    os.mkfifo("PIPE")
+    os.mkfifo("new.sif.log")
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(20)
+    try:
+        code = main(list(words))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    error = capsys.readouterr().err
+    assert code == ExitCode.BAD_INPUT
+    assert error.count("\n") == 1
+    assert "not a file" in error or "neither a file" in error
