@@ -7,7 +7,9 @@ import grp
 import os
 import pwd
 import re
+import stat
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,14 +22,22 @@ if TYPE_CHECKING:
 _PLACES = Path(__file__).with_name("places.toml")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     """What a user wants everywhere."""
 
-    cache: Path
-    """Built layers, downloads, scratch: as large as a few images."""
+    environment: Mapping[str, str]
+    named: str | None = None
+    """The cache, where somebody named one."""
     mirrors: Mapping[str, str] = field(default_factory=dict)
     """As `--mirror FROM=TO`."""
+
+    @cached_property
+    def cache(self) -> Path:
+        """Built layers, downloads, scratch: as large as a few images. The places of a machine are looked at only now:
+        a file system that hangs is no matter to a command without a cache.
+        """
+        return Path(self.named or default_cache(self.environment)).absolute()
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -40,29 +50,56 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     cache = table.optional_string("cache")
     mirrors = table.table("mirrors").string_values()
     table.finish()
-    named = environment.get("LUMIIMG_CACHE") or cache
-    return Settings(cache=Path(named or default_cache(environment)).absolute(), mirrors=mirrors)
+    return Settings(environment, environment.get("LUMIIMG_CACHE") or cache, mirrors)
 
 
 def default_cache(environment: Mapping[str, str], places: Path = _PLACES) -> Path:
     """Return where layers are kept if nobody says: with a project that has room, else below $HOME.
 
-    Of several projects it is the one that has a cache already, else the last, which has the highest number.
+    Of several projects it is the one that has a cache already, else the last, which has the highest number. All of a
+    project may write there, and layers from a cache are not asked where they are from: the folder is made here, for
+    this user alone, and one that somebody else made, or may write to, is passed over.
     """
     if named := environment.get("XDG_CACHE_HOME"):
         return Path(named) / "lumiimg"
     found = [path for place in Table(read_toml(places), places).tables("place") for path in _paths(place)]
+    there = [path for path in found if os.path.lexists(path[0] / path[1])]
+    missing = [path for path in reversed(found) if path not in there]
     fallback = Path(environment.get("HOME", "/")) / ".cache" / "lumiimg"
-    return next((path for path in found if path.is_dir()), found[-1] if found else fallback)
+    return next((above / below for above, below in (*there, *missing) if _is_ours(above, below)), fallback)
 
 
-def _paths(place: Table) -> Iterator[Path]:
+def _is_ours(above: Path, below: str) -> bool:
+    """Make the folders of a path below `above`, and tell whether they are this user's, and nobody else may write."""
+    *parents, last = Path(below).parts
+    try:
+        for name in parents:
+            above /= name
+            _made(above, 0o755)
+        seen = _made(above / last, 0o700)  # what is made in it may be open to the group, as by umask 0007 on LUMI
+    except OSError:
+        return False
+    return not seen.st_mode & 0o022
+
+
+def _made(folder: Path, mode: int) -> os.stat_result:
+    """Make a folder unless it is there. Raises OSError for a symlink, and for one of somebody else."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode)
+    seen = folder.lstat()
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
+        raise PermissionError(folder)
+    return seen
+
+
+def _paths(place: Table) -> Iterator[tuple[Path, str]]:
+    """Yield folders that are there and may be written, each with the path of a cache below it."""
     pattern = re.compile(place.string("group"))
-    template = place.string("path")
+    above, user, below = place.string("path").partition("{user}")
     for name in sorted(filter(pattern.fullmatch, _groups()), key=lambda name: (len(name), name)):
-        path = template.replace("{group}", name).replace("{user}", _user())
-        if os.access(template.partition("{user}")[0].replace("{group}", name), os.W_OK | os.X_OK):
-            yield Path(path)
+        folder = above.replace("{group}", name)
+        if os.access(folder, os.W_OK | os.X_OK):
+            yield Path(folder), f"{user}{below}".replace("{user}", _user()).replace("{group}", name)
 
 
 def _groups() -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import stat
 from pathlib import Path
 
 import pytest
@@ -166,16 +167,80 @@ def test_settings_come_from_the_file_and_the_environment_wins(tmp_path: Path) ->
         read_settings(environment)
 
 
-def test_a_cache_lies_with_a_project_that_has_room(tmp_path: Path) -> None:
-    """As on LUMI, with a group that whoever runs this is in."""
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    """The scratch of a project, as on LUMI, with a group that whoever runs this is in."""
     group = grp.getgrgid(os.getgid()).gr_name
-    user = pwd.getpwuid(os.getuid()).pw_name
-    places = tmp_path / "places.toml"
-    places.write_text(f'[[place]]\ngroup = "{group}"\npath = "{tmp_path}/scratch/{{group}}/{{user}}/lumiimg"\n')
-    home = {"HOME": "/h"}
+    path = f"{tmp_path}/scratch/{{group}}/{{user}}/lumiimg"
+    (tmp_path / "places.toml").write_text(f'[[place]]\ngroup = "{group}"\npath = "{path}"\n')
+    return tmp_path / "scratch" / group
+
+
+def test_a_cache_lies_with_a_project_that_has_room(scratch: Path, tmp_path: Path) -> None:
+    home, places = {"HOME": "/h"}, tmp_path / "places.toml"
     assert default_cache(home, places) == Path("/h/.cache/lumiimg"), "there is no such folder"
-    (tmp_path / "scratch" / group).mkdir(parents=True)
-    assert default_cache(home, places) == tmp_path / "scratch" / group / user / "lumiimg"
+    scratch.mkdir(parents=True)
     assert default_cache(home | {"XDG_CACHE_HOME": "/x"}, places) == Path("/x/lumiimg")
-    places.write_text(f'[[place]]\ngroup = "x{group}"\npath = "{tmp_path}/scratch/{{group}}/{{user}}/lumiimg"\n')
+    assert not list(scratch.iterdir()), "nobody asked for it"
+    cache = scratch / pwd.getpwuid(os.getuid()).pw_name / "lumiimg"
+    assert default_cache(home, places) == cache
+    places.write_text(places.read_text().replace('group = "', 'group = "x'))
     assert default_cache(home, places) == Path("/h/.cache/lumiimg")
+
+
+def test_nobody_else_of_the_project_may_write_to_the_cache(scratch: Path, tmp_path: Path) -> None:
+    """Members of a project share its scratch, and their umask lets each write what others make."""
+    scratch.mkdir(parents=True)
+    before = os.umask(0o007)
+    try:
+        cache = default_cache({"HOME": "/h"}, tmp_path / "places.toml")
+    finally:
+        os.umask(before)
+    assert cache.is_relative_to(scratch)
+    assert stat.S_IMODE(cache.stat().st_mode) & 0o777 == 0o700
+    assert stat.S_IMODE(cache.parent.stat().st_mode) & 0o022 == 0
+    cache.chmod(0o750)
+    assert default_cache({"HOME": "/h"}, tmp_path / "places.toml") == cache, "they may read"
+
+
+@pytest.mark.parametrize("spoil", ["group", "others", "symlink", "symlink above", "another user", "file", "dangling"])
+def test_a_cache_that_somebody_else_could_fill_is_passed_over(
+    scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
+) -> None:
+    home, places = {"HOME": "/h"}, tmp_path / "places.toml"
+    scratch.mkdir(parents=True)
+    cache = default_cache(home, places)
+    match spoil:
+        case "group":
+            cache.chmod(0o770)
+        case "others":
+            cache.chmod(0o702)
+        case "symlink" | "symlink above":
+            moved = cache if spoil == "symlink" else cache.parent
+            moved.rename(tmp_path / "moved")
+            moved.symlink_to(tmp_path / "moved")
+        case "another user":
+            name = cache.parent.name
+            monkeypatch.setattr("lumiimg.catalog.settings._user", lambda: name)
+            monkeypatch.setattr(os, "getuid", lambda: cache.stat().st_uid + 1)
+        case "file" | "dangling":
+            cache.rmdir()
+            cache.touch() if spoil == "file" else cache.symlink_to("nowhere")
+    assert default_cache(home, places) == Path("/h/.cache/lumiimg")
+    assert not (cache.parent / "nowhere").exists()
+
+
+def test_settings_look_for_a_place_only_when_the_cache_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system of a project may hang."""
+
+    def hang(*_: object) -> bool:
+        raise AssertionError
+
+    monkeypatch.setattr(os, "access", hang)
+    monkeypatch.setattr("lumiimg.catalog.settings._groups", hang)
+    environment = {"HOME": str(tmp_path)}
+    assert read_settings(environment).mirrors == {}
+    assert read_settings(environment | {"LUMIIMG_CACHE": "/c"}).cache == Path("/c")
+    assert read_settings(environment | {"XDG_CACHE_HOME": "/c"}).cache == Path("/c/lumiimg")
