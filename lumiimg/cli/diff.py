@@ -15,11 +15,12 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "diff",
         help="what two locks, or two images, differ in",
         description="Show what two locks differ in: base, layers, releases, sources, Python\n"
-        "distributions; or in which files two images differ: content, mode, owner, time.",
+        "distributions; or in which files two images differ: kind, mode, owner, content,\n"
+        "hard links, device numbers, extended attributes, time.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("old", metavar="A", type=Path, help="the one before: a lock, a SIF, or a folder")
+    parser.add_argument("old", metavar="A", type=Path, help="the one before: a lock, or an image")
     parser.add_argument("new", metavar="B", type=Path, help="the one after")
     add_json(parser)
     parser.set_defaults(execute=execute)
@@ -33,12 +34,13 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if any(is_image(path) for path in (arguments.old, arguments.new)):
         from lumiimg.image import open_image  # noqa: PLC0415
-        from lumiimg.image.compare import compare  # noqa: PLC0415
+        from lumiimg.image.compare import compare, compared  # noqa: PLC0415
         from lumiimg.report.image import print_differences  # noqa: PLC0415
 
         with open_image(arguments.old) as old, open_image(arguments.new) as new:
             differences = list(compare(old.root, new.root))
-        print_differences(differences, as_json=arguments.json)
+            told = compared(old.root, new.root)
+        print_differences(differences, told, as_json=arguments.json)
         return ExitCode.NO if differences else ExitCode.GOOD
     found = changes(*(entries(read_document(path), path) for path in (arguments.old, arguments.new)))
     print_changes(found, as_json=arguments.json)

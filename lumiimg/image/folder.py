@@ -40,6 +40,11 @@ class FolderNode(NamedTuple):
         """What it is."""
         return _KIND_OF_FORMAT.get(stat.S_IFMT(self.status.st_mode), FileKind.DEVICE)
 
+    @property
+    def is_block(self) -> bool:
+        """Of a device: a block device, else a character device."""
+        return stat.S_ISBLK(self.status.st_mode)
+
 
 class FolderTree:
     """One folder."""

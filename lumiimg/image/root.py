@@ -78,6 +78,10 @@ class RootFileSystem:
         """Return what is known of a path; without `follow`, of the symlink itself."""
         return self._tree.stat(self._lookup(path, follow=follow).nodes[-1])
 
+    def node(self, path: str) -> Node:
+        """Return the inode of a path, of a symlink its own, for those who know the tree."""
+        return self._lookup(path, follow=False).nodes[-1]
+
     def exists(self, path: str) -> bool:
         """Tell whether a path leads to anything; False for whatever cannot be looked up."""
         try:

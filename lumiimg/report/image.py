@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.build.provenance import PLAN, SBOM, read_document
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.image import open_image
+from lumiimg.image.compare import COMPARED, DETAILS
 from lumiimg.report.console import print_json
 from lumiimg.wording import count
 
@@ -54,14 +55,19 @@ def print_image(image: Path, *, as_json: bool) -> None:
     print(one_line(f"  again    lumiimg rebuild {image} -o new.sif"))
 
 
-def print_differences(differences: Sequence[FileDifference], *, as_json: bool) -> None:
-    """Print in which files two images differ."""
+def print_differences(
+    differences: Sequence[FileDifference], compared: Sequence[str] = (*COMPARED, *DETAILS), *, as_json: bool
+) -> None:
+    """Print in which files two images differ, and where they do not, what was `compared`."""
     if as_json:
-        print_json({"schema": SCHEMA, "files": [asdict(difference) for difference in differences]})
+        files = [asdict(difference) for difference in differences]
+        print_json({"schema": SCHEMA, "files": files, "compared": list(compared)})
         return
     for difference in differences[:_SHOWN]:
         print(one_line(f"  {difference.path}: {difference.what}"))
     if len(differences) > _SHOWN:
         print(f"  and {count(len(differences) - _SHOWN, 'file')} more; --json has all")
     if not differences:
-        print("no difference: the same files, modes, owners and times")
+        print(f"no difference: the same files, {', '.join(compared[:-1])} and {compared[-1]}")
+        if missing := [name for name in DETAILS if name not in compared]:
+            print(f"  not compared: {' and '.join(missing)}, which are read of SIF, squashfs and folders only")

@@ -1,0 +1,133 @@
+"""`lumiimg diff` of two images: nothing that a user of the image could see goes unsaid."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode
+from tests.tools import needs, needs_mksquashfs
+from tests.unit.oci_builder import image, member, tar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Capture = pytest.CaptureFixture[str]
+_NULL = ("/null c 666 0 0 1 3", "/disk b 660 0 6 259 1048575")
+_CAPABILITY = "/tool x security.capability=0x0100000200200000000000000000000000000000"
+_TIME = 1_600_000_000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "root"
+    (folder / "etc").mkdir(parents=True)
+    for name in ("tool", "one", "two", "three"):
+        (folder / name).write_bytes(b"the same")
+    (folder / "etc/large").write_bytes(bytes(3 << 20))
+    (folder / "to").symlink_to("one")
+    return folder
+
+
+def _pack(folder: Path, name: str, *lines: str) -> Path:
+    """Return a squashfs of a folder, all times the same, with devices and attributes from pseudo definitions."""
+    needs_mksquashfs(4, 6)
+    target = folder.with_name(name)
+    argv: list[str | Path] = ["mksquashfs", folder, target, "-quiet", "-no-progress", "-noappend", "-all-root"]
+    argv += ["-all-time", str(_TIME), "-root-time", str(_TIME)]
+    for line in lines:
+        argv += ["-p", line]
+    subprocess.run(argv, check=True, capture_output=True)
+    return target
+
+
+def _said(capsys: Capture, first: Path, second: Path) -> list[str]:
+    """Return what `diff` prints, and hold its exit code against it."""
+    code = main(["diff", str(first), str(second)])
+    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert code == (ExitCode.GOOD if said[0].startswith("no difference") else ExitCode.NO)
+    return said
+
+
+def test_the_same_is_no_difference_and_it_is_said_what_was_compared(folder: Path, capsys: Capture) -> None:
+    os.link(folder / "one", folder / "linked")
+    first, second = (_pack(folder, name, *_NULL, _CAPABILITY) for name in ("a", "b"))
+    assert _said(capsys, first, second) == [
+        "no difference: the same files, modes, owners, content, hard links, times, device numbers and extended attributes"
+    ]
+
+
+def test_the_root_itself_is_compared(folder: Path, capsys: Capture) -> None:
+    folder.chmod(0o755)
+    first = _pack(folder, "a")
+    folder.chmod(0o700)
+    assert _said(capsys, first, _pack(folder, "b")) == ["/: mode"]
+
+
+def test_names_that_became_one_file_are_told(folder: Path, capsys: Capture) -> None:
+    (folder / "two").unlink()
+    os.link(folder / "one", folder / "two")
+    first = _pack(folder, "a")
+    (folder / "two").unlink()
+    os.link(folder / "three", folder / "two")
+    assert _said(capsys, first, _pack(folder, "b")) == ["/one: hard links", "/three: hard links", "/two: hard links"]
+
+
+@pytest.mark.parametrize("other", ["/null c 666 0 0 1 5", "/null b 666 0 0 1 3"])
+def test_another_device_is_told(folder: Path, capsys: Capture, other: str) -> None:
+    assert _said(capsys, _pack(folder, "a", *_NULL), _pack(folder, "b", other, _NULL[1])) == ["/null: device"]
+
+
+def test_a_large_device_number_is_read_as_the_kernel_does(folder: Path, capsys: Capture) -> None:
+    other = "/disk b 660 0 6 259 1048574"
+    assert _said(capsys, _pack(folder, "a", *_NULL), _pack(folder, "b", _NULL[0], other)) == ["/disk: device"]
+
+
+@pytest.mark.parametrize("line", [_CAPABILITY, "/etc x user.note=1", "/to x trusted.note=1", "/ x user.note=1"])
+def test_extended_attributes_are_told(folder: Path, capsys: Capture, line: str) -> None:
+    path = line.partition(" ")[0]
+    first, second = _pack(folder, "a"), _pack(folder, "b", line)
+    assert _said(capsys, first, second) == [f"{path}: extended attributes"]
+    assert _said(capsys, second, first) == [f"{path}: extended attributes"]
+
+
+def test_content_of_one_size_is_read_to_its_end(folder: Path, capsys: Capture) -> None:
+    first = _pack(folder, "a")
+    with (folder / "etc/large").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")
+    assert _said(capsys, first, _pack(folder, "b")) == ["/etc/large: content"]
+
+
+def test_a_folder_is_compared_by_what_it_shows_of_attributes(folder: Path, capsys: Capture) -> None:
+    """Labels of SELinux, marks of overlays, are of the machine that the folder lies on."""
+    for path in (folder, *folder.rglob("*")):
+        os.utime(path, (_TIME, _TIME), follow_symlinks=False)
+    same = _pack(folder, "a", "/one x security.selinux=label", "/tool x trusted.note=1")
+    needs("unsquashfs")
+    argv: list[str | Path] = ["unsquashfs", "-quiet", "-no-progress", "-no-xattrs", "-d", folder.with_name("out"), same]
+    subprocess.run(argv, check=True, capture_output=True)
+    told = _said(capsys, same, folder.with_name("out"))
+    assert [line for line in told if "attributes" in line and not line.startswith("no")] == []
+    told = _said(capsys, _pack(folder, "b", _CAPABILITY), folder.with_name("out"))
+    if os.getuid() == 0:  # else all owners differ, which is told first
+        assert told == ["/tool: extended attributes"]
+
+
+def test_what_an_archive_does_not_tell_is_said(tmp_path: Path, capsys: Capture) -> None:
+    archive = image(tar(member("file", b"x"))).write_folder(tmp_path / "layout")
+    assert _said(capsys, archive, archive) == [
+        "no difference: the same files, modes, owners, content, hard links and times",
+        "not compared: device numbers and extended attributes, which are read of SIF, squashfs and folders only",
+    ]
+    assert main(["diff", str(archive), str(archive), "--json"]) == ExitCode.GOOD
+    assert json.loads(capsys.readouterr().out) == {
+        "schema": 1,
+        "files": [],
+        "compared": ["modes", "owners", "content", "hard links", "times"],
+    }
