@@ -49,7 +49,10 @@ def compared(first: RootFileSystem, second: RootFileSystem) -> tuple[str, ...]:
 
 
 def compare(first: RootFileSystem, second: RootFileSystem) -> Iterator[FileDifference]:
-    """Yield the paths in which two file systems differ, in order, each with what differs first."""
+    """Yield the paths in which two file systems differ, in order, each with what differs first.
+
+    Raises OSError where a folder of this machine, or a file in it, may not be read.
+    """
     one, other = _side(first), _side(second)
     with_details = tells_details(first.tree) and tells_details(second.tree)
     for path in sorted({*one.kinds, *other.kinds}):
@@ -66,7 +69,10 @@ def _side(root: RootFileSystem) -> _Side:
     names: dict[Hashable, list[str]] = {}
     for path, kind in root.walk():
         kinds[path] = kind
-        if kind is not FileKind.DIRECTORY and (seen := root.stat(path, follow=False)).links > 1:
+        if kind is FileKind.DIRECTORY:
+            if isinstance(root.tree, FolderTree):
+                root.list_dir(path)  # a walk passes over what may not be read
+        elif (seen := root.stat(path, follow=False)).links > 1:
             names.setdefault(seen.identity, []).append(path)
     groups = (tuple(sorted(group)) for group in names.values() if len(group) > 1)
     return _Side(root, kinds, {path: group for group in groups for path in group})

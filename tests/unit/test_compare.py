@@ -119,6 +119,17 @@ def test_a_folder_is_compared_by_what_it_shows_of_attributes(folder: Path, capsy
         assert told == ["/tool: extended attributes"]
 
 
+def test_a_folder_that_may_not_be_read_is_not_taken_for_the_same(folder: Path, capsys: Capture) -> None:
+    if os.getuid() == 0:
+        pytest.skip("root may read all")
+    (folder / "etc").chmod(0)
+    try:
+        assert main(["diff", str(folder), str(folder)]) == ExitCode.BAD_INPUT
+    finally:
+        (folder / "etc").chmod(0o755)
+    assert capsys.readouterr().err == f"lumiimg: {folder}/etc: Permission denied\n"
+
+
 def test_what_an_archive_does_not_tell_is_said(tmp_path: Path, capsys: Capture) -> None:
     archive = image(tar(member("file", b"x"))).write_folder(tmp_path / "layout")
     assert _said(capsys, archive, archive) == [
