@@ -13,6 +13,7 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,15 +33,16 @@ from lumiimg.build.step import Step
 from lumiimg.definition.writer import Definition, StagedFile
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
-from lumiimg.image import open_image, open_stack
+from lumiimg.image import FileKind, FileStat, RootFileSystem, open_image, open_stack
 from lumiimg.image.sif import read_sif
 from lumiimg.image.source import ByteSource
+from lumiimg.image.tree import Entry as ImageEntry
 from lumiimg.report.progress import LineProgress
 from lumiimg.resolve.lock import LockedSource
 from tests.tools import needs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
 
@@ -513,6 +515,46 @@ def test_the_bill_names_packages_distributions_and_sources(base: Path) -> None:
     assert not any(name == "gone" for name, _ in found)
 
 
+def test_a_bill_that_is_cut_short_says_so(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (base / f"opt/{number}/inner").mkdir(parents=True)
+
+    def properties() -> list[dict[str, str]]:
+        with open_image(base) as opened:
+            found: list[dict[str, str]] = json.loads(bill(opened.root, [], "x"))["metadata"].get("properties", [])
+            return found
+
+    assert properties() == []
+    monkeypatch.setattr("lumiimg.build.sbom._MAX_FOLDERS", 30)
+    assert [one["name"] for one in properties()] == ["lumiimg:incomplete"]
+
+
+class Endless:
+    """The tree of a hostile squashfs: each folder is the one that it is in."""
+
+    def __init__(self) -> None:
+        self.root = SimpleNamespace(kind=FileKind.DIRECTORY)
+        self.looked = 0
+
+    def child(self, directory: Any, name: str) -> Any:
+        return directory if name in {"usr", "lib"} or name.isdigit() else None
+
+    def entries(self, _: Any) -> Iterator[ImageEntry]:
+        self.looked += 1
+        assert self.looked < 100
+        yield from (ImageEntry(f"{number}", FileKind.DIRECTORY) for number in range(8))
+
+    def stat(self, _: Any) -> FileStat:
+        return FileStat(FileKind.DIRECTORY, 0o755, 0, 0, 0, 0, 1, identity=1)
+
+
+def test_a_folder_that_is_in_itself_is_looked_into_once() -> None:
+    tree: Any = Endless()
+    document = json.loads(bill(RootFileSystem(tree), [], "x"))
+    assert [one["type"] for one in document["components"]] == ["operating-system"]
+    assert tree.looked == 1
+
+
 # what is told while it runs
 
 
@@ -579,7 +621,7 @@ def test_what_a_script_kept_is_put_where_the_image_has_that_path(tmp_path: Path)
         assert argv == ["/bin/bash", "/.post.script"]
     assert (upper / "data/lumiimg/build/a/tool.c").is_file()
     assert not (upper / "opt").exists(), "it would hide the link"
-    with open_image(below) as image, pytest.raises(FailedError, match="leads nowhere in the image"):  # noqa: SIM117
+    with open_image(below) as image, pytest.raises(FailedError, match="is a link in the image"):  # noqa: SIM117
         with step.placed(below, image.root):
             pass
     assert list(outside.rglob("*")) == []
