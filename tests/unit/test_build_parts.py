@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lumiimg.build import builder, sif
 from lumiimg.build import cache as caches
-from lumiimg.build import sif
 from lumiimg.build.builder import choose_way, is_there
 from lumiimg.build.cache import Entry, Key, LayerCache
 from lumiimg.build.inside import clear, difference, listing, tidy
@@ -625,3 +625,58 @@ def test_what_a_script_kept_is_put_where_the_image_has_that_path(tmp_path: Path)
         with step.placed(below, image.root):
             pass
     assert list(outside.rglob("*")) == []
+
+
+class Tries:
+    """A stand-in for a way to build: what fails, and how, is said beforehand; nothing is run."""
+
+    suffix = ".sif"
+
+    def __init__(self, folder: Path, faults: dict[str, Exception], seen: list[str]) -> None:
+        self.sandbox = folder / "root"
+        self.faults = faults
+        self.seen = seen
+
+    def base(self, _: Step, target: Path) -> None:
+        target.write_text("base")
+
+    def layer(self, step: Step, _: object, target: Path) -> None:
+        self.sandbox.mkdir(exist_ok=True)
+        # of no more than one try at once
+        self.seen.append(f"{step.definition.name}: {len(list(self.sandbox.parents[1].rglob('root')))}")
+        # an engine that builds by itself reads the file
+        assert "%test" not in (step.folder / f"{step.definition.name}.def").read_text() or len(self.seen) == 1
+        if fault := self.faults.get(step.definition.name):
+            raise fault
+        target.write_text("layer")
+
+
+@pytest.mark.parametrize("way", ["overlay", "definition"])
+def test_whatever_layers_lack_one_run_tells_of_all(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Bootstrap: docker\n\n%post -c /bin/bash\ntrue\n\n%test\nfalse\n"
+    names = ("01-a", "02-b", "03-c", "04-d", "05-e", "06-f")
+    chain = [definition(tmp_path, name, text=text, parent="x", files=()) for name in names]
+    chain[2] = replace(chain[2], needs=("02-b",))
+    faults: dict[str, Exception] = {
+        "02-b": MissingHereError("proot is missing"),
+        "04-d": BadInputError("no such folder"),
+        "05-e": OSError(28, "No space left on device"),
+    }
+    seen: list[str] = []
+    heard: list[str] = []
+    progress: Any = SimpleNamespace(begin=len, line=len, step_started=len, step_done=type, notice=heard.append)
+    monkeypatch.setattr(builder, "new_strategy", lambda _, folder: Tries(folder, faults, seen))
+    scratch = tmp_path / "tries/scratch"
+    scratch.mkdir(parents=True)
+    keys = layer_keys(chain, ENGINE, way)
+    none: Any = None
+    with (tmp_path / "log").open("wb") as log:
+        store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
+        work = builder._Work(LayerCache(tmp_path / "cache"), none, {}, store, log, progress, scratch, way, True)
+        strategy: Any = Tries(scratch, faults, seen)
+        with pytest.raises(FailedError) as told:
+            work.layers(chain, keys, strategy)
+    assert told.value.what == "3 of 6 layers failed: 02-b, 04-d, 05-e; not tried, as they need it: 03-c"
+    assert ("what the others compiled is kept" in str(told.value.hint)) == (way == "overlay")
+    assert [one.partition(" failed")[0] for one in heard] == ["02-b", "04-d", "05-e"]
+    assert seen == ["02-b: 1", "04-d: 1", "05-e: 1", "06-f: 1"], "what is left of a failed try is removed at once"
