@@ -29,7 +29,7 @@ from lumiimg.build.squash import squash
 from lumiimg.build.step import Step
 from lumiimg.build.weave import can_weave, weave
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
-from lumiimg.errors import BadInputError, FailedError, MissingHereError
+from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.sif import PartitionFormat, read_sif_file
 from lumiimg.resolve.lock import LockedSource, file_sha256
@@ -293,7 +293,7 @@ class _Work:
             if entry is None:
                 try:
                     entry = self._build(definition, key, content_key, kept_key(chain, number), found, strategy)
-                except FailedError as error:
+                except LumiimgError as error:
                     if self.keep_going and found:
                         self._go_on(chain, number, found, error)
                     raise
@@ -305,13 +305,16 @@ class _Work:
             content = content_with(content, entry)
         return found, stages
 
-    def _go_on(self, chain: Sequence[Definition], failed_at: int, below: Sequence[Path], error: FailedError) -> None:
+    def _go_on(self, chain: Sequence[Definition], failed_at: int, below: Sequence[Path], error: LumiimgError) -> None:
         """Run the layers above a failed one that do not need it: what they compile is kept, and what fails is told.
 
         They stand on another stack than is asked for, so that their results are not kept. Raises FailedError.
         """
+        for rest in self.scratch.iterdir():  # of the failed try, a sandbox of all that is below, too
+            remove_tree(rest)
         failed = [chain[failed_at].name]
         left: list[str] = []
+        tried = 0
         stack = list(below)
         strategy = None
         self.progress.notice(f"{failed[0]} failed: {error}")
@@ -319,6 +322,7 @@ class _Work:
             if {*failed, *left} & {*definition.needs}:
                 left.append(definition.name)
                 continue
+            tried += 1
             self.progress.step_started(definition.name)
             self.log.write(f"== {definition.name}, without {', '.join((*failed, *left))}\n".encode())
             step = self.step(replace(definition, text=definition.untested), definition.name)
@@ -328,18 +332,22 @@ class _Work:
                 strategy = new_strategy(self.way, folder)
             target = step.folder / f"data{strategy.suffix}"
             try:
-                write_definitions([definition], step.folder, self.downloads, self.progress.line)
+                write_definitions([step.definition], step.folder, self.downloads, self.progress.line)
                 with self._keeping(step, kept_key(chain, chain.index(definition))):
                     strategy.layer(step, stack, target)
                 stack.append(target)
-            except FailedError as other:
+            except (LumiimgError, OSError) as other:
                 self.progress.notice(f"{definition.name} failed: {other}")
                 failed.append(definition.name)
+                remove_tree(folder)
+                remove_tree(step.folder)
                 strategy = None
-        rest = f"; not tried, as they need it: {', '.join(left)}" if left else ""
+        untried = f"; not tried, as they need it: {', '.join(left)}" if left else ""
+        # an engine that builds by itself shows nothing of what a script has in `KEPT`
+        kept = "what the others compiled is kept; " if tried and self.way != "definition" else ""
         raise FailedError(
-            f"{len(failed)} of {len(chain)} layers failed: {', '.join(failed)}{rest}",
-            hint=f"what the others compiled is kept; the whole log: {self.log.name}",
+            f"{len(failed)} of {len(chain)} layers failed: {', '.join(failed)}{untried}",
+            hint=f"{kept}the whole log: {self.log.name}",
         ) from error
 
     def fetch(self, wanted: Sequence[LockedSource], missing: Collection[LockedSource]) -> Stage:

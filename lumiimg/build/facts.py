@@ -9,9 +9,11 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-import shutil
+import stat
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from lumiimg.build.inroot import folder, mode_of, new_file, new_link, read_file
 from lumiimg.build.squash import EPOCH
 from lumiimg.engine import engine as engines
 from lumiimg.errors import FailedError, one_line
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
 
 FOLDER = ".singularity.d"
+_LABELS = f"/{FOLDER}/labels.json"
 LOSES_ENVIRONMENT = "SingularityCE 4.1.5 to 4.2.1 does so, and Apptainer before 1.3.5"
 _SCRIPT = "90-environment.sh"
 _TRIAL = "Bootstrap: localimage\nFrom: below.sif\n\n%environment\n    export LUMIIMG_HERE=1\n"
@@ -63,21 +66,35 @@ def write_facts(step: Step, seen: RootFileSystem, target: Path) -> None:
         raise FailedError(
             f"the engine does not take the definition: {completed.last_line[:300]}", where=definition.name
         )
-    made = scratch / "facts" / FOLDER
-    _check_environment(below / FOLDER / "env" / _SCRIPT, made / "env" / _SCRIPT, engine)
+    made = scratch / "facts"
+    _check_environment(below / FOLDER / "env" / _SCRIPT, made / FOLDER / "env" / _SCRIPT, engine)
     # as engines keep it: without the comments in front
-    (made / "Singularity").write_text(re.sub(r"\A(#.*\n)+", "", definition.text), encoding="utf-8")
+    _rewrite(made, f"/{FOLDER}/Singularity", re.sub(r"\A(#.*\n)+", "", definition.text))
     date_labels(made, {_FROM: origin} if origin else {})
-    _put(scratch / "facts", target, seen)
+    _put(made, target, seen)
 
 
-def date_labels(folder: Path, others: Mapping[str, str]) -> None:
-    """Have the labels say the date that everything in the image has, so that the same build is the same bytes."""
-    file = folder / "labels.json"
-    labels = json.loads(file.read_text(encoding="utf-8"))
+def date_labels(root: Path, others: Mapping[str, str]) -> None:
+    """Have the labels say the date that everything in the image has, so that the same build is the same bytes.
+
+    Raises FailedError for labels that no engine has written, and for a link in their place: what the engine wrote is
+    then where the link leads, and not in the image.
+    """
+    try:
+        labels = json.loads(read_file(root, _LABELS, _FILE_LIMIT_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise FailedError("is no JSON", where=_LABELS) from error
+    if not isinstance(labels, dict):
+        raise FailedError("is no JSON object", where=_LABELS)
     date = dt.datetime.fromtimestamp(EPOCH, tz=dt.UTC)
     labels |= {_DATE: date.strftime("%A_%d_%B_%Y_%H:%M:%S_UTC"), **others}
-    file.write_text(json.dumps(labels, indent="\t", sort_keys=True), encoding="utf-8")
+    _rewrite(root, _LABELS, json.dumps(labels, indent="\t", sort_keys=True))
+
+
+def _rewrite(root: Path, path: str, text: str) -> None:
+    """Write a file anew with the permissions that it has."""
+    with new_file(root, path, stat.S_IMODE(mode_of(root, path) or 0o644)) as file:
+        file.write(text.encode())
 
 
 def keeps_environment(engine: Engine, environment: Mapping[str, str], scratch: Path) -> tuple[bool | None, str]:
@@ -120,50 +137,72 @@ def _check_environment(before: Path, after: Path, engine: Engine) -> None:
         )
 
 
-def _copy(seen: RootFileSystem, folder: Path) -> None:
-    """Copy what engines keep in an image into a folder of its own; no link is followed."""
-    folder.mkdir()
-    if not seen.is_dir(f"/{FOLDER}"):
+def _copy(seen: RootFileSystem, target: Path) -> None:
+    """Copy what engines keep in an image into a folder of its own.
+
+    The engine will write there, on this machine and through links, so that only links that stay in it are copied.
+    """
+    target.mkdir()
+    if not _is_itself(seen, f"/{FOLDER}") or not seen.is_dir(f"/{FOLDER}"):
         return
-    (folder / FOLDER).mkdir()
+    (target / FOLDER).mkdir()
     for number, entry in enumerate(seen.walk(f"/{FOLDER}")):
         if number > _MAX_FILES:
             raise FailedError(f"more than {_MAX_FILES} files", where=f"/{FOLDER}")
-        there = folder / entry.path.lstrip("/")
         if entry.kind is FileKind.DIRECTORY:
-            there.mkdir()
+            (target / entry.path.lstrip("/")).mkdir()
         elif entry.kind is FileKind.FILE:
-            there.write_bytes(seen.read_bytes(entry.path, _FILE_LIMIT_BYTES))
-            there.chmod(seen.stat(entry.path).permissions | 0o600)
-        elif entry.kind is FileKind.SYMLINK:
-            there.symlink_to(seen.readlink(entry.path))
+            with new_file(target, entry.path, seen.stat(entry.path).permissions | 0o600) as file:
+                file.write(seen.read_bytes(entry.path, _FILE_LIMIT_BYTES))
+        elif entry.kind is FileKind.SYMLINK and _stays(seen.readlink(entry.path)):
+            new_link(target, entry.path, seen.readlink(entry.path))
     for name, kind in seen.list_dir("/"):
-        if kind is FileKind.SYMLINK and seen.readlink(f"/{name}").startswith(FOLDER):
-            (folder / name).symlink_to(seen.readlink(f"/{name}"))
+        if kind is FileKind.SYMLINK and (text := seen.readlink(f"/{name}")).startswith(f"{FOLDER}/") and _stays(text):
+            new_link(target, f"/{name}", text)
+
+
+def _stays(link: str) -> bool:
+    """Whether a link leads to what is below the folder that it is in, if all links there are such."""
+    path = PurePosixPath(link)
+    return not path.is_absolute() and ".." not in path.parts
 
 
 def _put(made: Path, target: Path, seen: RootFileSystem) -> None:
-    """Copy what is new or another into the target; nothing else of what the engine made, which the image has itself."""
+    """Copy what is new or another into the target; nothing else of what the engine made, which the image has itself.
+
+    Where a script has put a link, or anything else, in the place of the engine's folder, it makes way, as an engine
+    writes its own anew into each image: followed, it would lead to files of this machine.
+    """
     for path in sorted((made / FOLDER).rglob("*")):
-        inside = path.relative_to(made)
-        there = target / inside
-        if path.is_symlink() or path.is_file():
-            if not path.is_symlink() and _is_same(path, seen, f"/{inside}"):
-                continue
-            there.parent.mkdir(parents=True, exist_ok=True)
-            there.unlink(missing_ok=True)
-            shutil.copy2(path, there, follow_symlinks=False)
-        elif not seen.is_dir(f"/{inside}"):
-            there.mkdir(parents=True, exist_ok=True)
+        inside = f"/{path.relative_to(made)}"
+        there = mode_of(target, inside)
+        if path.is_symlink():
+            new_link(target, inside, str(path.readlink()))
+        elif path.is_file():
+            if not _has(target, seen, inside, path):
+                with new_file(target, inside, stat.S_IMODE(path.stat().st_mode), replaces=True) as file:
+                    file.write(path.read_bytes())
+        elif not stat.S_ISDIR(there) if there is not None else not seen.is_dir(inside):
+            with folder(target, inside, makes=True, replaces=True):
+                pass
     for link in sorted(made.iterdir()):
-        if link.is_symlink() and not seen.exists(f"/{link.name}"):
-            shutil.copy2(link, target / link.name, follow_symlinks=False)
+        if link.is_symlink() and mode_of(target, f"/{link.name}") is None and not seen.exists(f"/{link.name}"):
+            new_link(target, f"/{link.name}", str(link.readlink()))
 
 
-def _is_same(path: Path, seen: RootFileSystem, inside: str) -> bool:
-    if not seen.is_file(inside):
+def _has(target: Path, seen: RootFileSystem, inside: str, path: Path) -> bool:
+    """Tell whether an image has such a file itself: in the target, or below that."""
+    wanted = path.stat().st_mode & 0o7777, path.read_bytes()
+    there = mode_of(target, inside)
+    if there is not None and not stat.S_ISREG(there):
         return False
-    return (
-        seen.stat(inside).permissions == path.stat().st_mode & 0o7777
-        and seen.read_bytes(inside, _FILE_LIMIT_BYTES) == path.read_bytes()
-    )
+    if there is not None:
+        return (stat.S_IMODE(there), read_file(target, inside, _FILE_LIMIT_BYTES)) == wanted
+    if not _is_itself(seen, inside) or not seen.is_file(inside):
+        return False
+    return (seen.stat(inside).permissions, seen.read_bytes(inside, _FILE_LIMIT_BYTES)) == wanted
+
+
+def _is_itself(seen: RootFileSystem, path: str) -> bool:
+    """Tell whether a path leads to something, and through no link."""
+    return seen.exists(path) and seen.resolve(path) == path

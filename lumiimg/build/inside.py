@@ -15,8 +15,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.build.inroot import open_file
 from lumiimg.build.squash import EPOCH
-from lumiimg.errors import LumiimgError
+from lumiimg.errors import FailedError, LumiimgError
 from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def tidy(upper: Path, layers: Sequence[Path]) -> None:
         folders_seen.append(here)
         for name in files:
             if name.endswith(".pyc"):
-                _date(here / name)
+                _date(upper, here / name)
             seen = (here / name).lstat()
             if name not in _OPAQUE_FILES and _is_mark(seen):
                 marks.append(here / name)
@@ -217,18 +218,19 @@ def clear(root: Path, delta: Path) -> None:
                 shutil.rmtree(there) if is_folder else there.unlink()
 
 
-def _date(compiled: Path) -> None:
+def _date(upper: Path, compiled: Path) -> None:
     """Set the time that a .pyc believes its source to have. Source: PEP 552; importlib._bootstrap_external."""
     source = compiled.parent.parent / f"{compiled.name.partition('.')[0]}.py"
     try:
         seen = source.lstat()
-        with compiled.open("r+b") as file:
+        descriptor = open_file(upper, _inside(compiled, upper), os.O_RDWR)
+        with open(descriptor, "r+b") as file:  # noqa: PTH123 - a descriptor has no path
             magic, flags, mtime, size = _PYC.unpack(file.read(_PYC.size))
             if flags == 0 and mtime == int(seen.st_mtime) & 0xFFFFFFFF and mtime > EPOCH and stat.S_ISREG(seen.st_mode):
                 file.seek(0)
                 file.write(_PYC.pack(magic, flags, EPOCH, size))
-    except (OSError, struct.error):
-        return  # no source beside it, or none of ours to change: Python looks itself
+    except (OSError, FailedError, struct.error):
+        return  # no source beside it, a link, or none of ours to change: Python looks itself
 
 
 def main(command: str, target: str, *others: str) -> None:

@@ -29,10 +29,11 @@ def build_base(step: Step, target: Path) -> None:
     Raises FailedError if a script fails.
     """
     root = step.folder / "root"
-    step.build(root, sandbox=True)
-    date_labels(root / FOLDER, {})
-    step.tidy(root, [])
-    write_sif(step, root, target, step.definition.text)
+    with step.named():
+        step.build(root, sandbox=True)
+        date_labels(root, {})
+        step.tidy(root, [])
+        write_sif(step, root, target, step.definition.text)
 
 
 class Overlay:
@@ -50,6 +51,10 @@ class Overlay:
 
         Raises FailedError if a script fails, or nothing can be read below.
         """
+        with step.named():
+            self._layer(step, below, target)
+
+    def _layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
         over = step.folder / "over"
         upper = over / "upper"
         upper.mkdir(parents=True)

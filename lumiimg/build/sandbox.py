@@ -6,14 +6,15 @@ so that either way to build goes on from what the other has built.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.build import sif
 from lumiimg.build.facts import FOLDER, write_facts
+from lumiimg.build.inroot import folder, set_mode
 from lumiimg.build.machine import PROOT_SLOWLY
 from lumiimg.build.overlay import build_base, offset_of
 from lumiimg.build.squash import squash
@@ -22,6 +23,7 @@ from lumiimg.image import FileKind, open_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from lumiimg.build.step import Step
 
@@ -48,8 +50,13 @@ class Sandbox:
 
         Raises FailedError if a script fails.
         """
+        with step.named():
+            self._layer(step, below, target)
+
+    def _layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
         self._hold(step, below)
         root = self._root
+        step.require_own(root, "where `lumiimg doctor` finds all that it takes, `--strategy overlay` can build on it")
         before, delta = step.folder / "before.json", step.folder / "delta"
         self._inside(step, "list", before)
         with open_image(root) as image, step.placed(root, image.root) as argv:
@@ -136,7 +143,10 @@ def _set_bits(root: Path, layer: Path) -> None:
         for entry in image.root.walk():
             permissions = image.root.stat(entry.path, follow=False).permissions
             if permissions & (stat.S_ISUID | stat.S_ISGID) and entry.kind in {FileKind.FILE, FileKind.DIRECTORY}:
-                (root / entry.path.lstrip("/")).chmod(permissions)
+                above, _, name = entry.path.rpartition("/")
+                # what unsquashfs could not make, it has told
+                with contextlib.suppress(FileNotFoundError), folder(root, above) as at:
+                    set_mode(at, name, permissions)
 
 
 def _open_to_owner(root: Path) -> None:
@@ -144,17 +154,17 @@ def _open_to_owner(root: Path) -> None:
 
     mksquashfs makes an empty file of what it cannot read, leaves out such folders, and says that all is well.
     """
-    for folder, folders, files in os.walk(root):
+    for _, folders, files, at in os.fwalk(root):
         for name in folders:
-            _have(Path(folder, name), stat.S_IRWXU)
+            _have(at, name, stat.S_IRWXU)
         for name in files:
-            _have(Path(folder, name), stat.S_IRUSR)
+            _have(at, name, stat.S_IRUSR)
 
 
-def _have(path: Path, wanted: int) -> None:
-    mode = path.lstat().st_mode
+def _have(at: int, name: str, wanted: int) -> None:
+    mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
     if mode & wanted != wanted and (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-        path.chmod(stat.S_IMODE(mode) | wanted)
+        set_mode(at, name, stat.S_IMODE(mode) | wanted)
 
 
 _ENVIRONMENT = "91-environment.sh"

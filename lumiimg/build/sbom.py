@@ -15,7 +15,7 @@ from lumiimg import __version__
 from lumiimg.image import FileKind, ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
 
     from lumiimg.image import RootFileSystem
     from lumiimg.resolve.lock import LockedSource
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _STATUS = "/var/lib/dpkg/status"
 _STATUS_LIMIT_BYTES = 64 << 20
 _MAX_DISTRIBUTIONS = 20_000
+_MAX_FOLDERS = 200_000
+"""Folders that are looked into; an image of PyTorch and vLLM has 3,000 down to where its distributions are."""
 _MAX_DEPTH = 8
 _DIST_INFO = re.compile(r"(?P<name>[^/]+)-(?P<version>[^/-]+)\.dist-info")
 _SITES = ("/usr/lib", "/usr/local/lib", "/opt", "/usr/lib64")
@@ -41,14 +43,20 @@ class Component(NamedTuple):
 
 def bill(root: RootFileSystem, sources: Iterable[LockedSource], identity: str) -> bytes:
     """Return the bill of materials of a file system; `identity` is what the image's number is made of."""
-    found = sorted({*_debian(root), *_python(root), *_of_sources(sources)})
+    distributions, is_whole = _python(root)
+    found = sorted({*_debian(root), *distributions, *_of_sources(sources)})
     system = _system(root)
+    metadata: dict[str, Any] = {
+        "tools": {"components": [{"type": "application", "name": "lumiimg", "version": __version__}]}
+    }
+    if not is_whole:
+        metadata["properties"] = [{"name": "lumiimg:incomplete", "value": "too many folders: not all were looked into"}]
     document: dict[str, Any] = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'lumiimg:sbom:{identity}')}",
         "version": 1,
-        "metadata": {"tools": {"components": [{"type": "application", "name": "lumiimg", "version": __version__}]}},
+        "metadata": metadata,
         "components": [
             {"type": "operating-system", "name": system[0], "version": system[1]},
             *map(_component, found),
@@ -92,24 +100,31 @@ def _debian(root: RootFileSystem) -> Iterator[Component]:
             yield Component("deb", fields["Package"], fields["Version"])
 
 
-def _python(root: RootFileSystem) -> Iterator[Component]:
-    """Yield Python distributions, by the names of their metadata folders. Source: PEP 376, PEP 427.
+def _python(root: RootFileSystem) -> tuple[list[Component], bool]:
+    """Return Python distributions, by the names of their metadata folders, and whether these are all.
 
-    Where some are, the packages beside them are not entered: they are most of an image's files.
+    Where some are, the packages beside them are not entered: they are most of an image's files. A damaged image may
+    have folders that are in themselves: each is looked into once. Source: PEP 376, PEP 427.
     """
-    folders = [(site, 0) for site in _SITES if root.is_dir(site)]
-    count = 0
+    components: list[Component] = []
+    folders = [(site, 0) for site in reversed(_SITES) if root.is_dir(site)]
+    entered: set[Hashable] = set()
     while folders:
         folder, depth = folders.pop()
+        if (identity := root.stat(folder).identity) in entered:
+            continue
+        entered.add(identity)
+        if len(entered) > _MAX_FOLDERS or len(components) > _MAX_DISTRIBUTIONS:
+            return components, False
         inside = [entry.name for entry in root.list_dir(folder) if entry.kind is FileKind.DIRECTORY]
         found = [match for name in inside if (match := _DIST_INFO.fullmatch(name))]
-        for match in found:
-            yield Component("pypi", match["name"], match["version"], f"{folder}/{match[0]}")
-        count += len(found)
-        if count > _MAX_DISTRIBUTIONS:
-            return
+        components += [
+            Component("pypi", match["name"], match["version"], f"{folder}/{match[0]}")
+            for match in found[: _MAX_DISTRIBUTIONS + 1]
+        ]
         if not found and depth < _MAX_DEPTH:
             folders += [(f"{folder}/{name}", depth + 1) for name in inside]
+    return components, len(components) <= _MAX_DISTRIBUTIONS
 
 
 def _of_sources(sources: Iterable[LockedSource]) -> Iterator[Component]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 import lumiimg
+from lumiimg.build.inroot import new_file, remove, take_folder
 from lumiimg.build.kept import kept_files
 from lumiimg.build.squash import EPOCH
 from lumiimg.definition.writer import CLEAN
 from lumiimg.engine import engine as engines
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
-from lumiimg.errors import FailedError, one_line
+from lumiimg.errors import FailedError, LumiimgError, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -127,6 +128,29 @@ class Step:
             raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=self.definition.name)
 
     @contextmanager
+    def named(self) -> Iterator[None]:
+        """Have what the system refuses while the layer is built told as its failure. Raises FailedError."""
+        try:
+            yield
+        except OSError as error:
+            what = error.strerror or str(error)
+            known = explain(what)
+            where = f"{error.filename}: " if error.filename else ""
+            raise FailedError(
+                f"layer {', '.join(self.definition.layers)}: {where}{what}", hint=known.remedy if known else None
+            ) from error
+
+    def require_own(self, root: Path, hint: str) -> None:
+        """Raise FailedError where a root folder is that of an id which is the user's only as root of a namespace."""
+        seen = root.lstat()
+        if seen.st_uid != os.geteuid() and not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+            raise FailedError(
+                f"layer {', '.join(self.definition.layers)}: the folder / of the image belongs to another id than "
+                "root, and cannot be written here",
+                hint=hint,
+            )
+
+    @contextmanager
     def placed(self, upper: Path, below: RootFileSystem) -> Iterator[list[str]]:
         """Put the script into `upper`, with what it copies and what an earlier run kept; yield how it is called.
 
@@ -136,18 +160,28 @@ class Step:
         staged += [(f"{self.definition.kept}/{name}", path) for name, path in kept_files(self.kept)]
         for target, source in staged:
             self._place(source, upper, below, target)
-        held, script = upper / HELD, upper / SCRIPT
         # by the shell, and whatever comes of it: a compile of hours is not lost because of what comes after it
         hold = f"[ ! -d {self.definition.kept} ] || mv {self.definition.kept} /{HELD}"
         post = self.definition.post.removesuffix(CLEAN)
-        script.write_text(f"trap 'code=$?; {hold}; {CLEAN.strip()}; exit $code' EXIT\n{post}", encoding="utf-8")
+        # what an image has under the name is none of the layer's; the shell removes it where nothing leads out of it
+        text = f"rm -rf /{HELD}; trap 'code=$?; {hold}; {CLEAN.strip()}; exit $code' EXIT\n{post}"
+        # the name is an engine's own: whatever an image has there, engines replace it, too
+        with new_file(upper, f"/{SCRIPT}", 0o644) as file:
+            file.write(text.encode())
         try:
             yield ["/bin/bash", f"/{SCRIPT}"]
-        finally:
-            script.unlink(missing_ok=True)
-            shutil.rmtree(self.kept, ignore_errors=True)
-            if held.is_dir() and not held.is_symlink():
-                held.rename(self.kept)
+        except BaseException:
+            with suppress(LumiimgError, OSError):  # why it failed is what counts
+                self._take_back(upper)
+            raise
+        self._take_back(upper)
+
+    def _take_back(self, upper: Path) -> None:
+        """Take the script, and what it keeps, out of the root folder again. Raises FailedError, OSError."""
+        self.require_own(upper, "the script gave it away: have it leave / to root")
+        shutil.rmtree(self.kept, ignore_errors=True)
+        take_folder(upper, HELD, self.kept)
+        remove(upper, f"/{SCRIPT}")
 
     def _place(self, source: Path, upper: Path, below: RootFileSystem, path: str) -> None:
         """Copy a file to where the image has that path; folders above it that are not there yet are made.
@@ -156,19 +190,19 @@ class Step:
         """
         parents = [str(parent) for parent in PurePosixPath(path).parents]
         there = next(parent for parent in parents if below.exists(parent))
-        # a link of the image leads to a place in the image, never to one of this machine
-        target = upper / (below.resolve(there) + path.removeprefix(there.rstrip("/"))).lstrip("/")
+        if not below.is_dir(there):
+            raise FailedError("is no folder in the image", where=there)
+        # A link of the image leads to a place in the image, never to one of this machine. What then still is one leads
+        # nowhere there, and is not replaced: it is the image's. A file or link of the last name is: a layer below left
+        # it, where lumiimg puts its own.
+        target = below.resolve(there) + path.removeprefix(there.rstrip("/"))
+
+        def permissions(folder: str) -> int:
+            return below.stat(folder).permissions if below.is_dir(folder) else 0o755
+
         try:
-            for parent in reversed(target.relative_to(upper).parents[:-1]):
-                folder = upper / parent
-                if folder.is_symlink():
-                    raise FailedError("leads nowhere in the image", where=f"/{parent}")
-                if not folder.is_dir():
-                    folder.mkdir()
-                    is_there = below.is_dir(f"/{parent}")
-                    folder.chmod(below.stat(f"/{parent}").permissions if is_there else 0o755)
-            shutil.copyfile(source, target)
-            target.chmod(0o644)
+            with source.open("rb") as content, new_file(upper, target, 0o644, permissions=permissions) as file:
+                shutil.copyfileobj(content, file)
         except OSError as error:
             raise FailedError(f"cannot be made: {error.strerror or error}", where=path) from error
 
@@ -177,7 +211,8 @@ class Step:
         if completed.ok:
             return
         known = explain(_DISK_FULL if self.disk_was_full else completed.output)
-        what = known.meaning if known else f"the build stopped at: {one_line(telling_line(completed.output))[:300]}"
+        said = telling_line(completed.output) or f"exit status {completed.exit_code}"
+        what = known.meaning if known else f"the build stopped at: {one_line(said)[:300]}"
         log = f"the whole log: {self.log.name}"
         raise FailedError(
             f"layer {', '.join(self.definition.layers)}: {what}", hint=f"{known.remedy}; {log}" if known else log

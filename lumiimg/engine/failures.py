@@ -44,6 +44,12 @@ def explain(output: str) -> Failure | None:
 
 
 def telling_line(output: str) -> str:
-    """Return the last line of an output that is not the engine's frame around it, without colours."""
-    lines = [line.strip() for line in _ANSI.sub("", output[-_TAIL_CHARS:]).splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if not _AROUND.match(line)), lines[-1] if lines else "")
+    """Return the last line of an output that is not the engine's frame around it, without colours.
+
+    Where there is none, what the engine itself ended with; nothing, where all went well by its words.
+    """
+    lines = [line.strip() for line in reversed(_ANSI.sub("", output[-_TAIL_CHARS:]).splitlines()) if line.strip()]
+    return next(
+        (line for line in lines if not _AROUND.match(line)),
+        next((line for line in lines if line.startswith("FATAL")), ""),
+    )

@@ -13,12 +13,13 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lumiimg.build import builder, sif
 from lumiimg.build import cache as caches
-from lumiimg.build import sif
 from lumiimg.build.builder import choose_way, is_there
 from lumiimg.build.cache import Entry, Key, LayerCache
 from lumiimg.build.inside import clear, difference, listing, tidy
@@ -32,15 +33,16 @@ from lumiimg.build.step import Step
 from lumiimg.definition.writer import Definition, StagedFile
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
-from lumiimg.image import open_image, open_stack
+from lumiimg.image import FileKind, FileStat, RootFileSystem, open_image, open_stack
 from lumiimg.image.sif import read_sif
 from lumiimg.image.source import ByteSource
+from lumiimg.image.tree import Entry as ImageEntry
 from lumiimg.report.progress import LineProgress
 from lumiimg.resolve.lock import LockedSource
 from tests.tools import needs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
 
@@ -513,6 +515,46 @@ def test_the_bill_names_packages_distributions_and_sources(base: Path) -> None:
     assert not any(name == "gone" for name, _ in found)
 
 
+def test_a_bill_that_is_cut_short_says_so(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (base / f"opt/{number}/inner").mkdir(parents=True)
+
+    def properties() -> list[dict[str, str]]:
+        with open_image(base) as opened:
+            found: list[dict[str, str]] = json.loads(bill(opened.root, [], "x"))["metadata"].get("properties", [])
+            return found
+
+    assert properties() == []
+    monkeypatch.setattr("lumiimg.build.sbom._MAX_FOLDERS", 30)
+    assert [one["name"] for one in properties()] == ["lumiimg:incomplete"]
+
+
+class Endless:
+    """The tree of a hostile squashfs: each folder is the one that it is in."""
+
+    def __init__(self) -> None:
+        self.root = SimpleNamespace(kind=FileKind.DIRECTORY)
+        self.looked = 0
+
+    def child(self, directory: Any, name: str) -> Any:
+        return directory if name in {"usr", "lib"} or name.isdigit() else None
+
+    def entries(self, _: Any) -> Iterator[ImageEntry]:
+        self.looked += 1
+        assert self.looked < 100
+        yield from (ImageEntry(f"{number}", FileKind.DIRECTORY) for number in range(8))
+
+    def stat(self, _: Any) -> FileStat:
+        return FileStat(FileKind.DIRECTORY, 0o755, 0, 0, 0, 0, 1, identity=1)
+
+
+def test_a_folder_that_is_in_itself_is_looked_into_once() -> None:
+    tree: Any = Endless()
+    document = json.loads(bill(RootFileSystem(tree), [], "x"))
+    assert [one["type"] for one in document["components"]] == ["operating-system"]
+    assert tree.looked == 1
+
+
 # what is told while it runs
 
 
@@ -579,7 +621,62 @@ def test_what_a_script_kept_is_put_where_the_image_has_that_path(tmp_path: Path)
         assert argv == ["/bin/bash", "/.post.script"]
     assert (upper / "data/lumiimg/build/a/tool.c").is_file()
     assert not (upper / "opt").exists(), "it would hide the link"
-    with open_image(below) as image, pytest.raises(FailedError, match="leads nowhere in the image"):  # noqa: SIM117
+    with open_image(below) as image, pytest.raises(FailedError, match="is a link in the image"):  # noqa: SIM117
         with step.placed(below, image.root):
             pass
     assert list(outside.rglob("*")) == []
+
+
+class Tries:
+    """A stand-in for a way to build: what fails, and how, is said beforehand; nothing is run."""
+
+    suffix = ".sif"
+
+    def __init__(self, folder: Path, faults: dict[str, Exception], seen: list[str]) -> None:
+        self.sandbox = folder / "root"
+        self.faults = faults
+        self.seen = seen
+
+    def base(self, _: Step, target: Path) -> None:
+        target.write_text("base")
+
+    def layer(self, step: Step, _: object, target: Path) -> None:
+        self.sandbox.mkdir(exist_ok=True)
+        # of no more than one try at once
+        self.seen.append(f"{step.definition.name}: {len(list(self.sandbox.parents[1].rglob('root')))}")
+        # an engine that builds by itself reads the file
+        assert "%test" not in (step.folder / f"{step.definition.name}.def").read_text() or len(self.seen) == 1
+        if fault := self.faults.get(step.definition.name):
+            raise fault
+        target.write_text("layer")
+
+
+@pytest.mark.parametrize("way", ["overlay", "definition"])
+def test_whatever_layers_lack_one_run_tells_of_all(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Bootstrap: docker\n\n%post -c /bin/bash\ntrue\n\n%test\nfalse\n"
+    names = ("01-a", "02-b", "03-c", "04-d", "05-e", "06-f")
+    chain = [definition(tmp_path, name, text=text, parent="x", files=()) for name in names]
+    chain[2] = replace(chain[2], needs=("02-b",))
+    faults: dict[str, Exception] = {
+        "02-b": MissingHereError("proot is missing"),
+        "04-d": BadInputError("no such folder"),
+        "05-e": OSError(28, "No space left on device"),
+    }
+    seen: list[str] = []
+    heard: list[str] = []
+    progress: Any = SimpleNamespace(begin=len, line=len, step_started=len, step_done=type, notice=heard.append)
+    monkeypatch.setattr(builder, "new_strategy", lambda _, folder: Tries(folder, faults, seen))
+    scratch = tmp_path / "tries/scratch"
+    scratch.mkdir(parents=True)
+    keys = layer_keys(chain, ENGINE, way)
+    none: Any = None
+    with (tmp_path / "log").open("wb") as log:
+        store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
+        work = builder._Work(LayerCache(tmp_path / "cache"), none, {}, store, log, progress, scratch, way, True)
+        strategy: Any = Tries(scratch, faults, seen)
+        with pytest.raises(FailedError) as told:
+            work.layers(chain, keys, strategy)
+    assert told.value.what == "3 of 6 layers failed: 02-b, 04-d, 05-e; not tried, as they need it: 03-c"
+    assert ("what the others compiled is kept" in str(told.value.hint)) == (way == "overlay")
+    assert [one.partition(" failed")[0] for one in heard] == ["02-b", "04-d", "05-e"]
+    assert seen == ["02-b: 1", "04-d: 1", "05-e: 1", "06-f: 1"], "what is left of a failed try is removed at once"

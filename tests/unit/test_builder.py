@@ -53,6 +53,9 @@ def test_the_telling_line_is_the_scripts_not_the_engines() -> None:
     output = "+ make\nmake: *** [all] Error 2\n\x1b[31mFATAL:   While performing build: exit status 2\x1b[0m\n"
     assert telling_line(output) == "make: *** [all] Error 2"
     assert telling_line("") == ""
+    only_the_engine = "INFO:    gocryptfs not found, will not be able to use gocryptfs\n+ exit 3\n"
+    assert telling_line(only_the_engine) == ""
+    assert telling_line(f"FATAL:   no room\n{only_the_engine}") == "FATAL:   no room"
 
 
 def test_what_is_not_finished_is_never_under_its_name(tmp_path: Path) -> None:

@@ -1,0 +1,348 @@
+"""Hostile images, layers and scripts: whatever links they leave, no file of this machine is written."""
+
+from __future__ import annotations
+
+import io
+import os
+import py_compile
+import shutil
+import stat
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg.build import inroot
+from lumiimg.build.facts import date_labels, write_facts
+from lumiimg.build.inside import clear, tidy
+from lumiimg.build.machine import Machine
+from lumiimg.build.sandbox import Sandbox
+from lumiimg.build.step import Step
+from lumiimg.definition.writer import Definition, StagedFile
+from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.process import Completed
+from lumiimg.errors import FailedError
+from lumiimg.image import open_image
+from tests.tools import needs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset())
+TEXT = "Bootstrap: localimage\nFrom: 01-b.sif\n\n%post -c /bin/bash\ntrue\n"
+
+
+class Trap:
+    """A root folder, and what a link in it may lead to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "root"
+        self.root.mkdir()
+        self.file = folder / "victim"
+        self.file.write_text("mine")
+        self.file.chmod(0o600)
+        self.folder = folder / "victims"
+        self.folder.mkdir(0o700)
+        self.before = self.seen()
+
+    def seen(self) -> dict[str, tuple[int, bytes]]:
+        paths = (self.file, self.folder, *self.folder.rglob("*"))
+        return {f"{path}": (path.stat().st_mode, path.read_bytes() if path.is_file() else b"") for path in paths}
+
+    def is_whole(self) -> bool:
+        return self.seen() == self.before
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Trap:
+    return Trap(tmp_path)
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Step:
+    file = tmp_path / "k"
+    file.write_text("content")
+    definition = Definition("02-a", ("a",), "01-b", TEXT, (StagedFile("files/a/files/k", file),))
+    machine = Machine(ENGINE, True, True, True, None, None, None, None, None, ())
+    made = Step(machine, {}, definition, tmp_path / "step", io.BytesIO(), print)
+    (made.folder / "files/a/files").mkdir(parents=True)
+    (made.folder / "files/a/files/k").write_text("content")
+    return made
+
+
+def placed(step: Step, root: Path) -> None:
+    with open_image(root) as image, step.placed(root, image.root):
+        assert (root / ".post.script").read_text().endswith("true\n")
+        assert not (root / ".post.script").is_symlink()
+
+
+# the script of a layer, and what it copies
+
+
+def test_a_link_in_the_place_of_the_script_makes_way(step: Step, trap: Trap) -> None:
+    (trap.root / ".post.script").symlink_to(trap.file)
+    (trap.root / ".lumiimg.kept").symlink_to(trap.folder)
+    placed(step, trap.root)
+    assert trap.is_whole()
+    assert not os.path.lexists(trap.root / ".post.script")
+    assert not step.kept.exists()
+
+
+def test_a_link_in_the_place_of_a_file_makes_way_and_one_in_that_of_a_folder_is_told(step: Step, trap: Trap) -> None:
+    place = trap.root / "opt/lumiimg/build/a/files"
+    place.mkdir(parents=True)
+    (place / "k").symlink_to(trap.file)
+    placed(step, trap.root)
+    assert trap.is_whole()
+    assert (place / "k").read_text() == "content"
+    (place / "k").unlink()
+    place.rmdir()
+    place.symlink_to(trap.folder)
+    with pytest.raises(FailedError, match="/opt/lumiimg/build/a/files: is a link in the image"):
+        placed(step, trap.root)
+    assert trap.is_whole()
+
+
+def test_a_definition_that_copies_upwards_is_refused(step: Step, trap: Trap) -> None:
+    step.definition = replace(step.definition, files=(StagedFile("files/a/../../../victim", trap.file),))
+    with pytest.raises(FailedError, match="is no path in an image"):
+        placed(step, trap.root)
+    assert trap.is_whole()
+    assert not (trap.root / "opt/victim").exists()
+
+
+def test_what_is_no_folder_in_the_image_is_told_and_not_hidden(step: Step, trap: Trap, tmp_path: Path) -> None:
+    below = tmp_path / "below"
+    below.mkdir()
+    (below / "opt").write_text("a file")
+    with open_image(below) as image, pytest.raises(FailedError, match="/opt: is no folder"):  # noqa: SIM117
+        with step.placed(trap.root, image.root):
+            pass
+
+
+def test_a_root_folder_that_is_closed_to_its_owner_is_written_and_stays_so(step: Step, trap: Trap) -> None:
+    """As in the images of Red Hat's family."""
+    (trap.root / "opt").mkdir(mode=0o555)
+    trap.root.chmod(0o555)
+    placed(step, trap.root)
+    assert (trap.root / "opt/lumiimg/build/a/files/k").is_file()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (trap.root, trap.root / "opt")] == [0o555, 0o555]
+
+
+def test_what_the_system_refuses_is_told_with_the_layer(step: Step) -> None:
+    with pytest.raises(FailedError, match=r"^layer a: /x: No space left on device"), step.named():
+        raise OSError(28, "No space left on device", "/x")
+
+
+# what the engine says of the image
+
+
+def engine_writes(scratch: Path, target: Path) -> Completed:
+    """Write as engines do, through any link: a stand-in."""
+    shutil.copytree(scratch / "below.sif", target, symlinks=True)
+    folder = target / ".singularity.d"
+    (folder / "env").mkdir(parents=True, exist_ok=True)
+    for name, text in {"env/90-environment.sh": "#!/bin/sh\n", "labels.json": "{}", "Singularity": "x"}.items():
+        (folder / name).write_text(text)
+    if not os.path.lexists(target / "environment"):
+        (target / "environment").symlink_to(".singularity.d/env/90-environment.sh")
+    return Completed((), 0, "", 0.0)
+
+
+@pytest.fixture
+def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(_: Engine, definition: Path, target: Path, **__: Any) -> Completed:
+        return engine_writes(definition.parent, target)
+
+    monkeypatch.setattr("lumiimg.build.facts.engines.build", build)
+
+
+def put(trap: Trap, name: str, target: Path | str) -> None:
+    (trap.root / name).parent.mkdir(parents=True, exist_ok=True)
+    (trap.root / name).symlink_to(target)
+
+
+@pytest.mark.usefixtures("_engine")
+@pytest.mark.parametrize("name", [".singularity.d", ".singularity.d/env", ".singularity.d/labels.json", "environment"])
+def test_a_link_in_the_place_of_what_the_engine_keeps_makes_way(name: str, step: Step, trap: Trap) -> None:
+    (trap.folder / "labels.json").write_text('{"mine": "1"}')
+    trap.before = trap.seen()
+    put(trap, name, trap.file if name.endswith("json") else trap.folder)
+    with open_image(trap.root) as image:
+        write_facts(step, image.root, trap.root)
+    assert trap.is_whole()
+    assert (trap.root / ".singularity.d/env/90-environment.sh").read_text() == "#!/bin/sh\n"
+    assert not (trap.root / ".singularity.d/env").is_symlink()
+    assert "build-date" in (trap.root / ".singularity.d/labels.json").read_text()
+
+
+@pytest.mark.usefixtures("_engine")
+def test_over_an_overlay_too(step: Step, trap: Trap, tmp_path: Path) -> None:
+    below, upper = tmp_path / "below", trap.root
+    (below / ".singularity.d/env").mkdir(parents=True)
+    (below / ".singularity.d/env/90-environment.sh").write_text("#!/bin/sh\n")
+    (below / ".singularity.d/env/90-environment.sh").chmod(0o644)
+    (upper / ".singularity.d").symlink_to(trap.folder)
+    with open_image(below) as image:
+        write_facts(step, image.root, upper)
+    assert trap.is_whole()
+    assert (upper / ".singularity.d").is_dir()
+    assert not (upper / ".singularity.d").is_symlink()
+    assert not (upper / ".singularity.d/env").exists(), "the image below has it"
+
+
+@pytest.mark.parametrize("name", [".singularity.d", ".singularity.d/labels.json"])
+def test_labels_behind_a_link_are_told(name: str, trap: Trap) -> None:
+    (trap.folder / "labels.json").write_text("{}")
+    trap.file.write_text("{}")
+    trap.before = trap.seen()
+    put(trap, name, trap.file if name.endswith("json") else trap.folder)
+    with pytest.raises(FailedError, match=f"/{name}: is a link in the image"):
+        date_labels(trap.root, {})
+    assert trap.is_whole()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "[" * 100_000, "\xff"])
+def test_labels_of_no_engine_are_told(content: str, trap: Trap) -> None:
+    (trap.root / ".singularity.d").mkdir()
+    (trap.root / ".singularity.d/labels.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(FailedError, match="is no JSON"):
+        date_labels(trap.root, {})
+
+
+# compiled Python
+
+
+def test_compiled_python_of_this_machine_is_not_dated(trap: Trap) -> None:
+    source = trap.root / "lib/module.py"
+    source.parent.mkdir()
+    source.write_text("value = 1\n")
+    compiled = Path(py_compile.compile(str(source), doraise=True) or "")
+    trap.file.write_bytes(compiled.read_bytes())
+    compiled.unlink()
+    compiled.symlink_to(trap.file)
+    os.mkfifo(compiled.with_name("pipe.pyc"))
+    (source.parent / "pipe.py").touch()
+    other = trap.root / "other/module.py"
+    other.parent.mkdir()
+    shutil.copy2(source, other)
+    (trap.folder / compiled.name).write_bytes(trap.file.read_bytes())
+    (other.parent / "__pycache__").symlink_to(trap.folder)
+    trap.before = trap.seen()
+    tidy(trap.root, [])
+    assert trap.is_whole()
+
+
+# layers over a sandbox
+
+
+def unpacked_over(trap: Trap, delta: Path) -> None:
+    needs("mksquashfs", "unsquashfs")
+    image = delta.with_suffix(".sqfs")
+    subprocess.run(["mksquashfs", delta, image, "-noappend", "-quiet", "-no-progress"], check=True)
+    clear(trap.root, image)
+    subprocess.run(["unsquashfs", "-q", "-n", "-f", "-d", trap.root, image], check=True)
+    clear(trap.root, image)
+
+
+def test_a_layer_is_not_unpacked_through_a_link(trap: Trap, tmp_path: Path) -> None:
+    delta = tmp_path / "delta"
+    for name in ("folder/deep/file", "file"):
+        (delta / name).parent.mkdir(parents=True, exist_ok=True)
+        (delta / name).write_text("theirs")
+    (trap.root / "folder").symlink_to(trap.folder)
+    (trap.root / "file").symlink_to(trap.file)
+    unpacked_over(trap, delta)
+    assert trap.is_whole()
+    assert (trap.root / "folder/deep/file").read_text() == (trap.root / "file").read_text() == "theirs"
+    assert not (trap.root / "folder").is_symlink()
+
+
+def unsquashfs_that_does_nothing(tmp_path: Path) -> Path:
+    """A stand-in: what is there already stays, as where unsquashfs fails at it."""
+    program = tmp_path / "unsquashfs"
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_permissions_of_this_machines_files_stay(step: Step, trap: Trap, tmp_path: Path) -> None:
+    needs("mksquashfs")
+    layer = tmp_path / "layer"
+    for name in ("file", "folder/inner"):
+        (layer / name).parent.mkdir(parents=True, exist_ok=True)
+        (layer / name).touch()
+        (layer / name).chmod(0o4755)
+    image = tmp_path / "layer.sqfs"
+    subprocess.run(["mksquashfs", layer, image, "-noappend", "-quiet", "-no-progress"], check=True)
+    (trap.folder / "inner").touch(0o600)
+    trap.before = trap.seen()
+    (trap.root / "file").symlink_to(trap.file)
+    (trap.root / "folder").symlink_to(trap.folder)
+    step.machine = replace(step.machine, maps_ids=False, unsquashfs=unsquashfs_that_does_nothing(tmp_path))
+    sandbox = Sandbox(tmp_path)
+    with pytest.raises(FailedError, match="is a link in the image"), step.named():
+        sandbox._unpack(step, image)
+    assert trap.is_whole()
+
+
+def test_a_file_that_nobody_may_read_is_opened_to_its_owner(step: Step, trap: Trap, tmp_path: Path) -> None:
+    needs("mksquashfs")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    subprocess.run(["mksquashfs", empty, tmp_path / "e.sqfs", "-noappend", "-quiet", "-no-progress"], check=True)
+    (trap.root / "closed").touch(0o000)
+    (trap.root / "folder").mkdir(0o000)
+    trap.file.chmod(0o000)
+    (trap.root / "link").symlink_to(trap.file)
+    step.machine = replace(step.machine, maps_ids=False, unsquashfs=unsquashfs_that_does_nothing(tmp_path))
+    Sandbox(tmp_path)._unpack(step, tmp_path / "e.sqfs")
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (trap.root / "closed", trap.root / "folder", trap.file)]
+    assert modes == [0o400, 0o700, 0]
+
+
+# the one way in which all of these write
+
+
+@pytest.mark.parametrize("path", ["..", "a/../../x", "/../x", "", "/", "a\0b"])
+def test_a_path_that_leads_upwards_is_none(path: str, trap: Trap) -> None:
+    def write() -> None:
+        with inroot.new_file(trap.root, path, 0o644):
+            pass
+
+    with pytest.raises(FailedError):
+        write()
+    assert list(trap.root.iterdir()) == []
+
+
+def links_file(trap: Trap) -> None:
+    (trap.root / "x").symlink_to(trap.file)
+
+
+def links_folder(trap: Trap) -> None:
+    (trap.root / "x").symlink_to(trap.folder)
+
+
+@pytest.mark.parametrize("lay", [links_file, links_folder])
+def test_no_link_is_followed_whatever_is_done(lay: Callable[[Trap], None], trap: Trap) -> None:
+    (trap.folder / "y").write_text("mine")
+    trap.before = trap.seen()
+    lay(trap)
+    for path in ("/x", "/x/y"):
+        with pytest.raises(FailedError, match="is a link"):
+            inroot.read_file(trap.root, path, 100)
+    assert inroot.mode_of(trap.root, "/x/y") is None
+    with pytest.raises(FailedError, match="/x: is a link"):
+        inroot.remove(trap.root, "/x/y")
+    inroot.take_folder(trap.root, "x", trap.root.parent / "taken")
+    assert not (trap.root.parent / "taken").exists()
+    with inroot.folder(trap.root, "/") as at:
+        inroot.set_mode(at, "x", 0o777)
+    assert trap.is_whole()
+    inroot.new_link(trap.root, "/x/y", "z")
+    assert trap.is_whole()
+    assert (trap.root / "x/y").is_symlink()
+    inroot.remove(trap.root, "/x/y")
+    assert [path.name for path in trap.root.rglob("*")] == ["x"]
