@@ -135,14 +135,16 @@ def build_image(
     log_path: Path,
     progress: Progress,
     replaces: bool,
+    anew: bool,
     keep_going: bool,
+    keeps_compiled: bool = True,
 ) -> Built:
-    """Build the chain and put the image at `output`, by rename; nothing is written where it is there already.
+    """Build the chain and put the image at `output`, by rename; unless `anew`, nothing is written where it is already.
 
     Layers whose result is in the cache are not built again. The engine's output goes to `log_path`. `documents` are
     JSON by name, which the image carries; `compression` (squash.COMPRESSIONS) is that of a flat image; `replaces`: what
     is at `output` and is another image may go; `keep_going`: after a layer that fails, those that do not need it are
-    tried all the same.
+    tried all the same; `keeps_compiled`: what scripts compile is taken from the cache and put there.
 
     Raises FailedError if a step fails: with the layer, the line that tells, and the log; nothing is left at `output`.
     MissingHereError if the engine would lose what layers set.
@@ -151,7 +153,8 @@ def build_image(
     kept = LayerCache(cache)
     keys = layer_keys(chain, machine.engine, way)
     number = image_key(keys[-1], form if compression == "zstd" else f"{form}, {compression}", documents)
-    if is_there(output, number):
+    there = is_there(output, number)
+    if there and not anew:
         return Built(
             output,
             number,
@@ -163,7 +166,7 @@ def build_image(
             form,
             is_new=False,
         )
-    if output.exists() and not replaces:
+    if output.exists() and not (there or replaces):
         raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
     _require_room(chain, keys, kept, way)
     if len(chain) > 1:
@@ -174,7 +177,7 @@ def build_image(
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
     with log, _open_umask() as mask, scratch_folder(scratch_parent(cache)) as scratch:
-        work = _Work(kept, machine, environment, downloads, log, progress, scratch, way, keep_going)
+        work = _Work(kept, machine, environment, downloads, log, progress, scratch, way, keep_going, keeps_compiled)
         strategy = new_strategy(way, scratch)
         layers, stages = work.layers(chain, keys, strategy)
         clock = Clock()
@@ -247,6 +250,7 @@ class _Work:
     scratch: Path
     way: str
     keep_going: bool
+    keeps_compiled: bool = True
 
     def step(self, definition: Definition, name: str) -> Step:
         folder = self.scratch / name
@@ -390,6 +394,9 @@ class _Work:
     @contextmanager
     def _keeping(self, step: Step, key: Key) -> Iterator[None]:
         """Have a layer's script find what it kept when it ran before, on whatever stack; keep it for the next run."""
+        if not self.keeps_compiled:
+            yield
+            return
         before = self.cache.find(key)
         if before is not None and file_sha256(before.data) != before.sha256:
             self.cache.remove(before.key)

@@ -42,6 +42,8 @@ def layer_keys(chain: Sequence[Definition], engine: Engine, way: str) -> tuple[K
                     "definition": _OWN_VERSION.sub("", definition.text),
                     "files": _digests(definition),
                     **({"origin": stamp(definition.origin)} if definition.origin else {}),
+                    # without TLS anybody on the way may have put in another base
+                    **({"plain_http": True} if definition.plain_http else {}),
                 }
             )
         )

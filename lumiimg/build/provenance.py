@@ -12,22 +12,27 @@ The last two are JSON objects of the SIF as well, to be read without its file sy
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg import __version__
+from lumiimg.catalog.layers import NAME
+from lumiimg.definition.reader import check_definition
 from lumiimg.definition.writer import Definition, StagedFile
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, FailedError
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.sif import DataType, read_sif
 from lumiimg.image.source import ByteSource
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.lockfile import to_text
+from lumiimg.resolve.mirrors import checked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lumiimg.image import RootFileSystem
     from lumiimg.resolve.lock import Lock
@@ -38,11 +43,20 @@ PLAN = "lumiimg.json"
 """The JSON object of an image of lumiimg: what was asked for."""
 SBOM = "sbom.cdx.json"
 _FORMAT = 1
-_LIMIT_BYTES = 64 << 20
-_MAX_DEFINITIONS = 200
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
-_SECTION = re.compile(r"^%(\w+)", re.MULTILINE)
-_OURS = {"files", "environment", "post", "test", "labels"}
+_LIMIT_BYTES = 16 << 20
+"""Of a document."""
+_TEXT_LIMIT_BYTES = 4 << 20
+"""Of a definition."""
+_FILES_LIMIT_BYTES = 512 << 20
+"""Of all files of all layers."""
+_MAX_DEFINITIONS = 99
+"""As many as their names can count."""
+_MAX_FILES = 5_000
+"""Of one layer."""
+_MAX_DEPTH = 50
+_ADDRESS_LIMIT = 4096
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_@+=:,.-]{0,250}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _FIELDS = ("name", "variable", "file", "sha256", "location", "note", "version")
 
 
@@ -57,7 +71,11 @@ def plan_document(lock: Lock, request: Request) -> bytes:
         "lumiimg": __version__,
         "site": lock.site,
         "fabric": lock.fabric.value,
-        "base": {"agent": lock.bootstrap.agent, "from": f"{lock.bootstrap.image or lock.bootstrap.origin}"},
+        "base": {
+            "agent": lock.bootstrap.agent,
+            "from": f"{lock.bootstrap.image or lock.bootstrap.origin}",
+            "sha256": lock.bootstrap.sha256 or None,  # of a file
+        },
         "layers": [
             {
                 "name": layer.layer.name,
@@ -105,6 +123,7 @@ def _chain_document(chain: Sequence[Definition]) -> bytes:
                 "needs": list(one.needs),
                 "plain_http": one.plain_http,
                 "origin": f"{one.origin}" if one.origin else None,
+                "origin_sha256": one.origin_sha256,
                 "files": [
                     {"path": file.path, "source": {name: getattr(file.origin, name) for name in _FIELDS}}
                     if isinstance(file.origin, LockedSource)
@@ -133,8 +152,8 @@ def read_document(image: Path, name: str) -> dict[str, Any] | None:
         found = read_sif(source).first(DataType.JSON, name)
         if found is None or found.size_bytes > _LIMIT_BYTES:
             return None
-        document = json.loads(source.read_at(found.offset, found.size_bytes))
-    except (ImageError, ValueError, RecursionError):
+        document = _json(source.read_at(found.offset, found.size_bytes))
+    except (ImageError, ValueError):
         return None
     else:
         return document if isinstance(document, dict) else None
@@ -147,8 +166,39 @@ def plan_of(image: Path) -> bytes:
     return json.dumps(read_document(image, PLAN), indent=1, sort_keys=True).encode()
 
 
-def read_chain(image: Path, scratch: Path) -> tuple[Definition, ...]:
+def _json(data: bytes) -> Any:  # noqa: ANN401 - JSON is anything
+    """Return what a document says. Raises ValueError for one that no JSON of ours would be read as."""
+    try:
+        document = json.loads(data, parse_constant=_finite, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("is nested too deeply") from error
+    level = [document]
+    for _ in range(_MAX_DEPTH):
+        for text in level:
+            if isinstance(text, str):
+                text.encode()  # half a surrogate could be neither printed nor written
+        inner = [
+            [*one, *one.values()] if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)
+        ]
+        level = [child for one in inner for child in one]
+        if not level:
+            return document
+    raise ValueError("is nested too deeply")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text[:20]} is no number")
+    return number
+
+
+def read_chain(
+    image: Path, scratch: Path, *, has: Callable[[LockedSource], bool] = lambda _: False
+) -> tuple[Definition, ...]:
     """Return the definitions that an image was built from; files of its layers are put into `scratch`.
+
+    All that it says is checked, as any file may say it: what is returned runs nothing on this machine, and of its files
+    names only the base (bases.py), and sources that `has` says are in the store already.
 
     Raises BadInputError for an image that does not carry them, or carries what lumiimg does not write.
     """
@@ -157,51 +207,121 @@ def read_chain(image: Path, scratch: Path) -> tuple[Definition, ...]:
         raise BadInputError("does not say how it was built", where=str(image), hint=hint)
     with open_image(image) as opened:
         try:
-            document = json.loads(opened.root.read_bytes(f"/{FOLDER}/chain.json", _LIMIT_BYTES))
-            if document["format"] != _FORMAT:
-                raise BadInputError(f"is of format {document['format']}", where=str(image), hint="use a newer lumiimg")
-            entries = document["definitions"][:_MAX_DEFINITIONS]
-            return tuple(_definition(entry, opened.root, scratch) for entry in entries)
+            data = opened.root.read_bytes(f"/{FOLDER}/chain.json", _LIMIT_BYTES)
         except OSError as error:
             raise BadInputError("does not say how it was built", where=str(image), hint=hint) from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        try:
+            document = _json(data)
+            version = _typed(document, "format", int)
+            if version != _FORMAT:
+                raise BadInputError(f"is of format {str(version)[:20]}", where=str(image), hint="use a newer lumiimg")
+            entries = _typed(document, "definitions", list)
+            if not 1 <= len(entries) <= _MAX_DEFINITIONS:
+                raise BadInputError(f"has {len(entries)} definitions, not 1 to {_MAX_DEFINITIONS}", where="chain.json")
+            chain: list[Definition] = []
+            carried = _Carried(opened.root, scratch, has)
+            for entry in entries:
+                chain.append(_definition(entry, chain, carried))
+            return tuple(chain)
+        except (ValueError, KeyError, TypeError) as error:
             raise BadInputError(f"its /{FOLDER}/chain.json is damaged", where=str(image)) from error
 
 
-def _definition(entry: dict[str, Any], root: RootFileSystem, scratch: Path) -> Definition:
-    name, parent = _checked(entry["name"]), entry["parent"] and _checked(entry["parent"])
-    text = root.read_bytes(f"/{FOLDER}/definitions/{name}.def", _LIMIT_BYTES).decode("utf-8")
-    if not set(_SECTION.findall(text)) <= _OURS:  # %setup and %pre would run on this machine, outside of any image
-        raise BadInputError("has sections that lumiimg does not write", where=f"{name}.def")
-    return Definition(
+@dataclass
+class _Carried:
+    """The files that an image brings along, and how many bytes of them were taken."""
+
+    root: RootFileSystem
+    scratch: Path
+    has: Callable[[LockedSource], bool]
+    taken_bytes: int = 0
+
+    def read(self, path: str, limit_bytes: int) -> bytes:
+        try:
+            return self.root.read_bytes(f"/{FOLDER}/{path}", limit_bytes)
+        except OSError as error:
+            raise BadInputError(f"is not in the image: {error.strerror}", where=f"/{FOLDER}/{path}") from error
+
+    def put(self, path: str) -> Path:
+        data = self.read(path, _FILES_LIMIT_BYTES - self.taken_bytes)
+        self.taken_bytes += len(data)
+        target = self.scratch / path
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        except OSError as error:
+            raise FailedError(f"cannot be written: {error.strerror}", where=str(target)) from error
+        return target
+
+
+def _definition(entry: object, below: Sequence[Definition], carried: _Carried) -> Definition:
+    number = len(below) + 1
+    layers = _typed(entry, "layers", list)
+    if len(layers) != 1 or not isinstance(layers[0], str) or not NAME.fullmatch(layers[0]):
+        raise BadInputError(f"definition {number} names the layers {str(layers)[:80]}", where="chain.json")
+    name = _typed(entry, "name", str)
+    if name != f"{number:02}-{layers[0]}":
+        raise BadInputError(f"names a definition {name[:80]!r}", where="chain.json")
+    parent, needs, names = _typed(entry, "parent", str, None), _typed(entry, "needs", list), [one.name for one in below]
+    if parent != (names[-1] if names else None) or not all(need in names for need in needs):
+        raise BadInputError("does not stand on what is below it", where=name)
+    origin, sha256 = _typed(entry, "origin", str, None), _typed(entry, "origin_sha256", str, None)
+    if origin is not None and not Path(origin).is_absolute():
+        raise BadInputError(f"starts from {origin[:80]!r}", where=name)
+    if sha256 is not None and (origin is None or not _SHA256.fullmatch(sha256)):
+        raise BadInputError(f"starts from what has the digest {sha256[:80]!r}", where=name)
+    files = _typed(entry, "files", list)
+    if len(files) > _MAX_FILES:
+        raise BadInputError(f"has {len(files)} files; {_MAX_FILES} are the limit", where=name)
+    found = [_file(file, layers[0], carried) for file in files]
+    paths = [file.path for one in below for file in one.files] + [file.path for file in found]
+    if len({*paths}) != len(paths):
+        raise BadInputError("names a file twice", where=name)
+    definition = Definition(
         name=name,
-        layers=tuple(map(str, entry["layers"])),
+        layers=(layers[0],),
         parent=parent,
-        text=text,
-        files=tuple(_file(file, root, scratch) for file in entry["files"]),
-        plain_http=bool(entry["plain_http"]),
-        origin=Path(str(entry["origin"])) if entry["origin"] else None,
-        needs=tuple(map(_checked, entry["needs"])),
+        text=carried.read(f"definitions/{name}.def", _TEXT_LIMIT_BYTES).decode("utf-8"),
+        files=tuple(found),
+        plain_http=_typed(entry, "plain_http", bool),
+        origin=None if origin is None else Path(origin),
+        origin_sha256=sha256,
+        needs=tuple(needs),
     )
+    check_definition(definition, number)
+    return definition
 
 
-def _file(entry: dict[str, Any], root: RootFileSystem, scratch: Path) -> StagedFile:
-    path = PurePosixPath(str(entry["path"]))
-    if path.is_absolute() or path.parts[0] != "files" or not all(_NAME.fullmatch(part) for part in path.parts):
-        raise BadInputError(f"names the file {str(path)[:80]!r}", where="chain.json")
-    source = entry["source"]
-    if source is not None:
-        fields = {name: source[name] for name in _FIELDS}
-        if not all(isinstance(value, str) for value in fields.values()):
-            raise BadInputError("a source without a digest", where=str(path))
-        return StagedFile(str(path), LockedSource(**fields))
-    target = scratch / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(root.read_bytes(f"/{FOLDER}/{path}", _LIMIT_BYTES))
-    return StagedFile(str(path), target)
+def _file(entry: object, layer: str, carried: _Carried) -> StagedFile:
+    """Return a file of a layer: where the writer puts its own, its sources, its wheels, each has its place."""
+    path = _typed(entry, "path", str)
+    parts = path.split("/")
+    source = _typed(entry, "source", dict, None)
+    places = [["files"]] if source is None else [["source", *parts[3:4]], ["wheels"]]
+    if not all(map(_FILE.fullmatch, parts)) or parts[:-1] not in [["files", layer, *place] for place in places]:
+        raise BadInputError(f"names the file {path[:80]!r}", where="chain.json")
+    if source is None:
+        return StagedFile(path, carried.put(path))
+    found = LockedSource(**{name: _typed(source, name, str) for name in _FIELDS})
+    if not _SHA256.fullmatch(found.sha256 or ""):
+        raise BadInputError("a source without a digest", where=path)
+    if found.is_local:
+        if not carried.has(found):
+            raise BadInputError(
+                f"was {found.location[:200]} of the machine that built the image (sha256 {found.sha256})",
+                where=path,
+                hint="the image does not carry it; build it again by `lumiimg build` with that --source",
+            )
+    elif len(found.location) > _ADDRESS_LIMIT or not checked(found.location, path):
+        raise BadInputError("a source whose address is too long", where=path)
+    return StagedFile(path, found)
 
 
-def _checked(name: object) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise BadInputError(f"names a definition {str(name)[:80]!r}", where="chain.json")
-    return name
+def _typed(entry: object, key: str, *kinds: type | None) -> Any:  # noqa: ANN401 - what `kinds` say
+    """Return a value of an object; one that may be None may be left out. Raises TypeError, KeyError."""
+    if not isinstance(entry, dict):
+        raise TypeError(key)
+    value = entry.get(key) if None in kinds else entry[key]
+    if not any(value is None if kind is None else type(value) is kind for kind in kinds):
+        raise TypeError(key)
+    return value

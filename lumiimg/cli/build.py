@@ -14,11 +14,8 @@ from lumiimg.cli.request import add_request, headers_of, puller, read_request, r
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from lumiimg.build.progress import Progress
     from lumiimg.catalog.settings import Settings
-    from lumiimg.definition.writer import Definition
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.mirrors import Mirrors
     from lumiimg.resolve.request import Request
@@ -72,7 +69,7 @@ def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 def add_result(how: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add the options that tell what comes out, and how it is told."""
-    how.add_argument("--force", action="store_true", help="replace the output file if it is another image")
+    how.add_argument("--force", action="store_true", help="write the output file anew, also over another one")
     how.add_argument(
         "--format",
         choices=("flat", "layered"),
@@ -157,7 +154,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if arguments.json or not arguments.quiet:
             report.print_definitions(definitions, folder, as_json=arguments.json)
         return ExitCode.GOOD
-    return _build(arguments, settings, sources.store, lock, request, chain, output)
+    return _build(arguments, settings, sources.store, lock, request, output)
 
 
 def resolved(arguments: argparse.Namespace) -> tuple[Lock, Request]:
@@ -206,12 +203,13 @@ def _build(
     store: Store,
     lock: Lock,
     request: Request,
-    chain: Sequence[Definition],
     output: Path,
 ) -> int:
+    from lumiimg.build.bases import lock_base  # noqa: PLC0415
     from lumiimg.build.builder import build_image, choose_way  # noqa: PLC0415
     from lumiimg.build.hosts import look_or_recall  # noqa: PLC0415
     from lumiimg.build.provenance import PLAN, plan_document  # noqa: PLC0415
+    from lumiimg.definition.writer import write_chain  # noqa: PLC0415
     from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
     from lumiimg.report import build as report  # noqa: PLC0415
 
@@ -221,9 +219,10 @@ def _build(
     if not arguments.quiet:
         report.print_start(lock, engine, output, f"{way}: {because}")
     progress = progress_of(arguments)
+    lock = lock_base(lock, settings.cache, progress.notice)
     try:
         built = build_image(
-            chain,
+            write_chain(lock),
             output,
             machine=machine,
             way=way,
@@ -236,6 +235,7 @@ def _build(
             log_path=log_of(output),
             progress=progress,
             replaces=arguments.force,
+            anew=arguments.force,
             keep_going=arguments.keep_going,
         )
     finally:

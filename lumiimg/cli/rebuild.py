@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cli.build import add_result, check_output, check_result, log_of, progress_of
 from lumiimg.cli.request import sources_of
-from lumiimg.errors import ExitCode, one_line
+from lumiimg.errors import BadInputError, ExitCode, one_line
 
 if TYPE_CHECKING:
     from lumiimg.image.compare import FileDifference
@@ -20,6 +20,7 @@ examples:
   lumiimg rebuild old.sif -o new.sif
   lumiimg rebuild old.sif -o layered.sif --format layered
   lumiimg rebuild old.sif -o new.sif --fresh    # what comes out differently?
+  lumiimg rebuild old.sif -o new.sif --base theirs.sif
 """
 
 
@@ -30,7 +31,8 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         help="build an image again, from what it says about itself",
         description="Build an image of lumiimg again from it alone: it carries its definitions,\n"
         "the files of its layers, and digest and address of every source. Layers that are\n"
-        "in the cache are taken from there.",
+        "in the cache are taken from there; what scripts compiled before is not. What an\n"
+        "image says makes nothing be read on this machine, or run outside of the image.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -38,11 +40,16 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser.add_argument("image", metavar="IMAGE", type=Path, help="an image that lumiimg has built")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the image to write")
     parser.add_argument(
+        "--base", metavar="FILE", type=Path, help="the file or folder that it was built on, where that was one"
+    )
+    parser.add_argument(
         "--mirror", metavar="FROM=TO", action="append", default=[], help="fetch from TO instead (may be repeated)"
     )
     parser.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
     parser.add_argument(
-        "--fresh", action="store_true", help="take no layer from the cache: does the same come out of it again?"
+        "--fresh",
+        action="store_true",
+        help="take no layer from the cache: does the same come out of it again? Exits 1 where files differ",
     )
     add_result(parser)
     parser.set_defaults(execute=execute)
@@ -50,6 +57,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Read what the image carries, and build that."""
+    from lumiimg.build.bases import check_mirror, give_base  # noqa: PLC0415
     from lumiimg.build.builder import build_image, choose_way  # noqa: PLC0415
     from lumiimg.build.hosts import look_or_recall  # noqa: PLC0415
     from lumiimg.build.provenance import PLAN, plan_of, read_chain  # noqa: PLC0415
@@ -60,6 +68,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
 
     check_result(arguments)
+    _keep_inputs(arguments)
     check_output(arguments.output, force=arguments.force, may_be_the_same=True)
     settings = read_settings(os.environ)
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
@@ -70,7 +79,9 @@ def execute(arguments: argparse.Namespace) -> int:
     progress = progress_of(arguments)
     sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet, jobs=arguments.jobs)
     with scratch_folder(settings.cache / "work") as scratch:
-        chain = read_chain(arguments.image, scratch)
+        chain = read_chain(arguments.image, scratch, has=sources.store.has)
+        check_mirror(chain, mirrors)
+        chain = give_base(chain, arguments.base, arguments.image, settings.cache, progress.notice)
         if not arguments.quiet:
             names = " + ".join(", ".join(definition.layers) for definition in chain)
             print(
@@ -91,13 +102,23 @@ def execute(arguments: argparse.Namespace) -> int:
                 log_path=log_of(arguments.output),
                 progress=progress,
                 replaces=arguments.force,
+                anew=arguments.force or arguments.fresh,
                 keep_going=arguments.keep_going,
+                keeps_compiled=False,  # what a stranger's script leaves there would go into other images
             )
         finally:
             progress.stop()
     differences = _differences(arguments.image, arguments.output)
     report.print_built(built, None, engine, as_json=arguments.json, quiet=arguments.quiet, differences=differences)
-    return ExitCode.GOOD
+    return ExitCode.NO if arguments.fresh and differences else ExitCode.GOOD
+
+
+def _keep_inputs(arguments: argparse.Namespace) -> None:
+    """Raise BadInputError where what is read would be written over, by whatever name."""
+    for path in (arguments.output, log_of(arguments.output)):
+        for source in (arguments.image, arguments.base):
+            if source is not None and path.exists() and source.exists() and path.samefile(source):
+                raise BadInputError(f"is {source} itself", where=str(path), hint="-o names another file")
 
 
 def _differences(old: Path, new: Path) -> list[FileDifference] | None:

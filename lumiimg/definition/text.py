@@ -6,6 +6,8 @@ quoting of the shell helps against. Measured on Apptainer 1.4.5, 2026-11-21, eac
 - a line whose first non-blank character is `%` is a section header, indented or not: `%labels` ends the script silently
   and the build still succeeds; any other word is a fatal error without a line number;
 - `{{ word }}` is a build argument: fatal if it is not defined (`{{ .Id }}`, `{{ a b }}` and `{a}` stay as they are);
+- a line that begins with `bootstrap:`, in whatever case, starts another stage, wherever it stands: what follows is that
+  stage's header (`All` in deffile.go);
 - a line of 64 KiB or more is fatal (`bufio.Scanner: token too long`);
 - a carriage return at the end of a line is dropped;
 - what `%files` puts under /tmp or /var/tmp is lost: the host's folders are mounted over them while `%post` runs.
@@ -19,6 +21,9 @@ from lumiimg.errors import BadInputError
 
 LINE_LIMIT_BYTES = 60_000
 _LOST_FOLDERS = ("/tmp", "/var/tmp", "/proc", "/sys", "/dev")  # noqa: S108 - folders of the image
+_STAGE = re.compile(r"bootstrap:", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+"""All but a tab."""
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 
 
@@ -32,13 +37,14 @@ def checked_body(body: str, where: str) -> str:
     Raises DefinitionError, with file and line, for what the engine would read as its own.
     """
     for number, line in enumerate(body.split("\n"), start=1):
-        problem, hint = _trap(line)
+        problem, hint = trap(line)
         if problem:
             raise DefinitionError(problem, where=f"{where}:{number}", hint=hint)
     return body if body.endswith("\n") else body + "\n"
 
 
-def _trap(line: str) -> tuple[str, str]:
+def trap(line: str) -> tuple[str, str]:
+    """Return what an engine would misread in a line of a script, and what to do; else nothing."""
     if line.lstrip().startswith("%"):
         return (
             f"the line begins with {line.split(maxsplit=1)[0][:40]!r}, which a definition file reads as a section",
@@ -48,8 +54,12 @@ def _trap(line: str) -> tuple[str, str]:
         return "the line holds '{{', which a definition file reads as a build argument", "write '{''{'"
     if "\r" in line:
         return "the line holds a carriage return, which the engine drops", "save the file with Unix line ends"
+    if _STAGE.match(line):
+        return "the line begins with 'Bootstrap:', which a definition file reads as another image", "indent it"
     if "\0" in line:
         return "the line holds a NUL byte", "remove it"
+    if _CONTROL.search(line):
+        return "the line holds a control character", "write it as printf does: '\\033'"
     if len(line.encode()) > LINE_LIMIT_BYTES:
         return f"the line is longer than {LINE_LIMIT_BYTES} bytes, which the engine cannot read", "break it"
     return "", ""

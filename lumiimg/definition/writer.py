@@ -7,7 +7,7 @@ what is written with `--definitions` is what `lumiimg build` runs, it works else
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,10 @@ BUILD_FOLDER = "/opt/lumiimg/build"
 CLEAN = f"rm -rf {BUILD_FOLDER}\n"
 """The last line of each `%post`."""
 FLAT = "flat"
-_LABEL = "lumiimg.layer."
+LABEL = "lumiimg.layer."
+NOTE = "# Written by lumiimg {}. Run it in its own folder: what it copies lies beside it."
+"""The first line of each."""
+POST = "%post -c /bin/bash"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -64,6 +67,8 @@ class Definition:
     plain_http: bool = False
     origin: Path | None = None
     """The file or folder of this machine that it starts from."""
+    origin_sha256: str | None = None
+    """Of a file, once it was read; a folder has none."""
     needs: tuple[str, ...] = ()
     """Names of the definitions below that its layer asks something of, and those of theirs."""
 
@@ -111,6 +116,7 @@ def write_chain(lock: Lock) -> tuple[Definition, ...]:
                 files=tuple(_staged(layer)),
                 plain_http=parent is None and _is_plain(lock),
                 origin=_local_origin(lock) if parent is None else None,
+                origin_sha256=(lock.bootstrap.sha256 or None) if parent is None else None,
                 needs=tuple(f"{one + 1:02}-{lock.stack[one].layer.name}" for one in sorted(_needs(lock.stack, index))),
             )
         )
@@ -148,7 +154,7 @@ def write_flat(lock: Lock) -> Definition:
 
 def layers_of(labels: Mapping[str, str]) -> list[str]:
     """Return the names of base and layers that an image of lumiimg was built from, by its labels; else nothing."""
-    return [labels[key] for key in sorted(labels) if key.startswith(_LABEL)]
+    return [labels[key] for key in sorted(labels) if key.startswith(LABEL)]
 
 
 def _parts(text: str) -> list[str]:
@@ -158,7 +164,7 @@ def _parts(text: str) -> list[str]:
 
 def _text(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> str:
     stack = [*below, *layers]
-    head = f"# Written by lumiimg {__version__}. Run it in its own folder: what it copies lies beside it.\n{header}"
+    head = f"{NOTE.format(__version__)}\n{header}"
     files = _section("%files", "".join(f"    {line}\n" for layer in layers for line in _copies(layer)))
     environment = _section("%environment", "".join(f"    {line}\n" for one in layers for line in _environment(one)))
     bodies = "".join(_run(layer, layer.layer.post, lock, script="post.sh", work=True) for layer in layers)
@@ -173,9 +179,9 @@ def _text(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequenc
     test = _section("%test", f"#!/bin/bash\nset -euo pipefail\n{exports}{tests}" if tests else "")
     # One label a layer: an engine does not let a child replace a label of its parent.
     version = "" if below else f"    lumiimg.version {__version__}\n"
-    names = "".join(f"    {_LABEL}{len(below) + n:02} {layer.layer.name}\n" for n, layer in enumerate(layers, start=1))
+    names = "".join(f"    {LABEL}{len(below) + n:02} {layer.layer.name}\n" for n, layer in enumerate(layers, start=1))
     labels = _section("%labels", version + names)
-    text = "\n".join(filter(None, (head, files, environment, _section("%post -c /bin/bash", post), test, labels)))
+    text = "\n".join(filter(None, (head, files, environment, _section(POST, post), test, labels)))
     for line in text.splitlines():
         if len(line.encode()) > LINE_LIMIT_BYTES:
             raise DefinitionError(
@@ -206,10 +212,24 @@ def _bootstrap_header(lock: Lock) -> str:
         header = f"Bootstrap: debootstrap\nOSVersion: {bootstrap.origin}\nMirrorURL: {bootstrap.mirror_url}\n{include}"
     else:
         header = f"Bootstrap: {bootstrap.agent}\nFrom: {bootstrap.image or bootstrap.origin}\n"
+    return _checked_header(header, lock.base.layer.name)
+
+
+def _checked_header(header: str, where: str) -> str:
     for line in header.splitlines():
         if "{{" in line or not line.isprintable():
-            raise DefinitionError(f"{line!r} cannot stand in a definition's header", where=lock.base.layer.name)
+            raise DefinitionError(f"{line!r} cannot stand in a definition's header", where=where)
     return header
+
+
+def with_origin(definition: Definition, origin: Path, sha256: str | None) -> Definition:
+    """Return a definition that starts from a file or folder of this machine, starting from another one.
+
+    Raises DefinitionError for a path that cannot stand in a definition.
+    """
+    line = _checked_header(f"From: {origin}\n", str(origin))
+    text = definition.text.replace(f"From: {definition.origin}\n", line, 1)
+    return replace(definition, text=text, origin=origin, origin_sha256=sha256)
 
 
 def _copies(layer: LockedLayer) -> Iterable[str]:

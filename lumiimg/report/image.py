@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.provenance import PLAN, SBOM, read_document
 from lumiimg.errors import BadInputError, one_line
@@ -13,13 +13,15 @@ from lumiimg.report.console import print_json
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.image.compare import FileDifference
 
 SCHEMA = 1
 _SHOWN = 20
+_MAX_LAYERS = 100
+_MAX_LETTERS = 500
 
 
 def print_image(image: Path, *, as_json: bool) -> None:
@@ -35,24 +37,44 @@ def print_image(image: Path, *, as_json: bool) -> None:
     if as_json:
         print_json({"schema": SCHEMA, "image": str(image), "plan": plan, "sbom": bill})
         return
-    base = plan.get("base") or {}
-    made_for = f"fabric {plan.get('fabric')}, site {plan.get('site') or 'none'}"
-    print(one_line(f"{image}: built by lumiimg {plan.get('lumiimg')}, {made_for}"))
-    print(one_line(f"  from     {base.get('agent')} {base.get('from')}"))
-    for layer in plan.get("layers") or []:
-        version = f" {layer['version']}" if layer.get("version") else ""
-        sources = len(layer.get("sources") or [])
+    base = (_objects(plan, "base", image) or [{}])[0]
+    made_for = f"fabric {_word(plan.get('fabric'))}, site {_word(plan.get('site') or 'none')}"
+    print(one_line(f"{image}: built by lumiimg {_word(plan.get('lumiimg'))}, {made_for}"))
+    digest = f" (sha256 {_word(base['sha256'])})" if base.get("sha256") else ""
+    print(one_line(f"  from     {_word(base.get('agent'))} {_word(base.get('from'))}{digest}"))
+    layers = _objects(plan, "layers", image)
+    for layer in layers[:_MAX_LAYERS]:
+        version = f" {_word(layer['version'])}" if layer.get("version") else ""
+        sources = len(_objects(layer, "sources", image))
         told = f", {count(sources, 'source')}" if sources else ""
-        print(one_line(f"  layer    {layer.get('name')}{version}{told}"))
+        print(one_line(f"  layer    {_word(layer.get('name'))}{version}{told}"))
+    if len(layers) > _MAX_LAYERS:
+        print(f"  and {count(len(layers) - _MAX_LAYERS, 'layer')} more; --json has all")
     kinds: dict[str, int] = {}
-    for component in (bill or {}).get("components", []):
-        kind = str(component.get("purl", "")).partition("/")[0].removeprefix("pkg:")
+    for component in _objects(bill or {}, "components", image):
+        kind = _word(component.get("purl", "")).partition("/")[0].removeprefix("pkg:")
         kinds[kind] = kinds.get(kind, 0) + 1
     if kinds:
         names = (("deb", "Debian package"), ("pypi", "Python distribution"), ("generic", "source"))
-        told = ", ".join(count(kinds[kind], name) for kind, name in names if kind in kinds)
+        told = ", ".join(count(kinds[kind], name) for kind, name in names if kind in kinds) or "nothing that is known"
         print(f"  holds    {told} (CycloneDX: --json, or /.lumiimg/{SBOM} in it)")
     print(one_line(f"  again    lumiimg rebuild {image} -o new.sif"))
+
+
+def _objects(document: Mapping[str, Any], key: str, image: Path) -> list[Mapping[str, Any]]:
+    """Return the objects of a list, or the one that is no list; nothing where there is none.
+
+    Raises BadInputError for anything else: what an image says may be anybody's.
+    """
+    value = document.get(key)
+    found = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(one, dict) for one in found):
+        raise BadInputError(f"what it says of how it was built is damaged, at {key!r}", where=str(image))
+    return found
+
+
+def _word(value: object) -> str:
+    return str(value)[:_MAX_LETTERS]
 
 
 def print_differences(

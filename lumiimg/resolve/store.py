@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
+import os
+import stat
 from functools import partial as bound
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
 from lumiimg.resolve.at_once import at_once
-from lumiimg.resolve.download import download
+from lumiimg.resolve.download import SIZE_LIMIT_BYTES, download
 from lumiimg.resolve.lock import file_sha256
 from lumiimg.resolve.partial import taken
 from lumiimg.resolve.web import place
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import LockedSource
     from lumiimg.resolve.mirrors import Mirrors
     from lumiimg.resolve.web import Web
+
+_CHUNK_BYTES = 1 << 20
 
 
 class Store:
@@ -92,7 +95,7 @@ class Store:
                 return self._download(self._mirrors.rewrite(location), location, expected)
             with scratch_folder(self._folder) as scratch:
                 copy = scratch / "copy"
-                shutil.copyfile(location, copy)
+                _copy(location, copy)
                 return self._keep(copy, file_sha256(copy), location, expected)
         except OSError as error:
             raise FailedError(
@@ -116,6 +119,26 @@ class Store:
         kept = file.replace(self._folder / actual)
         self._read[actual] = _mark(kept)
         return actual
+
+
+def _copy(location: str, target: Path) -> None:
+    """Copy a file of this machine. Raises FailedError for what is no file or too large, OSError if it cannot be kept.
+
+    A pipe would never end its opening, and a device never its reading.
+    """
+    try:
+        source = open(location, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))  # noqa: SIM115
+    except (OSError, ValueError) as error:
+        raise FailedError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=location) from error
+    with source, target.open("wb") as file:
+        if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+            raise FailedError("is not a file", where=location)
+        left = SIZE_LIMIT_BYTES
+        while chunk := source.read(min(_CHUNK_BYTES, left + 1)):
+            left -= len(chunk)
+            if left < 0:
+                raise FailedError(f"is larger than {SIZE_LIMIT_BYTES} bytes", where=location)
+            file.write(chunk)
 
 
 def _mark(file: Path) -> tuple[int, int, int]:

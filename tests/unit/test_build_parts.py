@@ -26,7 +26,6 @@ from lumiimg.build.inside import clear, difference, listing, tidy
 from lumiimg.build.keys import image_key, kept_key, layer_keys
 from lumiimg.build.machine import Machine
 from lumiimg.build.progress import Stage
-from lumiimg.build.provenance import SBOM, read_chain, write_folder
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import EPOCH
 from lumiimg.build.step import Step
@@ -42,7 +41,7 @@ from lumiimg.resolve.lock import LockedSource
 from tests.tools import needs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
 
@@ -434,65 +433,6 @@ def test_the_first_way_that_works_is_taken_and_the_others_are_told() -> None:
 
 
 # what an image says about itself
-
-
-def told(tmp_path: Path, base: Path, *, text: str = "Bootstrap: docker\nFrom: x\n\n%post -c /bin/bash\ntrue\n") -> Path:
-    """An image that carries its definitions."""
-    source = LockedSource("src", "SOURCE_SRC", "src.tar", "0" * 64, "https://x.test/src.tar", "", "1.0")
-    one = definition(tmp_path)
-    first = replace(one, text=text, files=(*one.files, StagedFile("files/a/source/src/src.tar", source)))
-    second = replace(first, name="02-b", parent="01-a", layers=("b",), files=())
-    with open_image(base) as opened:
-        write_folder(base, [first, second], {SBOM: bill(opened.root, [source], "x")})
-    return made(tmp_path, base)
-
-
-def test_an_image_carries_what_it_was_built_from(tmp_path: Path, base: Path) -> None:
-    image = told(tmp_path, base)
-    (tmp_path / "tool.c").unlink()
-    first, second = read_chain(image, tmp_path / "scratch")
-    assert (first.name, second.parent, second.layers) == ("01-a", "01-a", ("b",))
-    assert first.post == "true\n"
-    file, source = first.files
-    assert isinstance(file.origin, Path)
-    assert file.origin.read_text() == "int x;"
-    assert isinstance(source.origin, LockedSource)
-    assert source.origin.sha256 == "0" * 64
-
-
-@pytest.mark.parametrize(
-    ("spoil", "fault"),
-    [
-        (lambda chain: {**chain, "format": 99}, "is of format 99"),
-        (lambda _: [], "is damaged"),
-        (lambda chain: {**chain, "definitions": [{**chain["definitions"][0], "name": "../x"}]}, "names a definition"),
-        (lambda chain: {**chain, "definitions": [{}]}, "is damaged"),
-        (
-            lambda chain: {
-                **chain,
-                "definitions": [{**chain["definitions"][0], "files": [{"path": "files/../../x", "source": None}]}],
-            },
-            "names the file",
-        ),
-    ],
-)
-def test_an_image_that_lies_about_itself_is_refused(
-    spoil: Callable[[Any], Any], fault: str, tmp_path: Path, base: Path
-) -> None:
-    told(tmp_path, base)
-    record = base / ".lumiimg/chain.json"
-    record.write_text(json.dumps(spoil(json.loads(record.read_text()))))
-    with pytest.raises(BadInputError, match=fault):
-        read_chain(made(tmp_path, base), tmp_path / "scratch")
-    assert not (tmp_path / "x").exists()
-
-
-def test_nothing_of_an_image_is_run_outside_of_one(tmp_path: Path, base: Path) -> None:
-    image = told(
-        tmp_path, base, text="Bootstrap: docker\nFrom: x\n\n%setup\ntouch /tmp/x\n\n%post -c /bin/bash\ntrue\n"
-    )
-    with pytest.raises(BadInputError, match="sections that lumiimg does not write"):
-        read_chain(image, tmp_path / "scratch")
 
 
 def test_the_bill_names_packages_distributions_and_sources(base: Path) -> None:

@@ -32,6 +32,9 @@ TRAPS = {
     "build argument": ("echo '{{ VERSION }}'", "holds '{{'"),
     "carriage return": ("echo x\r\necho y", "carriage return"),
     "NUL": ("echo \0", "NUL byte"),
+    "another stage": ("cat <<E\nbootStrap: x\nE", "begins with 'Bootstrap:'"),
+    "escape": ("echo \x1b[31m", "control character"),
+    "form feed": ("echo x\x0c%setup", "control character"),
     "overlong": ("x" * (LINE_LIMIT_BYTES + 1), "longer than"),
 }
 
@@ -40,7 +43,8 @@ TRAPS = {
 def test_a_script_that_the_engine_would_misread_is_refused_with_its_line(body: str, what: str) -> None:
     with pytest.raises(DefinitionError, match=what) as caught:
         checked_body(f"true\n{body}\n", "layers/x/post.sh")
-    line = 2 + body[: body.find("%")].count("\n") if "%" in body else 2
+    trap = max(body.find("%"), body.find("bootStrap"), 0) if "\x0c" not in body else 0
+    line = 2 + body[:trap].count("\n")
     assert str(caught.value).startswith(f"layers/x/post.sh:{line}: ")
     assert caught.value.hint
     assert "\n" not in str(caught.value)

@@ -1,0 +1,108 @@
+"""Bases that are files or folders of this machine, and what runs on it to make one: no image is trusted with either."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from lumiimg.build.keys import stamp
+from lumiimg.definition.writer import with_origin
+from lumiimg.errors import BadInputError
+from lumiimg.resolve.lock import file_sha256
+from lumiimg.resolve.mirrors import apt_mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lumiimg.definition.writer import Definition
+    from lumiimg.resolve.lock import Lock
+    from lumiimg.resolve.mirrors import Mirrors
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MIRROR = re.compile(r"^MirrorURL: (.*)$", re.MULTILINE)
+
+
+def base_digest(origin: Path, cache: Path, tell: Callable[[str], None]) -> str | None:
+    """Return the sha256 of a file, None of a folder. A file is read once, and again when it was touched.
+
+    `tell` is told when it is read. Raises BadInputError if it cannot be, or is changed meanwhile.
+    """
+    if not origin.is_file():
+        return None
+    seen = stamp(origin)
+    note = cache / "bases" / seen
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        known = note.read_text(encoding="ascii")
+        if _SHA256.fullmatch(known):
+            return known
+    tell(f"reading {origin}, for its digest")
+    digest = file_sha256(origin)
+    if stamp(origin) != seen:
+        raise BadInputError("was changed while it was read", where=str(origin))
+    with contextlib.suppress(OSError):  # it is read again next time
+        note.parent.mkdir(parents=True, exist_ok=True)
+        partial = note.with_name(f".{seen}.{os.getpid()}")
+        partial.write_text(digest, encoding="ascii")
+        partial.replace(note)
+    return digest
+
+
+def lock_base(lock: Lock, cache: Path, tell: Callable[[str], None]) -> Lock:
+    """Return the lock with the digest of a base that is a file. Raises as `base_digest`."""
+    bootstrap = lock.bootstrap
+    if not lock.base.layer.is_foreign or bootstrap.image is not None or bootstrap.sha256:
+        return lock
+    return replace(lock, bootstrap=replace(bootstrap, sha256=base_digest(Path(bootstrap.origin), cache, tell)))
+
+
+def give_base(
+    chain: Sequence[Definition], given: Path | None, image: Path, cache: Path, tell: Callable[[str], None]
+) -> tuple[Definition, ...]:
+    """Return the definitions of an image, the first on the file or folder that a person gave for its base.
+
+    Raises BadInputError where one is given and none is needed, or the other way round, or it is another file.
+    """
+    first, *others = chain
+    if first.origin is None:
+        if given is not None:
+            raise BadInputError(f"--base: {image} was not built on a file", hint="leave it out")
+        return tuple(chain)
+    wanted = first.origin_sha256
+    if given is None:
+        what = f"sha256 {wanted}" if wanted else "its digest is not known"
+        raise BadInputError(
+            f"was built on {first.origin} ({what}), which is not in it",
+            where=str(image),
+            hint="name that file or folder: --base FILE",
+        )
+    if not given.is_file() and not given.is_dir():
+        raise BadInputError("is no file or folder", where=str(given), hint="--base names what the image was built on")
+    actual = base_digest(given, cache, tell)
+    if wanted is None:
+        tell(f"whether {given} is the base that it was cannot be told: no digest of that is known")
+    elif actual != wanted:
+        found = f"its sha256 is {actual}" if actual else "it is a folder"
+        raise BadInputError(f"is not the base of {image}: {found}, not {wanted}", where=str(given))
+    return (with_origin(first, given.absolute(), actual), *others)
+
+
+def check_mirror(chain: Sequence[Definition], mirrors: Mirrors) -> None:
+    """Raise BadInputError for a base by debootstrap from an address that nobody here has named.
+
+    debootstrap runs on this machine what the packages bring along, and checks signatures only with keys that are here.
+    """
+    found = _MIRROR.search(chain[0].text.partition("\n\n")[0])
+    if found is None:
+        return
+    archive = urlsplit(found[1]).path.rstrip("/").rpartition("/")[2] or "debian"
+    if found[1] not in {*mirrors.table.values(), apt_mirror(archive)}:
+        raise BadInputError(
+            f"its base is from {found[1]}, which this machine does not take packages from",
+            where=f"{chain[0].name}.def",
+            hint=f"if you trust it: --mirror {archive}={found[1]}",
+        )

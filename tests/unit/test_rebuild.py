@@ -1,0 +1,648 @@
+"""An image built again from what it says about itself, which may be a lie: nothing of it runs, or is read, out here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg.build import builder, hosts, keys, sif
+from lumiimg.build.bases import base_digest, check_mirror, give_base, lock_base
+from lumiimg.build.builder import build_image
+from lumiimg.build.cache import LayerCache
+from lumiimg.build.kept import kept_files
+from lumiimg.build.machine import Machine
+from lumiimg.build.provenance import PLAN, SBOM, plan_document, read_chain, write_folder
+from lumiimg.build.squash import EPOCH
+from lumiimg.catalog.catalogue import Catalogue
+from lumiimg.cli.main import main
+from lumiimg.definition.reader import check_definition
+from lumiimg.definition.text import DefinitionError
+from lumiimg.definition.writer import Definition, write_chain
+from lumiimg.engine import engine as engines
+from lumiimg.engine.engine import Engine, Kind
+from lumiimg.errors import BadInputError, ExitCode, FailedError
+from lumiimg.image import open_image
+from lumiimg.image.sif import read_sif_file
+from lumiimg.report.progress import QuietProgress
+from lumiimg.resolve.foreign import foreign_layer
+from lumiimg.resolve.lock import LockedSource, file_sha256
+from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.request import Request, resolve
+from lumiimg.resolve.store import Store
+from lumiimg.resolve.web import Web
+from tests.tools import needs
+from tests.unit.conftest import BASE, LAYER, MakeLayer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lumiimg.build.step import Step
+    from lumiimg.resolve.lock import Lock
+
+ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
+ZEROS = "0" * 64
+DEBOOTSTRAP = "Bootstrap: debootstrap\nOSVersion: trixie\nMirrorURL: https://deb.test/debian\nInclude: gcc g++\n"
+TOP = LAYER + (
+    'files = ["tool.c"]\n[sources.src]\nurl = "https://x.test/t.tar.gz"\nfile = "t.tar.gz"\nkey = "one"\nsource = "s"\n'
+    f'[sources.src.sha256]\none = "{ZEROS}"\n[environment.set]\nA = "it\'s"\n[environment.prepend]\nPATH = "/opt/b"\n'
+)
+
+
+@pytest.fixture
+def lock(layers: Path, make_layer: MakeLayer) -> Lock:
+    make_layer("a", BASE, post="echo base\n")
+    make_layer("b", TOP, post="cat >x <<'E'\n\tPercent: %s\nE\n", tool_c="int x;\n", test_sh="true\n")
+    return resolve(Request("a", ("b",)), Catalogue((layers,), ()), Mirrors({}), "")
+
+
+@pytest.fixture
+def chain(lock: Lock) -> tuple[Definition, ...]:
+    return write_chain(lock)
+
+
+def squashed(folder: Path, target: Path, *, offset: int = 0) -> None:
+    needs("mksquashfs")
+    words: list[str | Path] = [
+        "mksquashfs",
+        folder,
+        target,
+        "-noappend",
+        "-quiet",
+        "-no-progress",
+        "-offset",
+        str(offset),
+    ]
+    subprocess.run(words, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)})
+
+
+def made(root: Path, target: Path, plan: bytes = b"{}", bill: bytes = b"{}") -> Path:
+    front = sif.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan, SBOM: bill})
+    squashed(root, target, offset=front.size_bytes)
+    sif.write_front(target, front, [sif.behind(target, front)], identity="one")
+    return target
+
+
+def told(tmp_path: Path, chain: Sequence[Definition], spoil: Callable[[Path], object] = lambda _: None) -> Path:
+    """An image that carries its definitions, after somebody has changed what is in its /.lumiimg."""
+    root = tmp_path / "root"
+    write_folder(root, chain, {})
+    spoil(root / ".lumiimg")
+    return made(root, tmp_path / "image.sif")
+
+
+def test_an_image_carries_what_it_was_built_from(tmp_path: Path, chain: tuple[Definition, ...], layers: Path) -> None:
+    image = told(tmp_path, chain)
+    (layers / "b/tool.c").unlink()
+    read = read_chain(image, tmp_path / "scratch")
+    files = [one.files for one in read]
+    assert [replace(one, files=()) for one in read] == [replace(one, files=()) for one in chain]
+    file, source = files[1]
+    assert isinstance(file.origin, Path)
+    assert file.origin.read_text() == "int x;\n"
+    assert source == chain[1].files[1]
+
+
+def test_a_wheel_of_a_local_version_is_read_again(tmp_path: Path, lock: Lock) -> None:
+    wheel = LockedSource("torch", "", "torch-2.9.1+rocm6.4-cp312-none-any.whl", ZEROS, "https://x.test/t.whl", "", "2")
+    lock = replace(lock, layers=(replace(lock.layers[0], wheels=(wheel,)),))
+    read = read_chain(told(tmp_path, write_chain(lock)), tmp_path / "scratch")
+    assert read[1].files[-1].origin == wheel
+
+
+# --- definitions
+
+
+@pytest.mark.parametrize(
+    "golden",
+    sorted((Path(__file__).parents[1] / "fixtures").rglob("0*.def")),
+    ids=lambda p: f"{p.parent.name}-{p.name}",
+)
+def test_what_the_writer_writes_is_taken(golden: Path, chain: tuple[Definition, ...]) -> None:
+    text = golden.read_text()
+    number, _, layer = golden.stem.partition("-")
+    lines = text.partition("%files\n")[2].partition("\n\n")[0].splitlines() if "%files\n" in text else []
+    files = tuple(replace(chain[1].files[0], path=line.split()[0]) for line in lines)
+    head = text.partition("\n\n")[0]
+    parent = head.partition("From: ")[2].removesuffix(".sif") if "localimage" in head else None
+    check_definition(Definition(golden.stem, (layer,), parent, text, files), int(number))
+
+
+SECTIONS = {
+    "setup": ("%post", "%setup\ntouch /x\n\n%post"),
+    "two percent": ("%post", "%%setup\ntouch /x\n\n%post"),
+    "indented": ("%post", "  %pre\ntouch /x\n\n%post"),
+    "upper case": ("%post", "%SETUP\ntouch /x\n\n%post"),
+    "behind a space of another kind": ("%post", "\u00a0%setup\ntouch /x\n\n%post"),
+    "files of a stage": ("%files\n", "%files from x\n"),
+    "another shell": ("%post -c /bin/bash", "%post -c /bin/sh"),
+    "app": ("%labels", "%appinstall x\ntrue\n\n%labels"),
+    "twice": ("%labels", "%labels\n    lumiimg.layer.02 b\n\n%labels"),
+    "another order": ("%test\n", "%environment\n    export A='x'\n\n%test\n"),
+    "runscript": ("%labels", "%runscript\ntrue\n\n%labels"),
+    "another stage": ("#!/bin/bash", "bootstrap: localimage\nFrom: /home/x/y.sif"),
+    "another stage by Unicode": ("#!/bin/bash", "boot\u017ftrap: localimage\nFrom: /home/x/y.sif"),
+    "build argument": ("#!/bin/bash", "echo {{ x }}"),
+    "carriage return": ("#!/bin/bash", "#!/bin/bash\r"),
+    "escape": ("#!/bin/bash", "\x1b[2J"),
+    "one more file": ("%files\n", "%files\n    /etc/passwd /opt/x\n"),
+    "another file": ("    files/b/files/tool.c", "    files/b/source/src/t.tar.gz"),
+    "another target": ("/opt/lumiimg/build/b/files/tool.c", "/tmp/tool.c"),
+    "environment": ("    export A=", "    touch /x; export A="),
+    "label": ("    lumiimg.layer.02 b", "    lumiimg.layer.02 c"),
+    "what the key of the layer leaves out": ("#!/bin/bash", "    lumiimg.version 1; touch /x"),
+    "note": ("# Written by", "# written by"),
+    "parent": ("From: 01-a.sif", "From: /home/x/y.sif"),
+    "agent": ("Bootstrap: localimage", "Bootstrap: yum"),
+    "one more header": ("From: 01-a.sif\n", "From: 01-a.sif\nStage: x\n"),
+    "header of two lines": ("From: 01-a.sif\n", "From: 01-a.sif\\\n"),
+    "no post": ("%post -c /bin/bash", "%test"),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), SECTIONS.values(), ids=SECTIONS.keys())
+def test_a_definition_that_lumiimg_does_not_write_is_refused(
+    old: str, new: str, chain: tuple[Definition, ...], tmp_path: Path
+) -> None:
+    at = next(number for number in (1, 0) if old in chain[number].text)
+    name = chain[at].name
+
+    def spoil(folder: Path) -> None:
+        text = chain[at].text.replace(old, new, 1)
+        (folder / f"definitions/{name}.def").write_bytes(text.encode())
+
+    image = told(tmp_path, chain, spoil)
+    with pytest.raises(BadInputError, match=rf"^{name}\.def"):
+        read_chain(image, tmp_path / "scratch")
+
+
+BASES = {
+    "docker": ("Bootstrap: docker\nFrom: docker.io/library/x:1\n", {}, True),
+    "digest": (f"Bootstrap: docker\nFrom: localhost:5000/x@sha256:{ZEROS}\n", {"plain_http": True}, True),
+    "oras": ("Bootstrap: oras\nFrom: x.test/a/b:1\n", {}, True),
+    "debootstrap": (DEBOOTSTRAP, {}, True),
+    "its own file": ("Bootstrap: localimage\nFrom: /x/y.sif\n", {"origin": Path("/x/y.sif")}, True),
+    "its own folder": ("Bootstrap: oci\nFrom: /x/y\n", {"origin": Path("/x/y")}, True),
+    "another file": ("Bootstrap: localimage\nFrom: /x/z.sif\n", {"origin": Path("/x/y.sif")}, False),
+    "a file": ("Bootstrap: localimage\nFrom: /x/y.sif\n", {}, False),
+    "a file by docker": ("Bootstrap: docker\nFrom: docker.io/library/x:1\n", {"origin": Path("/x/y.sif")}, False),
+    "a daemon": ("Bootstrap: docker-daemon\nFrom: docker.io/library/x:1\n", {}, False),
+    "a library": ("Bootstrap: library\nFrom: docker.io/library/x:1\n", {}, False),
+    "no image": ("Bootstrap: docker\nFrom: ../x\n", {}, False),
+    "one more key": ("Bootstrap: docker\nFrom: docker.io/library/x:1\nRegistry: y.test\n", {}, False),
+    "a script of debootstrap": (DEBOOTSTRAP.replace("trixie", "../../x"), {}, False),
+    "an option of debootstrap": (DEBOOTSTRAP.replace("trixie", "--foreign"), {}, False),
+    "a folder as mirror": (DEBOOTSTRAP.replace("https://deb.test", "file:///x"), {}, False),
+    "no packages": (DEBOOTSTRAP.replace("gcc", "--x"), {}, False),
+    "the order": ("From: docker.io/library/x:1\nBootstrap: docker\n", {}, False),
+    "nothing": ("", {}, False),
+}
+
+
+@pytest.mark.parametrize(("header", "changes", "good"), BASES.values(), ids=BASES.keys())
+def test_a_base_is_one_that_lumiimg_writes(
+    header: str, changes: dict[str, Any], good: bool, chain: tuple[Definition, ...]
+) -> None:
+    head, _, rest = chain[0].text.partition("\n\n")
+    one = replace(chain[0], text=f"{head.partition(chr(10))[0]}\n{header}\n{rest}", **changes)
+    if good:
+        check_definition(one, 1)
+    else:
+        with pytest.raises(DefinitionError):
+            check_definition(one, 1)
+
+
+def test_debootstrap_takes_packages_from_where_a_person_says(
+    chain: tuple[Definition, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lumiimg.build.bases.apt_mirror", lambda _: None)
+    head, _, rest = chain[0].text.partition("\n\n")
+    one = replace(chain[0], text=f"{head.partition(chr(10))[0]}\n{DEBOOTSTRAP}\n{rest}")
+    with pytest.raises(BadInputError, match=r"if you trust it: --mirror debian=https://deb\.test/debian"):
+        check_mirror([one], Mirrors({}))
+    check_mirror([one], Mirrors({"debian": "https://deb.test/debian"}))
+    monkeypatch.setattr("lumiimg.build.bases.apt_mirror", lambda _: "https://deb.test/debian")
+    check_mirror([one], Mirrors({}))
+    check_mirror(chain, Mirrors({}))
+
+
+def test_a_base_that_came_without_tls_is_no_other_builds_base(chain: tuple[Definition, ...]) -> None:
+    found = [keys.layer_keys([replace(chain[0], plain_http=plain)], ENGINE, "overlay")[0] for plain in (True, False)]
+    assert found[0].digest != found[1].digest
+
+
+# --- chain.json
+
+Change = Any
+
+
+def with_file(source: object, path: str = "files/b/source/src/t.tar.gz") -> Change:
+    return lambda chain: chain["definitions"][1]["files"].__setitem__(1, {"path": path, "source": source})
+
+
+def setting(at: int, **values: object) -> Change:
+    return lambda chain: chain["definitions"][at].update(values)
+
+
+SOURCE = {
+    "name": "src",
+    "variable": "V",
+    "file": "t.tar.gz",
+    "sha256": ZEROS,
+    "location": "https://x.test/t.tar.gz",
+    "note": "",
+    "version": "",
+}
+SHAPES: dict[str, Change] = {
+    "another format": lambda chain: chain.update(format=99),
+    "a huge format": lambda chain: chain.update(format=10**4000),
+    "a format that is none": lambda chain: chain.update(format=True),
+    "no definitions": lambda chain: chain.update(definitions=[]),
+    "definitions that are none": lambda chain: chain.update(definitions={"a": 1}),
+    "a definition that is none": lambda chain: chain.update(definitions=["x"]),
+    "an empty definition": lambda chain: chain.update(definitions=[{}]),
+    "a thousand definitions": lambda chain: chain.update(definitions=chain["definitions"] * 500),
+    "the same definition twice": lambda chain: chain.update(definitions=chain["definitions"][:1] * 2),
+    "no layers": setting(0, layers=[]),
+    "layers that are none": setting(0, layers="a"),
+    "a layer that is a path": setting(0, layers=["../../x"]),
+    "a layer that is a number": setting(0, layers=[1]),
+    "a name that is a path": setting(0, name="../x"),
+    "a name of the builder": setting(0, name="provenance"),
+    "the name flat": setting(0, name="flat"),
+    "another parent": setting(1, parent="01-b"),
+    "no parent": setting(1, parent=None),
+    "needs of nothing": setting(1, needs=["03-c"]),
+    "needs that are none": setting(1, needs=[["01-a"]]),
+    "plain_http that is text": setting(0, plain_http="yes"),
+    "an origin in this folder": setting(0, origin="x.sif"),
+    "a file that it does not start from": setting(0, origin="/etc/passwd"),
+    "a digest of nothing": setting(0, origin_sha256=ZEROS),
+    "files that are none": setting(1, files="files"),
+    "a file that is none": setting(1, files=["files"]),
+    "a million files": setting(1, files=[{}] * 100_000),
+    "a path outside": with_file(None, "files/../../x"),
+    "no path": with_file(None, ""),
+    "an absolute path": with_file(None, "/etc/passwd"),
+    "a path of another layer": with_file(SOURCE, "files/a/source/src/t.tar.gz"),
+    "a path that is none": with_file(SOURCE, ["x"]),  # type: ignore[arg-type]
+    "a path that no layer has": with_file(SOURCE, "files/b/kept/x"),
+    "a path twice": lambda chain: chain["definitions"][1]["files"].append(chain["definitions"][1]["files"][0]),
+    "a source that is none": with_file("x"),
+    "a source with a number": with_file({**SOURCE, "name": 1}),
+    "a source without digest": with_file({**SOURCE, "sha256": None}),
+    "a digest that is a path": with_file({**SOURCE, "sha256": "../../x"}),
+    "a short digest": with_file({**SOURCE, "sha256": "0" * 63}),
+    "a device as source": with_file({**SOURCE, "location": "/dev/zero"}),
+    "a file as source": with_file({**SOURCE, "location": "file:///etc/passwd"}),
+    "a source without host": with_file({**SOURCE, "location": "https://"}),
+    "a source with a password": with_file({**SOURCE, "location": "https://a:b@x.test/y"}),
+    "an endless address": with_file({**SOURCE, "location": "https://x.test/" + "y" * 10_000}),
+    "not a number": setting(1, needs=[float("nan")]),
+    "half a character": setting(1, needs=["\ud800"]),
+}
+
+
+def spoiled(folder: Path, change: Change) -> None:
+    record = folder / "chain.json"
+    document = json.loads(record.read_text())
+    change(document)
+    record.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("change", SHAPES.values(), ids=SHAPES.keys())
+def test_an_image_that_lies_about_itself_is_refused(
+    change: Change, tmp_path: Path, chain: tuple[Definition, ...]
+) -> None:
+    image = told(tmp_path, chain, lambda folder: spoiled(folder, change))
+    with pytest.raises(BadInputError) as caught:
+        read_chain(image, tmp_path / "scratch")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"\xff", b"[" * 100_000, b'{"a":' * 900 + b"1" + b"}" * 900, b'{"format": 1e999}', b"1" * 5000],
+    ids=["empty", "list", "bytes", "open", "deep", "endless", "number"],
+)
+def test_a_record_that_is_no_record_is_refused(data: bytes, tmp_path: Path, chain: tuple[Definition, ...]) -> None:
+    image = told(tmp_path, chain, lambda folder: (folder / "chain.json").write_bytes(data))
+    with pytest.raises(BadInputError, match="is damaged"):
+        read_chain(image, tmp_path / "scratch")
+
+
+def test_what_an_image_does_not_have_is_refused(tmp_path: Path, chain: tuple[Definition, ...]) -> None:
+    for number, name in enumerate(("definitions/01-a.def", "files/b/files/tool.c", "chain.json")):
+        (tmp_path / str(number)).mkdir()
+        image = told(tmp_path / str(number), chain, lambda folder, name=name: (folder / name).unlink())  # type: ignore[misc]
+        with pytest.raises(BadInputError):
+            read_chain(image, tmp_path / "scratch")
+
+
+def test_the_files_of_an_image_are_bounded(
+    tmp_path: Path, chain: tuple[Definition, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lumiimg.build.provenance._FILES_LIMIT_BYTES", 6)
+    with pytest.raises(BadInputError, match="7 bytes where 6 are the limit"):
+        read_chain(told(tmp_path, chain), tmp_path / "scratch")
+
+
+def test_a_source_that_was_a_file_counts_only_where_it_is_kept_already(
+    tmp_path: Path, chain: tuple[Definition, ...]
+) -> None:
+    image = told(tmp_path, chain, lambda folder: spoiled(folder, with_file({**SOURCE, "location": "/home/x/t.tar.gz"})))
+    with pytest.raises(BadInputError, match=r"was /home/x/t\.tar\.gz of the machine that built the image \(sha256 000"):
+        read_chain(image, tmp_path / "scratch")
+    assert read_chain(image, tmp_path / "scratch", has=lambda source: source.sha256 == ZEROS)
+
+
+def test_a_local_source_is_a_file_of_some_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "store", Web(), Mirrors({}))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("content")
+    monkeypatch.setattr("lumiimg.resolve.store.SIZE_LIMIT_BYTES", 6)
+    for name, what in (
+        ("/dev/zero", "is not a file"),
+        ("pipe", "is not a file"),
+        (".", "cannot be read"),
+        ("no", "such"),
+    ):
+        with pytest.raises(FailedError, match=what) as caught:
+            store.get(str(tmp_path / name), ZEROS)
+        assert str(tmp_path / name) in str(caught.value)
+    with pytest.raises(FailedError, match="is larger than 6 bytes"):
+        store.add(str(tmp_path / "file"))
+    monkeypatch.setattr("lumiimg.resolve.store.SIZE_LIMIT_BYTES", 7)
+    assert store.add(str(tmp_path / "file")) == file_sha256(tmp_path / "file")
+
+
+# --- a base that is a file or a folder
+
+
+@pytest.fixture
+def local(lock: Lock, tmp_path: Path) -> Lock:
+    """A lock whose base is a file."""
+    file = tmp_path / "theirs.sif"
+    file.write_text("a base")
+    layer = foreign_layer("localimage", str(file), {}, ())
+    bootstrap = replace(lock.bootstrap, agent="localimage", origin=str(file), mirror_url=None, image=None)
+    return replace(lock, base=replace(lock.base, layer=layer), bootstrap=bootstrap)
+
+
+def test_an_image_knows_the_digest_of_the_file_that_it_was_built_on(local: Lock, tmp_path: Path) -> None:
+    said: list[str] = []
+    settled = lock_base(local, tmp_path / "cache", said.append)
+    digest = file_sha256(tmp_path / "theirs.sif")
+    assert json.loads(plan_document(settled, Request("x")))["base"]["sha256"] == digest
+    read = read_chain(told(tmp_path, write_chain(settled)), tmp_path / "scratch")
+    assert (read[0].origin, read[0].origin_sha256) == (tmp_path / "theirs.sif", digest)
+    assert lock_base(local, tmp_path / "cache", said.append) == settled
+    assert said == [f"reading {tmp_path}/theirs.sif, for its digest"], "it is read once"
+    (tmp_path / "theirs.sif").write_text("another")
+    assert lock_base(local, tmp_path / "cache", said.append) != settled
+    assert len(said) == 2
+    assert base_digest(tmp_path, tmp_path / "cache", said.append) is None
+
+
+def test_the_base_of_an_image_is_given_by_a_person_and_is_the_same(local: Lock, tmp_path: Path) -> None:
+    cache, said = tmp_path / "cache", list[str]()
+    chain = write_chain(lock_base(local, cache, said.append))
+    image, file, digest = tmp_path / "image.sif", tmp_path / "theirs.sif", chain[0].origin_sha256
+
+    def given(path: Path | None, chain: Sequence[Definition] = chain) -> tuple[Definition, ...]:
+        return give_base(chain, path, image, cache, said.append)
+
+    with pytest.raises(BadInputError, match=rf"was built on {file} \(sha256 {digest}\), .*--base FILE"):
+        given(None)
+    assert given(file) == chain
+    other = file.rename(tmp_path / "moved.sif")
+    moved = given(other)
+    check_definition(moved[0], 1)
+    assert (moved[0].origin, moved[1:]) == (other, chain[1:])
+    assert f"From: {other}\n" in moved[0].text
+    other.write_text("another")
+    with pytest.raises(BadInputError, match=rf"its sha256 is {file_sha256(other)}, not {digest}"):
+        given(other)
+    for path, what in ((tmp_path, "it is a folder, not"), (file, "is no file or folder")):
+        with pytest.raises(BadInputError, match=what):
+            given(path)
+    folder = (replace(chain[0], origin_sha256=None), *chain[1:])
+    said.clear()
+    assert given(other, folder)[0].origin == other
+    assert any("cannot be told" in line for line in said)
+
+
+def test_a_base_that_was_no_file_is_not_given(chain: tuple[Definition, ...], tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="was not built on a file"):
+        give_base(chain, tmp_path, tmp_path / "x.sif", tmp_path, print)
+    assert give_base(chain, None, tmp_path / "x.sif", tmp_path, print) == chain
+
+
+# --- the command
+
+
+class Stand:
+    """A stand-in for a way to build: a base holds the file that the test names, and nothing is run."""
+
+    name = "stand-in"
+    suffix = ".sqfs"
+
+    def __init__(self) -> None:
+        self.content = "one"
+        self.built: list[str] = []
+        self.found: list[list[str]] = []
+        """What each layer's script found of what an earlier one kept."""
+
+    def base(self, step: Step, target: Path) -> None:
+        self.built.append(step.definition.name)
+        root = step.folder / "root"
+        root.mkdir()
+        (root / "content").write_text(self.content)
+        os.utime(root / "content", (0, 0))
+        os.utime(root, (0, 0))
+        front = sif.Front(step.definition.text, {})
+        squashed(root, target, offset=front.size_bytes)
+        sif.write_front(target, front, [sif.behind(target, front)], identity="base")
+
+    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+        del below
+        self.built.append(step.definition.name)
+        self.found.append([name for name, _ in kept_files(step.kept)])
+        step.kept.mkdir(exist_ok=True)
+        (step.kept / "wheel").write_text("compiled")
+        root = step.folder / "root"
+        root.mkdir()
+        squashed(root, target)
+
+    def stack(self, layers: Sequence[Path]) -> list[Path]:
+        return list(layers)
+
+
+@pytest.fixture
+def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
+    needs("mksquashfs", "unsquashfs")
+    del clean_home
+    tools = (Path("/usr/bin/mksquashfs"), Path("/usr/bin/unsquashfs"))
+    machine = Machine(ENGINE, False, False, False, *tools, None, None, None, ())
+    stand = Stand()
+    monkeypatch.setattr(engines, "find_engine", lambda _: ENGINE)
+    monkeypatch.setattr(hosts, "look_or_recall", lambda *_: machine)
+    monkeypatch.setattr(builder, "new_strategy", lambda *_: stand)
+    monkeypatch.setattr(builder, "require_environment", lambda _: None)
+    return stand
+
+
+def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, **changes: Any) -> bool:
+    """Build as `lumiimg build` does; whether something was written."""
+    del stand
+    built = build_image(
+        chain,
+        output,
+        machine=hosts.look_or_recall(ENGINE, {}, cache),
+        way="sandbox",
+        form="layered",
+        compression="zstd",
+        documents={PLAN: b"{}"},
+        environment=dict(os.environ),
+        cache=cache,
+        downloads=Store(cache / "sources", Web(), Mirrors({})),
+        log_path=output.with_name(f"{output.name}.log"),
+        progress=QuietProgress(),
+        **{"replaces": False, "anew": False, "keep_going": False, **changes},
+    )
+    return built.is_new
+
+
+def rebuild(image: Path, output: Path, *words: str | Path) -> int:
+    return main(
+        ["rebuild", str(image), "-o", str(output), "--format", "layered", "--strategy", "sandbox", *map(str, words)]
+    )
+
+
+@pytest.fixture
+def image(chain: tuple[Definition, ...], stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("LUMIIMG_CACHE", str(cache))
+    alone = (chain[0], replace(chain[1], files=chain[1].files[:1], text=chain[1].text.replace(_line(chain[1], 1), "")))
+    assert build(alone, tmp_path / "image.sif", cache, stand)
+    return tmp_path / "image.sif"
+
+
+def _line(definition: Definition, number: int) -> str:
+    return f"    {definition.files[number].path} {definition.files[number].target}\n"
+
+
+def test_an_image_is_not_built_over_itself(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = image.read_bytes()
+    (tmp_path / "link.sif").symlink_to(image)
+    (tmp_path / "hard.sif").hardlink_to(image)
+    (tmp_path / "new.sif.log").hardlink_to(image)
+    for name in ("image.sif", "link.sif", "hard.sif", "new.sif"):
+        assert rebuild(image, tmp_path / name, "--force", "--fresh") == ExitCode.BAD_INPUT
+        assert f"is {image} itself" in capsys.readouterr().err
+    assert rebuild(image, tmp_path / "x.sif", "--base", tmp_path / "x.sif") == ExitCode.BAD_INPUT
+    assert image.read_bytes() == before
+
+
+def test_fresh_builds_whatever_is_there_and_tells_by_its_exit_code(image: Path, stand: Stand, tmp_path: Path) -> None:
+    new = tmp_path / "new.sif"
+    assert rebuild(image, new) == ExitCode.GOOD
+    assert new.read_bytes() == image.read_bytes()
+    stand.built.clear()
+    assert rebuild(image, new) == ExitCode.GOOD
+    assert stand.built == []
+    assert rebuild(image, new, "--fresh") == ExitCode.GOOD
+    assert stand.built == ["01-a", "02-b"]
+    stand.content = "two"
+    assert rebuild(image, new, "--fresh", "--quiet") == ExitCode.NO
+    with open_image(new) as opened:
+        assert opened.root.read_bytes("/content", 10) == b"two"
+    assert rebuild(image, new) == ExitCode.GOOD, "its number is that of the image"
+
+
+def test_a_rebuild_neither_takes_nor_leaves_what_scripts_compiled(
+    image: Path, stand: Stand, tmp_path: Path, chain: tuple[Definition, ...]
+) -> None:
+    cache = LayerCache(tmp_path / "cache")
+    compiled = [entry for entry in cache.entries() if entry.data.suffix == ".tar"]
+    assert len(compiled) == 1, "of the build"
+    for entry in cache.entries():
+        if entry.data.suffix != ".tar":
+            cache.remove(entry.key)
+    assert rebuild(image, tmp_path / "new.sif") == ExitCode.GOOD
+    assert stand.found == [[], []], "neither the build nor the rebuild found any"
+    for entry in list(cache.entries()):
+        cache.remove(entry.key)
+    assert rebuild(image, tmp_path / "other.sif") == ExitCode.GOOD
+    assert [entry for entry in cache.entries() if entry.data.suffix == ".tar"] == []
+    assert len(list(cache.entries())) == len(chain), "its layers are kept"
+
+
+def test_force_writes_an_image_anew_that_was_damaged(
+    chain: tuple[Definition, ...], stand: Stand, tmp_path: Path
+) -> None:
+    output, cache = tmp_path / "x.sif", tmp_path / "cache"
+    assert build(chain[:1], output, cache, stand)
+    good = output.read_bytes()
+    root = read_sif_file(output).root_partition("x")
+    with output.open("r+b") as file:
+        file.seek(root.offset + 200)
+        file.write(b"damage")
+    assert not build(chain[:1], output, cache, stand), "its number is the same"
+    assert build(chain[:1], output, cache, stand, replaces=True, anew=True)
+    assert output.read_bytes() == good
+    assert stand.built == ["01-a"], "of layers that are kept"
+
+
+# --- show
+
+
+DOCUMENTS = [
+    b'{"base": "x"}',
+    b'{"base": [1]}',
+    b'{"layers": "abc"}',
+    b'{"layers": ["x"]}',
+    b'{"layers": 5}',
+    b'{"layers": [{"sources": "x"}]}',
+    b'{"layers": [{"sources": {"a": 1}, "name": ["x"], "version": {"y": 1}}], "lumiimg": [1], "fabric": {}}',
+    b'{"layers": [' + b",".join([b"{}"] * 100_000) + b"]}",
+    b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}",
+    b'{"a": NaN}',
+    b'{"a": 1e999}',
+    b'{"lumiimg": "\\ud800", "\\ud800": 1}',
+    b'{"lumiimg": "\\u001b[2J"}',
+    b'{"lumiimg": "' + b"x" * 1_000_000 + b'"}',
+]
+BILLS = [
+    b"[]",
+    b'{"components": "abc"}',
+    b'{"components": {"purl": 5}}',
+    b'{"components": ["x"]}',
+    b'{"components": [{"purl": ["x"]}, {"purl": "pkg:deb/x"}]}',
+    b'{"components": ' + b"[" * 900 + b"]" * 900 + b"}",
+]
+
+
+@pytest.mark.parametrize(
+    ("plan", "bill"), [*((plan, b"{}") for plan in DOCUMENTS), *((b"{}", bill) for bill in BILLS)], ids=lambda d: d[:40]
+)
+def test_what_an_image_says_is_shown_or_refused_in_one_line(
+    plan: bytes, bill: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "root").mkdir()
+    image = made(tmp_path / "root", tmp_path / "x.sif", plan, bill)
+    for words in ([], ["--json"]):
+        code = main(["show", str(image), *words])
+        out, error = capsys.readouterr()
+        assert code in {ExitCode.GOOD, ExitCode.BAD_INPUT}
+        assert error.count("\n") == (code == ExitCode.BAD_INPUT)
+        out.encode()
+        assert words or len(out) < 10_000
+        assert words or "\x1b" not in out
+        assert not (words and code == ExitCode.GOOD) or json.loads(out)["plan"] == json.loads(plan)
