@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import http.server
 import os
+import subprocess
+import sys
 import threading
 import time
 import tomllib
@@ -24,6 +26,7 @@ from lumiimg.resolve.lock import file_sha256
 from lumiimg.resolve.mirrors import Mirrors
 from lumiimg.resolve.store import Store
 from lumiimg.resolve.web import Web
+from tests.tools import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,6 +104,18 @@ def test_what_a_killed_build_left_is_removed_and_what_a_living_one_has_is_not(tm
         remove_stale(tmp_path)
         assert {path for path in tmp_path.iterdir() if path.is_dir()} == {mine}
     assert not mine.exists()
+
+
+def test_a_build_is_not_taken_for_dead_in_another_namespace_of_processes(tmp_path: Path) -> None:
+    needs("unshare")
+    maps = ["--map-root-user"] if os.geteuid() else []
+    inside = ["unshare", *maps, "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no namespaces of processes here")
+    script = "import sys, pathlib, lumiimg.engine.workspace as w; w.remove_stale(pathlib.Path(sys.argv[1]))"
+    with scratch_folder(tmp_path) as mine:
+        subprocess.run([*inside, sys.executable, "-c", script, tmp_path], check=True, cwd=Path(__file__).parents[2])
+        assert mine.exists()
 
 
 def test_a_name_as_long_as_can_be_is_written_by_rename(tmp_path: Path) -> None:
