@@ -81,7 +81,7 @@ def entry_of(document: Mapping[str, Any], key: str, data: Path) -> Entry:
     """Return what the document of an entry says. Raises KeyError, TypeError, ValueError, OverflowError."""
     seconds, size_bytes, layers = document["seconds"], document["size_bytes"], document["layers"]
     if document["format"] != FORMAT:
-        raise ValueError(f"is of format {document['format']!r}; this lumiimg reads {FORMAT}")
+        raise ValueError(f"is of format {str(document['format'])[:20]!r}; this lumiimg reads {FORMAT}")
     if type(size_bytes) is not int or type(seconds) not in {int, float} or not isinstance(layers, list):
         raise TypeError
     words = (document["sha256"], document["below"], *layers)
