@@ -7,16 +7,16 @@ import re
 import shutil
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
 from lumiimg.build import sif
-from lumiimg.build.cache import Key, LayerCache
+from lumiimg.build.cache import LayerCache
 from lumiimg.build.chain import Chain
-from lumiimg.build.fetch import content_with, needed, sources_of
-from lumiimg.build.kept import kept_files, pack_kept, unpack_kept
+from lumiimg.build.fetch import content_with, lowest, needed, sources_of
+from lumiimg.build.kept import keeping
 from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
 from lumiimg.build.machine import require_environment
 from lumiimg.build.overlay import Overlay
@@ -27,18 +27,19 @@ from lumiimg.build.sandbox import Sandbox
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.build.step import Step
+from lumiimg.build.taken import Taken
 from lumiimg.build.weave import can_weave, weave
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.sif import PartitionFormat, read_sif_file
-from lumiimg.resolve.lock import LockedSource, file_sha256
-from lumiimg.wording import size
+from lumiimg.resolve.lock import LockedSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from lumiimg.build.cache import Entry
+    from lumiimg.build.cache import Entry, Key
     from lumiimg.build.machine import Machine
     from lumiimg.build.progress import Progress, Stage
     from lumiimg.definition.writer import Definition
@@ -151,7 +152,7 @@ def build_image(
     """
     start = time.monotonic()
     kept = LayerCache(cache)
-    keys = layer_keys(chain, machine.engine, way)
+    keys = layer_keys(chain, machine.engine, way, maps_ids=machine.maps_ids)
     number = image_key(keys[-1], form if compression == "zstd" else f"{form}, {compression}", documents)
     there = is_there(output, number)
     if there and not anew:
@@ -216,7 +217,7 @@ def build_image(
 
 def _require_room(chain: Sequence[Definition], keys: Sequence[Key], cache: LayerCache, way: str) -> None:
     """Raise FailedError where there is less room than for what is known: the layers that are there, or their base."""
-    known = sum(entry.size_bytes for key in keys if (entry := cache.find(key)) is not None)
+    known = sum(entry.size_bytes for entry in lowest(keys, cache.find, content_below(chain[0], way)))
     if chain[0].origin is not None and chain[0].origin.is_file():
         known += chain[0].origin.stat().st_size
     unpacked = 1 if way == "overlay" else _UNPACKED
@@ -278,10 +279,11 @@ class _Work:
         """Return the results of all layers, the base first, and what each took."""
         found: list[Path] = []
         stages: list[Stage] = []
-        content = ""
-        if chain[0].origin is not None and strategy.suffix == ".sqfs" and can_be_below(chain[0].origin):
+        base = content = content_below(chain[0], self.way)
+        if content and chain[0].origin is not None:
             found.append(chain[0].origin)  # as it is: nothing of it is unpacked or written again
-            content = stamp(chain[0].origin)
+        taken = Taken(self.cache, self.scratch, self.progress.notice)
+        lowest(keys, taken.find, content)  # so that the sources of what is damaged are among those that are needed
         wanted = list(needed(chain, keys, self.cache, content))
         missing = {source for source in wanted if not self.downloads.has(source)}
         steps = [*([DOWNLOADS] if missing else []), *(definition.name for definition in chain), IMAGE]
@@ -291,25 +293,28 @@ class _Work:
         for number, (definition, key) in enumerate(zip(chain, keys, strict=True)):
             self.progress.step_started(definition.name)
             clock = Clock()
-            content_key = key.over(f"content:{content}") if content else None
-            entry = self.cache.find(key, content_key)
+            entry = taken.find(key, content)
             hit = entry is not None
             if entry is None:
+                kept = kept_key(chain, number, base)
                 try:
-                    entry = self._build(definition, key, content_key, kept_key(chain, number), found, strategy)
+                    entry = self._build(definition, key, content, kept, found, strategy, taken)
                 except LumiimgError as error:
                     if self.keep_going and found:
-                        self._go_on(chain, number, found, error)
+                        self._go_on(chain, number, found, base, error)
                     raise
             else:
-                self.log.write(f"== {definition.name}: kept from before, {entry.data}\n".encode())
+                self.log.write(f"== {definition.name}: kept from before, {entry.key}\n".encode())
             stages.append(clock.stage(definition.name, entry.size_bytes, reused=hit))
             self.progress.step_done(stages[-1])
             found.append(entry.data)
             content = content_with(content, entry)
+            base = base or entry.sha256
         return found, stages
 
-    def _go_on(self, chain: Sequence[Definition], failed_at: int, below: Sequence[Path], error: LumiimgError) -> None:
+    def _go_on(
+        self, chain: Sequence[Definition], failed_at: int, below: Sequence[Path], base: str, error: LumiimgError
+    ) -> None:
         """Run the layers above a failed one that do not need it: what they compile is kept, and what fails is told.
 
         They stand on another stack than is asked for, so that their results are not kept. Raises FailedError.
@@ -337,7 +342,7 @@ class _Work:
             target = step.folder / f"data{strategy.suffix}"
             try:
                 write_definitions([step.definition], step.folder, self.downloads, self.progress.line)
-                with self._keeping(step, kept_key(chain, chain.index(definition))):
+                with self._keeping(step, kept_key(chain, chain.index(definition), base)):
                     strategy.layer(step, stack, target)
                 stack.append(target)
             except (LumiimgError, OSError) as other:
@@ -368,13 +373,14 @@ class _Work:
         self,
         definition: Definition,
         key: Key,
-        content_key: Key | None,
+        content: str,
         kept_key: Key,
         below: Sequence[Path],
         strategy: Strategy,
+        taken: Taken,
     ) -> Entry:
         with self.cache.making(key, self.progress.notice) as folder:
-            if (made := self.cache.find(key)) is not None:  # by the one that was waited for
+            if (made := taken.find(key, content)) is not None:  # by the one that was waited for
                 return made
             start = time.monotonic()
             self.log.write(f"== {definition.name}\n".encode())
@@ -387,38 +393,23 @@ class _Work:
             else:
                 strategy.base(step, target)
             seconds = time.monotonic() - start
-            entry = self.cache.keep(key, content_key, target, layers=definition.layers, seconds=seconds)
+            entry = self.cache.keep(key, target, layers=definition.layers, seconds=seconds, below=content)
             remove_tree(step.folder)
-            return entry
+            return taken.hold(entry)
 
-    @contextmanager
-    def _keeping(self, step: Step, key: Key) -> Iterator[None]:
-        """Have a layer's script find what it kept when it ran before, on whatever stack; keep it for the next run."""
+    def _keeping(self, step: Step, key: Key) -> AbstractContextManager[None]:
         if not self.keeps_compiled:
-            yield
-            return
-        before = self.cache.find(key)
-        if before is not None and file_sha256(before.data) != before.sha256:
-            self.cache.remove(before.key)
-            before = None
-        if before is not None:
-            unpack_kept(before.data, step.kept)
-            self.progress.notice(f"{step.definition.name}: what it compiled before is kept, {size(before.size_bytes)}")
-        try:
-            yield
-        finally:
-            files = list(kept_files(step.kept))
-            if before is None and files:
-                self._keep(step, key, files)
+            return nullcontext()
+        return keeping(self.cache, key, step.definition.layers, step.kept, self.progress.notice)
 
-    def _keep(self, step: Step, key: Key, files: Sequence[tuple[str, Path]]) -> None:
-        layers = tuple(f"{name} (compiled)" for name in step.definition.layers)
-        try:
-            with scratch_folder(self.cache.root / "work") as folder:
-                pack_kept(files, folder / "data.tar")
-                self.cache.keep(key, None, folder / "data.tar", layers=layers, seconds=0.0)
-        except (OSError, FailedError) as error:  # the layer is what counts
-            self.progress.notice(f"what {step.definition.name} compiled is not kept: {error}")
+
+def content_below(first: Definition, way: str) -> str:
+    """Return the content of what layers are laid over as it is: a base that is a file here; nothing for another base.
+
+    It is that of this machine's file: a copy of it, elsewhere, is another. Raises BadInputError if it cannot be read.
+    """
+    as_it_is = way != "definition" and first.origin is not None and can_be_below(first.origin)
+    return stamp(first.origin) if as_it_is and first.origin is not None else ""
 
 
 def can_be_below(image: Path) -> bool:

@@ -1,14 +1,15 @@
 """Results of layers, kept by what they were made of.
 
     layers/<key>/key.json     what the key is made of, for people who ask why it missed
-                 entry.json   size, digest, what it cost
+                 entry.json   size, digest, what it cost, the content of what was below
                  data.sif | data.sqfs | data.tar (what the script of a layer keeps)
     contents/<content key>    the key of an entry with the same inputs over a parent with the same content
     locks/<key>/              somebody is building it: host, process, job, and a heartbeat
 
-Entries are folders that appear by one rename, so that a reader sees all of one or nothing, also on file systems that
-know no locks (NFS, Lustre without flock). Two clocks are never compared: a lock is stale when its process is gone, or,
-of another host, when its heartbeat stood still while we watched.
+A key is made of texts, and the same text may come out otherwise another day: a result counts only over the content on
+which it was built. Entries are folders that appear by one rename, so that a reader sees all of one or nothing, also on
+file systems that know no locks (NFS, Lustre without flock). Two clocks are never compared: a lock is stale when its
+process is seen to be gone, or when its heartbeat stood still while we watched.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
+import re
+import secrets
 import shutil
-import socket
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.engine.workspace import is_alive, remove_stale, scratch_folder
+from lumiimg.engine.owner import Owner, lives, this_process
+from lumiimg.engine.workspace import remove_stale, scratch_folder
 from lumiimg.errors import FailedError
 from lumiimg.resolve.lock import file_sha256
 
@@ -33,8 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-FORMAT = 1
+FORMAT = 2
 NAMES = ("data.sif", "data.sqfs", "data.tar")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_GONE = re.compile(r"\.[0-9a-f]{64}\.\w+")
+"""What is being removed."""
 _BEAT_S = 5.0
 _STILL_S = 60.0
 """A heartbeat that stands still for so long is that of a process that is gone."""
@@ -53,10 +60,6 @@ class Key:
         """The name of its entry."""
         return hashlib.sha256(json.dumps(self.parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
-    def over(self, parent: str) -> Key:
-        """Return the same inputs over another parent."""
-        return Key({**self.parts, "parent": parent})
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -70,6 +73,24 @@ class Entry:
     layers: tuple[str, ...]
     seconds: float
     """What it took to build."""
+    below: str
+    """The content of what it was built on (fetch.content_with); nothing for a base, and for what a script keeps."""
+
+
+def entry_of(document: Mapping[str, Any], key: str, data: Path) -> Entry:
+    """Return what the document of an entry says. Raises KeyError, TypeError, ValueError, OverflowError."""
+    seconds, size_bytes, layers = document["seconds"], document["size_bytes"], document["layers"]
+    if document["format"] != FORMAT:
+        raise ValueError(f"is of format {str(document['format'])[:20]!r}; this lumiimg reads {FORMAT}")
+    if type(size_bytes) is not int or type(seconds) not in {int, float} or not isinstance(layers, list):
+        raise TypeError
+    words = (document["sha256"], document["below"], *layers)
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError
+    is_good = size_bytes >= 0 and math.isfinite(seconds) and seconds >= 0 and _DIGEST.fullmatch(words[0])
+    if not is_good or not (words[1] == "" or _DIGEST.fullmatch(words[1])):
+        raise ValueError("is damaged")
+    return Entry(key, data, words[0], size_bytes, tuple(layers), float(seconds), words[1])
 
 
 class LayerCache:
@@ -81,51 +102,52 @@ class LayerCache:
         self._contents = root / "contents"
         self._locks = root / "locks"
 
-    def find(self, key: Key, content_key: Key | None = None) -> Entry | None:
-        """Return the entry of a key, or of the same inputs over the same content; None where there is none."""
-        found = self._read(key.digest)
+    def find(self, key: Key, below: str = "") -> Entry | None:
+        """Return the result of a key over the content of what is `below`, or of the same inputs over that content.
+
+        None where there is none; also where one is there that was built over another content.
+        """
+        found = self._over(key.digest, below)
+        if found is None and below:
+            try:
+                noted = (self._contents / _content_key(key, below)).read_text(encoding="ascii").strip()
+            except (OSError, UnicodeDecodeError):
+                return None
+            found = self._over(noted, below)
         if found is not None:
             # the longest unused is pruned first; a cache that only others may write is used all the same
             with contextlib.suppress(OSError):
                 os.utime(found.data.with_name("entry.json"))
-        if found is not None or content_key is None:
-            return found
-        try:
-            other = (self._contents / content_key.digest).read_text(encoding="ascii")
-        except (OSError, UnicodeDecodeError):
-            return None
-        return self._read(other.strip())
+        return found
 
     def entries(self) -> Iterator[Entry]:
         """Yield all entries that can be read."""
         for folder in sorted(self._layers.glob("*")):
-            entry = self._read(folder.name)
+            entry = self.read(folder.name)
             if entry is not None:
                 yield entry
 
     def key_of(self, entry: Entry) -> dict[str, Any]:
-        """Return what an entry was made of."""
-        return _document(self._layers / entry.key / "key.json")
+        """Return what an entry was made of; nothing where that is damaged."""
+        try:
+            return read_object(self._layers / entry.key / "key.json")
+        except (OSError, ValueError):
+            return {}
 
-    def _read(self, digest: str) -> Entry | None:
+    def _over(self, digest: str, below: str) -> Entry | None:
+        found = self.read(digest)
+        return found if found is not None and found.below == below else None
+
+    def read(self, digest: str) -> Entry | None:
         """Return an entry; None for one that is damaged as far as a look at its size tells."""
         folder = self._layers / digest
         try:
-            document = _document(folder / "entry.json")
-            data = folder / document["data"]
-            if document["format"] != FORMAT or document["data"] not in NAMES:
+            document = read_object(folder / "entry.json")
+            if document["data"] not in NAMES:
                 return None
-            if data.stat().st_size != document["size_bytes"]:
-                return None
-            return Entry(
-                digest,
-                data,
-                document["sha256"],
-                document["size_bytes"],
-                tuple(document["layers"]),
-                document["seconds"],
-            )
-        except (OSError, ValueError, KeyError, TypeError):
+            found = entry_of(document, digest, folder / document["data"])
+            return found if found.data.stat().st_size == found.size_bytes else None
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return None
 
     @contextmanager
@@ -137,8 +159,21 @@ class LayerCache:
         with self._locked(key.digest, on_wait), scratch_folder(self.root / "work") as folder:
             yield folder
 
-    def keep(self, key: Key, content_key: Key | None, data: Path, *, layers: tuple[str, ...], seconds: float) -> Entry:
-        """Move a result into the cache. Raises FailedError if the cache cannot be written."""
+    def keep(
+        self,
+        key: Key,
+        data: Path,
+        *,
+        layers: tuple[str, ...],
+        seconds: float,
+        below: str = "",
+        replaces: bool = False,
+    ) -> Entry:
+        """Move a result into the cache, and return it, or the one that another build was quicker with.
+
+        It takes the place of one that was built over another content; `replaces`: of any. Raises FailedError if the
+        cache cannot be written.
+        """
         folder = data.parent / f"entry-{key.digest[:12]}"
         name = f"data{data.suffix}"
         try:
@@ -153,26 +188,26 @@ class LayerCache:
                 "size_bytes": size,
                 "layers": list(layers),
                 "seconds": round(seconds, 3),
+                "below": below,
             }
             (folder / "key.json").write_text(json.dumps(key.parts, indent=1, sort_keys=True), encoding="utf-8")
             (folder / "entry.json").write_text(json.dumps(entry, indent=1), encoding="utf-8")
             self._layers.mkdir(parents=True, exist_ok=True)
-            target = self._layers / key.digest
-            if self._read(key.digest) is None:  # what is there and damaged makes way
-                shutil.rmtree(target, ignore_errors=True)
+            if replaces or self._over(key.digest, below) is None:  # what is there and damaged makes way, too
+                self.remove(key.digest)
             try:
-                folder.rename(target)
+                folder.rename(self._layers / key.digest)
             except OSError:
-                if self._read(key.digest) is None:
+                if self._over(key.digest, below) is None:
                     raise
-            if content_key is not None:
-                self._note(content_key.digest, key.digest)
+            if below:
+                self._note(_content_key(key, below), key.digest)
         except OSError as error:
             hint = "LUMIIMG_CACHE says where layers are kept"
             raise FailedError(
                 f"cannot be written: {error.strerror or error}", where=str(self.root), hint=hint
             ) from error
-        found = self._read(key.digest)
+        found = self._over(key.digest, below)
         if found is None:
             raise FailedError("what was just written cannot be read", where=str(self._layers / key.digest))
         return found
@@ -205,23 +240,24 @@ class LayerCache:
                 on_wait(f"waiting for another build of this layer: {watch.owner()}")
                 told = True
             time.sleep(_WAIT_S)
-        stop = threading.Event()
-        beat = threading.Thread(target=_beat, args=(lock, stop), daemon=True)
-        _write_owner(lock, 0)
+        stop, word = threading.Event(), secrets.token_hex(8)
+        beat = threading.Thread(target=_beat, args=(lock, word, stop), daemon=True)
+        _write_owner(lock, word, 0)
         beat.start()
         try:
             yield
         finally:
             stop.set()
             beat.join()
-            shutil.rmtree(lock, ignore_errors=True)
+            if not _is_anothers(lock, word):
+                shutil.rmtree(lock, ignore_errors=True)
 
     def verify(self) -> Iterator[tuple[str, str]]:
         """Yield (key, what is wrong) of every entry whose data is not what it was; reads all of them."""
         for folder in sorted(self._layers.glob("*")):
-            entry = self._read(folder.name)
+            entry = self.read(folder.name)
             if entry is None:
-                yield folder.name, "cannot be read, or has another size than it had"
+                yield folder.name, "cannot be read, is of another lumiimg, or has another size than it had"
             elif file_sha256(entry.data) != entry.sha256:
                 yield folder.name, "has another content than it had"
             elif Key(self.key_of(entry)).digest != folder.name:
@@ -248,14 +284,22 @@ class LayerCache:
         for note in self._contents.glob("*"):
             if note.read_text(encoding="ascii", errors="replace").strip() not in kept:
                 note.unlink(missing_ok=True)
+        for gone in self.root.glob(".*"):
+            if _GONE.fullmatch(gone.name):  # by one that was killed while it removed
+                shutil.rmtree(gone, ignore_errors=True)
         remove_stale(self.root / "work")
         return removed, freed
 
     def remove(self, key: str) -> None:
-        """Remove one entry; who reads it at this moment has it open. Raises FailedError if it cannot be removed."""
-        gone = self.root / f".{key}.{os.getpid()}"
+        """Remove one entry; a build that uses it has it by another name (taken.py).
+
+        Raises FailedError if it cannot be removed.
+        """
+        gone = self.root / f".{secrets.token_hex(32)}.{os.getpid()}"
         try:
             (self._layers / key).rename(gone)
+        except FileNotFoundError:
+            return
         except OSError as error:
             raise FailedError(f"cannot be removed: {error.strerror}", where=str(self._layers / key)) from error
         shutil.rmtree(gone, ignore_errors=True)
@@ -276,30 +320,35 @@ class _Watch:
     def is_stale(self) -> bool:
         document = self._read()
         now = time.monotonic()
-        if document is not None and document.get("host") == socket.gethostname():
-            pid = document.get("pid")
-            return not (isinstance(pid, int) and pid > 0 and is_alive(pid))
+        if document is not None and _is_gone(document):
+            return True
         if document != self._seen[0]:
             self._seen = (document, now)
         return now - self._seen[1] > _STILL_S
 
     def _read(self) -> dict[str, Any] | None:
-        try:
-            return _document(self._file)
-        except (OSError, ValueError):
-            return None
+        return _owner_in(self._file.parent)
 
 
-def _beat(lock: Path, stop: threading.Event) -> None:
+def _is_gone(document: Mapping[str, Any]) -> bool:
+    pid, started = document.get("pid"), document.get("started")
+    if type(pid) is not int or pid <= 0 or type(started) is not int:
+        return False
+    return lives(Owner(pid, started, str(document.get("place")), str(document.get("host")))) is False
+
+
+def _beat(lock: Path, word: str, stop: threading.Event) -> None:
     count = 0
     while not stop.wait(_BEAT_S):
+        if _is_anothers(lock, word):  # who took ours for stale
+            return
         count += 1
-        _write_owner(lock, count)
+        _write_owner(lock, word, count)
 
 
-def _write_owner(lock: Path, beat: int) -> None:
-    owner = {"host": socket.gethostname(), "pid": os.getpid(), "job": os.environ.get("SLURM_JOB_ID"), "beat": beat}
-    partial = lock / "owner.partial"
+def _write_owner(lock: Path, word: str, beat: int) -> None:
+    owner = {**asdict(this_process()), "job": os.environ.get("SLURM_JOB_ID"), "word": word, "beat": beat}
+    partial = lock / f"{word}.partial"
     try:
         partial.write_text(json.dumps(owner), encoding="utf-8")
         partial.replace(lock / "owner.json")
@@ -307,9 +356,31 @@ def _write_owner(lock: Path, beat: int) -> None:
         return  # somebody took the lock for stale; the result is written by rename all the same
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _is_anothers(lock: Path, word: str) -> bool:
+    document = _owner_in(lock)
+    return document is not None and document.get("word") != word
+
+
+def _owner_in(lock: Path) -> dict[str, Any] | None:
+    try:
+        return read_object(lock / "owner.json")
+    except (OSError, ValueError):
+        return None
+
+
+def _content_key(key: Key, below: str) -> str:
+    """Return the name of the same inputs over a content, whatever its recipe."""
+    return Key({**key.parts, "parent": f"content:{below}"}).digest
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return a document of an entry. Raises OSError, and ValueError for what is no JSON object."""
     with path.open("rb") as file:
-        data = json.loads(file.read(_DOCUMENT_LIMIT_BYTES))
+        text = file.read(_DOCUMENT_LIMIT_BYTES)
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path.name} is no JSON") from None
     if not isinstance(data, dict):
-        raise ValueError(f"{path} holds no object")  # noqa: TRY004 - as json's own
+        raise ValueError(f"{path.name} holds no object")  # noqa: TRY004 - as json's own
     return data

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tarfile
 from typing import TYPE_CHECKING
 
-from lumiimg.build.cache import NAMES, Key
+from lumiimg.build.cache import NAMES, Key, entry_of, read_object
+from lumiimg.build.room import require, room_at
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.resolve.lock import file_sha256
+from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,24 @@ if TYPE_CHECKING:
     from lumiimg.build.cache import Entry, LayerCache
 
 _MEMBERS = ("key.json", "entry.json", *NAMES)
-_DOCUMENT_LIMIT_BYTES = 64 << 20
+_DOCUMENT_LIMIT_BYTES = 1 << 20
+_MAX_MEMBERS = 30_000
+
+
+def chosen(cache: LayerCache, wanted: Sequence[str]) -> list[Entry]:
+    """Return the entries whose layer or key (six digits or more of it) is wanted; all of them for nothing.
+
+    Raises BadInputError for a name that nothing has.
+    """
+    entries = list(cache.entries())
+    for name in wanted:
+        if not any(_is_called(entry, name) for entry in entries):
+            raise BadInputError(f"the cache has no {name!r}", hint="lumiimg cache ls")
+    return [entry for entry in entries if not wanted or any(_is_called(entry, name) for name in wanted)]
+
+
+def _is_called(entry: Entry, name: str) -> bool:
+    return name in entry.layers or (len(name) >= 6 and entry.key.startswith(name))
 
 
 def write_archive(cache: LayerCache, target: Path, wanted: Sequence[str]) -> list[Entry]:
@@ -27,40 +45,31 @@ def write_archive(cache: LayerCache, target: Path, wanted: Sequence[str]) -> lis
 
     Raises BadInputError for a name that nothing has.
     """
-    entries = list(cache.entries())
-    chosen = [
-        entry
-        for entry in entries
-        if not wanted or any(name in entry.layers or (len(name) >= 6 and entry.key.startswith(name)) for name in wanted)
-    ]
-    for name in wanted:
-        if not any(name in entry.layers or entry.key.startswith(name) for entry in chosen):
-            raise BadInputError(f"the cache has no {name!r}", hint="lumiimg cache ls")
+    entries = chosen(cache, wanted)
     with written_by_rename(target) as partial, tarfile.open(partial, "w") as archive:
-        for entry in chosen:
+        for entry in entries:
             for name in ("key.json", "entry.json", entry.data.name):
                 archive.add(entry.data.with_name(name), f"{entry.key}/{name}", recursive=False)
-    return chosen
+    return entries
 
 
 def read_archive(cache: LayerCache, source: Path) -> list[Entry]:
     """Take the entries of such a tar into the cache, each only if it is what it says; return them.
 
-    Raises BadInputError for a file that is none, FailedError where an entry is not what its name says.
+    What is there already stays. Raises BadInputError for a file that is none, FailedError where an entry is not what
+    its name says, or there is no room for it.
     """
     if source.exists() and not source.is_file():  # a FIFO would be waited for
         raise BadInputError("is not a file", where=str(source))
     taken: list[Entry] = []
     try:
-        with tarfile.open(source) as archive, scratch_folder(cache.root / "work") as folder:
+        # as it was written: what is packed may be any number of times larger than it looks
+        with tarfile.open(source, "r:") as archive, scratch_folder(cache.root / "work") as folder:
             current = ""
             parts: dict[str, Path] = {}
-            for member in archive:
+            for number, member in enumerate(archive):
                 key, _, name = member.name.partition("/")
-                if not member.isfile() or name not in _MEMBERS or not _is_key(key):
-                    raise BadInputError(
-                        f"holds {member.name[:80]!r}", where=str(source), hint="is it of `lumiimg cache export`?"
-                    )
+                _check(member, number, name, source, folder)
                 if key != current:
                     current, parts = key, {}
                 place = folder / f"{key[:12]}-{name}"
@@ -69,11 +78,31 @@ def read_archive(cache: LayerCache, source: Path) -> list[Entry]:
                 parts[name] = place
                 if len(parts) == 3:
                     taken.append(_take(cache, key, parts))
-    except tarfile.TarError as error:
+                    for part in parts.values():
+                        part.unlink(missing_ok=True)
+                    parts = {}
+    except (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError) as error:
         raise BadInputError("is no archive of layers", where=str(source), hint="lumiimg cache export FILE") from error
     except OSError as error:
         raise BadInputError(f"cannot be read: {error.strerror}", where=str(source)) from error
     return taken
+
+
+def _check(member: tarfile.TarInfo, number: int, name: str, source: Path, folder: Path) -> None:
+    """Raise BadInputError for what `write_archive` would not have written, FailedError where it has no room."""
+    key = member.name.partition("/")[0]
+    is_ours = member.isfile() and not member.issparse() and name in _MEMBERS and _is_key(key)
+    if not is_ours or number >= _MAX_MEMBERS:
+        raise BadInputError(f"holds {member.name[:80]!r}", where=str(source), hint="is it of `lumiimg cache export`?")
+    if name not in NAMES and member.size > _DOCUMENT_LIMIT_BYTES:
+        raise BadInputError(
+            f"{member.name[:80]} has {size(member.size)}",
+            where=str(source),
+            hint=f"no such document has more than {size(_DOCUMENT_LIMIT_BYTES)}",
+        )
+    if member.size > source.stat().st_size:
+        raise BadInputError(f"{member.name[:80]} is larger than the archive", where=str(source), hint="export it again")
+    require(room_at(folder), member.size, f"{key[:12]}")
 
 
 def _is_key(name: str) -> bool:
@@ -82,17 +111,14 @@ def _is_key(name: str) -> bool:
 
 def _take(cache: LayerCache, name: str, parts: dict[str, Path]) -> Entry:
     try:
-        documents = [
-            json.loads(parts[part].read_bytes()[:_DOCUMENT_LIMIT_BYTES]) for part in ("key.json", "entry.json")
-        ]
-        key, entry = Key(documents[0]), documents[1]
-        data = next(path for part, path in parts.items() if part.startswith("data."))
-        whole = key.digest == name and entry["sha256"] == file_sha256(data)
-        layers, seconds = tuple(map(str, entry["layers"])), float(entry["seconds"])
-    except (ValueError, KeyError, TypeError, StopIteration, AttributeError) as error:
-        raise FailedError("an entry is damaged", where=name[:12], hint="export it again") from error
-    if not whole:
+        key = Key(read_object(parts["key.json"]))
+        data = next(path for part, path in parts.items() if part in NAMES)
+        entry = entry_of(read_object(parts["entry.json"]), name, data)
+    except (ValueError, KeyError, TypeError, OverflowError, StopIteration) as error:
+        told = f": {error}" if type(error) is ValueError else ""
+        raise FailedError(f"an entry is damaged{told}", where=name[:12], hint="export it again") from error
+    if key.digest != name or entry.sha256 != file_sha256(data) or entry.size_bytes != data.stat().st_size:
         raise FailedError("an entry is not what its name says", where=name[:12], hint="export it again")
-    if (there := cache.find(key)) is not None:
+    if (there := cache.read(name)) is not None:
         return there
-    return cache.keep(key, None, data, layers=layers, seconds=seconds)
+    return cache.keep(key, data, layers=entry.layers, seconds=entry.seconds, below=entry.below)

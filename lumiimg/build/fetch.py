@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.resolve.lock import LockedSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lumiimg.build.cache import Entry, Key, LayerCache
     from lumiimg.definition.writer import Definition
@@ -24,21 +24,33 @@ def sources_of(definition: Definition) -> list[LockedSource]:
     return [file.origin for file in definition.files if isinstance(file.origin, LockedSource)]
 
 
-def needed(chain: Sequence[Definition], keys: Sequence[Key], cache: LayerCache, content: str) -> Iterator[LockedSource]:
-    """Yield the sources of the layers that will be built; `content` is that of what is below the first, if known.
+def lowest(keys: Sequence[Key], find: Callable[[Key, str], Entry | None], content: str) -> list[Entry]:
+    """Return the results of the lowest layers, up to the first that is not there.
 
-    A layer over one that is built anew may be in the cache all the same, by the content of that one, which nobody knows
-    yet. Where one was built from the same over another parent, it is left to its turn.
+    `content` is that of what is below the first, `find` that of a cache. What a layer that is not there will come to,
+    and so whether those above it can be used, nobody knows.
     """
-    below: str | None = content
-    kept: list[dict[str, object]] | None = None
-    for definition, key in zip(chain, keys, strict=True):
-        entry = cache.find(key, key.over(f"content:{below}") if below else None)
-        if entry is not None:
-            below = None if below is None else content_with(below, entry)
-            continue
-        if below is None and kept is None:
-            kept = [{**cache.key_of(entry), "parent": ""} for entry in cache.entries()]
-        if below is not None or {**key.parts, "parent": ""} not in (kept or []):
+    found: list[Entry] = []
+    for key in keys:
+        entry = find(key, content)
+        if entry is None:
+            break
+        found.append(entry)
+        content = content_with(content, entry)
+    return found
+
+
+def needed(chain: Sequence[Definition], keys: Sequence[Key], cache: LayerCache, content: str) -> Iterator[LockedSource]:
+    """Yield the sources of the layers that will be built; `content` is that of what is below the first.
+
+    A layer over one that is built anew may be used all the same, by the content of that one, which nobody knows yet.
+    Where the cache has one of the same inputs, it is left to its turn.
+    """
+    first = len(lowest(keys, cache.find, content))
+    if first == len(chain):
+        return
+    yield from sources_of(chain[first])
+    kept = [{**cache.key_of(entry), "parent": ""} for entry in cache.entries()] if first + 1 < len(chain) else []
+    for definition, key in zip(chain[first + 1 :], keys[first + 1 :], strict=True):
+        if {**key.parts, "parent": ""} not in kept:
             yield from sources_of(definition)
-        below = None

@@ -18,16 +18,21 @@ if TYPE_CHECKING:
     from lumiimg.definition.writer import Definition
     from lumiimg.engine.engine import Engine
 
-_LAYER_FORMAT = "lumiimg-layer-3"
-_KEPT_FORMAT = "lumiimg-kept-1"
+_LAYER_FORMAT = "lumiimg-layer-4"
+_KEPT_FORMAT = "lumiimg-kept-2"
 _OWN_VERSION = re.compile(r"\A# Written by lumiimg .*\n|^    lumiimg\.version .*\n", re.MULTILINE)
 """What a definition says of the lumiimg that wrote it: a newer one that writes the same need not build it again."""
 
 
-def layer_keys(chain: Sequence[Definition], engine: Engine, way: str) -> tuple[Key, ...]:
+_EXPORTS = re.compile(r"^%environment\n(?P<lines>(?:    .*\n)+)", re.MULTILINE)
+_EXPORT = re.compile(r" *export (?P<name>\w+)=.*")
+
+
+def layer_keys(chain: Sequence[Definition], engine: Engine, way: str, *, maps_ids: bool) -> tuple[Key, ...]:
     """Return the key of each layer: everything that its result depends on, from the definition down to the files.
 
-    It is not the day: a base from a moving archive stays as it was until its result is removed from the cache.
+    `maps_ids`: whether files keep their owners and modes where it is built (machine.py). It is not the day: a base from
+    a moving archive stays as it was until its result is removed from the cache.
     """
     keys: list[Key] = []
     for definition in chain:
@@ -39,6 +44,7 @@ def layer_keys(chain: Sequence[Definition], engine: Engine, way: str) -> tuple[K
                     # a whole image each, or what a layer changes; which of the two ways found that does not matter
                     "result": "image" if way == "definition" else "layer",
                     "engine": engine.kind.value,
+                    "owners": "kept" if maps_ids else "lost",
                     "definition": _OWN_VERSION.sub("", definition.text),
                     "files": _digests(definition),
                     **({"origin": stamp(definition.origin)} if definition.origin else {}),
@@ -50,11 +56,12 @@ def layer_keys(chain: Sequence[Definition], engine: Engine, way: str) -> tuple[K
     return tuple(keys)
 
 
-def kept_key(chain: Sequence[Definition], at: int) -> Key:
+def kept_key(chain: Sequence[Definition], at: int, base: str) -> Key:
     """Return the key of what a layer's script keeps between builds, its compiled wheels.
 
-    It is made of the layer, and of those below that it needs: others may come between, or go, and nothing is compiled
-    again.
+    It is made of the layer, of those below that it needs, of what the base came to (`base`: its digest), and of the
+    environment in which the script runs, which all layers below set: others may come between, or go, and nothing is
+    compiled again.
     """
     below = [one for one in chain[:at] if one.name in chain[at].needs or one.parent is None]
     return Key(
@@ -62,8 +69,20 @@ def kept_key(chain: Sequence[Definition], at: int) -> Key:
             "format": _KEPT_FORMAT,
             "layer": _own(chain[at]),
             "needs": [_own(one) for one in below],
+            "base": base,
+            "environment": _environment(chain[:at]),
         }
     )
+
+
+def _environment(below: Sequence[Definition]) -> list[str]:
+    """Return the lines that set variables, by name; the order counts only among those of one variable."""
+    lines: list[tuple[str, str]] = []
+    for definition in below:
+        section = _EXPORTS.search(definition.text.partition("\n%post ")[0])
+        exports = map(_EXPORT.fullmatch, section["lines"].splitlines() if section else ())
+        lines += [(export["name"], export[0].strip()) for export in exports if export]
+    return [line for _, line in sorted(lines, key=lambda one: one[0])]
 
 
 def _own(definition: Definition) -> dict[str, object]:

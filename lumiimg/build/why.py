@@ -6,10 +6,14 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.build.fetch import content_with, lowest
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lumiimg.build.cache import Entry, Key, LayerCache
+
+NOT_YET = "not known before what is below it is built"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +21,7 @@ class Difference:
     """One part of a key that is another."""
 
     part: str
-    """`parent`, `engine`, `origin`, `files/…`, `definition`."""
+    """`parent`, `engine`, `owners`, `origin`, `files/…`, `definition`; `content`: of what is below it."""
     lines: tuple[str, ...]
     """What changed, as a unified diff where it is a text."""
 
@@ -33,13 +37,23 @@ class Why:
     differences: tuple[Difference, ...] = ()
 
 
-def why(cache: LayerCache, key: Key, layers: tuple[str, ...]) -> Why:
-    """Compare a key with those of the same layer that are in the cache; the nearest has the fewest other lines."""
-    found = cache.find(key)
+def why(cache: LayerCache, keys: Sequence[Key], layers: tuple[str, ...], content: str) -> Why:
+    """Compare the last key, which is that of `layers`, with those of the same layer that are in the cache.
+
+    The nearest has the fewest other lines. `keys` are those of all that is below it, too, and `content` that of what
+    is below the first.
+    """
+    key, below = keys[-1], lowest(keys[:-1], cache.find, content)
+    for entry in below:
+        content = content_with(content, entry)
+    is_known = len(below) == len(keys) - 1
+    found = cache.find(key, content) if is_known else None
     if found is not None:
         return Why(layers, found)
     others = [
-        (differences(cache.key_of(entry), key.parts), entry) for entry in cache.entries() if entry.layers == layers
+        ([*differences(cache.key_of(entry), key.parts), *_below(entry, content, is_known=is_known)], entry)
+        for entry in cache.entries()
+        if entry.layers == layers
     ]
     if not others:
         return Why(layers, None)
@@ -47,14 +61,22 @@ def why(cache: LayerCache, key: Key, layers: tuple[str, ...]) -> Why:
     return Why(layers, None, entry, tuple(nearest))
 
 
+def _below(entry: Entry, content: str, *, is_known: bool) -> list[Difference]:
+    """Return whether a result was built on another content than it would lie over."""
+    if is_known and entry.below == content:
+        return []
+    now = content or "nothing"
+    return [Difference("content", (f"- {entry.below or 'nothing'}", f"+ {now if is_known else NOT_YET}"))]
+
+
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     """Return the parts in which two keys differ."""
     found = [
         Difference(part, (f"- {old.get(part, 'nothing')}", f"+ {new.get(part, 'nothing')}"))
-        for part in ("format", "result", "engine", "origin", "parent")
+        for part in ("format", "result", "engine", "owners", "origin", "parent")
         if old.get(part) != new.get(part)
     ]
-    before, after = old.get("files") or {}, new.get("files") or {}
+    before, after = (files if isinstance(files := key.get("files"), dict) else {} for key in (old, new))
     for name in sorted({*before, *after}):
         if before.get(name) != after.get(name):
             lines = (f"- {before.get(name, 'not there')}", f"+ {after.get(name, 'not there')}")

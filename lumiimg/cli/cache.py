@@ -14,6 +14,7 @@ _EPILOG = """\
 examples:
   lumiimg cache ls
   lumiimg cache prune --keep 20G          # the longest unused go first
+  lumiimg cache rm "vllm (compiled)"      # it is compiled anew the next time
   lumiimg cache export layers.tar && rsync layers.tar other:
 """
 
@@ -38,12 +39,16 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     prune.add_argument(
         "--keep", metavar="SIZE", default=None, help="what may stay: 20G, 500M, 0 (default: all that is whole)"
     )
+    rm = actions.add_parser("rm", help="remove layers by name or key", allow_abbrev=False)
+    rm.add_argument(
+        "layers", metavar="NAME|KEY", nargs="+", help='as `cache ls` has them: vllm, "vllm (compiled)", 1f3a5b'
+    )
     export = actions.add_parser("export", help="write layers into one file, for another machine", allow_abbrev=False)
     export.add_argument("file", metavar="FILE", type=Path)
     export.add_argument("layers", metavar="LAYER", nargs="*", help="only these, by name or key (default: all)")
     load = actions.add_parser("import", help="take layers out of such a file", allow_abbrev=False)
     load.add_argument("file", metavar="FILE", type=Path)
-    for action in (listing, verify, prune, export, load):
+    for action in (listing, verify, prune, rm, export, load):
         add_json(action)
     parser.set_defaults(execute=execute)
 
@@ -67,8 +72,15 @@ def execute(arguments: argparse.Namespace) -> int:
         removed, freed = cache.prune(None if arguments.keep is None else _bytes(arguments.keep))
         report.print_removed(removed, freed, as_json=arguments.json)
         return ExitCode.GOOD
-    from lumiimg.build.carry import read_archive, write_archive  # noqa: PLC0415
+    from lumiimg.build.carry import chosen, read_archive, write_archive  # noqa: PLC0415
 
+    if arguments.action == "rm":
+        going = chosen(cache, arguments.layers)
+        for entry in going:
+            cache.remove(entry.key)
+        freed = sum(entry.size_bytes for entry in going)
+        report.print_removed([entry.key for entry in going], freed, as_json=arguments.json)
+        return ExitCode.GOOD
     if arguments.action == "export":
         entries = write_archive(cache, arguments.file, arguments.layers)
     else:

@@ -44,7 +44,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compare, and answer by the exit code."""
-    from lumiimg.build.builder import choose_way  # noqa: PLC0415
+    from lumiimg.build.builder import choose_way, content_below  # noqa: PLC0415
     from lumiimg.build.cache import LayerCache  # noqa: PLC0415
     from lumiimg.build.hosts import look_or_recall  # noqa: PLC0415
     from lumiimg.build.keys import layer_keys  # noqa: PLC0415
@@ -62,12 +62,11 @@ def execute(arguments: argparse.Namespace) -> int:
         raise BadInputError(f"{arguments.layer!r} is no layer of this image", hint=f"it has: {', '.join(names)}")
     engine = find_engine(os.environ)
     settings = read_settings(os.environ)
-    way = arguments.strategy
-    if way is None:
-        way, _ = choose_way(look_or_recall(engine, clean_environment(os.environ), settings.cache), None)
-    keys = layer_keys(chain, engine, way)
+    machine = look_or_recall(engine, clean_environment(os.environ), settings.cache)
+    way = arguments.strategy or choose_way(machine, None)[0]
+    keys = layer_keys(chain, engine, way, maps_ids=machine.maps_ids)
     cache = LayerCache(settings.cache)
     at = names.index(arguments.layer)
-    answer = why(cache, keys[at], chain[at].layers)
+    answer = why(cache, keys[: at + 1], chain[at].layers, content_below(chain[0], way))
     print_why(answer, names[at - 1] if at else None, as_json=arguments.json)
     return ExitCode.GOOD if answer.entry else ExitCode.NO

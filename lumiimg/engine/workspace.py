@@ -6,12 +6,13 @@ import contextlib
 import os
 import re
 import shutil
-import socket
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.engine.owner import Owner, lives, this_process
 from lumiimg.engine.process import run
 from lumiimg.errors import BadInputError, FailedError
 
@@ -19,13 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MARK = "lumiimg-partial"
-_OWNER = re.compile(rf"\.(?P<pid>\d+)@(?P<host>[^/]*)\.{_MARK}$")
+_OWNER = re.compile(
+    rf"\.(?P<pid>\d{{1,10}})(?:-(?P<started>\d{{1,20}})-(?P<place>[0-9a-f]+))?@(?P<host>[^/]*)\.{_MARK}$"
+)
+"""Lumiimg 0.1.0 wrote no more than number and host."""
 _REMOVE_TIMEOUT_S = 600.0
+_OLD_S = 7 * 24 * 3600.0
+"""No build goes on for so long without touching its folder: Slurm ends jobs sooner."""
+_NAME_BYTES = 100
 
 
 def owner_mark() -> str:
-    """Return the end of a name that says whose it is: this process, on this machine."""
-    return f".{os.getpid()}@{socket.gethostname()}.{_MARK}"
+    """Return the end of a name that says whose it is: this process, on this machine; at most 130 bytes."""
+    owner = this_process()
+    return f".{owner.pid}-{owner.started}-{owner.place}@{owner.host}.{_MARK}"
 
 
 @contextmanager
@@ -54,7 +62,8 @@ def written_by_rename(target: Path) -> Iterator[Path]:
     """
     if target.exists() and not target.is_file():
         raise BadInputError("is not a file, and would be replaced by one", where=str(target))
-    partial = target.parent / f".{target.name[:100]}{owner_mark()}"
+    name = os.fsdecode(os.fsencode(target.name)[:_NAME_BYTES])
+    partial = target.parent / f".{name}{owner_mark()}"
     try:
         remove_stale(target.parent)
         yield partial
@@ -75,7 +84,7 @@ def _not_writable(path: Path, error: OSError) -> FailedError:
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove what processes of this machine that no longer live have left in `folder`."""
+    """Remove what processes that no longer live have left in `folder`."""
     for entry in folder.glob(f".*{_MARK}"):
         _remove_if_stale(entry)
     for entry in folder.glob(f"work-*{_MARK}"):
@@ -83,15 +92,24 @@ def remove_stale(folder: Path) -> None:
 
 
 def is_left(entry: Path) -> bool:
-    """Whether something that is named for its owner was left by a process of this machine that no longer lives.
+    """Whether something that is named for its owner was left by a process that no longer lives.
 
-    On a shared file system the owner may live on another node: only its own node can tell. In /tmp it may be another
+    That of another node, boot or namespace of processes cannot be seen from here, and may live, as the name of a
+    machine proves nothing: what it has is left alone, until nothing was put there for a week. In /tmp it may be another
     user's, named so that we touch it.
     """
     match = _OWNER.search(entry.name)
-    if match is None or match["host"] != socket.gethostname() or is_alive(int(match["pid"])):
+    if match is None:
         return False
-    return entry.lstat().st_uid == os.getuid()
+    try:
+        seen = entry.lstat()
+    except FileNotFoundError:  # its owner has just removed it
+        return False
+    if seen.st_uid != os.getuid():
+        return False
+    owner = Owner(int(match["pid"]), int(match["started"] or 0), match["place"] or "", match["host"])
+    is_there = lives(owner)
+    return time.time() - seen.st_mtime > _OLD_S if is_there is None else not is_there
 
 
 def _remove_if_stale(entry: Path) -> None:
@@ -101,21 +119,6 @@ def _remove_if_stale(entry: Path) -> None:
         remove_tree(entry)
     else:
         entry.unlink(missing_ok=True)
-
-
-def is_alive(pid: int) -> bool:
-    """Tell whether a process of this machine lives; one that nobody has waited for yet does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    try:
-        # behind the name in parentheses, which may hold anything (proc_pid_stat(5))
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
-    except (OSError, IndexError):
-        return True
 
 
 def remove_tree(folder: Path) -> None:

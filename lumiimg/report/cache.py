@@ -63,6 +63,8 @@ def print_why(answer: Why, below: str | None, *, as_json: bool) -> None:
         told = difference.part
         if told == "parent" and below is not None:
             told = f"what is below it ({below}): lumiimg why {below}, with the same options, tells why"
+        if told == "content":
+            told = "what is below it came out differently, or is not there any more"
         out.print(wrapped(out, one_line(told), first="  ", rest="    "), style="bold")
         for line in difference.lines[:_LINES]:
             style = {"+": "green", "-": "red"}.get(line[:1], "dim")

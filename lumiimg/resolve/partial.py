@@ -1,13 +1,13 @@
 """The beginning of a file whose download broke off, kept so that the next one asks for the rest only.
 
     part-<key>.<word>/                                   nobody's: the next download of the file takes it
-    part-<key>.<word>.<pid>@<host>.lumiimg-partial/      somebody's
+    part-<key>.<word>.<owner>.lumiimg-partial/           somebody's (workspace.owner_mark)
         data                                             the beginning of the file
         from.json                                        what the server called the file then
 
 No lock of a file system is used: a partial changes hands by a rename, which only one of many can do. One whose owner
-was killed keeps its owner's name, and is nobody's from then on; of another node, which alone can tell whether its
-processes live, once it has stood still for longer than a download may take.
+was killed keeps its owner's name, and is nobody's from then on; of another node or namespace, which alone can tell
+whether its processes live, once it has stood still for longer than a download may take.
 """
 
 from __future__ import annotations

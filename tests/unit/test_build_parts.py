@@ -11,7 +11,7 @@ import shutil
 import stat
 import subprocess
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -22,15 +22,20 @@ from lumiimg.build import builder, sif
 from lumiimg.build import cache as caches
 from lumiimg.build.builder import choose_way, is_there
 from lumiimg.build.cache import Entry, Key, LayerCache
+from lumiimg.build.carry import read_archive, write_archive
 from lumiimg.build.inside import clear, difference, listing, tidy
+from lumiimg.build.kept import keeping
 from lumiimg.build.keys import image_key, kept_key, layer_keys
 from lumiimg.build.machine import Machine
 from lumiimg.build.progress import Stage
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import EPOCH
 from lumiimg.build.step import Step
+from lumiimg.build.taken import Taken
 from lumiimg.definition.writer import Definition, StagedFile
 from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.owner import this_process
+from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.image import FileKind, FileStat, RootFileSystem, open_image, open_stack
 from lumiimg.image.sif import read_sif
@@ -38,10 +43,13 @@ from lumiimg.image.source import ByteSource
 from lumiimg.image.tree import Entry as ImageEntry
 from lumiimg.report.progress import LineProgress
 from lumiimg.resolve.lock import LockedSource
+from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.store import Store
+from lumiimg.resolve.web import Web
 from tests.tools import needs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
 
@@ -271,43 +279,139 @@ def definition(tmp_path: Path, name: str = "01-a", **changes: object) -> Definit
 
 
 def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) -> None:
-    def key(engine: Engine = ENGINE, way: str = "overlay", text: str = "Bootstrap: docker\n") -> str:
-        return layer_keys([definition(tmp_path, text=text)], engine, way)[0].digest
+    def key(
+        engine: Engine = ENGINE, way: str = "overlay", text: str = "Bootstrap: docker\n", *, maps_ids: bool = True
+    ) -> str:
+        return layer_keys([definition(tmp_path, text=text)], engine, way, maps_ids=maps_ids)[0].digest
 
     assert key() == key(replace(ENGINE, path=Path("/y"), version="1.4.6")) == key(way="sandbox")
     others = {key(text="Bootstrap: docker\n#\n"), key(way="definition"), key(replace(ENGINE, kind=Kind.SINGULARITY))}
+    others.add(key(maps_ids=False))  # owners and modes are lost
     first = definition(tmp_path)
-    others.add(layer_keys([replace(first, text="other\n"), first], ENGINE, "overlay")[1].digest)
+    others.add(layer_keys([replace(first, text="other\n"), first], ENGINE, "overlay", maps_ids=True)[1].digest)
     same = key()
     (tmp_path / "tool.c").write_text("int y;")
     others.add(key())
-    assert len(others | {same}) == 6
+    assert len(others | {same}) == 7
     last = Key({"a": 1})
     numbers = {image_key(last, form, documents) for form in ("flat", "layered") for documents in ({}, {"a": b"1"})}
     assert len(numbers) == 4
 
 
-def keep(cache: LayerCache, key: Key, content: bytes = b"data", content_key: Key | None = None) -> Entry:
+def keep(cache: LayerCache, key: Key, content: bytes = b"data", below: str = "", *, replaces: bool = False) -> Entry:
     with cache.making(key, print) as folder:
         data = folder / "data.sqfs"
         data.write_bytes(content)
-        return cache.keep(key, content_key, data, layers=("a",), seconds=1.5)
+        return cache.keep(key, data, layers=("a",), seconds=1.5, below=below, replaces=replaces)
 
 
 def test_what_is_kept_is_found_by_its_key_and_by_its_content(tmp_path: Path) -> None:
     cache = LayerCache(tmp_path / "cache")
     key = Key({"parent": "p", "definition": "x"})
-    assert cache.find(key) is None
-    entry = keep(cache, key, content_key=key.over("content:c"))
-    assert cache.find(key) == entry
+    one, two = "1" * 64, "2" * 64
+    assert cache.find(key, one) is None
+    entry = keep(cache, key, below=one)
+    assert cache.find(key, one) == entry
     assert entry.data.read_bytes() == b"data"
     # the recipe of what is below changed, and what came out of it did not
     changed_below = Key({"parent": "q", "definition": "x"})
-    assert cache.find(changed_below, changed_below.over("content:c")) == entry
-    assert cache.find(changed_below, changed_below.over("content:d")) is None
+    os.utime(entry.data.with_name("entry.json"), (1000, 1000))
+    assert cache.find(changed_below, one) == entry
+    assert entry.data.with_name("entry.json").stat().st_mtime > 1000, "it was used just now"
+    assert cache.find(changed_below, two) is None
     assert cache.key_of(entry) == {"parent": "p", "definition": "x"}
     assert list(cache.entries()) == [entry]
     assert list(cache.verify()) == []
+
+
+def test_a_result_is_not_used_over_another_content_than_it_was_built_on(tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path / "cache")
+    key, one, two = Key({"parent": "p"}), "1" * 64, "2" * 64
+    keep(cache, key, b"one's", below=one)
+    assert cache.find(key, two) is None, "the same recipe below came out differently"
+    assert cache.find(key) is None
+    other = keep(cache, key, b"two's", below=two)
+    assert (cache.find(key, two), other.data.read_bytes()) == (other, b"two's")
+    assert cache.find(key, one) is None
+    note = other.data.with_name("entry.json")
+    document = json.loads(note.read_text())
+    del document["below"]
+    note.write_text(json.dumps(document))
+    assert cache.find(key, two) is None
+    assert cache.find(key) is None
+
+
+def test_what_is_kept_makes_way_only_where_it_is_to(tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path / "cache")
+    key = Key({"a": 1})
+    keep(cache, key, b"first")
+    assert keep(cache, key, b"second").data.read_bytes() == b"first", "who was quicker may be in use"
+    assert keep(cache, key, b"second", replaces=True).data.read_bytes() == b"second"
+    assert list(cache.verify()) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seconds": float("nan")},
+        {"seconds": float("inf")},
+        {"seconds": -1},
+        {"seconds": "1"},
+        {"seconds": 10**400},
+        {"size_bytes": 4.0},
+        {"size_bytes": True},
+        {"sha256": 7},
+        {"sha256": "x"},
+        {"layers": "a"},
+        {"layers": [1]},
+        {"below": "x"},
+        {"below": None},
+        {"data": ["data.sqfs"]},
+        {"format": 1},
+    ],
+    ids=str,
+)
+def test_an_entry_that_says_nonsense_is_no_entry(changes: dict[str, Any], tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path / "cache")
+    entry = keep(cache, Key({"a": 1}))
+    note = entry.data.with_name("entry.json")
+    note.write_text(json.dumps({**json.loads(note.read_text()), **changes}))
+    assert cache.find(Key({"a": 1})) is None
+    note.write_text("[" * 100_000)
+    assert list(cache.entries()) == []
+    assert cache.prune(None)[0] == [entry.key]
+    assert list((tmp_path / "cache/layers").iterdir()) == []
+
+
+def test_what_a_build_uses_stays_until_it_ends_and_what_is_damaged_is_not_used(tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path / "cache")
+    good, bad = Key({"a": 1}), Key({"a": 2})
+    keep(cache, good)
+    spoiled = keep(cache, bad)
+    spoiled.data.write_bytes(b"atad")
+    told: list[str] = []
+    scratch = tmp_path / "cache/work/scratch"
+    scratch.mkdir()
+    taken = Taken(cache, scratch, told.append)
+    assert taken.find(bad, "") is None
+    assert (told, cache.find(bad)) == (["a: is damaged in the cache, and removed from it"], None)
+    held = taken.find(good, "")
+    assert held is not None
+    cache.prune(0)
+    assert list(cache.entries()) == []
+    assert held.data.read_bytes() == b"data"
+    assert taken.find(good, "") == held
+
+
+def test_what_a_killed_removal_left_is_pruned(tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path / "cache")
+    entry = keep(cache, Key({"a": 1}))
+    left = tmp_path / f"cache/.{'0' * 64}.4711"
+    left.mkdir()
+    (left / "data.sqfs").write_bytes(b"x")
+    cache.prune(None)
+    assert not left.exists()
+    assert list(cache.entries()) == [entry]
 
 
 @pytest.mark.parametrize("damage", ["shorter", "no entry", "no data", "other format", "garbage", "content"])
@@ -324,7 +428,7 @@ def test_a_damaged_entry_is_no_entry_and_makes_way(tmp_path: Path, damage: str) 
         case "no data":
             entry.data.unlink()
         case "other format":
-            note.write_text(note.read_text().replace('"format": 1', '"format": 99'))
+            note.write_text(note.read_text().replace('"format": 2', '"format": 99'))
         case "garbage":
             note.write_bytes(b"\xff\x00[")
         case "content":
@@ -390,6 +494,50 @@ def test_a_heartbeat_of_another_machine_is_watched_not_dated(tmp_path: Path, mon
     assert "process 1 on nid001234, job 77" in told[0]
 
 
+def test_a_heartbeat_that_stands_still_is_stale_whatever_lives_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caches, "_WAIT_S", 0.01)
+    monkeypatch.setattr(caches, "_STILL_S", 0.2)
+    key = Key({"a": 1})
+    lock = tmp_path / "locks" / key.digest
+    lock.mkdir(parents=True)
+    (lock / "owner.json").write_text(json.dumps({**asdict(this_process()), "beat": 7, "word": "x"}))
+    start = time.monotonic()
+    with LayerCache(tmp_path).making(key, print):
+        assert time.monotonic() - start >= 0.2
+
+
+@pytest.mark.parametrize(("changes", "is_waited_for"), [({"started": 1}, False), ({"place": "f" * 12}, True)])
+def test_a_number_is_believed_only_of_this_boot_and_namespace(
+    changes: dict[str, object], is_waited_for: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of a process that lives may be used anew; that of a process elsewhere tells nothing here."""
+    monkeypatch.setattr(caches, "_WAIT_S", 0.01)
+    monkeypatch.setattr(caches, "_STILL_S", 0.2)
+    key = Key({"a": 1})
+    lock = tmp_path / "locks" / key.digest
+    lock.mkdir(parents=True)
+    gone = {"pid": 4194999} if is_waited_for else {}
+    (lock / "owner.json").write_text(json.dumps({**asdict(this_process()), **gone, **changes, "beat": 0}))
+    told: list[str] = []
+    with LayerCache(tmp_path).making(key, told.append):
+        pass
+    assert bool(told) == is_waited_for
+
+
+def test_who_lost_a_lock_leaves_it_to_its_new_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caches, "_BEAT_S", 0.01)
+    key = Key({"a": 1})
+    owner = tmp_path / "locks" / key.digest / "owner.json"
+    theirs = json.dumps({**asdict(this_process()), "beat": 0, "word": "theirs"})
+    with LayerCache(tmp_path).making(key, print):
+        (owner.parent / "new").write_text(theirs)
+        (owner.parent / "new").replace(owner)
+        time.sleep(0.1)
+    assert owner.read_text() == theirs
+
+
 def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_path: Path) -> None:
     image, folder = tmp_path / "base.sif", tmp_path / "box"
     image.write_bytes(b"one")
@@ -398,7 +546,9 @@ def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_pat
     for origin, touched in ((image, image), (folder, folder / "etc/x")):
 
         def key(origin: Path = origin) -> str:
-            return layer_keys([replace(definition(tmp_path), origin=origin)], ENGINE, "overlay")[0].digest
+            return layer_keys([replace(definition(tmp_path), origin=origin)], ENGINE, "overlay", maps_ids=True)[
+                0
+            ].digest
 
         before = key()
         assert key() == before
@@ -526,11 +676,181 @@ def test_a_layer_keeps_what_it_compiled_whatever_lies_between(tmp_path: Path) ->
     )
     other = replace(torch, name="03-other", layers=("other",), text=f"{base.text}\n%post -c /bin/bash\n2\n")
     vllm = replace(torch, layers=("vllm",), text=f"{base.text}\n%post -c /bin/bash\n3\n", needs=("02-torch",))
-    key = kept_key([base, torch, replace(vllm, name="03-vllm")], 2).digest
-    assert kept_key([base, torch, other, replace(vllm, name="04-vllm")], 3).digest == key
+    key = kept_key([base, torch, replace(vllm, name="03-vllm")], 2, "b").digest
+    assert kept_key([base, torch, other, replace(vllm, name="04-vllm")], 3, "b").digest == key
+    assert kept_key([base, torch, replace(vllm, name="03-vllm")], 2, "c").digest != key, "the base came out differently"
     changed = replace(torch, text=torch.text.replace("1", "5"))
-    assert kept_key([base, changed, replace(vllm, name="03-vllm")], 2).digest != key
-    assert kept_key([replace(base, text="From: y\n"), torch, replace(vllm, name="03-vllm")], 2).digest != key
+    assert kept_key([base, changed, replace(vllm, name="03-vllm")], 2, "b").digest != key
+    assert kept_key([replace(base, text="From: y\n"), torch, replace(vllm, name="03-vllm")], 2, "b").digest != key
+
+
+def test_what_a_layer_compiles_depends_on_the_environment_that_all_below_set(tmp_path: Path) -> None:
+    base = definition(tmp_path)
+    post = "\n%post -c /bin/bash\ntrue\n"
+
+    def key(*exports: str) -> str:
+        chain = [base]
+        for number, export in enumerate(exports, start=2):
+            environment = f"\n%environment\n    export {export}\n" if export else ""
+            chain.append(replace(base, name=f"0{number}-x", parent="01-a", text=f"{environment}{post}"))
+        return kept_key([*chain, replace(base, name="09-vllm", parent="01-a", text=post)], len(chain), "b").digest
+
+    assert key("A=1", "", "B=2") == key("B=2", "A=1")
+    assert len({key("A=1"), key("A=2"), key(), key("A=1", "A=2"), key("A=2", "A=1")}) == 5
+
+
+def kept_by(cache: LayerCache, folder: Path, script: Callable[[Path], None]) -> list[str]:
+    """What is told of a run of a stand-in for a script, which has one folder."""
+    told: list[str] = []
+    shutil.rmtree(folder, ignore_errors=True)
+    with keeping(cache, Key({"kept": 1}), ("vllm",), folder, told.append):
+        script(folder)
+    return told
+
+
+def test_what_a_later_run_compiles_is_kept_too_and_what_it_takes_out_is_gone(tmp_path: Path) -> None:
+    cache, folder = LayerCache(tmp_path / "cache"), tmp_path / "kept"
+    seen: list[dict[str, str]] = []
+
+    def compiles(name: str, text: str) -> Callable[[Path], None]:
+        def script(kept: Path) -> None:
+            seen.append({path.name: path.read_text() for path in kept.glob("*")})
+            kept.mkdir(exist_ok=True)
+            (kept / name).write_text(text)
+
+        return script
+
+    assert kept_by(cache, folder, compiles("a", "1")) == []
+    kept_by(cache, folder, compiles("b", "2"))
+    kept_by(cache, folder, compiles("a", "3"))
+    assert kept_by(cache, folder, compiles("a", "3")) == ["vllm: what it compiled before is kept, 10 KiB"]
+    assert seen == [{}, {"a": "1"}, {"a": "1", "b": "2"}, {"a": "3", "b": "2"}]
+    kept_by(cache, folder, shutil.rmtree)
+    assert cache.find(Key({"kept": 1})) is not None, "the script did not come to its end"
+
+    def takes_out(kept: Path) -> None:
+        shutil.rmtree(kept)
+        kept.mkdir()
+
+    kept_by(cache, folder, takes_out)
+    assert cache.find(Key({"kept": 1})) is None
+
+
+class Stand:
+    """A stand-in for a way to build, whose layers are another each time, and say what they were built on."""
+
+    name = "stand-in"
+    suffix = ".sqfs"
+
+    def __init__(self, cache: LayerCache) -> None:
+        self.cache = cache
+        self.built: list[str] = []
+        self.prunes = False
+
+    def base(self, step: Step, target: Path) -> None:
+        self.built.append(step.definition.name)
+        target.write_text(f"{step.definition.name} {time.monotonic_ns()}\n")
+
+    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+        if self.prunes:
+            self.cache.prune(0)
+        self.base(step, target)
+        target.write_text("".join(path.read_text() for path in below[-1:]) + target.read_text())
+
+    def stack(self, layers: Sequence[Path]) -> list[Path]:
+        return list(layers)
+
+    def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
+        raise NotImplementedError
+
+
+def run(root: Path, *, prunes: bool = False) -> tuple[list[str], str, str]:
+    """Build a base and two layers by the stand-in; return what was built, what the top says, and what was told."""
+    stand = Stand(LayerCache(root / "cache"))
+    stand.prunes = prunes
+    told: list[str] = []
+    progress = LineProgress()
+    progress.notice = told.append  # type: ignore[method-assign, assignment]
+    base = definition(root, "01-base", layers=("base",))
+    lower = replace(base, name="02-lower", layers=("lower",), parent="01-base", text="From: 01-base.sif\n")
+    upper = replace(lower, name="03-upper", layers=("upper",), parent="02-lower", text="From: 02-lower.sif\n")
+    chain = [base, lower, upper]
+    keys = layer_keys(chain, ENGINE, "overlay", maps_ids=True)
+    downloads = Store(root / "store", Web(), Mirrors({}))
+    with (root / "log").open("wb") as log, scratch_folder(root / "cache/work") as scratch:
+        work = builder._Work(stand.cache, None, {}, downloads, log, progress, scratch, "overlay", False)  # type: ignore[arg-type]
+        layers, _ = work.layers(chain, keys, stand)
+        progress.stop()
+        texts = [path.read_text() for path in layers]
+    assert "".join(texts[2].splitlines(keepends=True)[:-1]) == texts[1], "it lies over what it was built on"
+    return stand.built, texts[2], "\n".join(told)
+
+
+def entry(root: Path, layer: str) -> Entry:
+    return next(entry for entry in LayerCache(root / "cache").entries() if entry.layers == (layer,))
+
+
+def test_a_layer_is_never_laid_over_another_content_than_it_was_built_on(tmp_path: Path) -> None:
+    every = ["01-base", "02-lower", "03-upper"]
+    first = run(tmp_path)
+    assert first[0] == every
+    assert run(tmp_path) == ([], first[1], "")
+    cache = LayerCache(tmp_path / "cache")
+    for layer in ("base", "lower"):
+        cache.remove(entry(tmp_path, layer).key)
+    assert run(tmp_path)[0] == every, "what is below came out differently"
+    assert run(tmp_path)[0] == []
+    cache.remove(entry(tmp_path, "base").key)
+    assert run(tmp_path)[0] == every
+
+
+def test_an_upper_layer_that_was_carried_alone_is_not_used_over_another_lower_one(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for root in (here, there):
+        root.mkdir()
+        (root / "tool.c").write_text("int x;")
+    run(here)
+    write_archive(LayerCache(here / "cache"), tmp_path / "upper.tar", ["upper"])
+    read_archive(LayerCache(there / "cache"), tmp_path / "upper.tar")
+    assert run(there)[0] == ["01-base", "02-lower", "03-upper"]
+    write_archive(LayerCache(here / "cache"), tmp_path / "all.tar", [])
+    shutil.rmtree(there / "cache")
+    read_archive(LayerCache(there / "cache"), tmp_path / "all.tar")
+    assert run(there)[0] == []
+
+
+def test_a_damaged_layer_is_built_again_and_that_is_told(tmp_path: Path) -> None:
+    run(tmp_path)
+    spoiled = entry(tmp_path, "lower").data
+    data = spoiled.read_bytes()
+    spoiled.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    built, _, told = run(tmp_path)
+    assert built == ["02-lower", "03-upper"]
+    assert told == "lower: is damaged in the cache, and removed from it"
+
+
+def test_pruning_while_a_build_runs_takes_nothing_from_it(tmp_path: Path) -> None:
+    assert run(tmp_path, prunes=True)[0] == ["01-base", "02-lower", "03-upper"]
+
+
+@pytest.mark.parametrize("spoil", ["no tar", "sparse", "packed"])
+def test_what_was_kept_and_cannot_be_unpacked_is_compiled_again(spoil: str, tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path / "cache")
+    with cache.making(Key({"kept": 1}), print) as work:
+        bad = work / "data.tar"
+        bad.write_bytes(b"no tar")
+        if spoil != "no tar":
+            (work / "zeros").write_bytes(b"" if spoil == "sparse" else bytes(1 << 20))
+            with (work / "zeros").open("r+b") as file:
+                file.truncate(1 << 20)
+            words = ["--sparse"] if spoil == "sparse" else ["--gzip"]
+            subprocess.run(["tar", "-C", work, *words, "-cf", bad, "zeros"], check=True)
+        cache.keep(Key({"kept": 1}), bad, layers=("vllm (compiled)",), seconds=0.0)
+    seen: list[bool] = []
+    told = kept_by(cache, tmp_path / "kept", lambda kept: seen.append(kept.exists()))
+    assert (seen, len(told)) == ([False], 1)
+    assert "cannot be unpacked, and is compiled again" in told[0]
+    assert list(cache.entries()) == []
 
 
 def test_another_lumiimg_that_writes_the_same_builds_nothing_again(tmp_path: Path) -> None:
@@ -538,7 +858,7 @@ def test_another_lumiimg_that_writes_the_same_builds_nothing_again(tmp_path: Pat
         "# Written by lumiimg {0}. Run it in its own folder.\nBootstrap: docker\n\n%labels\n    lumiimg.version {0}\n"
     )
     keys = {
-        layer_keys([definition(tmp_path, text=text.format(version))], ENGINE, "overlay")[0].digest
+        layer_keys([definition(tmp_path, text=text.format(version))], ENGINE, "overlay", maps_ids=True)[0].digest
         for version in ("0.1.0", "0.2.0")
     }
     assert len(keys) == 1
@@ -608,7 +928,7 @@ def test_whatever_layers_lack_one_run_tells_of_all(way: str, tmp_path: Path, mon
     monkeypatch.setattr(builder, "new_strategy", lambda _, folder: Tries(folder, faults, seen))
     scratch = tmp_path / "tries/scratch"
     scratch.mkdir(parents=True)
-    keys = layer_keys(chain, ENGINE, way)
+    keys = layer_keys(chain, ENGINE, way, maps_ids=True)
     none: Any = None
     with (tmp_path / "log").open("wb") as log:
         store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})

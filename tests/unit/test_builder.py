@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.server
+import os
+import subprocess
+import sys
 import threading
 import time
 import tomllib
@@ -17,12 +20,13 @@ from lumiimg.build.builder import scratch_parent
 from lumiimg.engine import failures
 from lumiimg.engine.engine import Engine, Kind, clean_environment
 from lumiimg.engine.failures import explain, telling_line
-from lumiimg.engine.workspace import remove_stale, scratch_folder, written_by_rename
+from lumiimg.engine.workspace import owner_mark, remove_stale, scratch_folder, written_by_rename
 from lumiimg.errors import FailedError
 from lumiimg.resolve.lock import file_sha256
 from lumiimg.resolve.mirrors import Mirrors
 from lumiimg.resolve.store import Store
 from lumiimg.resolve.web import Web
+from tests.tools import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,17 +81,52 @@ def test_what_is_not_finished_is_never_under_its_name(tmp_path: Path) -> None:
 
 def test_what_a_killed_build_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
     with scratch_folder(tmp_path) as mine:
-        name = mine.name
-        dead = tmp_path / name.replace(f".{name.split('.')[1].split('@')[0]}@", ".4194999@")
-        dead.mkdir()
-        (dead / "file").write_text("x")
-        elsewhere = tmp_path / name.replace("@", "@other-")
-        elsewhere.mkdir()
+        owner = mine.name.split(".")[1]
+        pid, started, place = owner.partition("@")[0].split("-")
+
+        def other(pid: str = pid, started: str = started, place: str = place) -> Path:
+            folder = tmp_path / mine.name.replace(owner.partition("@")[0], f"{pid}-{started}-{place}")
+            folder.mkdir()
+            (folder / "file").write_text("x")
+            return folder
+
+        dead, used_anew = other(pid="4194999"), other(started="1")
+        elsewhere, older = tmp_path / mine.name.replace("@", "@other-"), other(pid="4194999", place="f" * 12)
+        before = tmp_path / mine.name.replace(f"{pid}-{started}-{place}", "4194999")
+        for folder in (elsewhere, before):
+            folder.mkdir()
         remove_stale(tmp_path)
         assert not dead.exists()
+        assert not used_anew.exists(), "another process has its number now"
         assert mine.exists()
         assert elsewhere.exists(), "another node's: only it can tell"
+        assert older.exists(), "another namespace's, or boot's: whether it lives cannot be seen from here"
+        assert before.exists(), "an earlier lumiimg's, which did not say in which namespace it counts"
+        for folder in (mine, elsewhere, older, before):
+            os.utime(folder, (time.time() - 8 * 86400,) * 2)
+        remove_stale(tmp_path)
+        assert {path for path in tmp_path.iterdir() if path.is_dir()} == {mine}
     assert not mine.exists()
+
+
+def test_a_build_is_not_taken_for_dead_in_another_namespace_of_processes(tmp_path: Path) -> None:
+    needs("unshare")
+    maps = ["--map-root-user"] if os.geteuid() else []
+    inside = ["unshare", *maps, "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no namespaces of processes here")
+    script = "import sys, pathlib, lumiimg.engine.workspace as w; w.remove_stale(pathlib.Path(sys.argv[1]))"
+    with scratch_folder(tmp_path) as mine:
+        subprocess.run([*inside, sys.executable, "-c", script, tmp_path], check=True, cwd=Path(__file__).parents[2])
+        assert mine.exists()
+
+
+def test_a_name_as_long_as_can_be_is_written_by_rename(tmp_path: Path) -> None:
+    target = tmp_path / ("ü" * 125)
+    with written_by_rename(target) as partial:
+        partial.write_text("x")
+    assert target.read_text() == "x"
+    assert len(owner_mark()) < 140
 
 
 def test_the_engines_scratch_is_where_the_engine_can_work() -> None:

@@ -6,12 +6,13 @@ import io
 import json
 import os
 import tarfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from lumiimg.build import room
+from lumiimg.build import carry, room
 from lumiimg.build.cache import Entry, Key, LayerCache
+from lumiimg.build.fetch import content_with
 from lumiimg.build.room import Room, require, room_at
 from lumiimg.build.why import why
 from lumiimg.cli.main import main
@@ -31,12 +32,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> 
     return LayerCache(tmp_path / "cache")
 
 
-def keep(cache: LayerCache, name: str, content: bytes, **parts: object) -> Entry:
+def keep(cache: LayerCache, name: str, content: bytes, *, below: str = "", **parts: object) -> Entry:
     key = Key({"definition": f"{name}\n", **parts})
     with cache.making(key, print) as folder:
         data = folder / "data.sqfs"
         data.write_bytes(content)
-        return cache.keep(key, None, data, layers=(name,), seconds=2.0)
+        return cache.keep(key, data, layers=(name,), seconds=2.0, below=below)
 
 
 def test_what_is_kept_is_listed(cache: LayerCache, capsys: Capture) -> None:
@@ -97,19 +98,43 @@ def test_layers_are_carried_in_a_file(
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("spoil", ["data", "key", "name", "traversal", "link", "text"])
+DOCUMENTS: dict[str, tuple[str, object]] = {
+    "no object": ("key.json", [1]),
+    "deep": ("key.json", "[" * 100_000),
+    "huge": ("key.json", " " * (1 << 20) + "{}"),
+    "NaN": ("entry.json", {"seconds": float("nan")}),
+    "endless": ("entry.json", {"seconds": float("inf")}),
+    "negative": ("entry.json", {"seconds": -1}),
+    "half a byte": ("entry.json", {"size_bytes": 0.5}),
+    "another size": ("entry.json", {"size_bytes": 8}),
+    "older": ("entry.json", {"format": 1}),
+    "no content": ("entry.json", {"below": None}),
+}
+"""What documents of a hostile archive hold."""
+
+
+@pytest.mark.parametrize(
+    "spoil", ["data", "key", "name", "traversal", "link", "text", "packed", "sparse", "room", *DOCUMENTS]
+)
 def test_a_file_that_lies_brings_nothing(
     spoil: str, cache: LayerCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     keep(cache, "torch", b"torch's")
     assert main(["cache", "export", str(tmp_path / "good.tar")]) == ExitCode.GOOD
-    with tarfile.open(tmp_path / "good.tar") as good, tarfile.open(tmp_path / "bad.tar", "w") as bad:
+    name, document = DOCUMENTS.get(spoil, ("", None))
+    mode: Literal["w", "w:gz"] = "w:gz" if spoil == "packed" else "w"
+    with tarfile.open(tmp_path / "good.tar") as good, tarfile.open(tmp_path / "bad.tar", mode) as bad:
         for member in good:
             data = good.extractfile(member).read()  # type: ignore[union-attr]
             if spoil == "data" and "data" in member.name:
                 data = data[::-1]
             if spoil == "key" and "key.json" in member.name:
                 data = data.replace(b"torch", b"other")
+            if name and name in member.name:
+                text = {**json.loads(data), **document} if isinstance(document, dict) else document
+                data = (text if isinstance(text, str) else json.dumps(text)).encode()
+            if spoil == "sparse" and "data" in member.name:
+                member.pax_headers = {"GNU.sparse.size": f"{1 << 40}", "GNU.sparse.map": f"0,{len(data)}"}
             member.size = len(data)
             if spoil == "name":
                 member.name = f"{'0' * 64}/{member.name.partition('/')[2]}"
@@ -120,11 +145,53 @@ def test_a_file_that_lies_brings_nothing(
             bad.addfile(member, io.BytesIO(data))
     if spoil == "text":
         (tmp_path / "bad.tar").write_text("no archive")
+    if spoil == "room":
+        monkeypatch.setattr(carry, "room_at", lambda folder: Room(folder, 3, in_memory=False))
     monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "there"))
     assert main(["cache", "import", str(tmp_path / "bad.tar")]) in {ExitCode.BAD_INPUT, ExitCode.NO}
     assert capsys.readouterr().err.count("\n") == 1
     assert list(LayerCache(tmp_path / "there").entries()) == []
     assert list((tmp_path / "there").glob("work/*")) == []
+
+
+def test_layers_are_removed_by_name_or_key(cache: LayerCache, capsys: Capture) -> None:
+    keep(cache, "vllm", b"1")
+    keep(cache, "vllm (compiled)", b"22")
+    other = keep(cache, "torch", b"333")
+    assert main(["cache", "rm", "vllm (compiled)", "--json"]) == ExitCode.GOOD
+    assert json.loads(capsys.readouterr().out)["freed_bytes"] == 2
+    assert main(["cache", "rm", "vllm", other.key[:5]]) == ExitCode.BAD_INPUT, "too short for a key; nothing is removed"
+    assert [entry.layers for entry in cache.entries()] in ([("torch",), ("vllm",)], [("vllm",), ("torch",)])
+    assert main(["cache", "rm", "vllm", other.key[:6]]) == ExitCode.GOOD
+    assert "removed 2 layers" in capsys.readouterr().out
+    assert list(cache.entries()) == []
+
+
+def test_an_entry_whose_documents_are_gone_is_no_crash(cache: LayerCache, capsys: Capture) -> None:
+    entry = keep(cache, "vllm", b"1")
+    entry.data.with_name("key.json").write_text("[" * 100_000)
+    assert main(["cache", "verify"]) == ExitCode.NO
+    assert "is not what its name says" in capsys.readouterr().out
+    assert why(cache, [Key({"definition": "x"})], ("vllm",), "").nearest == entry
+    entry.data.with_name("entry.json").write_text('{"format": 2, "seconds": NaN}')
+    assert main(["cache", "ls", "--json"]) == ExitCode.GOOD
+    assert json.loads(capsys.readouterr().out)["entries"] == []
+
+
+def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, capsys: Capture) -> None:
+    base, upper = Key({"definition": "base\n"}), Key({"definition": "vllm\n", "parent": "base"})
+    below = keep(cache, "base", b"1")
+    keep(cache, "vllm", b"2", parent="base", below=content_with("", below))
+    assert why(cache, [base, upper], ("vllm",), "").entry is not None
+    cache.remove(below.key)
+    answer = why(cache, [base, upper], ("vllm",), "")
+    assert answer.entry is None
+    assert "not known before what is below it is built" in answer.differences[0].lines[1]
+    keep(cache, "base", b"another day's")
+    answer = why(cache, [base, upper], ("vllm",), "")
+    assert answer.entry is None
+    print_why(answer, "base", as_json=False)
+    assert "what is below it came out differently" in capsys.readouterr().out
 
 
 def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> None:
@@ -138,7 +205,7 @@ def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> N
             "engine": "apptainer",
         }
     )
-    answer = why(cache, wanted, ("vllm",))
+    answer = why(cache, [wanted], ("vllm",), "")
     assert answer.entry is None
     assert answer.nearest == near
     assert [difference.part for difference in answer.differences] == ["files/vllm/b", "definition"]
@@ -146,10 +213,10 @@ def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> N
     page = capsys.readouterr().out
     assert "would be built again" in page
     assert "+ more" in page.replace("+more", "+ more")
-    print_why(why(cache, Key({"definition": "x"}), ("new",)), None, as_json=False)
+    print_why(why(cache, [Key({"definition": "x"})], ("new",), ""), None, as_json=False)
     assert "never built with this cache" in capsys.readouterr().out
     below = Key({"definition": "vllm\n", "files": {"files/vllm/a": "2"}, "parent": "z", "engine": "apptainer"})
-    print_why(why(cache, below, ("vllm",)), "pytorch", as_json=False)
+    print_why(why(cache, [below], ("vllm",), ""), "pytorch", as_json=False)
     assert "lumiimg why pytorch, with the same options, tells why" in " ".join(capsys.readouterr().out.split())
 
 

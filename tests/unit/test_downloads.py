@@ -664,7 +664,7 @@ def build(chain: list[Definition], server: Server, tmp_path: Path, progress: Rec
     downloads = store(tmp_path / "store", 2)
     with (tmp_path / "log").open("wb") as log:
         work = builder._Work(cache, None, {}, downloads, log, progress, scratch, "overlay", False)  # type: ignore[arg-type]
-        _, stages = work.layers(chain, layer_keys(chain, ENGINE, "overlay"), stand)
+        _, stages = work.layers(chain, layer_keys(chain, ENGINE, "overlay", maps_ids=True), stand)
     fetched = ["downloads"] if "downloads" in progress.heard else []
     assert [stage.name for stage in stages] == [*fetched, *(one.name for one in chain)]
     return stand.built
@@ -712,9 +712,9 @@ def test_a_layer_that_may_be_kept_by_the_content_below_it_is_not_fetched_for(ser
     build(first, server, tmp_path, Recording())
     cache = LayerCache(tmp_path / "cache")
     other = replace(first[0], text="another text 0")
-    keys = layer_keys([other, first[1]], ENGINE, "overlay")
+    keys = layer_keys([other, first[1]], ENGINE, "overlay", maps_ids=True)
     assert list(needed([other, first[1]], keys, cache, "")) == []
-    keys = layer_keys([other, replace(first[1], text="new")], ENGINE, "overlay")
+    keys = layer_keys([other, replace(first[1], text="new")], ENGINE, "overlay", maps_ids=True)
     assert list(needed([other, replace(first[1], text="new")], keys, cache, "")) == [one]
     server.asked.clear()
     (tmp_path / "store" / SHA).unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from typing import TYPE_CHECKING
@@ -165,3 +166,20 @@ def test_the_check_of_torch(version: str, hip: str | None, names: list[str], fau
     assert fault in done.stderr
     if not fault:
         assert done.stdout == f"torch {version}, HIP {hip}, json\n"
+
+
+def test_a_wheel_without_its_extensions_is_not_kept(tmp_path: Path) -> None:
+    """With stand-ins for what the script calls."""
+    kept = tmp_path / "kept"
+    (kept / "apex").mkdir(parents=True)
+    (kept / "other").mkdir()
+    for name in ("build.sh", "gpu.sh"):
+        (tmp_path / name).touch()
+    calls = "use_torch need_compilers need_python_headers use_arch unpack pip_install build_wheel restore_tools"
+    stubs = "".join(f"{name}() {{ :; }}\n" for name in (*calls.split(), "extension_files"))
+    (tmp_path / "python.sh").write_text(f'{stubs}fail() {{ echo "$*"; exit 1; }}\n')
+    environment = {**os.environ, "LAYER_FILES": f"{tmp_path}", "KEPT": f"{kept}", "SOURCE_APEX": "x"}
+    script = shipped_layers() / "apex/post.sh"
+    run = subprocess.run(["bash", "-eu", script], env=environment, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (1, "Apex was built without its extensions\n"), run.stderr
+    assert [path.name for path in kept.iterdir()] == ["other"]

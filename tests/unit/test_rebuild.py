@@ -232,7 +232,10 @@ def test_debootstrap_takes_packages_from_where_a_person_says(
 
 
 def test_a_base_that_came_without_tls_is_no_other_builds_base(chain: tuple[Definition, ...]) -> None:
-    found = [keys.layer_keys([replace(chain[0], plain_http=plain)], ENGINE, "overlay")[0] for plain in (True, False)]
+    found = [
+        keys.layer_keys([replace(chain[0], plain_http=plain)], ENGINE, "overlay", maps_ids=True)[0]
+        for plain in (True, False)
+    ]
     assert found[0].digest != found[1].digest
 
 
