@@ -537,3 +537,47 @@ def test_singularityce_without_user_namespaces_builds_in_a_sandbox(
     refused = lumiimg("build", *words, "--force", env=env)
     assert refused.code == 4
     assert "proot makes a user look like root" in refused.err
+
+
+@pytest.mark.parametrize("way", ["overlay", "sandbox"])
+def test_a_link_that_a_script_leaves_leads_to_no_file_of_this_machine_and_what_fails_silently_is_told(
+    way: str, bare: Path, engine: Engine, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    words = one_layer(tmp_path, bare, f"rm -rf /.singularity.d; ln -s {mine} /.singularity.d\n")
+    env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
+    told = lumiimg(*words, "--strategy", way, env=env)
+    assert told.code == 0, told.err
+    assert list(mine.iterdir()) == []
+    assert inside(engine, tmp_path / "x.sif", "sh", "-c", "test -L /.singularity.d || echo a folder") == "a folder\n"
+    silent = lumiimg(*one_layer(tmp_path, bare, "exit 3\n"), "--strategy", way, "--force", env=env)
+    assert (silent.code, "layer hostile: the build stopped at: exit status 3;" in silent.err) == (1, True)
+
+
+def test_a_base_whose_root_is_not_roots_fails_with_what_to_do(bare: Path, engine: Engine, tmp_path: Path) -> None:
+    base = tmp_path / "base.sif"
+    (tmp_path / "x.def").write_text(f"Bootstrap: localimage\nFrom: {bare}\n%post\nchown daemon /\n")
+    subprocess.run([engine.path, "build", "--fakeroot", base, "x.def"], cwd=tmp_path, check=True)
+    words = one_layer(tmp_path, base, "touch /opt/x\n")
+    env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
+    refused = lumiimg(*words, "--strategy", "sandbox", env=env)
+    assert refused.code == 1
+    assert "belongs to another id than root" in refused.err
+    assert "--strategy overlay" in refused.err
+    assert lumiimg(*words, "--strategy", "overlay", env=env).code == 0
+
+
+def test_a_test_that_fails_fails_no_other_layer(bare: Path, tmp_path: Path) -> None:
+    layers = tmp_path / "layers"
+    for name in ("fails", "good"):
+        (layers / name).mkdir(parents=True)
+        (layers / name / "layer.toml").write_text(LAYER)
+        (layers / name / "post.sh").write_text(f"touch /opt/{name}\n")
+    (layers / "fails" / "test.sh").write_text("exit 3\n")
+    words: list[str | Path] = ["--base", bare, "--layers", layers, "--add", "fails", "--add", "good", "--keep-going"]
+    env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
+    told = lumiimg("build", *words, "-o", tmp_path / "x.sif", "--strategy", "definition", env=env)
+    assert told.code == 1
+    assert "1 of 3 layers failed: 02-fails" in told.err
+    assert "is kept" not in told.err.splitlines()[-1]
