@@ -86,7 +86,7 @@ class Bench:
 
     def lumiimg(self, output: str, *words: str) -> Cost:
         argv = [sys.executable, "-m", "lumiimg", "build", "--layers", str(self.layers), *words]
-        return cost([*argv, "-o", output, "--quiet", "--json", "--force"], self.folder, self.env)
+        return cost([*argv, "-o", output, "--quiet", "--json"], self.folder, self.env)
 
     def plain(self, output: str, *words: str) -> Cost:
         """The engine's own build of the same, as one definition."""

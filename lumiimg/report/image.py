@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.provenance import PLAN, SBOM, read_document
+from lumiimg.definition.reader import LOCAL_AGENTS
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.image import open_image
 from lumiimg.image.compare import COMPARED, DETAILS
@@ -58,7 +59,8 @@ def print_image(image: Path, *, as_json: bool) -> None:
         names = (("deb", "Debian package"), ("pypi", "Python distribution"), ("generic", "source"))
         told = ", ".join(count(kinds[kind], name) for kind, name in names if kind in kinds) or "nothing that is known"
         print(f"  holds    {told} (CycloneDX: --json, or /.lumiimg/{SBOM} in it)")
-    print(one_line(f"  again    lumiimg rebuild {image} -o new.sif"))
+    given = " --base FILE" if base.get("agent") in list(LOCAL_AGENTS) else ""
+    print(one_line(f"  again    lumiimg rebuild {image} -o new.sif{given}"))
 
 
 def _objects(document: Mapping[str, Any], key: str, image: Path) -> list[Mapping[str, Any]]:

@@ -250,9 +250,11 @@ def test_an_image_is_built_again_from_itself_alone(stack: Stack, built_by: dict[
     (stack.folder / "layers").rename(stack.folder / "hidden")
     try:
         env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
-        again = lumiimg("rebuild", image, "-o", tmp_path / "again.sif", "--json", env=env)
+        refused = lumiimg("rebuild", image, "-o", tmp_path / "again.sif", env=env)
+        again = lumiimg("rebuild", image, "-o", tmp_path / "again.sif", "--base", stack.base, "--json", env=env)
     finally:
         (stack.folder / "hidden").rename(stack.folder / "layers")
+    assert (refused.code, f"was built on {stack.base} (sha256 " in refused.err) == (2, True)
     assert again.code == 0, again.err
     assert again.data["reused_steps"] == 0
     assert (tmp_path / "again.sif").read_bytes() == image.read_bytes()

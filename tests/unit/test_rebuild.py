@@ -606,7 +606,21 @@ def test_force_writes_an_image_anew_that_was_damaged(
 # --- show
 
 
+def test_what_is_shown_says_how_it_is_built_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "root").mkdir()
+    for agent, words in (
+        ("localimage", f"rebuild {tmp_path}/x.sif -o new.sif --base FILE\n"),
+        ("docker", "-o new.sif\n"),
+    ):
+        plan = json.dumps({"base": {"agent": agent, "from": "/x/y.sif", "sha256": ZEROS}})
+        assert main(["show", str(made(tmp_path / "root", tmp_path / "x.sif", plan.encode()))]) == ExitCode.GOOD
+        out = capsys.readouterr().out
+        assert f"/x/y.sif (sha256 {ZEROS})\n" in out
+        assert out.endswith(words)
+
+
 DOCUMENTS = [
+    b'{"base": {"agent": ["localimage"]}}',
     b'{"base": "x"}',
     b'{"base": [1]}',
     b'{"layers": "abc"}',
