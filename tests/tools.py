@@ -6,8 +6,14 @@ import os
 import re
 import shutil
 import subprocess
+from typing import TYPE_CHECKING
 
 import pytest
+
+from lumiimg.build.squash import EPOCH
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def examples(count: int) -> int:
@@ -29,3 +35,13 @@ def needs_mksquashfs(*wanted: int) -> None:
     version = re.search(r"version (\d+)\.(\d+)", printed)
     if version is None or (int(version[1]), int(version[2])) < wanted:
         pytest.skip(f"mksquashfs is older than {'.'.join(map(str, wanted))}")
+
+
+def squashed(folder: Path, target: Path, *options: str, offset: int = 0) -> Path:
+    """Pack a folder as the builder packs a layer, with its times; `options` are mksquashfs's."""
+    needs("mksquashfs")
+    words: list[str | Path] = ["mksquashfs", folder, target, "-noappend", "-quiet", "-no-progress"]
+    words += ["-offset", str(offset), *options]
+    env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
+    subprocess.run(words, check=True, env=env, stdout=subprocess.DEVNULL)
+    return target

@@ -46,28 +46,12 @@ from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.mirrors import Mirrors
 from lumiimg.resolve.store import Store
 from lumiimg.resolve.web import Web
-from tests.tools import needs
+from tests.tools import squashed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
-
-
-def squashed(folder: Path, target: Path, *, offset: int = 0) -> Path:
-    needs("mksquashfs")
-    words: list[str | Path] = [
-        "mksquashfs",
-        folder,
-        target,
-        "-noappend",
-        "-quiet",
-        "-no-progress",
-        "-offset",
-        str(offset),
-    ]
-    subprocess.run(words, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)})
-    return target
 
 
 def tree(path: Path) -> dict[str, tuple[str, int, bytes]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from lumiimg.build.cache import LayerCache
 from lumiimg.build.kept import kept_files
 from lumiimg.build.machine import Machine
 from lumiimg.build.provenance import PLAN, SBOM, plan_document, read_chain, write_folder
-from lumiimg.build.squash import EPOCH
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
 from lumiimg.definition.reader import check_definition
@@ -36,7 +34,7 @@ from lumiimg.resolve.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
 from lumiimg.resolve.store import Store
 from lumiimg.resolve.web import Web
-from tests.tools import needs
+from tests.tools import needs, squashed
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
@@ -64,21 +62,6 @@ def lock(layers: Path, make_layer: MakeLayer) -> Lock:
 @pytest.fixture
 def chain(lock: Lock) -> tuple[Definition, ...]:
     return write_chain(lock)
-
-
-def squashed(folder: Path, target: Path, *, offset: int = 0) -> None:
-    needs("mksquashfs")
-    words: list[str | Path] = [
-        "mksquashfs",
-        folder,
-        target,
-        "-noappend",
-        "-quiet",
-        "-no-progress",
-        "-offset",
-        str(offset),
-    ]
-    subprocess.run(words, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)})
 
 
 def made(root: Path, target: Path, plan: bytes = b"{}", bill: bytes = b"{}") -> Path:

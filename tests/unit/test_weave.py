@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.build.squash import EPOCH
 from lumiimg.build.weave import can_weave, weave
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.compare import compare
-from tests.tools import needs
+from tests.tools import needs, squashed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,21 +21,8 @@ if TYPE_CHECKING:
 WHITEOUT = (0o020000, os.makedev(0, 0))
 
 
-def squashed(folder: Path, *options: str) -> Path:
-    needs("mksquashfs")
-    target = folder.with_suffix(".sqfs")
-    argv: list[str | Path] = [
-        "mksquashfs",
-        folder,
-        target,
-        "-noappend",
-        "-quiet",
-        "-no-progress",
-        *(options or ("-comp", "zstd")),
-    ]
-    env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
-    subprocess.run(argv, check=True, env=env, stdout=subprocess.DEVNULL)
-    return target
+def packed(folder: Path, *options: str) -> Path:
+    return squashed(folder, folder.with_suffix(".sqfs"), *(options or ("-comp", "zstd")))
 
 
 @pytest.fixture
@@ -115,7 +101,7 @@ def mounted(image: Path, folder: Path) -> None:
 
 
 def test_what_is_woven_is_what_the_stack_shows(base: Path, upper: Path, tmp_path: Path) -> None:
-    layers = [squashed(base), squashed(upper)]
+    layers = [packed(base), packed(upper)]
     for count in (1, 2):
         target = woven(layers[:count], tmp_path / f"woven-{count}")
         with open_stack(layers[:count]) as stack, open_image(target) as image:
@@ -127,7 +113,7 @@ def test_what_is_woven_is_what_the_stack_shows(base: Path, upper: Path, tmp_path
 
 
 def test_other_readers_agree(base: Path, upper: Path, tmp_path: Path) -> None:
-    layers = [squashed(base), squashed(upper)]
+    layers = [packed(base), packed(upper)]
     image = woven(layers, tmp_path / "woven")
     reference = tmp_path / "reference"
     (tmp_path / "unpacked").mkdir()
@@ -141,7 +127,7 @@ def test_other_readers_agree(base: Path, upper: Path, tmp_path: Path) -> None:
 
 
 def test_it_can_be_mounted(base: Path, upper: Path, tmp_path: Path) -> None:
-    image = woven([squashed(base), squashed(upper)], tmp_path / "woven")
+    image = woven([packed(base), packed(upper)], tmp_path / "woven")
     folder = tmp_path / "mounted"
     mounted(image, folder)
     try:
@@ -156,7 +142,7 @@ def test_it_can_be_mounted(base: Path, upper: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_layers_are_the_same_bytes_and_it_may_begin_anywhere(base: Path, upper: Path, tmp_path: Path) -> None:
-    layers = [squashed(base), squashed(upper)]
+    layers = [packed(base), packed(upper)]
     first = woven(layers, tmp_path / "one").read_bytes()
     assert woven(layers, tmp_path / "two").read_bytes() == first
     assert woven(layers, tmp_path / "behind", offset=65536).read_bytes()[65536:] == first
@@ -168,20 +154,20 @@ def test_what_nobody_sees_is_not_copied(tmp_path: Path) -> None:
     for folder in (base, upper):
         (folder / "opt").mkdir(parents=True)
         (folder / "opt/file").write_bytes(os.urandom(4 << 20))
-    image = woven([squashed(base), squashed(upper)], tmp_path / "woven")
+    image = woven([packed(base), packed(upper)], tmp_path / "woven")
     assert image.stat().st_size < 4.2 * (1 << 20)
 
 
 @pytest.mark.parametrize("options", [("-comp", "gzip"), ("-comp", "zstd", "-b", "1M")])
 def test_layers_that_are_compressed_otherwise_are_not_woven(options: tuple[str, ...], base: Path, upper: Path) -> None:
-    assert not can_weave([squashed(base, *options), squashed(upper)])
+    assert not can_weave([packed(base, *options), packed(upper)])
 
 
 def test_a_damaged_layer_is_told(base: Path, upper: Path, tmp_path: Path) -> None:
-    below = squashed(base)
+    below = packed(base)
     data = bytearray(below.read_bytes())
     for at in range(len(data) - 6000, len(data) - 100, 50):
         data[at] ^= 0xFF
     below.write_bytes(data)
     with pytest.raises(ImageError):
-        weave([below, squashed(upper)], tmp_path / "woven", 0)
+        weave([below, packed(upper)], tmp_path / "woven", 0)
