@@ -153,18 +153,18 @@ pip_install() {
 # Build the Python project in FOLDER with the torch of the image (its build must not get one of its own), and install
 # the wheel. More arguments are pip's. A wheel that lies in $KEPT was compiled by an earlier build of this layer.
 build_wheel() {
-    local folder=$1 kept=$KEPT/$1
+    local folder=$1 compiled=$KEPT/$1
     shift
-    if [ -d "$kept" ]; then
-        echo "$layer: compiled before: $(ls "$kept")"
+    if [ -d "$compiled" ]; then
+        echo "$layer: compiled before: $(ls "$compiled")"
     else
         mkdir -p "$KEPT"
         rm -rf wheels
         # With ./ before it, as pip takes a bare name for a project of its index, though a folder is there.
         run_pip wheel --no-deps --no-build-isolation --wheel-dir "$PWD/wheels" "$@" "./$folder"
-        mv wheels "$kept"
+        mv wheels "$compiled"
     fi
-    run_pip install --no-index --no-deps "$kept"/*.whl
+    run_pip install --no-index --no-deps "$compiled"/*.whl
     install_missing
 }
 
