@@ -21,13 +21,13 @@ from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
 from lumiimg.build.machine import require_environment
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.progress import DOWNLOADS, IMAGE, Clock
-from lumiimg.build.provenance import SBOM, write_folder
+from lumiimg.build.provenance import FOLDER, SBOM, hide_below, write_folder
 from lumiimg.build.room import LEAST_BYTES, require, room_at
 from lumiimg.build.sandbox import Sandbox
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.build.step import Step
-from lumiimg.build.taken import Taken
+from lumiimg.build.taken import TAKEN, Taken
 from lumiimg.build.weave import can_weave, weave
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
@@ -269,7 +269,11 @@ class _Work:
         step = self.step(chain[-1], "provenance")
         root, target = step.folder / "root", step.folder / "told.sqfs"
         write_folder(root, chain, documents)
-        step.tidy(root, layers)
+        with open_stack(layers) as image:
+            is_told_below = image.root.exists(f"/{FOLDER}")
+        if is_told_below:  # of a base that lumiimg has built: its word is hidden
+            hide_below(root)
+            step.tidy(root, layers)
         squash(self.machine, root, target, within=step.as_root)
         return target
 
@@ -320,7 +324,8 @@ class _Work:
         They stand on another stack than is asked for, so that their results are not kept. Raises FailedError.
         """
         for rest in self.scratch.iterdir():  # of the failed try, a sandbox of all that is below, too
-            remove_tree(rest)
+            if rest.name != TAKEN:
+                remove_tree(rest)
         failed = [chain[failed_at].name]
         left: list[str] = []
         tried = 0

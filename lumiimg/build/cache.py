@@ -75,6 +75,18 @@ class Entry:
     """What it took to build."""
     below: str
     """The content of what it was built on (fetch.content_with); nothing for a base, and for what a script keeps."""
+    mark: tuple[int, ...] = ()
+    """Inode and time of its data when its digest was taken: who writes to the file changes that."""
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nobody wrote to its data since its digest was taken; False for a copy of a cache. Raises OSError."""
+        return _mark(self.data) == self.mark
+
+
+def _mark(data: Path) -> tuple[int, int]:
+    seen = data.stat()
+    return seen.st_ino, seen.st_mtime_ns
 
 
 def entry_of(document: Mapping[str, Any], key: str, data: Path) -> Entry:
@@ -90,7 +102,9 @@ def entry_of(document: Mapping[str, Any], key: str, data: Path) -> Entry:
     is_good = size_bytes >= 0 and math.isfinite(seconds) and seconds >= 0 and _DIGEST.fullmatch(words[0])
     if not is_good or not (words[1] == "" or _DIGEST.fullmatch(words[1])):
         raise ValueError("is damaged")
-    return Entry(key, data, words[0], size_bytes, tuple(layers), float(seconds), words[1])
+    mark = document.get("mark")
+    marks = tuple(mark) if isinstance(mark, list) else ()
+    return Entry(key, data, words[0], size_bytes, tuple(layers), float(seconds), words[1], marks)
 
 
 class LayerCache:
@@ -188,6 +202,7 @@ class LayerCache:
                 "size_bytes": size,
                 "layers": list(layers),
                 "seconds": round(seconds, 3),
+                "mark": _mark(folder / name),
                 "below": below,
             }
             (folder / "key.json").write_text(json.dumps(key.parts, indent=1, sort_keys=True), encoding="utf-8")

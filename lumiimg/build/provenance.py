@@ -107,8 +107,13 @@ def write_folder(root: Path, chain: Sequence[Definition], documents: Mapping[str
     (folder / "chain.json").write_bytes(_chain_document(chain))
     for name, data in documents.items():
         (folder / name).write_bytes(data)
+
+
+def hide_below(root: Path) -> None:
+    """Mark each folder of `/.lumiimg` below `root` as one that hides what is below it (inside.tidy)."""
+    folder = root / FOLDER
     for each in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
-        (each / ".wh..wh..opq").touch()  # a base that lumiimg has built says how, too: its word is hidden (inside.py)
+        (each / ".wh..wh..opq").touch()
 
 
 def _chain_document(chain: Sequence[Definition]) -> bytes:

@@ -14,18 +14,21 @@ if TYPE_CHECKING:
 
     from lumiimg.build.cache import Entry, Key, LayerCache
 
+TAKEN = "taken"
+"""The folder in a build's scratch."""
+
 
 class Taken:
     """The results that one build uses."""
 
     def __init__(self, cache: LayerCache, scratch: Path, on_notice: Callable[[str], None]) -> None:
         self._cache = cache
-        self._folder = scratch / "taken"
+        self._folder = scratch / TAKEN
         self._notice = on_notice
         self._found: dict[tuple[str, str], Entry] = {}
 
     def find(self, key: Key, below: str) -> Entry | None:
-        """Return the result of a key, as `LayerCache.find`, if all of it is what it was; it is read once.
+        """Return the result of a key, as `LayerCache.find`, if all of it is what it was: read, if it was touched.
 
         What is damaged is removed. Raises FailedError if it cannot be.
         """
@@ -60,8 +63,13 @@ class Taken:
 
 
 def is_whole(entry: Entry) -> bool:
-    """Whether the data of an entry is what it was, to the byte; False too where it has just been removed."""
+    """Whether the data of an entry is what it was, to the byte; False too where it has just been removed.
+
+    It is read where it was written to since it was kept, or copied: `cache verify` reads all.
+    """
     try:
+        if entry.data.is_file() and entry.is_untouched:
+            return True
         return entry.data.is_file() and file_sha256(entry.data) == entry.sha256
-    except BadInputError:
+    except (BadInputError, OSError):
         return False
