@@ -173,13 +173,13 @@ def _put(made: Path, target: Path, seen: RootFileSystem) -> None:
     Where a script has put a link, or anything else, in the place of the engine's folder, it makes way, as an engine
     writes its own anew into each image: followed, it would lead to files of this machine.
     """
-    for path in sorted((made / FOLDER).rglob("*")):
+    for path in (made / FOLDER, *sorted((made / FOLDER).rglob("*"))):
         inside = f"/{path.relative_to(made)}"
         there = mode_of(target, inside)
         if path.is_symlink():
             new_link(target, inside, str(path.readlink()))
         elif path.is_file():
-            if not _has(target, seen, inside, path):
+            if not _is_same(path, seen, inside):  # else a script may have changed it, over an overlay
                 with new_file(target, inside, stat.S_IMODE(path.stat().st_mode), replaces=True) as file:
                     file.write(path.read_bytes())
         elif not stat.S_ISDIR(there) if there is not None else not seen.is_dir(inside):
@@ -190,17 +190,13 @@ def _put(made: Path, target: Path, seen: RootFileSystem) -> None:
             new_link(target, f"/{link.name}", str(link.readlink()))
 
 
-def _has(target: Path, seen: RootFileSystem, inside: str, path: Path) -> bool:
-    """Tell whether an image has such a file itself: in the target, or below that."""
-    wanted = path.stat().st_mode & 0o7777, path.read_bytes()
-    there = mode_of(target, inside)
-    if there is not None and not stat.S_ISREG(there):
-        return False
-    if there is not None:
-        return (stat.S_IMODE(there), read_file(target, inside, _FILE_LIMIT_BYTES)) == wanted
+def _is_same(path: Path, seen: RootFileSystem, inside: str) -> bool:
     if not _is_itself(seen, inside) or not seen.is_file(inside):
         return False
-    return (seen.stat(inside).permissions, seen.read_bytes(inside, _FILE_LIMIT_BYTES)) == wanted
+    return (
+        seen.stat(inside).permissions == path.stat().st_mode & 0o7777
+        and seen.read_bytes(inside, _FILE_LIMIT_BYTES) == path.read_bytes()
+    )
 
 
 def _is_itself(seen: RootFileSystem, path: str) -> bool:

@@ -193,6 +193,18 @@ def test_over_an_overlay_too(step: Step, trap: Trap, tmp_path: Path) -> None:
     assert not (upper / ".singularity.d/env").exists(), "the image below has it"
 
 
+@pytest.mark.usefixtures("_engine")
+def test_what_a_script_adds_to_the_environment_of_the_layers_below_stays(
+    step: Step, trap: Trap, tmp_path: Path
+) -> None:
+    for root, text in ((tmp_path / "below", "export A=1\n"), (trap.root, "export A=1\nexport B=1\n")):
+        (root / ".singularity.d/env").mkdir(parents=True)
+        (root / ".singularity.d/env/91-environment.sh").write_text(text)
+    with open_image(tmp_path / "below") as image:
+        write_facts(step, image.root, trap.root)
+    assert "B=1" in (trap.root / ".singularity.d/env/91-environment.sh").read_text()
+
+
 @pytest.mark.parametrize("name", [".singularity.d", ".singularity.d/labels.json"])
 def test_labels_behind_a_link_are_told(name: str, trap: Trap) -> None:
     (trap.folder / "labels.json").write_text("{}")
