@@ -132,7 +132,10 @@ def test_but_for_owners_it_is_the_image_of_the_overlay_way(place: Place, image: 
     told = lumiimg(*place.argv(other, "below", "package"), "--strategy", "overlay", env=env)
     assert told.code == 0, told.err
     one, two = shown(other), shown(image)
-    assert {entry[2:4] for entry in two.values()} == {(0, 0)}
+    base = shown(place.base)
+    owners = {path: entry[2:4] for path, entry in two.items()}
+    assert {path for path, owner in owners.items() if owner not in {(0, 0), base.get(path, ((),) * 4)[2:4]}} == set()
+    assert any(owner != (0, 0) for owner in owners.values()), "what no layer touched is the base's own"
     different = {}
     for path in one.keys() | two.keys():
         here: Any = one.get(path)
