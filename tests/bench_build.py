@@ -127,16 +127,18 @@ def builds(bench: Bench) -> None:
     row("the same again", again.seconds, peer.seconds, "< 1 s")
     written = sum(1 for path, seen in state(bench.folder).items() if before.get(path) != seen)
     print(f"{'    files written':<44}{written:>12}{'':>20}  0")
-    script_s = best([str(bench.engine.path), "exec", str(bench.folder / "image.sif"), "true"])
+    # the script does nothing; the test is that of all layers, and the engine's own build runs it, too
+    image = str(bench.folder / "image.sif")
+    script_s = best([str(bench.engine.path), "exec", image, "true"]) + best([str(bench.engine.path), "test", image])
     for form in ("flat", "layered"):
         bench.layer("changing", f"echo {form} >/opt/changing\n")
         peer = bench.plain(f"plain-{form}.sif", *words)
         ours = bench.lumiimg(f"{form}.sif", "--format", form, *words)
         row(f"the top layer changed, {form}", ours.seconds, peer.seconds, "<= 0.1")
         if form == "flat":
-            row("    beside its script and one squash", ours.seconds, script_s + squash_s, "<= 1.2")
+            row("    beside its script, its test and one squash", ours.seconds, script_s + squash_s, "<= 1.2")
         else:
-            print(f"{'    beyond its script':<44}{ours.seconds - script_s:>10.2f} s{'':>20}  <= 2 s")
+            print(f"{'    beyond its script and its test':<44}{ours.seconds - script_s:>10.2f} s{'':>20}  <= 2 s")
     row("the squash alone: CPU", squash_cpu, default_cpu, "<= 0.2")
     row("    size", sizes[0] / 2**20, sizes[1] / 2**20, "<= 1.05", "MiB")
     flat, plain = ((bench.folder / name).stat().st_size / 2**20 for name in ("flat.sif", "plain-flat.sif"))
