@@ -10,7 +10,7 @@ PYTHON ?= python3
 FUZZ ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
-SCRIPTS := .ci/run .ci/demo .ci/get-engine .ci/unprivileged
+SCRIPTS := .ci/run .ci/demo .ci/get-engine .ci/slurm .ci/unprivileged
 LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 
 .PHONY: help demo demo-here test test-engine test-engine-here fuzz lint bench bench-here docs clean
