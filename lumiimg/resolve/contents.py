@@ -15,6 +15,7 @@ from lumiimg.elf.system import glibc_version
 from lumiimg.errors import LumiimgError
 from lumiimg.image.tree import ImageError
 from lumiimg.resolve.rccl_strings import read_rccl
+from lumiimg.resolve.stack import Offer, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +48,12 @@ class Contents:
     provides: tuple[str, ...]
     site_packages: str | None
     """The folder of Python distributions that counts: with torch, else of a virtual environment, else the system's."""
+
+    @property
+    def stack(self) -> Stack:
+        """What the image offers, for rules that ask a stack."""
+        versions = dict.fromkeys(self.provides) | dict(self.has)
+        return Stack({name: Offer(version, "the image") for name, version in versions.items()})
 
 
 def read_contents(root: RootFileSystem) -> Contents:
