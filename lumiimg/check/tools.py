@@ -38,7 +38,8 @@ class Tools:
 
     folder: str
     """In the container."""
-    binds: tuple[tuple[Path, str], ...]
+    binds: tuple[tuple[str, str], ...]
+    """Path of this machine, place in the container."""
     origin: str
     """Where they are from, for people."""
 
@@ -76,7 +77,7 @@ def provide_tools(
                     timeout_s=_COMPILE_TIMEOUT_S,
                 )
                 if done.ok:
-                    return Tools(MOUNTED, ((scratch, MOUNTED),), "compiled by the image's own compiler")
+                    return Tools(MOUNTED, ((str(scratch), MOUNTED),), "compiled by the image's own compiler")
     return _carry_in(image, environment, scratch)
 
 
@@ -99,7 +100,7 @@ def _carry_in(image: Image, environment: Mapping[str, str], scratch: Path) -> To
             hint="add the netprobe layer to the image: `lumiimg build … --add netprobe`",
         )
     return Tools(
-        MOUNTED, ((scratch, MOUNTED),), "compiled on this machine; the image's C library has all that they need"
+        MOUNTED, ((str(scratch), MOUNTED),), "compiled on this machine; the image's C library has all that they need"
     )
 
 
