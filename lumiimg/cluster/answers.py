@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_BYTES = 1 << 20
 _SUFFIX = ".json"
+_PREFIX = "node-"
+"""So that no name of a node makes a hidden file."""
 _NAME_LIMIT = 150
 
 
@@ -97,17 +99,17 @@ def write_answer(folder: Path, head: Head, fingerprint: Fingerprint, details: De
 
 def file_stem(node: str) -> str:
     """Return the name of a node as a part of a file name."""
-    return quote(node, safe="")[:_NAME_LIMIT]
+    return f"{_PREFIX}{quote(node, safe='')[:_NAME_LIMIT]}"
 
 
 def node_of_file(name: str) -> str:
     """Return the node that a file of `write_answer` is named for."""
-    return unquote(name.rsplit(".", 2)[0])
+    return unquote(name.rsplit(".", 2)[0].removeprefix(_PREFIX))
 
 
 def is_answer(name: str) -> bool:
     """Whether a file of a check's folder holds an answer: not a started mark, nor one that is being written."""
-    return name.endswith(_SUFFIX) and not name.startswith(".")
+    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
 def read_raw(path: Path) -> RawAnswer:

@@ -72,8 +72,8 @@ def write_task(folder: Path, task: NodeTask) -> None:
     write_text(folder / TASK, json.dumps(encode(task)))
 
 
-def read_task(folder: Path) -> NodeTask:
-    """Return the task in a folder.
+def read_task(folder: Path, node: str) -> NodeTask:
+    """Return the task in a folder, on a node.
 
     Raises BadInputError: it is not there as a rule where the folder is not on a file system that all nodes share.
     """
@@ -84,7 +84,7 @@ def read_task(folder: Path) -> NodeTask:
         return decode(NodeTask, json.loads(data), "")
     except OSError as error:
         raise BadInputError(
-            f"cannot be read on {node_name(os.environ)}: {error.strerror}",
+            f"cannot be read on {node}: {error.strerror}",
             where=str(path),
             hint="start the check in a folder that all nodes share: project or scratch, not /tmp",
         ) from error
@@ -95,7 +95,7 @@ def read_task(folder: Path) -> NodeTask:
 
 def is_mark(name: str) -> bool:
     """Whether a file of a check's folder says that a node has started."""
-    return name.endswith(_STARTED) and not name.startswith(".")
+    return name.endswith(_STARTED) and not name.startswith(".")  # nor one that is being written
 
 
 def node_name(environment: Mapping[str, str]) -> str:
@@ -109,7 +109,8 @@ def take_part(folder: Path, environment: Mapping[str, str]) -> None:
     Raises BadInputError without a task, FailedError where the answer cannot be written.
     """
     start = time.monotonic()
-    task, node = read_task(folder), node_name(environment)
+    node = node_name(environment)
+    task = read_task(folder, node)
     write_text(folder / f"{file_stem(node)}.{os.getpid()}{_STARTED}", task.run)
     fingerprint, details = _probed(task, environment)
     head = Head(SCHEMA, task.run, node, int((time.monotonic() - start) * 1000))

@@ -129,18 +129,22 @@ def check_nodes(
     if gathered is None:
         group = _group(nodes, static.path, conclude(files, (), labels), Level.STATIC, slowest_ms=0)
         return NodesReport(str(path), allocation.job, group.answer, group.sentence, (group,), (), ())
+    return sum_up(str(path), allocation.job, gathered, files, labels, _tail(done) if done is not None else ())
+
+
+def sum_up(
+    image: str,
+    job: str,
+    gathered: Gathered,
+    files: Sequence[Finding],
+    labels: Mapping[str, str],
+    output: tuple[str, ...],
+) -> NodesReport:
+    """Return what the answers come to, with what the files of the image say; `output` is that of the step."""
     groups = tuple(_groups(gathered, files, labels))
     silent = gathered.silent
     answer = _answer(groups, silent)
-    return NodesReport(
-        image=str(path),
-        job=allocation.job,
-        answer=answer,
-        sentence=_sentence(answer, groups, silent),
-        groups=groups,
-        silent=silent,
-        output=_tail(done) if silent and done is not None else (),
-    )
+    return NodesReport(image, job, answer, _sentence(answer, groups, silent), groups, silent, output if silent else ())
 
 
 def _ask(
