@@ -53,7 +53,6 @@ COMMANDS = (
     diff,
     check,
     log,
-    node,
     host,
     bind,
     explain,
@@ -95,7 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"lumiimg {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    for command in COMMANDS:
+    for command in (*COMMANDS, node):
         command.configure_parser(commands)
     return parser
 

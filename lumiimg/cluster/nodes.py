@@ -18,8 +18,9 @@ from lumiimg.check.answer import Answer, FabricPath, decide, sentence
 from lumiimg.check.checker import check_files, conclude
 from lumiimg.check.opening import opened
 from lumiimg.check.task import ProbeTask, make_task
+from lumiimg.cluster.answers import Library  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.differences import differences
-from lumiimg.cluster.groups import Silent, gather  # the codec reads the types of the fields
+from lumiimg.cluster.groups import Silent, gather
 from lumiimg.cluster.node import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.cluster.slurm import run_step
 from lumiimg.cluster.watch import FIRST_LIMIT_S, NODE_LIMIT_S, START_LIMIT_S, Watch
@@ -52,6 +53,8 @@ class NodeGroup:
     """From the largest group, in a few words; empty for that one."""
     path: FabricPath
     findings: tuple[Finding, ...]
+    libraries: tuple[Library, ...]
+    """That were in the processes of the probes."""
     slowest_ms: int
 
 
@@ -181,14 +184,15 @@ def _groups(gathered: Gathered, files: Sequence[Finding], labels: Mapping[str, s
         group = _group(found.nodes, found.fingerprint.fabric, findings, level, slowest_ms=found.slowest_ms)
         if trouble:
             group = replace(group, sentence=f"CANNOT TELL: not probed: {trouble}", answer=Answer.UNDECIDED)
-        yield replace(group, differs=differences(found.fingerprint, usual) if usual else ())
+        differs = differences(found.fingerprint, usual) if usual else ()
+        yield replace(group, differs=differs, libraries=found.fingerprint.libraries)
 
 
 def _group(
     nodes: tuple[str, ...], path: FabricPath, findings: tuple[Finding, ...], level: Level, *, slowest_ms: int
 ) -> NodeGroup:
     answer = decide(findings, path, level=level, level_was_asked_for=False)
-    return NodeGroup(nodes, answer, sentence(answer, findings, level), (), path, findings, slowest_ms)
+    return NodeGroup(nodes, answer, sentence(answer, findings, level), (), path, findings, (), slowest_ms)
 
 
 def _answer(groups: Sequence[NodeGroup], silent: Sequence[Silent]) -> Answer:

@@ -39,6 +39,7 @@ def to_json(report: NodesReport) -> dict[str, Any]:
                 "differs": list(group.differs),
                 "path": path_data(group.path),
                 "findings": [finding_data(finding) for finding in group.findings],
+                "libraries": [asdict(library) for library in group.libraries],
                 "slowest_ms": group.slowest_ms,
             }
             for group in report.groups
@@ -54,7 +55,8 @@ def print_nodes(report: NodesReport, *, verbose: bool, stderr: bool = False) -> 
     out.print(f"{one_line(report.image)}: {one_line(report.sentence)}", style=_STYLES[report.answer], soft_wrap=True)
     out.print()
     for number, group in enumerate(report.groups):
-        _print_group(out, group, is_usual=number == 0)
+        is_all = number == 0 and len(report.groups) == 1 and not report.silent
+        _print_group(out, group, "all the same" if is_all else group.sentence, is_usual=number == 0)
     for entry in report.silent:
         _head(out, entry.nodes, entry.why, "bold yellow")
     if report.silent:
@@ -75,8 +77,8 @@ def print_nodes(report: NodesReport, *, verbose: bool, stderr: bool = False) -> 
             print_finding(out, finding)
 
 
-def _print_group(out: Console, group: NodeGroup, *, is_usual: bool) -> None:
-    _head(out, group.nodes, group.sentence, _STYLES[group.answer])
+def _print_group(out: Console, group: NodeGroup, text: str, *, is_usual: bool) -> None:
+    _head(out, group.nodes, text, _STYLES[group.answer])
     for difference in group.differs:
         out.print(wrapped(out, one_line(difference), first=f"{_INDENT}differs: ", rest=_INDENT + "  "))
     if is_usual and group.path.rccl:
