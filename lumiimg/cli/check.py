@@ -118,7 +118,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
 
 def _by_job(arguments: argparse.Namespace) -> NodesReport:
     from lumiimg.check.opening import opened  # noqa: PLC0415
-    from lumiimg.cluster.batch import check_by_job  # noqa: PLC0415
+    from lumiimg.cluster.submit import check_by_job  # noqa: PLC0415
 
     try:
         options = shlex.split(arguments.sbatch)

@@ -13,7 +13,7 @@ import pytest
 from lumiimg.check.answer import Answer, FabricPath
 from lumiimg.check.task import ProbeTask
 from lumiimg.check.tools import Tools
-from lumiimg.cluster import batch, nodes, slurm, watch
+from lumiimg.cluster import nodes, slurm, submit, watch
 from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, write_answer
 from lumiimg.cluster.differences import differences
 from lumiimg.cluster.groups import Gathered, gather
@@ -420,7 +420,7 @@ def test_a_job_that_slurm_refuses_is_told_in_its_words(
     monkeypatch.chdir(tmp_path)
     program(stand_in, "sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
     with pytest.raises(FailedError, match="invalid partition specified") as caught:
-        batch.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
+        submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
     assert "--sbatch=" in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["bin"], "nothing is left"
 
@@ -435,7 +435,7 @@ def test_a_job_that_ends_without_a_report_is_told_with_its_last_line(
     program(stand_in, "sbatch", script)
     heard: list[str] = []
     with pytest.raises(FailedError, match="DUE TO TIME LIMIT"):
-        batch.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, heard.append)
+        submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, heard.append)
     assert heard == ["12"]
 
 
@@ -456,4 +456,4 @@ def test_a_report_comes_back_from_a_job_as_it_was_made(
     echo '12;cluster'; cp {tmp_path}/made.json report.json; exit 3"""
     program(stand_in, "sbatch", script)
     environment = {"PATH": f"{stand_in}:/usr/bin:/bin"}
-    assert batch.check_by_job(["check"], 3, [], environment, lambda _: None) == report
+    assert submit.check_by_job(["check"], 3, [], environment, lambda _: None) == report
