@@ -1,5 +1,5 @@
 /*
- * What handshake.c and rcclprobe.c share: the writer of event lines, the guard against signals and hangs, and the list of
+ * What the programs of this folder share: the writer of event lines, the guard against signals and hangs, and the list of
  * mapped libraries.
  *
  * An event is one line on standard output, written by one write(2):
@@ -265,6 +265,13 @@ static inline void *open_library(const char *topic, const char *path, int flags)
     event_end(&event);
     return library;
 }
+
+/* ISO C has no cast from an object pointer to a function pointer; POSIX says that the bytes are good (dlsym(3p)). */
+#define FIND(library, name, function)                        \
+    do {                                                     \
+        void *found_ = dlsym((library), (name));             \
+        memcpy(&(function), &found_, sizeof found_);         \
+    } while (0)
 
 /* One `mapped` event for each library in /proc/self/maps that no earlier call reported. */
 static inline void report_mapped(void)

@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.check import simulation
 from lumiimg.check.answer import CheckReport, decide, sentence, settle
 from lumiimg.check.boundary import study_open
 from lumiimg.check.opening import opened
 from lumiimg.check.probes import Container, run_details
 from lumiimg.check.probing import ProbeResult, probe
 from lumiimg.check.static import check_static
-from lumiimg.check.tools import provide_tools
+from lumiimg.check.telling import PLUGIN_FILE
+from lumiimg.check.tools import PROGRAMS, SIMULATION, provide_tools
 from lumiimg.definition.writer import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
@@ -35,11 +37,19 @@ _NOT_BUILT = "not taken: NCCL_DEBUG=INFO in your job on two nodes, then `lumiimg
 
 
 def check_image(
-    path: Path, environment: Mapping[str, str], level: Level | None, snapshot: Snapshot | None = None
+    path: Path,
+    environment: Mapping[str, str],
+    level: Level | None,
+    snapshot: Snapshot | None = None,
+    *,
+    simulate: bool = False,
 ) -> CheckReport:
     """Check an image up to `level`, or as far as is possible here if it is None; with what a host offers, if given.
 
-    Raises BadInputError for what is no image, MissingHereError if `level` is named and what it needs is not here.
+    `simulate`: ask RCCL with a stand-in for HIP too (`simulation.py`).
+
+    Raises BadInputError for what is no image, MissingHereError if `level` or the simulation is asked for and what it
+    needs is not here.
     """
     with opened(path) as image:
         static, manifest = check_static(image, environment), None
@@ -56,10 +66,10 @@ def check_image(
             try:
                 if manifest is not None and manifest.binds and snapshot is not None:
                     _refuse_elsewhere(manifest, snapshot)
-                probed = _probe(path, image, static, environment, manifest)
-                levels[Level.PROBE] = "done"
+                probed = _probe(path, image, static, environment, manifest, simulate=simulate)
+                levels[Level.PROBE] = simulation.DONE if simulate else "done"
             except MissingHereError as error:
-                if level is Level.PROBE:
+                if level is Level.PROBE or simulate:
                     raise
                 levels[Level.PROBE] = str(error)
         taken = Level.PROBE if probed else Level.STATIC
@@ -80,7 +90,13 @@ def check_image(
 
 
 def _probe(
-    path: Path, image: Image, static: StaticResult, environment: Mapping[str, str], manifest: Manifest | None
+    path: Path,
+    image: Image,
+    static: StaticResult,
+    environment: Mapping[str, str],
+    manifest: Manifest | None,
+    *,
+    simulate: bool,
 ) -> ProbeResult:
     """Run the probes, with the binds and variables of a manifest of this machine.
 
@@ -88,13 +104,22 @@ def _probe(
     """
     engine = find_engine(environment)
     with tempfile.TemporaryDirectory(prefix="lumiimg-probe-") as scratch:
-        tools = provide_tools(engine, path, image, environment, Path(scratch))
+        programs = (*PROGRAMS, SIMULATION) if simulate else PROGRAMS
+        tools = provide_tools(engine, path, image, environment, Path(scratch), programs)
         if manifest is not None:
             binds = tuple((Path(bind.source), bind.target) for bind in manifest.binds)
             tools = replace(tools, binds=(*tools.binds, *binds))
             variables = {f"{engine.prefix}ENV_{item.name}": item.value for item in manifest.variables}
             environment = {**environment, **variables}
-        result = probe(Container(engine, path, environment, tools), static, excuse=excuse(environment))
+        container = Container(engine, path, environment, tools)
+        result = probe(container, static, excuse=excuse(environment))
+        if simulate and static.path.rccl is not None:
+            plugin = next((found for run in reversed(result.runs) if (found := run.mapped(PLUGIN_FILE))), None)
+            run = container.simulate(static.path.rccl)
+            result.runs.append(run)
+            result.findings.found += simulation.judge(
+                run, result.path.rccl_version, plugin, excuse=excuse(environment)
+            ).found
     result.findings.add("probe.engine", Severity.INFO, f"probed with {engine.name}, programs {tools.origin}")
     return result
 

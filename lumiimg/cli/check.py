@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from lumiimg.cli.options import add_host, add_json
+from lumiimg.errors import BadInputError
 
 _EPILOG = """\
 levels: static  from the files of the image, nothing run
@@ -37,6 +38,12 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     add_host(parser)
     parser.add_argument("--level", choices=("static", "probe"), help="check no further than this")
+    parser.add_argument(
+        "--simulate-gpu",
+        action="store_true",
+        help="have RCCL choose its network on a stand-in for HIP: a simulation, for RCCL "
+        "2.22 and later (ROCm 6.4), which looks for its plugin only when it has a GPU",
+    )
     parser.add_argument("--verbose", action="store_true", help="show everything that was looked at")
     add_json(parser)
     parser.set_defaults(execute=execute)
@@ -51,8 +58,10 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.console import print_json  # noqa: PLC0415
 
     level = Level(arguments.level) if arguments.level else None
+    if arguments.simulate_gpu and level is Level.STATIC:
+        raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
     snapshot = read_snapshot(arguments.host) if arguments.host else None
-    report = check_image(arguments.image, os.environ, level, snapshot)
+    report = check_image(arguments.image, os.environ, level, snapshot, simulate=arguments.simulate_gpu)
     if arguments.json:
         print_json(to_json(report))
     print_check(report, verbose=arguments.verbose, stderr=arguments.json)
