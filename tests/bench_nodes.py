@@ -88,7 +88,7 @@ def bench_node(scratch: Path) -> None:
     subprocess.run(build, check=True, capture_output=True)
     with opened(image_path) as image:
         static, _ = check_files(image_path, image, os.environ, None)
-        probes = make_task(engine, image_path, image, static, None, os.environ, folder)
+        probes = make_task(engine, image_path, image, static, None, os.environ, folder, simulate=False)
     write_task(folder, NodeTask(1, "run", identity_of(image_path), probes))
     argv = [*nodes.own_command(), "node", str(folder)]
     start = best(lambda: subprocess.run([engine.path, "exec", image_path, "true"], check=True, capture_output=True))

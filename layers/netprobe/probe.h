@@ -1,5 +1,5 @@
 /*
- * What handshake.c and rcclprobe.c share: the writer of event lines, the guard against signals and hangs, and the list of
+ * What the programs of this folder share: the writer of event lines, the guard against signals and hangs, and the list of
  * mapped libraries.
  *
  * An event is one line on standard output, written by one write(2):
@@ -320,6 +320,13 @@ static inline void event_build_id(struct event *event, uintptr_t address)
         event_byte(event, hex[id.bytes[i] & 15]);
     }
 }
+
+/* ISO C has no cast from an object pointer to a function pointer; POSIX says that the bytes are good (dlsym(3p)). */
+#define FIND(library, name, function)                        \
+    do {                                                     \
+        void *found_ = dlsym((library), (name));             \
+        memcpy(&(function), &found_, sizeof found_);         \
+    } while (0)
 
 /* One `mapped` event for each library in /proc/self/maps that no earlier call reported. */
 static inline void report_mapped(void)

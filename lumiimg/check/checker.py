@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.check import simulation
 from lumiimg.check.answer import CheckReport, decide, sentence, settle
 from lumiimg.check.boundary import study_open
 from lumiimg.check.opening import opened
@@ -34,11 +35,19 @@ _NOT_BUILT = "not taken: NCCL_DEBUG=INFO in your job on two nodes, then `lumiimg
 
 
 def check_image(
-    path: Path, environment: Mapping[str, str], level: Level | None, snapshot: Snapshot | None = None
+    path: Path,
+    environment: Mapping[str, str],
+    level: Level | None,
+    snapshot: Snapshot | None = None,
+    *,
+    simulate: bool = False,
 ) -> CheckReport:
     """Check an image up to `level`, or as far as is possible here if it is None; with what a host offers, if given.
 
-    Raises BadInputError for what is no image, MissingHereError if `level` is named and what it needs is not here.
+    `simulate`: ask RCCL with a stand-in for HIP too (`simulation.py`).
+
+    Raises BadInputError for what is no image, MissingHereError if `level` or the simulation is asked for and what it
+    needs is not here.
     """
     with opened(path) as image:
         static, manifest = check_files(path, image, environment, snapshot)
@@ -52,10 +61,10 @@ def check_image(
             try:
                 if manifest is not None and manifest.binds and snapshot is not None:
                     _refuse_elsewhere(manifest, snapshot)
-                probed = _probe(path, image, static, environment, manifest)
-                levels[Level.PROBE] = "done"
+                probed = _probe(path, image, static, environment, manifest, simulate=simulate)
+                levels[Level.PROBE] = simulation.DONE if simulate else "done"
             except MissingHereError as error:
-                if level is Level.PROBE:
+                if level is Level.PROBE or simulate:
                     raise
                 levels[Level.PROBE] = str(error)
         taken = Level.PROBE if probed else Level.STATIC
@@ -94,7 +103,13 @@ def conclude(static: Sequence[Finding], probed: Sequence[Finding], labels: Mappi
 
 
 def _probe(
-    path: Path, image: Image, static: StaticResult, environment: Mapping[str, str], manifest: Manifest | None
+    path: Path,
+    image: Image,
+    static: StaticResult,
+    environment: Mapping[str, str],
+    manifest: Manifest | None,
+    *,
+    simulate: bool,
 ) -> ProbeResult:
     """Run the probes, with the binds and variables of a manifest of this machine.
 
@@ -102,7 +117,7 @@ def _probe(
     """
     engine = find_engine(environment)
     with tempfile.TemporaryDirectory(prefix="lumiimg-probe-") as scratch:
-        task = make_task(engine, path, image, static, manifest, environment, Path(scratch))
+        task = make_task(engine, path, image, static, manifest, environment, Path(scratch), simulate=simulate)
         return carry_out(task, engine, environment)
 
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.check import simulation
 from lumiimg.check.answer import FabricPath  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.evidence import StaticResult
 from lumiimg.check.probes import Container
 from lumiimg.check.probing import ProbeResult, probe
-from lumiimg.check.tools import Tools, provide_tools
+from lumiimg.check.telling import PLUGIN_FILE
+from lumiimg.check.tools import PROGRAMS, SIMULATION, Tools, provide_tools
 from lumiimg.elf.objects import FoundBy  # noqa: TC001 - as above
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Finding, Findings, Level, Severity
@@ -42,6 +44,8 @@ class ProbeTask:
     binds: tuple[tuple[str, str], ...] = ()
     """Of a manifest: path of the machine, place in the container."""
     variables: tuple[tuple[str, str], ...] = ()
+    simulate: bool = False
+    """Whether RCCL is asked on a stand-in for HIP too (`simulation.py`)."""
 
     @property
     def static(self) -> StaticResult:
@@ -64,20 +68,24 @@ def make_task(
     manifest: Manifest | None,
     environment: Mapping[str, str],
     scratch: Path,
+    *,
+    simulate: bool,
 ) -> ProbeTask:
     """Return the task of an image with binds and variables of a manifest; what is compiled for it goes to `scratch`.
 
     Raises MissingHereError if there are no probe programs.
     """
+    programs = (*PROGRAMS, SIMULATION) if simulate else PROGRAMS
     return ProbeTask(
         image=str(path),
         fabric=static.path,
         loader=static.loader,
         plugin_found_by=static.plugin_found_by,
         findings=tuple(static.findings.found),
-        tools=provide_tools(engine, path, image, environment, scratch),
+        tools=provide_tools(engine, path, image, environment, scratch, programs),
         binds=tuple((bind.source, bind.target) for bind in manifest.binds) if manifest else (),
         variables=tuple((item.name, item.value) for item in manifest.variables) if manifest else (),
+        simulate=simulate,
     )
 
 
@@ -94,7 +102,14 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     binds = (*task.tools.binds, *task.binds)
     tools = Tools(task.tools.folder, binds, task.tools.origin)
     container = Container(engine, Path(task.image), environment, tools)
-    result = probe(container, task.static, excuse=excuse(environment))
+    excused = excuse(environment)
+    result = probe(container, task.static, excuse=excused)
+    if task.simulate and task.fabric.rccl is not None:
+        plugin = next((found for run in reversed(result.runs) if (found := run.mapped(PLUGIN_FILE))), None)
+        simulated = container.simulate(task.fabric.rccl)
+        result.runs.append(simulated)
+        judged = simulation.judge(simulated, result.path.rccl_version, plugin, excuse=excused)
+        result.findings.found += judged.found
     result.findings.add("probe.engine", Severity.INFO, f"probed with {engine.name}, programs {task.tools.origin}")
     return result
 

@@ -57,6 +57,12 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser.add_argument(
         "--sbatch", metavar="OPTIONS", default="", help="for the job that --nodes submits: partition, account, time"
     )
+    parser.add_argument(
+        "--simulate-gpu",
+        action="store_true",
+        help="have RCCL choose its network on a stand-in for HIP: a simulation, for RCCL "
+        "2.22 and later (ROCm 6.4), which looks for its plugin only when it has a GPU",
+    )
     parser.add_argument("--verbose", action="store_true", help="show everything that was looked at")
     add_json(parser)
     parser.set_defaults(execute=execute)
@@ -75,8 +81,10 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.sbatch:
         raise BadInputError("is for the job that --nodes submits", where="--sbatch", hint="add --nodes N")
     level = Level(arguments.level) if arguments.level else None
+    if arguments.simulate_gpu and level is Level.STATIC:
+        raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
     snapshot = read_snapshot(arguments.host) if arguments.host else None
-    report = check_image(arguments.image, os.environ, level, snapshot)
+    report = check_image(arguments.image, os.environ, level, snapshot, simulate=arguments.simulate_gpu)
     if arguments.json:
         print_json(to_json(report))
     print_check(report, verbose=arguments.verbose, stderr=arguments.json)
@@ -109,7 +117,15 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
         from lumiimg.cluster.nodes import check_nodes  # noqa: PLC0415
 
         progress = _counter(arguments.nodes)
-        report = check_nodes(arguments.image, allocation, arguments.nodes, os.environ, snapshot, progress)
+        report = check_nodes(
+            arguments.image,
+            allocation,
+            arguments.nodes,
+            os.environ,
+            snapshot,
+            progress,
+            simulate=arguments.simulate_gpu,
+        )
     if arguments.json:
         print_json(to_json(report))
     print_nodes(report, verbose=arguments.verbose, stderr=arguments.json)
@@ -128,6 +144,7 @@ def _by_job(arguments: argparse.Namespace) -> NodesReport:
         pass  # what is no image is told now, not when the job has waited for its nodes
     words = ["check", str(arguments.image.absolute()), "--nodes", str(arguments.nodes), "--json"]
     words += ["--host", str(arguments.host.absolute())] if arguments.host else []
+    words += ["--simulate-gpu"] if arguments.simulate_gpu else []
 
     def submitted(job: str) -> None:
         print(f"job {job} is submitted; waiting for it (Ctrl-C cancels it)", file=sys.stderr, flush=True)

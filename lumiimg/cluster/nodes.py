@@ -105,8 +105,10 @@ def check_nodes(
     environment: Mapping[str, str],
     snapshot: Snapshot | None,
     on_progress: Callable[[int], None],
+    *,
+    simulate: bool = False,
 ) -> NodesReport:
-    """Check an image on `wanted` nodes of a job; `on_progress` hears how many have answered.
+    """Check an image on `wanted` nodes of a job; `on_progress` hears how many have answered, `simulate` as of one node.
 
     Raises BadInputError for what is no image or more nodes than the job has, MissingHereError without an engine or
     probe programs on this node.
@@ -127,7 +129,7 @@ def check_nodes(
         else:
             programs = folder / _PROGRAMS
             programs.mkdir()
-            probes = make_task(engine, path, image, static, manifest, environment, programs)
+            probes = make_task(engine, path, image, static, manifest, environment, programs, simulate=simulate)
             gathered, done = _ask(folder, nodes, probes, environment, on_progress)
     if gathered is None:
         group = _group(nodes, static.path, conclude(files, (), labels), Level.STATIC, slowest_ms=0)
