@@ -29,6 +29,7 @@ NAMES = [
     "log",
     "host",
     "bind",
+    "drift",
     "explain",
     "ldd",
     "draft",
