@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,5}){1,3}")
+_MOST_CORES = 4096
+_MPI_TYPE = re.compile(r"[a-z0-9_]{1,32}")
 _SHIPPED = Path(__file__).with_name("sites")
 
 
@@ -105,12 +107,25 @@ class SiteBinding:
     """Cores that the system keeps for itself."""
     near: tuple[int, ...]
     """The group that is nearest to each GPU, by its number."""
+    memory_gib: int | None
+    """Of a node, that jobs can have; None where it is not known."""
     source: str
 
     def cores_near(self, gpu: int) -> tuple[int, ...]:
         """Return the cores of the group of a GPU that jobs can use."""
         first = self.near[gpu] * self.group
         return tuple(core for core in range(first, first + self.group) if core not in self.reserved)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteMpi:
+    """How the scheduler starts MPI programs: the value of `srun --mpi=`."""
+
+    own: str
+    """For an MPICH of the image's own."""
+    host: str
+    """For the machine's own MPI."""
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +140,8 @@ class SiteVariable:
     unless: tuple[Need, ...]
     nodes: str
     """`one`, `several`, or `any`: of the jobs that it is for."""
+    folder: str | None
+    """To be made before the program starts, as a shell reads it."""
     because: str
     source: str
 
@@ -157,6 +174,7 @@ class Site:
     bandwidths: tuple[SiteBandwidth, ...]
     partitions: tuple[SitePartition, ...]
     binding: SiteBinding | None
+    mpi: SiteMpi | None
     variables: tuple[SiteVariable, ...]
     advice: tuple[SiteAdvice, ...]
     source: str
@@ -179,6 +197,7 @@ def read_site(path: Path) -> Site:
         engine=table.optional_string("engine"),
         partitions=tuple(_partition(entry) for entry in table.tables("partition")),
         binding=_binding(table.table("binding")) if "binding" in table.keys() else None,  # noqa: SIM118
+        mpi=_mpi(table.table("mpi")) if "mpi" in table.keys() else None,  # noqa: SIM118
         variables=tuple(_variable(entry) for entry in table.tables("environment")),
         advice=tuple(SiteAdvice(entry.string("text"), entry.string("source")) for entry in table.tables("advice")),
         source=table.string("source"),
@@ -228,7 +247,7 @@ def _bind(entry: Table) -> SiteBind:
 def _partition(entry: Table) -> SitePartition:
     return SitePartition(
         name=entry.string("name"),
-        nodes=int(entry.number("nodes")),
+        nodes=entry.whole("nodes"),
         hours=entry.number("hours"),
         whole_nodes=entry.flag("whole_nodes"),
         source=entry.string("source"),
@@ -237,19 +256,37 @@ def _partition(entry: Table) -> SitePartition:
 
 def _binding(entry: Table) -> SiteBinding:
     binding = SiteBinding(
-        cores=int(entry.number("cores")),
-        group=int(entry.number("group")),
+        cores=entry.whole("cores"),
+        group=entry.whole("group"),
         reserved=entry.integers("reserved"),
         near=entry.integers("near"),
+        memory_gib=entry.whole("memory_gib") if "memory_gib" in entry.keys() else None,  # noqa: SIM118
         source=entry.string("source"),
     )
+    if binding.cores > _MOST_CORES:
+        entry.fault("cores", f"is {binding.cores}; a node has {_MOST_CORES} at most")
+        return binding
     if any(core >= binding.cores for core in binding.reserved):
         entry.fault("reserved", f"names a core that a node with {binding.cores} does not have")
+    if not binding.near:
+        entry.fault("near", "is empty: the group of cores that is nearest to each GPU")
     if any((group + 1) * binding.group > binding.cores for group in binding.near):
         entry.fault("near", f"names a group that {binding.cores} cores in groups of {binding.group} do not have")
     if len(set(binding.near)) != len(binding.near):
         entry.fault("near", "names a group twice: each GPU has one of its own")
+    for gpu, group in enumerate(binding.near):
+        if not binding.cores_near(gpu):
+            entry.fault("reserved", f"leaves no core of group {group}, which is near GPU {gpu}")
     return binding
+
+
+def _mpi(entry: Table) -> SiteMpi:
+    mpi = SiteMpi(entry.string("own"), entry.string("host"), entry.string("source"))
+    for key in ("own", "host"):
+        value = getattr(mpi, key)
+        if value and not _MPI_TYPE.fullmatch(value):
+            entry.fault(key, f"is {value!r}, no value for `srun --mpi=`")
+    return mpi
 
 
 def _variable(entry: Table) -> SiteVariable:
@@ -259,20 +296,24 @@ def _variable(entry: Table) -> SiteVariable:
         given=read_needs(entry, "given"),
         unless=read_needs(entry, "unless"),
         nodes=entry.choice("nodes", ("any", "one", "several")),
+        folder=entry.optional_string("folder"),
         because=entry.string("because"),
         source=entry.string("source"),
     )
     if variable.name and not _VARIABLE.fullmatch(variable.name):
         entry.fault("name", f"is {variable.name!r}, no name of a variable")
+    for key in ("value", "folder"):
+        if not (getattr(variable, key) or "").isprintable():
+            entry.fault(key, "holds a control character")
     return variable
 
 
 def _bandwidth(entry: Table) -> SiteBandwidth:
     return SiteBandwidth(
         test=entry.string("test"),
-        nodes=int(entry.number("nodes")),
-        ranks=int(entry.number("ranks")),
-        from_bytes=int(entry.number("from_bytes")),
+        nodes=entry.whole("nodes"),
+        ranks=entry.whole("ranks"),
+        from_bytes=entry.whole("from_bytes"),
         gb_s=entry.number("gb_s"),
         least_gb_s=entry.number("least_gb_s"),
         remedy=entry.strings("remedy"),
