@@ -42,6 +42,8 @@ SHELL = "start-shell"
 """LUMI's own modules of containers have one."""
 NOT_RUN = "computed by lumiimg from files, never run on that machine: `lumiimg check IMAGE` there tries it"
 _NAME = re.compile(r"(?!default\b)[A-Za-z0-9][A-Za-z0-9._+-]{0,127}(?<!\.lua)")
+_NOT_FOR_FOLDERS = re.compile(r"[:$\[\]{}\\*?]")
+"""The colon ends a path in MODULEPATH and PATH; Tcl modules match the others as patterns (seen with 5.2.0)."""
 _TOLD = ("torch", "vllm", "sglang", "jax", "deepspeed", "transformers", "rocm", "python")
 _FRAMEWORKS = frozenset(("torch", "jax"))
 _WRITTEN = {"rocm": "ROCm", "python": "Python"}
@@ -152,8 +154,9 @@ def plan_module(
     for where in (str(file), str(folder.absolute())):
         if not is_path(where):
             raise FailedError("a path with such characters cannot be in a module", where=where)
-    if ":" in str(folder.absolute()):
-        raise BadInputError("a colon would end it in PATH", where=str(folder), hint="name another folder")
+    if (sign := _NOT_FOR_FOLDERS.search(str(folder.absolute()))) is not None:
+        what = f"module systems take {sign[0]} for a sign of their own, and would find nothing there"
+        raise BadInputError(what, where=str(folder), hint="name another folder")
     with opened(file) as image:
         if image.kind in _NOT_RUNNABLE:
             hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"

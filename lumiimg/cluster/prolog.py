@@ -28,7 +28,7 @@ _HEAD = """\
 # where that could not be seen or took too long.
 drain=no
 seconds=5
-PATH=/usr/sbin:/usr/bin:/sbin:/bin
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export LC_ALL=C
 
 """
@@ -41,12 +41,12 @@ exec 3< <(
     timeout -s KILL "$seconds" sha256sum --check --quiet 2>/dev/null <<'LIBRARIES'
 @LIBRARIES@
 LIBRARIES
-    echo "ended $?"
+    echo "ended with $?"
 )
 while IFS= read -r -t "$((seconds + 1))" line <&3; do
     case $line in
-        'ended 0' | 'ended 1') unknown= ;;
-        'ended 137') unknown="more than $seconds seconds" ;;
+        'ended with 0' | 'ended with 1') unknown= ;;
+        'ended with 137') unknown="more than $seconds seconds" ;;
         'ended '*) unknown="sha256sum $line" ;;
         *': FAILED open or read')
             file=${line%: FAILED open or read}
