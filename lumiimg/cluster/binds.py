@@ -12,6 +12,7 @@ from lumiimg.host.inside import BindSpec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from lumiimg.catalog.sites import Site
     from lumiimg.host.manifest import Bind, Variable
     from lumiimg.host.snapshot import Snapshot
 
@@ -20,10 +21,13 @@ UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f$`\"'\\]")
 _NOT_FOR_PATHS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def variables_of_engine(snapshot: Snapshot | None) -> str:
+def variables_of_engine(snapshot: Snapshot | None, site: Site | None = None) -> str:
     """Return what the variables of a machine's engine begin with; both read the older name."""
-    engine = snapshot.engine if snapshot else None
-    return "APPTAINER" if engine and engine.name == "Apptainer" else "SINGULARITY"
+    if snapshot is not None and snapshot.engine is not None:
+        name = snapshot.engine.name
+    else:
+        name = (site.engine if site is not None else None) or ""
+    return "APPTAINER" if name.startswith("Apptainer") else "SINGULARITY"
 
 
 def spec(bind: Bind) -> str:

@@ -175,12 +175,12 @@ def plan_module(
             image=file,
             home=folder.absolute() / "software" / own / version,
             title=": ".join(filter(None, (file.name, _told(contents)))),
-            engine=variables_of_engine(snapshot),
+            engine=variables_of_engine(snapshot, site),
             boundary=boundary,
             binds=_binds(boundary, site),
             container_variables=boundary.manifest.variables if boundary and boundary.manifest else (),
             job_variables=tuple(_job_variables(image, contents, site)),
-            programs=tuple(_programs(image, folders)),
+            programs=tuple(_programs(image, folders, python)),
             python=python,
             shell=bash.path if bash else None,
             origin=origin_of(str(file), snapshot, site),
@@ -280,12 +280,14 @@ def _python(image: Image, contents: Contents) -> Python | None:
     return Python(found.path, None) if found else None
 
 
-def _programs(image: Image, folders: Sequence[str]) -> Iterator[Program]:
-    python = _version_of_python(image, folders)
+def _programs(image: Image, folders: Sequence[str], python: Python | None) -> Iterator[Program]:
+    version = _version_of_python(image, folders)
     for name, numbered in _known_programs():
-        suffixes = ("", "3", *([python] if python else [])) if numbered else ("",)
+        suffixes = ("", "3", *([version] if version else [])) if numbered else ("",)
+        # a pip of the system installs for the system's Python
+        places = (python.folder,) if name == "pip" and python is not None and python.folder else folders
         for suffix in suffixes:
-            found = find_program(image.root, f"{name}{suffix}", folders)
+            found = find_program(image.root, f"{name}{suffix}", places)
             if found is not None:
                 yield found
 

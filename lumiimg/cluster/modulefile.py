@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 FAMILY = "containerbindings"
 """The family of LUMI's own bindings modules (LUMI-EasyBuild-contrib singularity-AI-bindings): one at a time."""
 _WIDTH = 110
+_TCL_PLAIN = re.compile(r"[A-Za-z0-9_./:,=+@%-]+")
+_NOT_IN_BRACES = re.compile(r"[{}\\]")
 _TCL_SPECIAL = re.compile(r'([\\{}\[\]$"; #])')
 
 
@@ -65,16 +67,15 @@ class ModuleFile:
 
 def lmod(module: ModuleFile) -> str:
     """Return the text for Lmod."""
-    lines = [comment("--", text) for text in (module.title, *module.origin)]
-    help_text = "\n".join(one_line(line) for line in _help(module))
+    help_text = "\n".join(_help(module))
     level = next("=" * count for count in range(1, len(help_text) + 2) if f"]{'=' * count}]" not in help_text)
-    lines += ["", f"help([{level}[", help_text, f"]{level}])", f"whatis({lua(f'Description: {module.title}')})"]
-    lines += [f'family("{FAMILY}")']
+    lines = [comment("--", module.title), "", f"help([{level}[", help_text, f"]{level}])"]
+    lines += [f"whatis({lua(one_line(f'Description: {module.title}'))})", f'family("{FAMILY}")']
     if module.host_files:
-        files = ", ".join(map(lua, module.host_files))
-        text = lua(f" is not here: {module.missing_hint}")
-        lines += ["", 'if (mode() == "load") then', f"    for _, file in ipairs({{{files}}}) do"]
-        lines += [f"        if not isFile(file) then LmodWarning(file .. {text}) end", "    end", "end"]
+        lines += ["", 'if (mode() == "load") then', f"    local hint = {lua(f' is not here: {module.missing_hint}')}"]
+        lines += ["    local files = {", *(f"        {lua(file)}," for file in module.host_files), "    }"]
+        lines += ["    for _, file in ipairs(files) do"]
+        lines += ["        if not isFile(file) then LmodWarning(file .. hint) end", "    end", "end"]
     words = {
         Act.SET: lambda name, value: f"pushenv({name}, {value})",
         Act.PREPEND: lambda name, value: f"prepend_path({name}, {value})",
@@ -83,49 +84,46 @@ def lmod(module: ModuleFile) -> str:
     for setting in module.settings:
         lines += ["", *(comment("--", reason) for reason in setting.reasons)]
         lines.append(words[setting.act](lua(setting.name), lua(setting.value)))
-    return _text(lines, module, "--")
+    return "\n".join(lines) + "\n"
 
 
 def tcl(module: ModuleFile) -> str:
     """Return the text for Tcl modules, version 3.2 on."""
-    lines = ["#%Module", *(comment("#", text) for text in (module.title, *module.origin))]
-    told = (f"    puts stderr {tcl_word(one_line(line))}" for line in _help(module))
-    lines += ["", "proc ModulesHelp {} {", *told, "}"]
+    told = (f"    puts stderr {tcl_word(line)}" for line in _help(module))
+    lines = ["#%Module", comment("#", module.title), "", "proc ModulesHelp {} {", *told, "}"]
     lines.append(f"module-whatis {tcl_word(one_line(f'Description: {module.title}'))}")
     if module.name:
         lines.append(f"conflict {module.name}")
     lines.append(f"if {{[info commands family] ne {{}}}} {{ family {FAMILY} }}")
     if module.host_files:
-        files = " ".join(map(tcl_word, module.host_files))
-        text = tcl_word(f" is not here: {module.missing_hint}")
-        lines += ["", "if {[module-info mode load]} {", f"    foreach file [list {files}] {{"]
-        lines += [f"        if {{![file exists $file]}} {{ puts stderr $file{text} }}", "    }", "}"]
+        lines += ["", "if {[module-info mode load]} {"]
+        lines.append(f"    set hint {tcl_word(f' is not here: {module.missing_hint}')}")
+        lines += ["    set files {}", *(f"    lappend files {tcl_word(file)}" for file in module.host_files)]
+        lines += ["    foreach file $files {", '        if {![file exists $file]} { puts stderr "$file$hint" }']
+        lines += ["    }", "}"]
     words = {Act.SET: "setenv", Act.PREPEND: "prepend-path", Act.BIND: "append-path --delim ,"}
     for setting in module.settings:
         lines += ["", *(comment("#", reason) for reason in setting.reasons)]
         lines.append(f"{words[setting.act]} {setting.name} {tcl_word(setting.value)}")
-    return _text(lines, module, "#")
+    return "\n".join(lines) + "\n"
 
 
 def _help(module: ModuleFile) -> Iterator[str]:
-    yield module.title
-    yield from module.usage
-    yield from module.origin
-    if module.notes:
-        yield ""
-        yield from (f"note: {note}" for note in module.notes)
+    parts = ((module.title,), module.usage, module.origin, tuple(f"note: {note}" for note in module.notes))
+    for position, part in enumerate(parts):
+        if position and part:
+            yield ""
+        for line in part:
+            yield from _wrapped(line, "    ")
 
 
-def _text(lines: Iterable[str], module: ModuleFile, sign: str) -> str:
-    notes = [comment(sign, f"note: {note}") for note in module.notes]
-    return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
+def _wrapped(text: str, rest: str) -> list[str]:
+    return textwrap.wrap(one_line(text), _WIDTH, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False)
 
 
 def comment(sign: str, text: str) -> str:
     """Return a comment in lines that fit; a backslash at the end of one would take the next along (Tcl)."""
-    wide = textwrap.wrap(one_line(text), _WIDTH, break_long_words=False, break_on_hyphens=False, drop_whitespace=True)
-    lines = [f"{line} " if line.endswith("\\") else line for line in wide]
-    return "\n".join(f"{sign} {'  ' if position else ''}{line}" for position, line in enumerate(lines))
+    return "\n".join(f"{sign} {line}{' ' if line.endswith(chr(92)) else ''}" for line in _wrapped(text, "  "))
 
 
 def lua(text: str) -> str:
@@ -136,4 +134,6 @@ def lua(text: str) -> str:
 
 def tcl_word(text: str) -> str:
     """Return one word of Tcl, nothing of which is substituted."""
-    return _TCL_SPECIAL.sub(r"\\\1", text) if text else "{}"
+    if _TCL_PLAIN.fullmatch(text):
+        return text
+    return _TCL_SPECIAL.sub(r"\\\1", text) if _NOT_IN_BRACES.search(text) else f"{{{text}}}"

@@ -48,18 +48,19 @@ _VENV = r"""
 # -- packages of the user's own, in a virtual environment over the image --
 # The image is read-only, and pip would put them into ~/.local, from where every other image would take them too.
 
-installs() {
-    local word command=
+# what pip is told to do to this Python: nothing where the result goes elsewhere, or nowhere
+changes=
+if [ "$kind" = pip ]; then
     for word; do
         case $word in
-            --target | --target=* | -t | --prefix | --prefix=* | --root | --root=*) return 1 ;;
-            --dry-run | --help | -h) return 1 ;;
-            -*) ;;
-            *) command=${command:-$word} ;;
+            --target | --target=* | -t | --prefix | --prefix=* | --root | --root=* | --dry-run | --help | -h)
+                changes=
+                break
+                ;;
+            install | uninstall) changes=${changes:-$word} ;;
         esac
     done
-    [ "$command" = install ] || [ "$command" = uninstall ]
-}
+fi
 
 make_venv() {
     # without a pip of its own: the image's serves. What the image has counts as installed, and its torch stays.
@@ -84,7 +85,7 @@ with open(os.path.join(folder, "pyvenv.cfg"), "a") as file:
 }
 
 venv=${@VENV@-}
-if [ "$kind" = pip ] && [ -z "$venv" ] && installs "$@"; then
+if [ -n "$changes" ] && [ -z "$venv" ]; then
     fail "the image is read-only. Name a folder for packages of your own with it, a new one:
     export @VENV@=FOLDER      (on LUMI under /projappl or /scratch, not in \$HOME)
     $name $*" 1
@@ -94,13 +95,13 @@ if [ -n "$venv" ]; then
         /*) ;;
         *) fail "@VENV@=$venv is no absolute path" 125 ;;
     esac
-    if [ ! -e "$venv/pyvenv.cfg" ] && [ "$kind" = pip ] && installs "$@"; then
+    if [ ! -e "$venv/pyvenv.cfg" ] && [ "$changes" = install ]; then
         make_venv
     fi
     [ -e "$venv/pyvenv.cfg" ] || fail "there is no virtual environment in @VENV@=$venv; pip install makes one" 125
     grep -qxF "lumiimg-image = $image" "$venv/pyvenv.cfg" ||
         fail "@VENV@=$venv was not made for this image ($image); name another folder, or unset it" 125
-    export @ENGINE@ENV_VIRTUAL_ENV=$venv PIP_CONSTRAINT="${PIP_CONSTRAINT-$venv/constraints.txt}"
+    export @ENGINE@ENV_VIRTUAL_ENV=$venv
     prepend "$venv/bin"
     case $kind in
         python | pip) program=$venv/bin/python ;;
@@ -109,7 +110,11 @@ if [ -n "$venv" ]; then
 elif [ "$kind" = pip ]; then
     program=$python
 fi
-[ "$kind" != pip ] || set -- -m pip "$@"
+if [ "$kind" = pip ]; then
+    set -- -m pip "$@"
+    # else a package that wants another torch would bring one from PyPI, for CUDA
+    [ "$changes" != install ] || set -- "$@" --constraint "$venv/constraints.txt"
+fi
 """
 
 _PREPEND = r"""

@@ -55,7 +55,7 @@ def to_json(module: ImageModule, folder: Path) -> dict[str, Any]:
 def print_module(module: ImageModule, folder: Path, *, stderr: bool) -> None:
     """Print what was written for a person."""
     out = console(stderr=stderr)
-    out.print(one_line(f"wrote module {module.full_name}: {module.title}"), style="bold", soft_wrap=True)
+    out.print(one_line(f"wrote module {module.full_name} for {module.title}"), style="bold", soft_wrap=True)
     _fact(out, "commands", ", ".join(module.commands) or "none that lumiimg knows")
     _fact(out, "binds", _binds(module))
     for when, title in (

@@ -28,7 +28,7 @@ def reframe(test: Path, folder: Path, *argv: str, says: str = "{}", code: int = 
     standin.write_text(f"#!/bin/bash\nprintf '%s\\0' \"$@\" > '{folder}/argv'\necho '{says}'\nexit {code}\n")
     standin.chmod(0o755)
     env = {**os.environ, "PATH": f"{standin.parent}:{os.environ['PATH']}", "HOME": str(folder), "RFM_COLORIZE": "0"}
-    words = ["reframe", "-c", test, "--prefix", folder / "rfm", *argv]
+    words: list[str | Path] = ["reframe", "-c", test, "--prefix", folder / "rfm", *argv]
     done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 
