@@ -327,7 +327,7 @@ def _job_variable(item: SiteVariable, of_image: Mapping[str, str]) -> JobVariabl
     when, left_out = When.RANK if text != item.value else When.LOADED, ""
     because = f"{item.because}{' (counts on several nodes)' if item.nodes == 'several' else ''}"
     if item.name in of_image:
-        when, left_out = When.NEVER, f"the image sets {one_line(of_image[item.name])!r} itself, and that wins"
+        when, left_out = When.NEVER, f"the image sets {one_line(of_image[item.name])!r} itself"
     elif item.nodes == "one":
         when, left_out = When.NEVER, "for jobs on one node only: set it in their scripts"
     return JobVariable(item.name, item.value, because, item.source, when, left_out)

@@ -81,6 +81,8 @@ def _fact(out: Console, title: str, text: str) -> None:
 
 
 def _binds(module: ImageModule) -> str:
+    if not module.binds:
+        return "nothing"
     if module.boundary is None:
         return f"{count(len(module.binds), 'path')} of the site, no library of the machine"
     libraries = len(module.host_files)
