@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 def count(number: int, noun: str) -> str:
     """Return `1 node`, `2 nodes`."""
@@ -28,14 +23,3 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
-
-
-def core_range(cores: Sequence[int]) -> str:
-    """Return ascending numbers as `taskset -c` and PALS's mpiexec read them: `1,3-5`; `none` where there are none."""
-    runs: list[list[int]] = []
-    for core in cores:
-        if runs and core == runs[-1][1] + 1:
-            runs[-1][1] = core
-        else:
-            runs.append([core, core])
-    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs) or "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,5}){1,3}")
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
+_MOST_CORES = 4096
+_MPI_TYPE = re.compile(r"[a-z0-9_]{1,32}")
 _SHIPPED = Path(__file__).with_name("sites")
 
 
@@ -119,6 +122,8 @@ class SiteBinding:
     spared: tuple[int, ...]
     """Cores that jobs of a framework leave to its helpers; what for says `spared_for`."""
     spared_for: str
+    memory_gib: int | None
+    """Of a node, that jobs can have; None where it is not known."""
     source: str
 
     def cores_near(self, gpu: int, *, sparing: bool = False) -> tuple[int, ...]:
@@ -135,6 +140,17 @@ class SiteBinding:
 
 
 @dataclass(frozen=True, slots=True)
+class SiteMpi:
+    """How the scheduler starts MPI programs: the value of `srun --mpi=`."""
+
+    own: str
+    """For an MPICH of the image's own."""
+    host: str
+    """For the machine's own MPI."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class SiteVariable:
     """A variable of the environment for jobs there, and why."""
 
@@ -146,6 +162,8 @@ class SiteVariable:
     unless: tuple[Need, ...]
     nodes: str
     """`one`, `several`, or `any`: of the jobs that it is for."""
+    folder: str | None
+    """To be made before the program starts, as a shell reads it."""
     because: str
     source: str
 
@@ -189,6 +207,7 @@ class Site:
     bandwidths: tuple[SiteBandwidth, ...]
     partitions: tuple[SitePartition, ...]
     binding: SiteBinding | None
+    mpi: SiteMpi | None
     variables: tuple[SiteVariable, ...]
     modules: tuple[SiteModule, ...]
     advice: tuple[SiteAdvice, ...]
@@ -213,6 +232,7 @@ def read_site(path: Path) -> Site:
         engine=table.optional_string("engine"),
         partitions=tuple(_partition(entry) for entry in table.tables("partition")),
         binding=_binding(table.table("binding")) if "binding" in table.keys() else None,  # noqa: SIM118
+        mpi=_mpi(table.table("mpi")) if "mpi" in table.keys() else None,  # noqa: SIM118
         variables=tuple(_variable(entry) for entry in table.tables("environment")),
         modules=tuple(
             SiteModule(entry.string("name"), entry.string("because"), entry.string("source"))
@@ -264,11 +284,11 @@ def _bind(entry: Table) -> SiteBind:
 
 
 def _partition(entry: Table) -> SitePartition:
-    steps = tuple((int(step.number("nodes")), step.number("hours")) for step in entry.tables("step"))
+    steps = tuple((step.whole("nodes"), step.number("hours")) for step in entry.tables("step"))
     partition = SitePartition(
         name=entry.string("name"),
-        nodes=int(entry.number("nodes")),
-        least_nodes=int(entry.number("least_nodes")) if "least_nodes" in entry.keys() else 1,  # noqa: SIM118
+        nodes=entry.whole("nodes"),
+        least_nodes=entry.whole("least_nodes") if "least_nodes" in entry.keys() else 1,  # noqa: SIM118
         hours=entry.number("hours"),
         steps=steps,
         whole_nodes=entry.flag("whole_nodes"),
@@ -283,30 +303,40 @@ def _partition(entry: Table) -> SitePartition:
 
 def _binding(entry: Table) -> SiteBinding:
     binding = SiteBinding(
-        cores=int(entry.number("cores")),
-        group=int(entry.number("group")),
+        cores=entry.whole("cores"),
+        group=entry.whole("group"),
         reserved=entry.integers("reserved"),
         near=entry.integers("near"),
-        gpus_of_group=int(entry.number("gpus_of_group")) if "gpus_of_group" in entry.keys() else 1,  # noqa: SIM118
+        gpus_of_group=entry.whole("gpus_of_group") if "gpus_of_group" in entry.keys() else 1,  # noqa: SIM118
         spared=_ranges(entry, "spared"),
         spared_for=entry.string("spared_for") if "spared" in entry.keys() else "",  # noqa: SIM118
+        memory_gib=entry.whole("memory_gib") if "memory_gib" in entry.keys() else None,  # noqa: SIM118
         source=entry.string("source"),
     )
+    if binding.cores > _MOST_CORES:
+        entry.fault("cores", f"is {binding.cores}; a node has {_MOST_CORES} at most")
+        return binding
     before = len(entry.faults)
-    has = f"that a node with {binding.cores} does not have"
     for key, cores in (("reserved", binding.reserved), ("spared", binding.spared)):
         if wrong := [core for core in cores if core >= binding.cores]:
-            entry.fault(key, f"names core {wrong[0]}, {has} (the second thread of a core has no number here)")
+            entry.fault(
+                key,
+                f"names core {wrong[0]}, that a node with {binding.cores} does not have (the second thread of a core "
+                "has no number here)",
+            )
+    if not binding.near:
+        entry.fault("near", "is empty: the group of cores that is nearest to each GPU")
+    if len(binding.near) > binding.cores:
+        entry.fault("near", f"names {len(binding.near)} GPUs, more than the {binding.cores} cores of a node")
     if any((group + 1) * binding.group > binding.cores for group in binding.near):
         entry.fault("near", f"names a group that {binding.cores} cores in groups of {binding.group} do not have")
-    if any(binding.near.count(group) > binding.gpus_of_group for group in binding.near):
+    if any(number > binding.gpus_of_group for number in Counter(binding.near).values()):
         told = "twice" if binding.gpus_of_group == 1 else f"more than {binding.gpus_of_group} times"
         entry.fault("near", f"names a group {told}: `gpus_of_group` says how many GPUs share one")
     if len(entry.faults) == before:
-        for gpu in range(len(binding.near)):
-            if not binding.cores_near(gpu, sparing=True):
-                entry.fault("near", f"leaves GPU {gpu} no core: all of its group are kept for others")
-                break
+        left = [gpu for gpu in range(len(binding.near)) if not binding.cores_near(gpu, sparing=True)]
+        if left:
+            entry.fault("reserved", f"leaves no core of group {binding.near[left[0]]}, which is near GPU {left[0]}")
     return binding
 
 
@@ -323,6 +353,15 @@ def _ranges(entry: Table, key: str) -> tuple[int, ...]:
     return tuple(cores)
 
 
+def _mpi(entry: Table) -> SiteMpi:
+    mpi = SiteMpi(entry.string("own"), entry.string("host"), entry.string("source"))
+    for key in ("own", "host"):
+        value = getattr(mpi, key)
+        if value and not _MPI_TYPE.fullmatch(value):
+            entry.fault(key, f"is {value!r}, no value for `srun --mpi=`")
+    return mpi
+
+
 def _variable(entry: Table) -> SiteVariable:
     variable = SiteVariable(
         name=entry.string("name"),
@@ -330,20 +369,24 @@ def _variable(entry: Table) -> SiteVariable:
         given=read_needs(entry, "given"),
         unless=read_needs(entry, "unless"),
         nodes=entry.choice("nodes", ("any", "one", "several")),
+        folder=entry.optional_string("folder"),
         because=entry.string("because"),
         source=entry.string("source"),
     )
     if variable.name and not _VARIABLE.fullmatch(variable.name):
         entry.fault("name", f"is {variable.name!r}, no name of a variable")
+    for key in ("value", "folder"):
+        if not (getattr(variable, key) or "").isprintable():
+            entry.fault(key, "holds a control character")
     return variable
 
 
 def _bandwidth(entry: Table) -> SiteBandwidth:
     return SiteBandwidth(
         test=entry.string("test"),
-        nodes=int(entry.number("nodes")),
-        ranks=int(entry.number("ranks")),
-        from_bytes=int(entry.number("from_bytes")),
+        nodes=entry.whole("nodes"),
+        ranks=entry.whole("ranks"),
+        from_bytes=entry.whole("from_bytes"),
         gb_s=entry.number("gb_s"),
         least_gb_s=entry.number("least_gb_s"),
         remedy=entry.strings("remedy"),

@@ -138,6 +138,13 @@ class Table:
             self.fault(key, f"is {value!r}; it should be above 0")
         return float(value or 1)
 
+    def whole(self, key: str) -> int:
+        """Return a whole number above 0 that must be there."""
+        value = self._take(key, int, "a whole number", required=True)
+        if value is not None and not 0 < value < 1_000_000_000:
+            self.fault(key, f"is {value!r}; it should be above 0")
+        return value if value is not None and value > 0 else 1
+
     def date(self, key: str) -> dt.date:
         """Return a date that must be there."""
         value = self._take(key, dt.date, "a date like 2026-11-21, without quotes", required=True)

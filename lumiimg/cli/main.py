@@ -26,6 +26,7 @@ from lumiimg.cli import (
     draft,
     explain,
     host,
+    job,
     ldd,
     listing,
     lock,
@@ -55,6 +56,7 @@ COMMANDS = (
     host,
     bind,
     explain,
+    job,
     ldd,
     draft,
     listing,
@@ -101,7 +103,13 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     parser = make_parser()
-    arguments, rest = parser.parse_known_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    program: list[str] = []
+    if words[:1] == ["job"] and "--" in words:  # argparse would mix the words of the program with our own
+        cut = words.index("--")
+        words, program = words[:cut], words[cut + 1 :]
+    arguments, rest = parser.parse_known_args(words)
+    arguments.program = program
     if rest:
         # argparse gives positional words up once an option has come between them
         if not hasattr(arguments, "paths") or any(word.startswith("-") for word in rest):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.cluster.topology import ranges
 from lumiimg.errors import one_line
 from lumiimg.report.console import console, print_json, wrapped
 from lumiimg.report.plan import variable_data, when_of
-from lumiimg.wording import core_range, count
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,11 +69,11 @@ def _limits(part: SitePartition) -> str:
 
 def _cores(out: Console, binding: SiteBinding) -> None:
     gpus = range(len(binding.near))
-    near = "; ".join(f"GPU {gpu}: {core_range(binding.cores_near(gpu))}" for gpu in gpus)
+    near = "; ".join(f"GPU {gpu}: {ranges(binding.cores_near(gpu))}" for gpu in gpus)
     kept = f"; kept for the system: {', '.join(map(str, binding.reserved))}" if binding.reserved else ""
     _fact(out, "cores", f"{near}{kept}", binding.source)
     if binding.spared:
-        near = "; ".join(f"GPU {gpu}: {core_range(binding.cores_near(gpu, sparing=True))}" for gpu in gpus)
+        near = "; ".join(f"GPU {gpu}: {ranges(binding.cores_near(gpu, sparing=True))}" for gpu in gpus)
         _fact(out, "", f"{near}: room for {binding.spared_for}", "")
 
 

@@ -32,7 +32,7 @@ _DIST_INFO = re.compile(
 )
 _NET_SYMBOL = re.compile(r"ncclNetPlugin_v(\d{1,2})")
 _NOT_PYTHON = frozenset(("os", "glibc", "python", "rocm", "rccl", "hip", "torch-rocm", "mpi", "slingshot")) | frozenset(
-    ("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin")
+    ("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin", "mpi-abi")
 )
 """Components that are no Python distribution, whatever one is called."""
 _SMALL_BYTES = 64 * 1024
@@ -86,8 +86,12 @@ def read_contents(root: RootFileSystem) -> Contents:
     has |= _rccl(root, found)
     has |= _plugin(root, found)
     for component, name in (("libfabric", "libfabric.so.1"), ("libcxi", "libcxi.so.1"), ("mpi", "libmpi.so.")):
-        if any(path.rpartition("/")[2].startswith(name) and _is_elf(root, path) for path in found):
+        if names := {
+            last for path in found if (last := path.rpartition("/")[2]).startswith(name) and _is_elf(root, path)
+        }:
             provides.add(component)
+            if component == "mpi":
+                has["mpi-abi"] = min(names).removeprefix(name)
     if "net-api" in has:
         provides.add("net-plugin")
     return Contents(has, tuple(sorted(provides - has.keys())), site)

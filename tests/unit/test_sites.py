@@ -9,8 +9,8 @@ import pytest
 
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.main import main
+from lumiimg.cluster.topology import ranges
 from lumiimg.errors import ExitCode
-from lumiimg.wording import core_range
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,7 +97,7 @@ AURORA_LISTS = {
 def test_the_cores_near_the_tiles_of_aurora_are_alcfs_lists(sparing: bool) -> None:
     binding = find_site("aurora", HOME).binding
     assert binding is not None
-    cores = [core_range(binding.cores_near(gpu, sparing=sparing)) for gpu in range(12)]
+    cores = [ranges(binding.cores_near(gpu, sparing=sparing)) for gpu in range(12)]
     assert ":".join(cores) == AURORA_LISTS[sparing]
 
 
@@ -188,9 +188,17 @@ def test_a_site_file_of_the_users_is_shown(tmp_path: Path, capsys: Capture) -> N
             "reserved = [16]",
             "key 'binding.reserved' names core 16, that a node with 16 does not have",
         ),
-        ("near = [1, 0]", "near = [1, 1]\ngpus_of_group = 8", "key 'binding.near' leaves GPU 0 no core"),
+        (
+            "near = [1, 0]",
+            "near = [1, 1]\ngpus_of_group = 8",
+            "key 'binding.reserved' leaves no core of group 1, which is near GPU 0",
+        ),
         ("near = [1, 0]", "near = [1, 1, 1]\ngpus_of_group = 2", "key 'binding.near' names a group more than 2 times"),
-        ("near = [1, 0]", 'near = [1, 0]\nspared = "9-15"\nspared_for = "x"', "leaves GPU 0 no core"),
+        (
+            "near = [1, 0]",
+            'near = [1, 0]\nspared = "9-15"\nspared_for = "x"',
+            "leaves no core of group 1, which is near GPU 0",
+        ),
         ("near = [1, 0]", 'near = [1, 0]\nspared = "7-3"\nspared_for = "x"', "has '7-3', no core and no range"),
         ("near = [1, 0]", 'near = [1, 0]\nspared = "1"', "key 'binding.spared_for' is missing"),
         ("hours = 1", "hours = 1\nleast_nodes = 5", "key 'partition[0].least_nodes' is 5, above the 4 nodes"),

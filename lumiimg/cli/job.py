@@ -1,0 +1,130 @@
+"""`lumiimg job`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from lumiimg.cli.options import add_host, add_json
+from lumiimg.errors import ExitCode
+
+_EPILOG = """\
+frameworks: ddp, fsdp, deepspeed, lightning   a rank a GPU, all GPUs seen
+            vllm, ray       once a node; Ray connects several nodes
+            plain           a rank a GPU, each sees its own only (MPI, rccl-tests)
+Without --framework: by the command, and whether the image has torch.
+
+examples:
+  lumiimg job image.sif --site lumi -o job.sh -- python train.py
+  lumiimg job image.sif --site lumi --nodes 4 --launch torchrun -- python train.py
+  lumiimg job image.sif --site lumi --gpus 2 -- vllm serve MODEL
+  lumiimg job image.sif --site lumi --explain
+
+exit codes: 0 written
+            1 the site gives no job of this shape (the nearest is named), or
+              nothing that can be bound loads
+            2 not an image, no such site or partition, wrong usage
+"""
+_FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
+_MOST = 100_000
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "job",
+        usage="lumiimg job IMAGE --site NAME [options] -- COMMAND [ARGUMENT ...]",
+        help="a job script for an image on a site: ranks, cores, variables, binds, each with its reason",
+        description="Write a Slurm script that runs a command in an image on a site: which rank gets\n"
+        "which cores and GPU, the variables for this image there, what must be bound, and\n"
+        "the network that was used, at its end. Every choice has its reason beside it.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("image", metavar="IMAGE", type=Path, help="as the job will find it")
+    parser.add_argument("--site", metavar="NAME", required=True, help="the machine: lumi, or a file")
+    parser.add_argument("--nodes", metavar="N", type=_number, default=1, help="how many nodes (default: 1)")
+    parser.add_argument("--gpus", metavar="N", type=_number, help="GPUs of each node (default: all)")
+    parser.add_argument(
+        "--framework", choices=_FRAMEWORKS, metavar="NAME", help="how the program wants to be started (below)"
+    )
+    parser.add_argument(
+        "--launch",
+        choices=("srun", "torchrun"),
+        default="srun",
+        help="who starts the ranks on a node (default: srun)",
+    )
+    parser.add_argument("--partition", metavar="NAME", help="(default: the first of the site that fits)")
+    parser.add_argument("--exclusive", action="store_true", help="whole nodes, also of a partition that shares them")
+    parser.add_argument("--account", metavar="NAME", help="the project that pays")
+    parser.add_argument("--time", metavar="TIME", type=_time, help="as Slurm's: minutes, HH:MM:SS, D-HH (default: 1 h)")
+    add_host(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the script there")
+    parser.add_argument("--explain", action="store_true", help="show how the cores of each rank are found, no script")
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def _number(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0
+    if not 1 <= number <= _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {_MOST}")
+    return number
+
+
+def _time(text: str) -> int:
+    from lumiimg.cluster.shape import seconds  # noqa: PLC0415
+
+    found = seconds(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: minutes, HH:MM:SS, D-HH, D-HH:MM:SS")
+    return found
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Plan, write, tell."""
+    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
+    from lumiimg.check.boundary import study  # noqa: PLC0415
+    from lumiimg.check.opening import opened  # noqa: PLC0415
+    from lumiimg.cluster.batch import slurm_script  # noqa: PLC0415
+    from lumiimg.cluster.plan import Request, loading, plan_job  # noqa: PLC0415
+    from lumiimg.cluster.shape import Wish  # noqa: PLC0415
+    from lumiimg.files import write_text  # noqa: PLC0415
+    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
+    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.report.job import explain_job, print_job, to_json  # noqa: PLC0415
+    from lumiimg.resolve.contents import read_contents  # noqa: PLC0415
+
+    site = find_site(arguments.site, os.environ)
+    wish = Wish(
+        nodes=arguments.nodes,
+        gpus=arguments.gpus,
+        partition=arguments.partition,
+        account=arguments.account,
+        time_s=arguments.time,
+        exclusive=arguments.exclusive,
+    )
+    words = tuple(arguments.program) or (("true",) if arguments.explain else ())
+    request = Request(str(arguments.image), words, wish, arguments.framework, arguments.launch == "torchrun")
+    with opened(arguments.image) as image:
+        stack = read_contents(image.root).stack
+    manifest = None
+    if arguments.host:
+        snapshot = read_snapshot(arguments.host)
+        manifest = loading(study(arguments.image, os.environ, snapshot, site))
+    plan = plan_job(request, stack, site, manifest)
+    script = slurm_script(plan)
+    if arguments.json:
+        print_json(to_json(plan, script))
+    if arguments.explain:
+        explain_job(plan, stderr=arguments.json)
+        return ExitCode.GOOD
+    if arguments.output:
+        write_text(arguments.output, script)
+        arguments.output.chmod(0o755)
+    elif not arguments.json:
+        print(script, end="")
+    print_job(plan, arguments.output)
+    return ExitCode.GOOD

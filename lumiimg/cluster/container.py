@@ -1,0 +1,214 @@
+"""What of a job runs in the container, as small files that its script writes: set variables, bind, become the program.
+
+What only a rank knows (its number) or what the image's own environment would come over is set there, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.plan import VISIBLE, Scope
+from lumiimg.cluster.words import comment, value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.cluster.plan import JobPlan, Setting
+
+_WAIT = """\
+import sys, time, ray
+nodes, head = int(sys.argv[1]), sys.argv[2]
+here, deadline = 0, time.monotonic() + 300
+while here < nodes:
+    try:
+        ray.init(address=head, ignore_reinit_error=True, log_to_driver=False)
+        here = sum(node["Alive"] for node in ray.nodes())
+    except Exception as error:
+        told = error
+    else:
+        told = f"{here} of {nodes} nodes"
+    if time.monotonic() > deadline:
+        sys.exit(f"Ray is not up after 300 s: {told}")
+    time.sleep(1)
+""".splitlines()
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """What a scheduler calls the numbers of a task, in its environment."""
+
+    rank: str
+    local_rank: str
+    world: str
+    node: str
+    nodes: str
+    job: str
+    node_name: str
+
+
+SLURM = Scheduler(
+    rank="SLURM_PROCID",
+    local_rank="SLURM_LOCALID",
+    world="SLURM_NTASKS",
+    node="SLURM_NODEID",
+    nodes="SLURM_JOB_NUM_NODES",
+    job="SLURM_JOB_ID",
+    node_name="SLURMD_NODENAME",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A file of the job."""
+
+    name: str
+    about: str
+    text: str
+
+
+def files(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
+    """Return the files; each task runs the first of them, with the program as its arguments."""
+    if plan.torchrun:
+        return _torchrun(plan, scheduler)
+    if plan.ray:
+        return [_ray(plan, scheduler)]
+    about = "In the container, each rank: its numbers, its variables, then the program takes its place"
+    lines = [*(_numbers(plan, scheduler)), *_visible(plan), *_exports(plan, Scope.NODE), *_exports(plan, Scope.RANK)]
+    return [JobFile("rank.sh", about, _text([*lines, "", 'exec "$@"']))]
+
+
+def _numbers(plan: JobPlan, scheduler: Scheduler) -> Iterator[str]:
+    yield from comment("who it is among the ranks")
+    yield f'export RANK="${scheduler.rank}" LOCAL_RANK="${scheduler.local_rank}" WORLD_SIZE="${scheduler.world}"'
+    yield f"export LOCAL_WORLD_SIZE={plan.tasks}"
+
+
+def _visible(plan: JobPlan) -> Iterator[str]:
+    """Yield which GPUs a task sees."""
+    variable = VISIBLE.get(plan.site.vendor)
+    if variable is None:
+        return
+    if plan.framework.gpus == "own":
+        yield from comment(
+            f"the GPU of its number, by {variable}: with srun --gpu-bind, RCCL and GPU-aware MPI lose each "
+            "other (LUMI docs)"
+        )
+        yield f'export {variable}="$LOCAL_RANK"'
+    elif plan.framework.gpus == "hip" and plan.site.vendor is None:
+        yield from comment("Ray and vLLM refuse ROCR_VISIBLE_DEVICES, which Slurm sets, and ask for HIP's (ray#53737)")
+        yield "unset ROCR_VISIBLE_DEVICES"
+        yield f"export HIP_VISIBLE_DEVICES={','.join(map(str, range(plan.shape.gpus)))}"
+
+
+def _exports(plan: JobPlan, scope: Scope) -> Iterator[str]:
+    before = None
+    for setting in plan.in_scope(scope):
+        if (reason := _reason(setting)) != before:  # several in a row may have one reason
+            yield from comment(reason)
+        before = reason
+        yield f"export {setting.name}={value(setting.value, literal=setting.literal)}"
+        if setting.folder:
+            yield f"mkdir -p {value(setting.folder)}"
+
+
+def _reason(setting: Setting) -> str:
+    return f"{setting.because} ({setting.source})" if setting.source else setting.because
+
+
+def _torchrun(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
+    """Return node.sh, which starts torchrun, and rank.py, through which each of its ranks goes, if it has to."""
+    per_rank = plan.topology is not None or plan.in_scope(Scope.RANK)
+    rank = ['python3 "$LUMIIMG_JOB/rank.py" "$@"'] if per_rank else ['"$@"']
+    start = [
+        "",
+        *comment(
+            "the nodes of a job are fixed, so each is told its number (rendezvous `static`): ranks follow the order of "
+            "the scheduler, and no node guesses by its own name whether it is the first, as with c10d (pytorch#73656)"
+        ),
+        "exec python3 -m torch.distributed.run \\",
+        f'    --nnodes="${scheduler.nodes}" --node_rank="${scheduler.node}" --nproc_per_node={plan.ranks} \\',
+        '    --rdzv_backend=static --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" \\',
+        *[f"    --no_python {line}" for line in rank],
+    ]
+    about = "In the container, once a node: variables, then torchrun, which starts the ranks"
+    node = JobFile("node.sh", about, _text([*_visible(plan), *_exports(plan, Scope.NODE), *start]))
+    return [node, _rank_program(plan)] if per_rank else [node]
+
+
+def _rank_program(plan: JobPlan) -> JobFile:
+    lines = ["import os", "import sys", "", 'rank = int(os.environ["LOCAL_RANK"])']
+    for setting in plan.in_scope(Scope.RANK):
+        lines += ["", *comment(_reason(setting))]
+        lines.append(f'os.environ["{setting.name}"] = os.path.expandvars({setting.value!r})')
+        if setting.folder:
+            lines.append(f"os.makedirs(os.path.expandvars({setting.folder!r}), exist_ok=True)")
+    if plan.topology is not None:
+        lines += ["", *comment(f"the cores beside each GPU ({plan.topology.source})"), "cores = ["]
+        for place in plan.topology.places:
+            cores = ", ".join(map(str, place.cores))
+            lines.append(f"    {{{cores}}},  # GPU {place.local_rank}")
+        lines += ["]"]
+        lines += [
+            "if cores[rank] <= os.sched_getaffinity(0):",
+            "    os.sched_setaffinity(0, cores[rank])",
+            "else:",
+            '    print(f"rank {rank} stays unbound: cores of {cores[rank]} are not of this job", file=sys.stderr)',
+        ]
+    lines += ["", "os.execvp(sys.argv[1], sys.argv[1:])"]
+    about = "In the container, each rank of torchrun: bind, then the program takes its place"
+    return JobFile("rank.py", about, _text(lines))
+
+
+def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
+    """Return node.sh, which makes a Ray cluster of all nodes. Source: Ray docs, deploying on Slurm; `ray start`."""
+    gpus = f" --num-gpus={plan.shape.gpus}"
+    lines = [
+        *_visible(plan),
+        *_exports(plan, Scope.NODE),
+        *_exports(plan, Scope.RANK),
+        "",
+        *comment("Ray and vLLM want addresses, not names: the node's own, by the name that the scheduler has for it"),
+        "address() { python3 -c 'import socket, sys; print(socket.gethostbyname(sys.argv[1]))' \"$1\"; }",
+        f'VLLM_HOST_IP=$(address "${scheduler.node_name}")',
+        "export VLLM_HOST_IP",
+        'head=$(address "$MASTER_ADDR"):$MASTER_PORT',
+        "ended=$LUMIIMG_JOB/ended",
+        *comment("in the foreground of a process of its own: `ray stop` would end those of other jobs, too"),
+        f'set_up() {{ ray start --block --disable-usage-stats --node-ip-address="$VLLM_HOST_IP"{gpus} "$@"; }}',
+        "",
+        f'if [ "${scheduler.node}" -ne 0 ]; then',
+        *comment(
+            "lend the GPUs to the first node until its program has ended; ask again while Ray is not up there", "    "
+        ),
+        '    until [ -e "$ended" ]; do',
+        '        set_up --address="$head" &',
+        "        ray=$!",
+        '        while [ ! -e "$ended" ] && kill -0 "$ray" 2>/dev/null; do sleep 2; done',
+        "    done",
+        '    kill "$ray" 2>/dev/null',
+        '    wait "$ray"',
+        "    exit 0",
+        "fi",
+        "",
+        "trap 'touch \"$ended\"' EXIT",
+        f'set_up --head --port="$MASTER_PORT" --temp-dir="/tmp/$USER-ray-${scheduler.job}" --include-dashboard=false &',
+        "ray=$!",
+        *comment("all nodes are there before the program starts"),
+        f'python3 - "${scheduler.nodes}" "$head" <<\'END_OF_WAIT\' || exit 1',
+        *_WAIT,
+        "END_OF_WAIT",
+        'export RAY_ADDRESS="$head"',
+        "status=0",
+        '"$@" || status=$?',
+        'touch "$ended"',
+        'kill "$ray"',
+        'wait "$ray"',
+        'exit "$status"',
+    ]
+    about = "In the container, once a node: a Ray cluster of all nodes, the program on the first"
+    return JobFile("node.sh", about, _text(lines))
+
+
+def _text(lines: list[str]) -> str:
+    return "\n".join(lines).strip("\n") + "\n"

@@ -1,0 +1,93 @@
+"""How frameworks want to be started: frameworks.toml, typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.table import Table, read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TABLE = Path(__file__).with_name("frameworks.toml")
+LAUNCHERS = ("torchrun", "deepspeed", "srun", "mpirun", "mpiexec")
+"""Programs that start ranks: what a job does itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkVariable:
+    """A variable that a framework wants."""
+
+    name: str
+    value: str
+    nodes: str
+    """`any`, or `several`: of the jobs that it is for."""
+    because: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """One way to start a program."""
+
+    name: str
+    title: str
+    task_a_gpu: bool
+    """Whether the scheduler starts a task for each GPU; else one for each node."""
+    gpus: str
+    """What a task sees: `all` of the node, its `own` only, or as `hip` numbers them."""
+    torchrun: bool
+    """Whether torchrun can start the ranks."""
+    ray: str
+    """When it runs on a Ray cluster: `never`, on `several` nodes, `always`."""
+    variables: tuple[FrameworkVariable, ...]
+    because: str
+    source: str
+
+    def wants_ray(self, nodes: int) -> bool:
+        """Whether a job of so many nodes runs on a Ray cluster."""
+        return self.ray == "always" or (self.ray == "several" and nodes > 1)
+
+
+@cache
+def frameworks() -> dict[str, Framework]:
+    """Return all by name."""
+    table = Table(read_toml(_TABLE), _TABLE)
+    found = [_framework(entry) for entry in table.tables("framework")]
+    table.finish()
+    return {framework.name: framework for framework in found}
+
+
+def _framework(entry: Table) -> Framework:
+    return Framework(
+        name=entry.string("name"),
+        title=entry.string("title"),
+        task_a_gpu=entry.choice("tasks", ("gpu", "node")) == "gpu",
+        gpus=entry.choice("gpus", ("all", "own", "hip")),
+        torchrun=entry.flag("torchrun"),
+        ray=entry.optional_string("ray") or "never",
+        variables=tuple(
+            FrameworkVariable(
+                variable.string("name"),
+                variable.string("value"),
+                variable.choice("nodes", ("any", "several")),
+                variable.string("because"),
+                variable.string("source"),
+            )
+            for variable in entry.tables("variable")
+        ),
+        because=entry.string("because"),
+        source=entry.string("source"),
+    )
+
+
+def framework_of(command: Sequence[str], *, has_torch: bool) -> tuple[Framework, str]:
+    """Return the framework of a command that nobody named one for, and why."""
+    if command[0].rpartition("/")[2] == "vllm" or any(word.startswith("vllm.entrypoints") for word in command):
+        return frameworks()["vllm"], "the command starts vLLM"
+    if has_torch:
+        return frameworks()["ddp"], "the image has torch; --framework names another"
+    return frameworks()["plain"], "the image has no torch; --framework names another"

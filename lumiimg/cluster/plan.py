@@ -1,0 +1,305 @@
+"""What a job is, whatever the scheduler: ranks, cores, variables, binds and the program, each with its reason.
+
+`batch.py` writes it as a Slurm script, `container.py` what of it runs in the container.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.frameworks import LAUNCHERS, framework_of, frameworks
+from lumiimg.cluster.shape import shape_of
+from lumiimg.cluster.topology import bind_ranks, cores_of_a_gpu
+from lumiimg.errors import BadInputError, FailedError
+from lumiimg.host.manifest import Bind, Fabric
+from lumiimg.resolve.rules import environment
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.check.boundary import Boundary
+    from lumiimg.cluster.frameworks import Framework
+    from lumiimg.cluster.shape import Shape, Wish
+    from lumiimg.cluster.topology import Topology
+    from lumiimg.host.manifest import Manifest
+    from lumiimg.resolve.stack import Stack
+
+MPICH, OPEN_MPI = "12", "40"
+"""Versions in the name of libmpi.so: MPICH's ABI, which Cray's shares, and Open MPI's."""
+VISIBLE = {None: "ROCR_VISIBLE_DEVICES", "NVIDIA": "CUDA_VISIBLE_DEVICES", "Intel": "ZE_AFFINITY_MASK"}
+"""The variable that leaves a process one GPU, by who makes it; None is AMD."""
+_OF_RANK = re.compile(r"\$\{?(SLURM_LOCALID|SLURM_PROCID|LOCAL_RANK|RANK)\b")
+
+
+class Scope(StrEnum):
+    """Where a variable gets its value."""
+
+    JOB = "job"
+    """Once, in the batch script: the scheduler reads it, or it is the same everywhere."""
+    NODE = "node"
+    """In the container, so that nothing that the image sets itself comes over it; the node's number is known there."""
+    RANK = "rank"
+    """In each rank: it names the rank's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A variable, and why."""
+
+    name: str
+    value: str
+    """It may name other variables, `$USER`, unless it is `literal`."""
+    because: str
+    source: str
+    scope: Scope
+    folder: str | None = None
+    """To be made first."""
+    literal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A word for the scheduler or the engine, and why."""
+
+    value: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """One job."""
+
+    image: str
+    site: Site
+    shape: Shape
+    framework: Framework
+    chosen: str
+    """Why this framework."""
+    torchrun: bool
+    command: tuple[str, ...]
+    tasks: int
+    """That the scheduler starts on each node."""
+    ranks: int
+    """On each node, whoever starts them."""
+    topology: Topology | None
+    """None where ranks are not bound."""
+    binding: str
+    """Why they are bound, or not."""
+    cores: int | None
+    """Of one GPU; None where it is not known."""
+    memory_gib: int | None
+    """Of one GPU."""
+    request_gpus: int
+    """That are asked for on each node, which may be more than are used."""
+    mpi: Choice | None
+    settings: tuple[Setting, ...]
+    binds: tuple[Bind, ...]
+    notes: tuple[str, ...]
+    """What whoever submits it should know."""
+
+    @property
+    def ray(self) -> bool:
+        """Whether it runs on a Ray cluster."""
+        return self.framework.wants_ray(self.shape.nodes)
+
+    @property
+    def program(self) -> str:
+        """The container engine of the site; both families answer to `singularity`."""
+        return "apptainer" if (self.site.engine or "").startswith("Apptainer") else "singularity"
+
+    def in_scope(self, scope: Scope) -> tuple[Setting, ...]:
+        """Return the variables that get their value there."""
+        return tuple(setting for setting in self.settings if setting.scope is scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What somebody wants to run."""
+
+    image: str
+    command: tuple[str, ...]
+    wish: Wish
+    framework: str | None = None
+    """None: by the image and the command."""
+    torchrun: bool = False
+
+
+def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | None = None) -> JobPlan:
+    """Return the job; `stack` is what the image has, `manifest` what is bound from a node that was looked at.
+
+    Raises ShapeError for a shape that the site does not have, BadInputError for what cannot be started so.
+    """
+    _check_words(request)
+    shape = shape_of(request.wish, site)
+    if request.framework:
+        framework, chosen = frameworks()[request.framework], "as you asked"
+    else:
+        framework, chosen = framework_of(request.command, has_torch="torch" in stack.offers)
+    if request.torchrun and not framework.torchrun:
+        able = ", ".join(sorted(name for name, entry in frameworks().items() if entry.torchrun))
+        raise BadInputError(f"torchrun does not start {framework.name}", hint=f"it starts {able}")
+    a_task_a_node = request.torchrun or not framework.task_a_gpu
+    topology, binding = _binding(shape, site, framework, torchrun=request.torchrun)
+    cores = cores_of_a_gpu(site.binding) if site.binding else None
+    memory = site.binding.memory_gib if site.binding else None
+    ranks = shape.gpus if framework.task_a_gpu else 1
+    return JobPlan(
+        image=request.image,
+        site=site,
+        shape=shape,
+        framework=framework,
+        chosen=chosen,
+        torchrun=request.torchrun,
+        command=_command(request.command, framework, shape),
+        tasks=1 if a_task_a_node else shape.gpus,
+        ranks=ranks,
+        topology=topology,
+        binding=binding,
+        cores=cores,
+        memory_gib=memory // len(site.binding.near) if memory and site.binding else None,
+        request_gpus=shape.node_gpus if shape.whole_nodes and shape.node_gpus else shape.gpus,
+        mpi=_mpi(stack, site),
+        settings=tuple(_settings(stack, site, shape, framework, cores, manifest)),
+        binds=manifest.binds if manifest else tuple(Bind(b.path, b.path, b.reason) for b in site.binds),
+        notes=tuple(_notes(stack, site, shape, framework, manifest)),
+    )
+
+
+def _check_words(request: Request) -> None:
+    if not request.command:
+        raise BadInputError("no command", hint="name it behind the options: -- python train.py")
+    program = request.command[0].rpartition("/")[2]
+    if program in LAUNCHERS:
+        hint = "--launch torchrun -- python SCRIPT" if program == "torchrun" else "name the program alone"
+        raise BadInputError(f"{program} starts ranks, and so does the job", hint=hint)
+    for word in (request.image, *request.command):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise BadInputError("is no UTF-8, and a script is", where=ascii(word)) from None
+
+
+def _command(command: tuple[str, ...], framework: Framework, shape: Shape) -> tuple[str, ...]:
+    """Return the command with what vLLM has to be told of the job, unless its user has said it."""
+    if framework.name != "vllm":
+        return command
+    wanted = {"--tensor-parallel-size": f"{shape.gpus}"}
+    if shape.nodes > 1:
+        wanted |= {"--pipeline-parallel-size": f"{shape.nodes}", "--distributed-executor-backend": "ray"}
+    short = {"--tensor-parallel-size": "-tp", "--pipeline-parallel-size": "-pp"}
+    said = {word.partition("=")[0].replace("_", "-") for word in command}
+    missing = [(name, value) for name, value in wanted.items() if not said & {name, short.get(name, name)}]
+    return command + tuple(word for pair in missing for word in pair)
+
+
+def _binding(shape: Shape, site: Site, framework: Framework, *, torchrun: bool) -> tuple[Topology | None, str]:
+    """Return where ranks are bound, if that is known, and why so."""
+    if site.binding is None:
+        return None, f"which cores are near which GPU of {site.name} is not known: nothing is bound"
+    if not framework.task_a_gpu:
+        return None, f"nothing is bound: {re.split('[:;]', framework.because)[0]}"
+    if not shape.whole_nodes:
+        why = (
+            f"{shape.partition or site.name} shares its nodes: which cores and GPUs this job gets is known only once "
+            "it runs, and a mask for others' cores would be false. Nothing is bound by mask; "
+            f"{count(cores_of_a_gpu(site.binding), 'core')} go with each GPU"
+        )
+        return None, why
+    how = "each rank binds itself, as torchrun starts it and srun cannot" if torchrun else "srun binds by mask"
+    why = f"the job has its nodes for itself, so each rank gets the cores beside its GPU; {how}"
+    return bind_ranks(site.binding, shape.gpus), why
+
+
+def _mpi(stack: Stack, site: Site) -> Choice | None:
+    """Return how MPI programs are started, by the MPI that the image has."""
+    abi = stack.version("mpi-abi")
+    if abi == OPEN_MPI:
+        return Choice(
+            "pmix", "libmpi.so.40 of the image is Open MPI, which starts by PMIx (`srun --mpi=list` shows it)"
+        )
+    if site.mpi is None:
+        return None
+    if abi == MPICH:
+        return Choice(site.mpi.own, f"libmpi.so.12 of the image is an MPICH of its own ({site.mpi.source})")
+    if "mpi4py" in stack.offers and "mpi" not in stack.offers:
+        why = f"the image has mpi4py and no MPI, so that is the machine's, which must be bound ({site.mpi.source})"
+        return Choice(site.mpi.host, why)
+    return None
+
+
+def _settings(
+    stack: Stack, site: Site, shape: Shape, framework: Framework, cores: int | None, manifest: Manifest | None
+) -> Iterator[Setting]:
+    """Yield the variables of a job, in the order in which they are set."""
+    for item in manifest.variables if manifest else ():
+        yield Setting(item.name, item.value, item.reason, "lumiimg bind", Scope.NODE, literal=True)
+    fits = {"any", "one" if shape.nodes == 1 else "several"}
+    for variable in environment(stack, site):
+        if variable.nodes in fits:
+            value = variable.value.replace("SLURM_LOCALID", "LOCAL_RANK").replace("SLURM_PROCID", "RANK")
+            yield Setting(
+                variable.name, value, variable.because, variable.source, _scope(variable.name, value), variable.folder
+            )
+    for entry in framework.variables:
+        if entry.nodes in fits:
+            yield Setting(entry.name, entry.value, entry.because, entry.source, Scope.NODE)
+    if framework.task_a_gpu and cores:
+        why = "threads of a rank: the cores of its GPU (torchrun sets 1; a rank that is not bound counts them all)"
+        yield Setting("OMP_NUM_THREADS", f"{cores}", why, "", Scope.NODE)
+    docs = "NCCL docs, environment variables"
+    yield Setting("NCCL_DEBUG", "INFO", "only at this level RCCL says which network it uses", docs, Scope.NODE)
+    yield Setting("NCCL_DEBUG_SUBSYS", "INIT,NET,ENV", "of that, what `lumiimg log` reads", docs, Scope.NODE)
+    logs = "$LUMIIMG_JOB/nccl/%h.%p.log"
+    yield Setting("NCCL_DEBUG_FILE", logs, "a file for each rank, by node and process", docs, Scope.NODE)
+
+
+def _scope(name: str, value: str) -> Scope:
+    if name.startswith("SLURM_"):
+        return Scope.JOB  # srun reads it
+    return Scope.RANK if _OF_RANK.search(value) else Scope.NODE
+
+
+def _notes(stack: Stack, site: Site, shape: Shape, framework: Framework, manifest: Manifest | None) -> Iterator[str]:
+    """Yield what the script cannot see to."""
+    if not site.partitions:
+        yield f"the partitions of {site.name} and their limits are not known: the shape was not judged"
+    if framework.name not in ("plain", "ray", "vllm") and "torch" not in stack.offers:
+        yield f"no torch was found in the image, and {framework.name} needs it"
+    if shape.whole_nodes and shape.node_gpus and shape.gpus < shape.node_gpus:
+        idle = count(shape.node_gpus - shape.gpus, "GPU")
+        yield f"whole nodes are given, and billed, and {idle} of each stay idle"
+    elif not shape.whole_nodes and shape.gpus == shape.node_gpus:
+        yield "all GPUs of a node, of a partition that shares its nodes: with --exclusive ranks could be bound"
+    if shape.nodes == 1:
+        return
+    if "net-plugin" not in stack.offers:
+        yield "no net plugin was found in the image: RCCL goes over TCP between nodes (`lumiimg adapt` puts one in)"
+    if manifest is None and site.fabric is not None:
+        if {"libfabric", "libcxi"} <= stack.offers.keys():
+            yield "libfabric and libcxi are the image's own: nothing of the host's fabric is bound"
+        else:
+            yield (
+                "libfabric or libcxi is not in the image, and none is bound: RCCL goes over TCP between nodes. "
+                "On a node of the site: `lumiimg host scan -o host.json`; then --host host.json"
+            )
+
+
+def loading(boundary: Boundary) -> Manifest | None:
+    """Return what is bound for an image; None where it has nothing that could be bound for.
+
+    Raises FailedError where nothing that could be bound loads.
+    """
+    manifest = boundary.manifest
+    if manifest is not None and manifest.fabric is Fabric.NONE:
+        why = f": {manifest.refusals[0]}" if manifest.refusals else ""
+        raise FailedError(
+            f"no libfabric with the cxi provider loads in it{why}",
+            where=boundary.image,
+            hint="`lumiimg explain IMAGE --host FILE` tells all that was tried; without --host, a job stays on TCP",
+        )
+    return manifest

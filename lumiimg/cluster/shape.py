@@ -1,0 +1,148 @@
+"""The shape of a job: nodes, GPUs, time, partition; what a site can give of it, and what comes nearest."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.catalogue import UnknownNameError
+from lumiimg.errors import BadInputError, FailedError
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.catalog.sites import Site, SitePartition
+
+_DEFAULT_S = 3600
+_LIMIT_S = 365 * 86400
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}")
+"""Of a partition or an account: a word that is no option, and ends no line."""
+_DURATION = re.compile(
+    r"(?:(?P<days>\d{1,4})-)?(?P<first>\d{1,6})(?::(?P<second>\d{1,2}))?(?::(?P<third>\d{1,2}))?", re.ASCII
+)
+
+
+class ShapeError(FailedError):
+    """A site cannot give a job of this shape; the hint is the nearest that it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What somebody asks for; None where the site decides."""
+
+    nodes: int = 1
+    gpus: int | None = None
+    """Of each node."""
+    partition: str | None = None
+    account: str | None = None
+    time_s: int | None = None
+    exclusive: bool = False
+    """Nodes for the job alone, also in a partition that shares them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a scheduler is asked for."""
+
+    nodes: int
+    gpus: int
+    """Of each node, that the program uses."""
+    node_gpus: int | None
+    """That a node has; None where the site's file does not say."""
+    partition: str | None
+    account: str | None
+    time_s: int
+    whole_nodes: bool
+    """Whether the job has its nodes for itself."""
+
+
+def shape_of(wish: Wish, site: Site) -> Shape:
+    """Return a shape that the site can give.
+
+    Raises ShapeError for one that it cannot, UnknownNameError for a partition that it does not have, BadInputError for
+    a name that no scheduler takes, or where the GPUs of a node are not known and were not named.
+    """
+    for option, name in (("--partition", wish.partition), ("--account", wish.account)):
+        if name is not None and not _NAME.fullmatch(name):
+            raise BadInputError("is no name that a scheduler takes", where=f"{option} {name!r}")
+    node_gpus = len(site.binding.near) if site.binding else None
+    gpus = wish.gpus or node_gpus
+    if gpus is None:
+        raise BadInputError(f"how many GPUs a node of {site.name} has is not known", hint="name them: --gpus N")
+    if node_gpus is not None and gpus > node_gpus:
+        nodes = -(-wish.nodes * gpus // node_gpus)
+        what = f"a node of {site.name} has {count(node_gpus, 'GPU')}, {gpus} were asked for"
+        raise ShapeError(what, hint=f"the nearest: --nodes {nodes} --gpus {node_gpus}")
+    partition = _partition(wish, site, full=gpus == node_gpus)
+    if partition is None:
+        return Shape(
+            wish.nodes, gpus, node_gpus, wish.partition, wish.account, wish.time_s or _DEFAULT_S, wish.exclusive
+        )
+    limit_s = int(partition.hours * 3600)
+    return Shape(
+        nodes=wish.nodes,
+        gpus=gpus,
+        node_gpus=node_gpus,
+        partition=partition.name,
+        account=wish.account,
+        time_s=wish.time_s or min(_DEFAULT_S, limit_s),
+        whole_nodes=partition.whole_nodes or wish.exclusive,
+    )
+
+
+def _partition(wish: Wish, site: Site, *, full: bool) -> SitePartition | None:
+    """Return the partition that was named, else the first that can give it: whole nodes for all GPUs of a node, a
+    partition that shares its nodes for fewer. None where the site's file has no partitions.
+    """
+    if not site.partitions:
+        return None
+    if wish.partition is not None:
+        named = [partition for partition in site.partitions if partition.name == wish.partition]
+        if not named:
+            raise UnknownNameError("partition", wish.partition, [partition.name for partition in site.partitions])
+        candidates = named
+    else:
+        candidates = sorted(site.partitions, key=lambda partition: partition.whole_nodes != (full or wish.exclusive))
+    for partition in candidates:
+        if not list(_against(wish, partition)):
+            return partition
+    others = [partition.name for partition in site.partitions if not list(_against(wish, partition))]
+    what, nearest = zip(*_against(wish, candidates[0]), strict=True)
+    hint = f"the nearest: {' '.join(nearest)}"
+    if others:
+        hint += f"; or --partition {others[0]}"
+    raise ShapeError(f"{candidates[0].name} gives {' and '.join(what)}", hint=hint)
+
+
+def _against(wish: Wish, partition: SitePartition) -> Iterator[tuple[str, str]]:
+    """Yield what a partition gives at most where that is less than the wish, and the option that it would take."""
+    if wish.nodes > partition.nodes:
+        yield f"at most {count(partition.nodes, 'node')}, not {wish.nodes}", f"--nodes {partition.nodes}"
+    limit_s = int(partition.hours * 3600)
+    if wish.time_s is not None and wish.time_s > limit_s:
+        limit = duration(limit_s)
+        yield f"at most {partition.hours:g} h, not {duration(wish.time_s)}", f"--time {limit}"
+
+
+def seconds(text: str) -> int | None:
+    """Read a time as Slurm does: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS; None for anything else."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        return None
+    days, *rest = (int(match[name]) if match[name] else None for name in ("days", "first", "second", "third"))
+    first, second, third = rest[0] or 0, rest[1], rest[2]
+    if days is not None or third is not None:
+        found = ((days or 0) * 24 + first) * 3600 + (second or 0) * 60 + (third or 0)
+    else:
+        found = first * 60 + (second or 0)
+    return found if 0 < found <= _LIMIT_S else None
+
+
+def duration(time_s: int) -> str:
+    """Return `HH:MM:SS`, or `D-HH:MM:SS` from two days on."""
+    days = time_s // 86400 if time_s >= 2 * 86400 else 0
+    hours, rest = divmod(time_s - days * 86400, 3600)
+    clock = f"{hours:02}:{rest // 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock

@@ -1,0 +1,89 @@
+"""Which cores a rank gets: those nearest to its GPU, as a mask, on a node that the job has for itself.
+
+Computed from what the site's file says of its nodes (`[binding]`); no mask is written down anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lumiimg.catalog.sites import SiteBinding
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The cores of one rank."""
+
+    local_rank: int
+    """Of the node; the number of its GPU, too."""
+    group: int
+    """The group of cores (CCD) that is nearest to the GPU."""
+    cores: tuple[int, ...]
+    """Of the group, without those that the system keeps."""
+
+    @property
+    def mask(self) -> int:
+        """One bit a core, core 0 the lowest."""
+        return sum(1 << core for core in self.cores)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Where the ranks of a node are bound; each node has the same."""
+
+    places: tuple[Place, ...]
+    """By local rank."""
+    cores: int
+    """Of a node."""
+    group: int
+    """Cores of one group."""
+    reserved: tuple[int, ...]
+    source: str
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """In hexadecimal, each as wide as the node: what `srun --cpu-bind=mask_cpu:` takes."""
+        return tuple(self.hex_of(place.mask) for place in self.places)
+
+    def hex_of(self, mask: int) -> str:
+        """Return a mask with a digit for each four cores of the node."""
+        return f"0x{mask:0{-(-self.cores // 4)}x}"
+
+
+def bind_ranks(binding: SiteBinding, ranks: int) -> Topology:
+    """Return where the first `ranks` ranks of a node are bound, each beside the GPU of its number.
+
+    Only true on a node that the job has for itself, with all of its GPUs: else GPU 0 of the job is any GPU of the node.
+    """
+    places = tuple(Place(gpu, binding.near[gpu], binding.cores_near(gpu)) for gpu in range(ranks))
+    return Topology(places, binding.cores, binding.group, binding.reserved, binding.source)
+
+
+def cores_of_a_gpu(binding: SiteBinding) -> int:
+    """Return how many cores go with each GPU of a node: the least that any of them has near it."""
+    return min(len(binding.cores_near(gpu)) for gpu in range(len(binding.near)))
+
+
+def ranges(cores: Iterable[int]) -> str:
+    """Return `49-55,57`."""
+    runs = []
+    for _, run in groupby(enumerate(sorted(cores)), key=lambda pair: pair[1] - pair[0]):
+        numbers = [core for _, core in run]
+        runs.append(f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}")
+    return ",".join(runs)
+
+
+def picture(topology: Topology, cores: Iterable[int]) -> str:
+    """Return the cores of a node as characters, a blank between groups: `#` in the mask, `x` reserved, `.` others.
+
+    Core 0 is on the left, so the picture runs against the digits of the mask.
+    """
+    chosen = frozenset(cores)
+    signs = ["#" if n in chosen else "x" if n in topology.reserved else "." for n in range(topology.cores)]
+    groups = ["".join(signs[first : first + topology.group]) for first in range(0, topology.cores, topology.group)]
+    return " ".join(groups)

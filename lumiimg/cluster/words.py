@@ -1,0 +1,57 @@
+"""Text of others in a script: as a comment, as a word, as a value that may name variables."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import textwrap
+
+from lumiimg.errors import BadInputError, one_line
+
+_COLUMNS = 100
+_REFERENCE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})", re.ASCII)
+_SPECIAL = re.compile(r'([\\"$`])')
+_ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
+
+
+def comment(text: str, indent: str = "") -> list[str]:
+    """Return a text in lines of comment; nothing in it ends one."""
+    start = f"{indent}# "
+    return textwrap.wrap(
+        one_line(text),
+        _COLUMNS,
+        initial_indent=start,
+        subsequent_indent=start,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def word(text: str) -> str:
+    r"""Return one word for bash on one line: a newline in it is written `$'\n'`."""
+    if text.isprintable():
+        return shlex.quote(text)
+    spelled = "".join(
+        _ESCAPES.get(c) or (c if c.isprintable() else "".join(f"\\x{byte:02x}" for byte in c.encode())) for c in text
+    )
+    return f"$'{spelled}'"
+
+
+def value(text: str, *, literal: bool = False) -> str:
+    """Return a value for `sh`, in double quotes: `$NAME` stays one, unless `literal`; all else is text.
+
+    Raises BadInputError for control characters: they come out of an image or a file, and mean nothing there.
+    """
+    if not text.isprintable():
+        raise BadInputError("holds a control character, so it cannot be set in a job", where=one_line(text))
+    if literal:
+        return shlex.quote(text)
+    parts, end = [], 0
+    for match in _REFERENCE.finditer(text):
+        parts += [_escaped(text[end : match.start()]), match[0]]
+        end = match.end()
+    return f'"{"".join(parts)}{_escaped(text[end:])}"'
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", text)
