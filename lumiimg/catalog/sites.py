@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import SpecifierSet
 
 from lumiimg.catalog.catalogue import UnknownNameError, user_folder
+from lumiimg.catalog.launch import read_annotation, read_module, read_option
 from lumiimg.catalog.layers import NAME
 from lumiimg.catalog.needs import Need, read_needs
 from lumiimg.catalog.table import CatalogError, Table, read_toml
@@ -19,11 +20,16 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
 
+    from lumiimg.catalog.launch import SiteAnnotation, SiteModule, SiteOption
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,5}){1,3}")
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 _MOST_CORES = 4096
 _MPI_TYPE = re.compile(r"[a-z0-9_]{1,32}")
+_DOMAIN = re.compile(r"[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,9}")
+SCHEDULERS = ("Slurm", "PBS")
+"""That job scripts can be written for."""
 _SHIPPED = Path(__file__).with_name("sites")
 
 
@@ -173,15 +179,8 @@ class SiteAdvice:
     """What somebody who builds images there, or runs them, should know."""
 
     text: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class SiteModule:
-    """A module that job scripts load there."""
-
-    name: str
-    because: str
+    job: bool
+    """Whether job scripts say it, too."""
     source: str
 
 
@@ -210,6 +209,10 @@ class Site:
     mpi: SiteMpi | None
     variables: tuple[SiteVariable, ...]
     modules: tuple[SiteModule, ...]
+    options: tuple[SiteOption, ...]
+    annotations: tuple[SiteAnnotation, ...]
+    domain: str | None
+    """What follows a node's short name, where ranks shall meet over the fast network; None: the name does as it is."""
     advice: tuple[SiteAdvice, ...]
     source: str
     date: dt.date
@@ -234,14 +237,18 @@ def read_site(path: Path) -> Site:
         binding=_binding(table.table("binding")) if "binding" in table.keys() else None,  # noqa: SIM118
         mpi=_mpi(table.table("mpi")) if "mpi" in table.keys() else None,  # noqa: SIM118
         variables=tuple(_variable(entry) for entry in table.tables("environment")),
-        modules=tuple(
-            SiteModule(entry.string("name"), entry.string("because"), entry.string("source"))
-            for entry in table.tables("module")
-        ),
-        advice=tuple(SiteAdvice(entry.string("text"), entry.string("source")) for entry in table.tables("advice")),
+        modules=tuple(read_module(entry) for entry in table.tables("module")),
+        options=tuple(read_option(entry) for entry in table.tables("option")),
+        annotations=tuple(read_annotation(entry) for entry in table.tables("annotation")),
+        domain=table.optional_string("domain"),
+        advice=tuple(_advice(entry) for entry in table.tables("advice")),
         source=table.string("source"),
         date=table.date("date"),
     )
+    if site.domain is not None and not _DOMAIN.fullmatch(site.domain):
+        table.fault("domain", f"is {site.domain!r}, no domain like hsn.cm.example.org")
+    if site.scheduler not in (None, *SCHEDULERS):
+        table.fault("scheduler", f"is {site.scheduler!r}; allowed: {', '.join(SCHEDULERS)}")
     table.finish()
     return site
 
@@ -360,6 +367,10 @@ def _mpi(entry: Table) -> SiteMpi:
         if value and not _MPI_TYPE.fullmatch(value):
             entry.fault(key, f"is {value!r}, no value for `srun --mpi=`")
     return mpi
+
+
+def _advice(entry: Table) -> SiteAdvice:
+    return SiteAdvice(entry.string("text"), entry.flag("job"), entry.string("source"))
 
 
 def _variable(entry: Table) -> SiteVariable:

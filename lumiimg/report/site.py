@@ -54,6 +54,10 @@ def print_site(site: Site, *, as_json: bool) -> None:
         _reason(out, f"{variable.because} ({variable.source})")
     for module in site.modules:
         _fact(out, "module", f"{module.name}: {module.because}", module.source)
+    for option in site.options:
+        _fact(out, "option", f"{option.value}{when_of(option)}: {option.because}", option.source)
+    for note in site.annotations:
+        _fact(out, "container", f'{note.key} = "{note.value}"{when_of(note)}: {note.because}', note.source)
     for advice in site.advice:
         _fact(out, "advice", advice.text, advice.source)
 
@@ -133,5 +137,14 @@ def _data(site: Site) -> dict[str, Any]:
             for each in site.variables
         ],
         "modules": [{"name": each.name, "because": each.because, "source": each.source} for each in site.modules],
-        "advice": [{"text": advice.text, "source": advice.source} for advice in site.advice],
+        "options": [
+            {"value": each.value, "nodes": each.nodes, "because": each.because, "source": each.source}
+            for each in site.options
+        ],
+        "annotations": [
+            {"key": each.key, "value": each.value, "nodes": each.nodes, "because": each.because, "source": each.source}
+            for each in site.annotations
+        ],
+        "domain": site.domain,
+        "advice": [{"text": advice.text, "job": advice.job, "source": advice.source} for advice in site.advice],
     }
