@@ -168,6 +168,8 @@ class SiteVariable:
     unless: tuple[Need, ...]
     nodes: str
     """`one`, `several`, or `any`: of the jobs that it is for."""
+    ranks: bool
+    """Whether it is only for programs whose ranks the scheduler starts, one a GPU."""
     folder: str | None
     """To be made before the program starts, as a shell reads it."""
     because: str
@@ -380,6 +382,7 @@ def _variable(entry: Table) -> SiteVariable:
         given=read_needs(entry, "given"),
         unless=read_needs(entry, "unless"),
         nodes=entry.choice("nodes", ("any", "one", "several")),
+        ranks=entry.flag("ranks"),
         folder=entry.optional_string("folder"),
         because=entry.string("because"),
         source=entry.string("source"),

@@ -44,6 +44,7 @@ class Scheduler:
     node: str
     nodes: str
     job: str
+    """Its number."""
     node_name: str
 
 
@@ -56,6 +57,18 @@ SLURM = Scheduler(
     job="SLURM_JOB_ID",
     node_name="SLURMD_NODENAME",
 )
+
+
+PALS = Scheduler(
+    rank="PALS_RANKID",
+    local_rank="PALS_LOCAL_RANKID",
+    world="LUMIIMG_TASKS",
+    node="PALS_NODEID",
+    nodes="LUMIIMG_NODES",
+    job="LUMIIMG_NUMBER",
+    node_name="HOSTNAME",
+)
+"""Under PBS: what is not in PALS's environment, the script exports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +103,8 @@ def _visible(plan: JobPlan) -> Iterator[str]:
     if variable is None:
         return
     if plan.framework.gpus == "own":
-        yield from comment(
-            f"the GPU of its number, by {variable}: with srun --gpu-bind, RCCL and GPU-aware MPI lose each "
-            "other (LUMI docs)"
-        )
+        why = ": with srun --gpu-bind, RCCL and GPU-aware MPI lose each other (LUMI docs)"
+        yield from comment(f"the GPU of its number, by {variable}{why if plan.site.vendor is None else ''}")
         yield f'export {variable}="$LOCAL_RANK"'
     elif plan.framework.gpus == "hip" and plan.site.vendor is None:
         yield from comment("Ray and vLLM refuse ROCR_VISIBLE_DEVICES, which Slurm sets, and ask for HIP's (ray#53737)")

@@ -1,0 +1,101 @@
+"""A job as a Slurm script."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster import script
+from lumiimg.cluster.container import SLURM, files
+from lumiimg.cluster.edf import EDF, container_file, without_edf
+from lumiimg.cluster.shape import duration
+from lumiimg.cluster.topology import ranges
+from lumiimg.cluster.words import comment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.cluster.plan import JobPlan
+
+
+def slurm_script(plan: JobPlan) -> str:
+    """Return the script. Raises BadInputError for a path that no engine takes."""
+    written = files(without_edf(plan) if plan.by_edf else plan, SLURM)
+    first = written[0].name
+    if plan.by_edf:
+        written.append(container_file(plan))
+    lines = ["#!/bin/bash", *script.head(plan, "sbatch --account=PROJECT FILE"), *_directives(plan), ""]
+    lines += [*script.modules(plan), "set -euo pipefail"]
+    lines += [': "${SLURM_JOB_ID:?this is a job script: sbatch takes it}"', "", *script.program(plan), ""]
+    lines += [*script.folder("$SLURM_JOB_ID"), "", *_address(), "", *script.variables(plan)]
+    for file in written:
+        lines += ["", *script.heredoc(file)]
+    if not plan.by_edf:
+        lines += ["", *script.container(plan)]
+    lines += ["", *_step(plan), "", *_run(plan, first), "", *script.log("$LUMIIMG_JOB/nccl")]
+    return "\n".join(lines) + "\n"
+
+
+def _directives(plan: JobPlan) -> Iterator[str]:
+    shape = plan.shape
+    if shape.partition:
+        yield f"#SBATCH --partition={shape.partition}"
+    if shape.account:
+        yield f"#SBATCH --account={shape.account}"
+    yield f"#SBATCH --nodes={shape.nodes}"
+    yield f"#SBATCH --ntasks-per-node={plan.tasks}"
+    yield f"#SBATCH --gpus-per-node={plan.request_gpus}"
+    if shape.whole_nodes:
+        yield "#SBATCH --exclusive"
+        if plan.memory_gib and plan.shape.node_gpus:
+            yield f"#SBATCH --mem={plan.memory_gib * plan.shape.node_gpus}G"
+    else:
+        if plan.cores:
+            yield f"#SBATCH --cpus-per-task={plan.cores * shape.gpus // plan.tasks}"
+        if plan.memory_gib:
+            yield f"#SBATCH --mem-per-gpu={plan.memory_gib}G"
+    yield f"#SBATCH --time={duration(shape.time_s)}"
+    for option in script.options(plan):
+        yield from comment(f"{option.because} ({option.source})")
+        yield f"#SBATCH {option.value}"
+
+
+def _address() -> Iterator[str]:
+    yield from comment("Where the ranks meet: the first node, asked here, as there is no scontrol in the container")
+    yield 'read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
+    yield "export MASTER_ADDR"
+    yield from comment("a port of the job's own, below those that the kernel gives to connections")
+    yield "export MASTER_PORT=$((10000 + SLURM_JOB_ID % 10000))"
+
+
+def _step(plan: JobPlan) -> Iterator[str]:
+    """Yield the options of srun; each has its reason above it."""
+    if plan.topology is not None:
+        yield from comment(f"The cores beside each GPU, a bit a core ({plan.topology.source})")
+    if plan.topology is not None and not plan.torchrun:
+        yield "masks=("
+        for place, mask in zip(plan.topology.places, plan.topology.masks, strict=True):
+            yield f"    {mask}  # GPU {place.local_rank}: cores {ranges(place.cores)}"
+        yield ")"
+    yield "step=("
+    yield from comment("one rank that dies ends the others, which would wait for it until the time is up", "    ")
+    yield "    --kill-on-bad-exit=1"
+    yield from comment(plan.binding, "    ")
+    if plan.topology is not None and not plan.torchrun:
+        yield '    --cpu-bind="mask_cpu:$(IFS=, && echo "${masks[*]}")"'
+    elif plan.shape.whole_nodes:
+        yield "    --cpu-bind=none"
+    elif plan.cores:
+        yield f"    --cpus-per-task={plan.cores * plan.shape.gpus // plan.tasks}"
+    if plan.mpi is not None:
+        yield from comment(plan.mpi.because, "    ")
+        yield f"    --mpi={plan.mpi.value}"
+    if plan.by_edf:
+        yield from comment("the container, by its file: on srun, never on sbatch", "    ")
+        yield f'    --environment="$LUMIIMG_JOB/{EDF}"'
+    yield ")"
+
+
+def _run(plan: JobPlan, first: str) -> Iterator[str]:
+    inside = "" if plan.by_edf else '"${container[@]}" '
+    yield "status=0"
+    yield f'srun "${{step[@]}}" {inside}sh "$LUMIIMG_JOB/{first}" "${{command[@]}}" || status=$?'
