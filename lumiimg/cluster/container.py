@@ -16,22 +16,11 @@ if TYPE_CHECKING:
 
     from lumiimg.cluster.plan import JobPlan, Setting
 
-_WAIT = """\
-import sys, time, ray
-nodes, head = int(sys.argv[1]), sys.argv[2]
-here, deadline = 0, time.monotonic() + 300
-while here < nodes:
-    try:
-        ray.init(address=head, ignore_reinit_error=True, log_to_driver=False)
-        here = sum(node["Alive"] for node in ray.nodes())
-    except Exception as error:
-        told = error
-    else:
-        told = f"{here} of {nodes} nodes"
-    if time.monotonic() > deadline:
-        sys.exit(f"Ray is not up after 300 s: {told}")
-    time.sleep(1)
-""".splitlines()
+_ARE_HERE = (
+    "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False); "
+    'sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[2]))'
+)
+_TRIES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +194,13 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
         "trap 'touch \"$ended\"' EXIT",
         f'set_up --head --port="$MASTER_PORT" --temp-dir="/tmp/$USER-ray-${scheduler.job}" --include-dashboard=false &',
         "ray=$!",
-        *comment("all nodes are there before the program starts"),
-        f'python3 - "${scheduler.nodes}" "$head" <<\'END_OF_WAIT\' || exit 1',
-        *_WAIT,
-        "END_OF_WAIT",
+        *comment("all nodes are there before the program starts; where Ray does not come up, it never starts"),
+        "tries=0",
+        f'until python3 -c \'{_ARE_HERE}\' "$head" "${scheduler.nodes}" 2>/dev/null; do',
+        "    tries=$((tries + 1))",
+        f'    if [ "$tries" -ge {_TRIES} ] || ! kill -0 "$ray"; then echo "Ray is not up on all nodes" >&2; exit 1; fi',
+        "    sleep 1",
+        "done",
         'export RAY_ADDRESS="$head"',
         "status=0",
         '"$@" || status=$?',

@@ -63,8 +63,8 @@ def _address(plan: JobPlan) -> Iterator[str]:
     yield from comment(f"Where the ranks meet: the first node{over}")
     yield 'read -r first <"$PBS_NODEFILE"'
     yield f'export MASTER_ADDR="${{first%%.*}}.{domain}"' if domain else 'export MASTER_ADDR="$first"'
-    yield from comment("a port of the job's own, below those that the kernel gives to connections")
-    yield "export MASTER_PORT=$((10000 + LUMIIMG_NUMBER % 10000))"
+    yield from comment("a port of the job's own, below those that the kernel gives away")
+    yield "export MASTER_PORT=$((20000 + LUMIIMG_NUMBER % 10000))"
 
 
 def _step(plan: JobPlan) -> Iterator[str]:

@@ -357,7 +357,7 @@ def loading(boundary: Boundary) -> Manifest | None:
     """
     manifest = boundary.manifest
     if manifest is not None and manifest.fabric is Fabric.NONE:
-        why = f": {manifest.refusals[0]}" if manifest.refusals else ""
+        why = f": {manifest.refusals[-1]}" if manifest.refusals else ""
         raise FailedError(
             f"no libfabric with the cxi provider loads in it{why}",
             where=boundary.image,

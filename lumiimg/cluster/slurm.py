@@ -63,8 +63,10 @@ def _address() -> Iterator[str]:
     yield from comment("Where the ranks meet: the first node, asked here, as there is no scontrol in the container")
     yield 'read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
     yield "export MASTER_ADDR"
-    yield from comment("a port of the job's own, below those that the kernel gives to connections")
-    yield "export MASTER_PORT=$((10000 + SLURM_JOB_ID % 10000))"
+    yield from comment(
+        "a port of the job's own: above those of Ray's workers (10002 to 19999), below those that the kernel gives away"
+    )
+    yield "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
 
 
 def _step(plan: JobPlan) -> Iterator[str]:
