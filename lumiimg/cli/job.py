@@ -88,10 +88,10 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.sites import find_site  # noqa: PLC0415
     from lumiimg.check.boundary import study  # noqa: PLC0415
     from lumiimg.check.opening import opened  # noqa: PLC0415
+    from lumiimg.cluster.batch import slurm_script  # noqa: PLC0415
     from lumiimg.cluster.pbs import pbs_script  # noqa: PLC0415
     from lumiimg.cluster.plan import Request, loading, plan_job  # noqa: PLC0415
     from lumiimg.cluster.shape import Wish  # noqa: PLC0415
-    from lumiimg.cluster.slurm import slurm_script  # noqa: PLC0415
     from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415

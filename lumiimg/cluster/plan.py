@@ -1,6 +1,6 @@
 """What a job is, whatever the scheduler: ranks, cores, variables, binds and the program, each with its reason.
 
-`slurm.py` and `pbs.py` write it as a script, `container.py` what of it runs in the container, `edf.py` the file of a
+`batch.py` writes it as a script of Slurm, `pbs.py` of PBS, `container.py` what of it runs in the container, `edf.py` the file of a
 container.
 """
 
