@@ -120,7 +120,11 @@ def sites() -> Iterator[str]:
         if site.driver and site.driver.doubtful:
             driver += f"; with doubts {site.driver.doubtful}"
         fabric = site.fabric
-        rest = f"{fabric.libfabric} | {fabric.slingshot} | {fabric.glibc} ({fabric.date})" if fabric else " | | "
+        rest = (
+            f"{fabric.libfabric} | {fabric.slingshot} | {fabric.glibc or 'not known'} ({fabric.date})"
+            if fabric
+            else " | | "
+        )
         yield f"| {name} | {site.arch or ''} | {driver} | {rest} |"
 
 

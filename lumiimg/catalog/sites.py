@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import SpecifierSet
 
 from lumiimg.catalog.catalogue import UnknownNameError, user_folder
+from lumiimg.catalog.launch import read_annotation, read_module, read_option
 from lumiimg.catalog.layers import NAME
 from lumiimg.catalog.needs import Need, read_needs
 from lumiimg.catalog.table import CatalogError, Table, read_toml
@@ -18,10 +20,16 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
 
+    from lumiimg.catalog.launch import SiteAnnotation, SiteModule, SiteOption
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,5}){1,3}")
+_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 _MOST_CORES = 4096
 _MPI_TYPE = re.compile(r"[a-z0-9_]{1,32}")
+_DOMAIN = re.compile(r"[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,9}")
+SCHEDULERS = ("Slurm", "PBS")
+"""That job scripts can be written for."""
 _SHIPPED = Path(__file__).with_name("sites")
 
 
@@ -75,8 +83,8 @@ class SiteFabric:
     slingshot: str | None
     """Release of the Slingshot host software; this and the next are None where a node was seen, and did not tell."""
     libfabric: str | None
-    glibc: str
-    """The newest version of the C library that the host's libfabric and libcxi ask for."""
+    glibc: str | None
+    """The newest version of the C library that the host's libfabric and libcxi ask for; None where nobody has told."""
     source: str
     date: dt.date
 
@@ -88,11 +96,19 @@ class SitePartition:
     name: str
     nodes: int
     """That a job can have at most."""
+    least_nodes: int
+    """That a job must have."""
     hours: float
     """That a job can take at most."""
+    steps: tuple[tuple[int, float], ...]
+    """Hours at most for jobs of up to so many nodes, where those depend on it: `((91, 2.0), (183, 6.0))`."""
     whole_nodes: bool
     """Whether a job has its nodes for itself: only then is it known which cores and GPUs it gets."""
     source: str
+
+    def hours_for(self, nodes: int) -> float:
+        """Return the hours at most of a job of so many nodes."""
+        return next((hours for up_to, hours in self.steps if nodes <= up_to), self.hours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +118,31 @@ class SiteBinding:
     cores: int
     """Of a node, without SMT."""
     group: int
-    """Cores of one group, which share a cache and lie together: a CCD of AMD's processors."""
+    """Cores of one group, which lie together: a CCD of AMD's processors, a whole processor of Aurora's."""
     reserved: tuple[int, ...]
     """Cores that the system keeps for itself."""
     near: tuple[int, ...]
     """The group that is nearest to each GPU, by its number."""
+    gpus_of_group: int
+    """GPUs that share a group; each has an equal part of its cores, in their order."""
+    spared: tuple[int, ...]
+    """Cores that jobs of a framework leave to its helpers; what for says `spared_for`."""
+    spared_for: str
     memory_gib: int | None
     """Of a node, that jobs can have; None where it is not known."""
     source: str
 
-    def cores_near(self, gpu: int) -> tuple[int, ...]:
-        """Return the cores of the group of a GPU that jobs can use."""
+    def cores_near(self, gpu: int, *, sparing: bool = False) -> tuple[int, ...]:
+        """Return the cores of a GPU that jobs can use, without those of its neighbours in the group.
+
+        `sparing`: without the cores that are left to the framework's helpers, too.
+        """
+        taken = {*self.reserved, *(self.spared if sparing else ())}
         first = self.near[gpu] * self.group
-        return tuple(core for core in range(first, first + self.group) if core not in self.reserved)
+        usable = [core for core in range(first, first + self.group) if core not in taken]
+        part = len(usable) // self.gpus_of_group
+        place = self.near[:gpu].count(self.near[gpu])
+        return tuple(usable[place * part : (place + 1) * part])
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +168,8 @@ class SiteVariable:
     unless: tuple[Need, ...]
     nodes: str
     """`one`, `several`, or `any`: of the jobs that it is for."""
+    ranks: bool
+    """Whether it is only for programs whose ranks the scheduler starts, one a GPU."""
     folder: str | None
     """To be made before the program starts, as a shell reads it."""
     because: str
@@ -148,9 +178,11 @@ class SiteVariable:
 
 @dataclass(frozen=True, slots=True)
 class SiteAdvice:
-    """What somebody who builds images there should know."""
+    """What somebody who builds images there, or runs them, should know."""
 
     text: str
+    job: bool
+    """Whether job scripts say it, too."""
     source: str
 
 
@@ -160,6 +192,8 @@ class Site:
 
     name: str
     title: str
+    status: str | None
+    """`proved` where the project has run there, `unproved` where it knows what others wrote; None: not told."""
     arch: str | None
     """Of its GPUs, as compilers name it: `gfx90a`; None where it is not AMD's."""
     vendor: str | None
@@ -176,6 +210,11 @@ class Site:
     binding: SiteBinding | None
     mpi: SiteMpi | None
     variables: tuple[SiteVariable, ...]
+    modules: tuple[SiteModule, ...]
+    options: tuple[SiteOption, ...]
+    annotations: tuple[SiteAnnotation, ...]
+    domain: str | None
+    """What follows a node's short name, where ranks shall meet over the fast network; None: the name does as it is."""
     advice: tuple[SiteAdvice, ...]
     source: str
     date: dt.date
@@ -187,6 +226,7 @@ def read_site(path: Path) -> Site:
     site = Site(
         name=path.stem,
         title=table.string("title"),
+        status=table.choice("status", ("proved", "unproved")) if "status" in table.keys() else None,  # noqa: SIM118
         arch=table.optional_string("arch"),
         vendor=table.optional_string("vendor"),
         driver=_driver(table.table("driver")) if "driver" in table.keys() else None,  # noqa: SIM118 - no mapping
@@ -199,10 +239,18 @@ def read_site(path: Path) -> Site:
         binding=_binding(table.table("binding")) if "binding" in table.keys() else None,  # noqa: SIM118
         mpi=_mpi(table.table("mpi")) if "mpi" in table.keys() else None,  # noqa: SIM118
         variables=tuple(_variable(entry) for entry in table.tables("environment")),
-        advice=tuple(SiteAdvice(entry.string("text"), entry.string("source")) for entry in table.tables("advice")),
+        modules=tuple(read_module(entry) for entry in table.tables("module")),
+        options=tuple(read_option(entry) for entry in table.tables("option")),
+        annotations=tuple(read_annotation(entry) for entry in table.tables("annotation")),
+        domain=table.optional_string("domain"),
+        advice=tuple(_advice(entry) for entry in table.tables("advice")),
         source=table.string("source"),
         date=table.date("date"),
     )
+    if site.domain is not None and not _DOMAIN.fullmatch(site.domain):
+        table.fault("domain", f"is {site.domain!r}, no domain like hsn.cm.example.org")
+    if site.scheduler not in (None, *SCHEDULERS):
+        table.fault("scheduler", f"is {site.scheduler!r}; allowed: {', '.join(SCHEDULERS)}")
     table.finish()
     return site
 
@@ -226,7 +274,7 @@ def _fabric(entry: Table) -> SiteFabric:
     fabric = SiteFabric(
         slingshot=entry.string("slingshot"),
         libfabric=entry.string("libfabric"),
-        glibc=entry.string("glibc"),
+        glibc=entry.optional_string("glibc"),
         source=entry.string("source"),
         date=entry.date("date"),
     )
@@ -245,13 +293,21 @@ def _bind(entry: Table) -> SiteBind:
 
 
 def _partition(entry: Table) -> SitePartition:
-    return SitePartition(
+    steps = tuple((step.whole("nodes"), step.number("hours")) for step in entry.tables("step"))
+    partition = SitePartition(
         name=entry.string("name"),
         nodes=entry.whole("nodes"),
+        least_nodes=entry.whole("least_nodes") if "least_nodes" in entry.keys() else 1,  # noqa: SIM118
         hours=entry.number("hours"),
+        steps=steps,
         whole_nodes=entry.flag("whole_nodes"),
         source=entry.string("source"),
     )
+    if partition.least_nodes > partition.nodes:
+        entry.fault("least_nodes", f"is {partition.least_nodes}, above the {partition.nodes} nodes that a job can have")
+    if list(steps) != sorted(steps, key=lambda step: step[0]) or any(nodes > partition.nodes for nodes, _ in steps):
+        entry.fault("step", "should go from few nodes to many, up to those that a job can have")
+    return partition
 
 
 def _binding(entry: Table) -> SiteBinding:
@@ -260,24 +316,50 @@ def _binding(entry: Table) -> SiteBinding:
         group=entry.whole("group"),
         reserved=entry.integers("reserved"),
         near=entry.integers("near"),
+        gpus_of_group=entry.whole("gpus_of_group") if "gpus_of_group" in entry.keys() else 1,  # noqa: SIM118
+        spared=_ranges(entry, "spared"),
+        spared_for=entry.string("spared_for") if "spared" in entry.keys() else "",  # noqa: SIM118
         memory_gib=entry.whole("memory_gib") if "memory_gib" in entry.keys() else None,  # noqa: SIM118
         source=entry.string("source"),
     )
     if binding.cores > _MOST_CORES:
         entry.fault("cores", f"is {binding.cores}; a node has {_MOST_CORES} at most")
         return binding
-    if any(core >= binding.cores for core in binding.reserved):
-        entry.fault("reserved", f"names a core that a node with {binding.cores} does not have")
+    before = len(entry.faults)
+    for key, cores in (("reserved", binding.reserved), ("spared", binding.spared)):
+        if wrong := [core for core in cores if core >= binding.cores]:
+            entry.fault(
+                key,
+                f"names core {wrong[0]}, that a node with {binding.cores} does not have (the second thread of a core "
+                "has no number here)",
+            )
     if not binding.near:
         entry.fault("near", "is empty: the group of cores that is nearest to each GPU")
+    if len(binding.near) > binding.cores:
+        entry.fault("near", f"names {len(binding.near)} GPUs, more than the {binding.cores} cores of a node")
     if any((group + 1) * binding.group > binding.cores for group in binding.near):
         entry.fault("near", f"names a group that {binding.cores} cores in groups of {binding.group} do not have")
-    if len(set(binding.near)) != len(binding.near):
-        entry.fault("near", "names a group twice: each GPU has one of its own")
-    for gpu, group in enumerate(binding.near):
-        if not binding.cores_near(gpu):
-            entry.fault("reserved", f"leaves no core of group {group}, which is near GPU {gpu}")
+    if any(number > binding.gpus_of_group for number in Counter(binding.near).values()):
+        told = "twice" if binding.gpus_of_group == 1 else f"more than {binding.gpus_of_group} times"
+        entry.fault("near", f"names a group {told}: `gpus_of_group` says how many GPUs share one")
+    if len(entry.faults) == before:
+        left = [gpu for gpu in range(len(binding.near)) if not binding.cores_near(gpu, sparing=True)]
+        if left:
+            entry.fault("reserved", f"leaves no core of group {binding.near[left[0]]}, which is near GPU {left[0]}")
     return binding
+
+
+def _ranges(entry: Table, key: str) -> tuple[int, ...]:
+    """Return the numbers of `1-3,28-51`; none where the key is absent."""
+    text = entry.optional_string(key)
+    cores: list[int] = []
+    for part in (text or "").split(",") if text is not None else ():
+        found = _RANGE.fullmatch(part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if first > last:
+            entry.fault(key, f"has {part!r}, no core and no range of cores like 28-51")
+        cores.extend(range(first, last + 1))
+    return tuple(cores)
 
 
 def _mpi(entry: Table) -> SiteMpi:
@@ -289,6 +371,10 @@ def _mpi(entry: Table) -> SiteMpi:
     return mpi
 
 
+def _advice(entry: Table) -> SiteAdvice:
+    return SiteAdvice(entry.string("text"), entry.flag("job"), entry.string("source"))
+
+
 def _variable(entry: Table) -> SiteVariable:
     variable = SiteVariable(
         name=entry.string("name"),
@@ -296,6 +382,7 @@ def _variable(entry: Table) -> SiteVariable:
         given=read_needs(entry, "given"),
         unless=read_needs(entry, "unless"),
         nodes=entry.choice("nodes", ("any", "one", "several")),
+        ranks=entry.flag("ranks"),
         folder=entry.optional_string("folder"),
         because=entry.string("because"),
         source=entry.string("source"),

@@ -36,7 +36,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "job",
         usage="lumiimg job IMAGE --site NAME [options] -- COMMAND [ARGUMENT ...]",
         help="a job script for an image on a site: ranks, cores, variables, binds, each with its reason",
-        description="Write a Slurm script that runs a command in an image on a site: which rank gets\n"
+        description="Write a script for Slurm or PBS that runs a command in an image on a site: which rank gets\n"
         "which cores and GPU, the variables for this image there, what must be bound, and\n"
         "the network that was used, at its end. Every choice has its reason beside it.",
         epilog=_EPILOG,
@@ -89,6 +89,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.check.boundary import study  # noqa: PLC0415
     from lumiimg.check.opening import opened  # noqa: PLC0415
     from lumiimg.cluster.batch import slurm_script  # noqa: PLC0415
+    from lumiimg.cluster.pbs import pbs_script  # noqa: PLC0415
     from lumiimg.cluster.plan import Request, loading, plan_job  # noqa: PLC0415
     from lumiimg.cluster.shape import Wish  # noqa: PLC0415
     from lumiimg.files import write_text  # noqa: PLC0415
@@ -107,15 +108,16 @@ def execute(arguments: argparse.Namespace) -> int:
         exclusive=arguments.exclusive,
     )
     words = tuple(arguments.program) or (("true",) if arguments.explain else ())
-    request = Request(str(arguments.image), words, wish, arguments.framework, arguments.launch == "torchrun")
     with opened(arguments.image) as image:
-        stack = read_contents(image.root).stack
+        stack, kind = read_contents(image.root).stack, image.kind
+    torchrun = arguments.launch == "torchrun"
+    request = Request(str(arguments.image), words, wish, arguments.framework, torchrun, kind)
     manifest = None
     if arguments.host:
         snapshot = read_snapshot(arguments.host)
         manifest = loading(study(arguments.image, os.environ, snapshot, site))
     plan = plan_job(request, stack, site, manifest)
-    script = slurm_script(plan)
+    script = pbs_script(plan) if plan.by_pbs else slurm_script(plan)
     if arguments.json:
         print_json(to_json(plan, script))
     if arguments.explain:

@@ -16,22 +16,11 @@ if TYPE_CHECKING:
 
     from lumiimg.cluster.plan import JobPlan, Setting
 
-_WAIT = """\
-import sys, time, ray
-nodes, head = int(sys.argv[1]), sys.argv[2]
-here, deadline = 0, time.monotonic() + 300
-while here < nodes:
-    try:
-        ray.init(address=head, ignore_reinit_error=True, log_to_driver=False)
-        here = sum(node["Alive"] for node in ray.nodes())
-    except Exception as error:
-        told = error
-    else:
-        told = f"{here} of {nodes} nodes"
-    if time.monotonic() > deadline:
-        sys.exit(f"Ray is not up after 300 s: {told}")
-    time.sleep(1)
-""".splitlines()
+_ARE_HERE = (
+    "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False); "
+    'sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[2]))'
+)
+_TRIES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +33,7 @@ class Scheduler:
     node: str
     nodes: str
     job: str
+    """Its number."""
     node_name: str
 
 
@@ -56,6 +46,18 @@ SLURM = Scheduler(
     job="SLURM_JOB_ID",
     node_name="SLURMD_NODENAME",
 )
+
+
+PALS = Scheduler(
+    rank="PALS_RANKID",
+    local_rank="PALS_LOCAL_RANKID",
+    world="LUMIIMG_TASKS",
+    node="PALS_NODEID",
+    nodes="LUMIIMG_NODES",
+    job="LUMIIMG_NUMBER",
+    node_name="HOSTNAME",
+)
+"""Under PBS: what is not in PALS's environment, the script exports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,8 @@ def _visible(plan: JobPlan) -> Iterator[str]:
     if variable is None:
         return
     if plan.framework.gpus == "own":
-        yield from comment(
-            f"the GPU of its number, by {variable}: with srun --gpu-bind, RCCL and GPU-aware MPI lose each "
-            "other (LUMI docs)"
-        )
+        why = ": with srun --gpu-bind, RCCL and GPU-aware MPI lose each other (LUMI docs)"
+        yield from comment(f"the GPU of its number, by {variable}{why if plan.site.vendor is None else ''}")
         yield f'export {variable}="$LOCAL_RANK"'
     elif plan.framework.gpus == "hip" and plan.site.vendor is None:
         yield from comment("Ray and vLLM refuse ROCR_VISIBLE_DEVICES, which Slurm sets, and ask for HIP's (ray#53737)")
@@ -194,10 +194,13 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
         "trap 'touch \"$ended\"' EXIT",
         f'set_up --head --port="$MASTER_PORT" --temp-dir="/tmp/$USER-ray-${scheduler.job}" --include-dashboard=false &',
         "ray=$!",
-        *comment("all nodes are there before the program starts"),
-        f'python3 - "${scheduler.nodes}" "$head" <<\'END_OF_WAIT\' || exit 1',
-        *_WAIT,
-        "END_OF_WAIT",
+        *comment("all nodes are there before the program starts; where Ray does not come up, it never starts"),
+        "tries=0",
+        f'until python3 -c \'{_ARE_HERE}\' "$head" "${scheduler.nodes}" 2>/dev/null; do',
+        "    tries=$((tries + 1))",
+        f'    if [ "$tries" -ge {_TRIES} ] || ! kill -0 "$ray"; then echo "Ray is not up on all nodes" >&2; exit 1; fi',
+        "    sleep 1",
+        "done",
         'export RAY_ADDRESS="$head"',
         "status=0",
         '"$@" || status=$?',

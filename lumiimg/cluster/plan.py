@@ -1,6 +1,7 @@
 """What a job is, whatever the scheduler: ranks, cores, variables, binds and the program, each with its reason.
 
-`batch.py` writes it as a Slurm script, `container.py` what of it runs in the container.
+`batch.py` writes it as a script of Slurm, `pbs.py` of PBS, `container.py` what of it runs in the container, `edf.py` the
+file of a container.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from lumiimg.cluster.shape import shape_of
 from lumiimg.cluster.topology import bind_ranks, cores_of_a_gpu
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.host.manifest import Bind, Fabric
+from lumiimg.image import ImageKind
 from lumiimg.resolve.rules import environment
 from lumiimg.wording import count
 
@@ -33,6 +35,8 @@ MPICH, OPEN_MPI = "12", "40"
 """Versions in the name of libmpi.so: MPICH's ABI, which Cray's shares, and Open MPI's."""
 VISIBLE = {None: "ROCR_VISIBLE_DEVICES", "NVIDIA": "CUDA_VISIBLE_DEVICES", "Intel": "ZE_AFFINITY_MASK"}
 """The variable that leaves a process one GPU, by who makes it; None is AMD."""
+CONTAINER_ENGINE = "CSCS Container Engine"
+"""The engine that starts containers by a file, and by srun."""
 _OF_RANK = re.compile(r"\$\{?(SLURM_LOCALID|SLURM_PROCID|LOCAL_RANK|RANK)\b")
 
 
@@ -108,6 +112,21 @@ class JobPlan:
         return self.framework.wants_ray(self.shape.nodes)
 
     @property
+    def by_pbs(self) -> bool:
+        """Whether PBS runs it, and mpiexec of PALS starts its tasks; else Slurm."""
+        return self.site.scheduler == "PBS"
+
+    @property
+    def by_edf(self) -> bool:
+        """Whether the container is started by an environment definition file."""
+        return self.site.engine == CONTAINER_ENGINE
+
+    @property
+    def starter(self) -> str:
+        """The program that starts the tasks."""
+        return starter_of(self.site)
+
+    @property
     def program(self) -> str:
         """The container engine of the site; both families answer to `singularity`."""
         return "apptainer" if (self.site.engine or "").startswith("Apptainer") else "singularity"
@@ -127,6 +146,13 @@ class Request:
     framework: str | None = None
     """None: by the image and the command."""
     torchrun: bool = False
+    kind: ImageKind = ImageKind.SIF
+    """What the image is made of."""
+
+
+def starter_of(site: Site) -> str:
+    """Return the program that starts the tasks of a job on a site."""
+    return "mpiexec" if site.scheduler == "PBS" else "srun"
 
 
 def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | None = None) -> JobPlan:
@@ -143,9 +169,10 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
     if request.torchrun and not framework.torchrun:
         able = ", ".join(sorted(name for name, entry in frameworks().items() if entry.torchrun))
         raise BadInputError(f"torchrun does not start {framework.name}", hint=f"it starts {able}")
+    _check_site(request, site, framework, shape)
     a_task_a_node = request.torchrun or not framework.task_a_gpu
     topology, binding = _binding(shape, site, framework, torchrun=request.torchrun)
-    cores = cores_of_a_gpu(site.binding) if site.binding else None
+    cores = cores_of_a_gpu(site.binding, sparing=_spares(framework)) if site.binding else None
     memory = site.binding.memory_gib if site.binding else None
     ranks = shape.gpus if framework.task_a_gpu else 1
     return JobPlan(
@@ -163,7 +190,7 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
         cores=cores,
         memory_gib=memory // len(site.binding.near) if memory and site.binding else None,
         request_gpus=shape.node_gpus if shape.whole_nodes and shape.node_gpus else shape.gpus,
-        mpi=_mpi(stack, site),
+        mpi=None if site.scheduler == "PBS" else _mpi(stack, site),
         settings=tuple(_settings(stack, site, shape, framework, cores, manifest)),
         binds=manifest.binds if manifest else tuple(Bind(b.path, b.path, b.reason) for b in site.binds),
         notes=tuple(_notes(stack, site, shape, framework, manifest)),
@@ -182,6 +209,30 @@ def _check_words(request: Request) -> None:
             word.encode()
         except UnicodeEncodeError:
             raise BadInputError("is no UTF-8, and a script is", where=ascii(word)) from None
+
+
+def _check_site(request: Request, site: Site, framework: Framework, shape: Shape) -> None:
+    if site.engine == CONTAINER_ENGINE and request.kind is not ImageKind.SQUASHFS:
+        of_sif = "the squashfs of a flat SIF, ID by the first: apptainer sif list IMAGE; apptainer sif dump ID IMAGE"
+        raise BadInputError(
+            f"the Container Engine of {site.name} takes a squashfs file, and this is a {request.kind}",
+            where=request.image,
+            hint=of_sif if request.kind is ImageKind.SIF else "mksquashfs makes one of a folder of its files",
+        )
+    if site.scheduler == "PBS" and framework.wants_ray(shape.nodes):
+        hint = "on one node it needs none: --nodes 1" if framework.ray == "several" else None
+        raise BadInputError(f"{framework.name} wants a Ray cluster, and lumiimg makes none under PBS", hint=hint)
+    wanting = [variable.name for variable in site.variables if variable.ranks]
+    if request.torchrun and wanting:
+        raise BadInputError(
+            f"torchrun's ranks are its own, and {wanting[0]} on {site.name} is for those of {starter_of(site)}",
+            hint=f"without --launch torchrun: {starter_of(site)} starts a rank a GPU",
+        )
+
+
+def _spares(framework: Framework) -> bool:
+    """Whether helpers of the collective library run beside the ranks: a program of its own kind has its cores all."""
+    return framework.name != "plain"
 
 
 def _command(command: tuple[str, ...], framework: Framework, shape: Shape) -> tuple[str, ...]:
@@ -210,9 +261,12 @@ def _binding(shape: Shape, site: Site, framework: Framework, *, torchrun: bool) 
             f"{count(cores_of_a_gpu(site.binding), 'core')} go with each GPU"
         )
         return None, why
-    how = "each rank binds itself, as torchrun starts it and srun cannot" if torchrun else "srun binds by mask"
+    starter = starter_of(site)
+    how = f"{starter} binds by {'list' if site.scheduler == 'PBS' else 'mask'}"
+    if torchrun:
+        how = f"each rank binds itself, as torchrun starts it and {starter} cannot"
     why = f"the job has its nodes for itself, so each rank gets the cores beside its GPU; {how}"
-    return bind_ranks(site.binding, shape.gpus), why
+    return bind_ranks(site.binding, shape.gpus, sparing=_spares(framework)), why
 
 
 def _mpi(stack: Stack, site: Site) -> Choice | None:
@@ -240,7 +294,7 @@ def _settings(
         yield Setting(item.name, item.value, item.reason, "lumiimg bind", Scope.NODE, literal=True)
     fits = {"any", "one" if shape.nodes == 1 else "several"}
     for variable in environment(stack, site):
-        if variable.nodes in fits:
+        if variable.nodes in fits and (framework.task_a_gpu or not variable.ranks):
             value = variable.value.replace("SLURM_LOCALID", "LOCAL_RANK").replace("SLURM_PROCID", "RANK")
             yield Setting(
                 variable.name, value, variable.because, variable.source, _scope(variable.name, value), variable.folder
@@ -251,8 +305,13 @@ def _settings(
     if framework.task_a_gpu and cores:
         why = "threads of a rank: the cores of its GPU (torchrun sets 1; a rank that is not bound counts them all)"
         yield Setting("OMP_NUM_THREADS", f"{cores}", why, "", Scope.NODE)
+    if site.vendor == "Intel":
+        why = "only at this level oneCCL says which network it uses; it has no file of its own for that"
+        yield Setting("CCL_LOG_LEVEL", "info", why, "oneCCL docs, environment variables", Scope.NODE)
+        return
     docs = "NCCL docs, environment variables"
-    yield Setting("NCCL_DEBUG", "INFO", "only at this level RCCL says which network it uses", docs, Scope.NODE)
+    library = "RCCL" if site.vendor is None else "NCCL"
+    yield Setting("NCCL_DEBUG", "INFO", f"only at this level {library} says which network it uses", docs, Scope.NODE)
     yield Setting("NCCL_DEBUG_SUBSYS", "INIT,NET,ENV", "of that, what `lumiimg log` reads", docs, Scope.NODE)
     logs = "$LUMIIMG_JOB/nccl/%h.%p.log"
     yield Setting("NCCL_DEBUG_FILE", logs, "a file for each rank, by node and process", docs, Scope.NODE)
@@ -275,7 +334,9 @@ def _notes(stack: Stack, site: Site, shape: Shape, framework: Framework, manifes
         yield f"whole nodes are given, and billed, and {idle} of each stay idle"
     elif not shape.whole_nodes and shape.gpus == shape.node_gpus:
         yield "all GPUs of a node, of a partition that shares its nodes: with --exclusive ranks could be bound"
-    if shape.nodes == 1:
+    if site.vendor is not None and "rocm" in stack.offers:
+        yield f"the image has ROCm, and the GPUs of {site.name} are {site.vendor}'s: its programs find none"
+    if shape.nodes == 1 or site.vendor is not None:
         return
     if "net-plugin" not in stack.offers:
         yield "no net plugin was found in the image: RCCL goes over TCP between nodes (`lumiimg adapt` puts one in)"
@@ -296,7 +357,7 @@ def loading(boundary: Boundary) -> Manifest | None:
     """
     manifest = boundary.manifest
     if manifest is not None and manifest.fabric is Fabric.NONE:
-        why = f": {manifest.refusals[0]}" if manifest.refusals else ""
+        why = f": {manifest.refusals[-1]}" if manifest.refusals else ""
         raise FailedError(
             f"no libfabric with the cxi provider loads in it{why}",
             where=boundary.image,

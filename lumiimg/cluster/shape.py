@@ -80,7 +80,7 @@ def shape_of(wish: Wish, site: Site) -> Shape:
         return Shape(
             wish.nodes, gpus, node_gpus, wish.partition, wish.account, wish.time_s or _DEFAULT_S, wish.exclusive
         )
-    limit_s = int(partition.hours * 3600)
+    limit_s = int(partition.hours_for(wish.nodes) * 3600)
     return Shape(
         nodes=wish.nodes,
         gpus=gpus,
@@ -109,21 +109,27 @@ def _partition(wish: Wish, site: Site, *, full: bool) -> SitePartition | None:
         if not list(_against(wish, partition)):
             return partition
     others = [partition.name for partition in site.partitions if not list(_against(wish, partition))]
-    what, nearest = zip(*_against(wish, candidates[0]), strict=True)
+    closest = min(candidates, key=lambda partition: len(list(_against(wish, partition))))
+    what, nearest = zip(*_against(wish, closest), strict=True)
     hint = f"the nearest: {' '.join(nearest)}"
     if others:
         hint += f"; or --partition {others[0]}"
-    raise ShapeError(f"{candidates[0].name} gives {' and '.join(what)}", hint=hint)
+    raise ShapeError(f"{closest.name} gives {' and '.join(what)}", hint=hint)
 
 
 def _against(wish: Wish, partition: SitePartition) -> Iterator[tuple[str, str]]:
-    """Yield what a partition gives at most where that is less than the wish, and the option that it would take."""
+    """Yield what a partition does not give of the wish, and the option that it would take."""
     if wish.nodes > partition.nodes:
         yield f"at most {count(partition.nodes, 'node')}, not {wish.nodes}", f"--nodes {partition.nodes}"
-    limit_s = int(partition.hours * 3600)
+    if wish.nodes < partition.least_nodes:
+        yield f"at least {count(partition.least_nodes, 'node')}, not {wish.nodes}", f"--nodes {partition.least_nodes}"
+    nodes = min(max(wish.nodes, partition.least_nodes), partition.nodes)
+    hours = partition.hours_for(nodes)
+    limit_s = int(hours * 3600)
     if wish.time_s is not None and wish.time_s > limit_s:
         limit = duration(limit_s)
-        yield f"at most {partition.hours:g} h, not {duration(wish.time_s)}", f"--time {limit}"
+        of = f" to jobs of {count(nodes, 'node')}" if partition.steps else ""
+        yield f"at most {hours:g} h{of}, not {duration(wish.time_s)}", f"--time {limit}"
 
 
 def seconds(text: str) -> int | None:

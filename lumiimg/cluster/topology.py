@@ -24,7 +24,7 @@ class Place:
     group: int
     """The group of cores (CCD) that is nearest to the GPU."""
     cores: tuple[int, ...]
-    """Of the group, without those that the system keeps."""
+    """Its part of the group, without those that are kept."""
 
     @property
     def mask(self) -> int:
@@ -43,7 +43,22 @@ class Topology:
     group: int
     """Cores of one group."""
     reserved: tuple[int, ...]
+    gpus_of_group: int
+    """That share a group, and its cores."""
+    spared: tuple[int, ...]
+    """Cores left to helpers of the framework (`spared_for`)."""
+    spared_for: str
     source: str
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The cores of each rank: what PALS's `mpiexec --cpu-bind=list:` takes, a colon between them."""
+        return tuple(ranges(place.cores) for place in self.places)
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """Cores that no rank gets, whatever it is near to."""
+        return frozenset({*self.reserved, *self.spared})
 
     @property
     def masks(self) -> tuple[str, ...]:
@@ -55,18 +70,29 @@ class Topology:
         return f"0x{mask:0{-(-self.cores // 4)}x}"
 
 
-def bind_ranks(binding: SiteBinding, ranks: int) -> Topology:
+def bind_ranks(binding: SiteBinding, ranks: int, *, sparing: bool = False) -> Topology:
     """Return where the first `ranks` ranks of a node are bound, each beside the GPU of its number.
+
+    `sparing`: some cores are left to helpers of the framework, where the site says so.
 
     Only true on a node that the job has for itself, with all of its GPUs: else GPU 0 of the job is any GPU of the node.
     """
-    places = tuple(Place(gpu, binding.near[gpu], binding.cores_near(gpu)) for gpu in range(ranks))
-    return Topology(places, binding.cores, binding.group, binding.reserved, binding.source)
+    places = tuple(Place(gpu, binding.near[gpu], binding.cores_near(gpu, sparing=sparing)) for gpu in range(ranks))
+    return Topology(
+        places=places,
+        cores=binding.cores,
+        group=binding.group,
+        reserved=binding.reserved,
+        gpus_of_group=binding.gpus_of_group,
+        spared=binding.spared if sparing else (),
+        spared_for=binding.spared_for,
+        source=binding.source,
+    )
 
 
-def cores_of_a_gpu(binding: SiteBinding) -> int:
+def cores_of_a_gpu(binding: SiteBinding, *, sparing: bool = False) -> int:
     """Return how many cores go with each GPU of a node: the least that any of them has near it."""
-    return min(len(binding.cores_near(gpu)) for gpu in range(len(binding.near)))
+    return min(len(binding.cores_near(gpu, sparing=sparing)) for gpu in range(len(binding.near)))
 
 
 def ranges(cores: Iterable[int]) -> str:
@@ -79,11 +105,11 @@ def ranges(cores: Iterable[int]) -> str:
 
 
 def picture(topology: Topology, cores: Iterable[int]) -> str:
-    """Return the cores of a node as characters, a blank between groups: `#` in the mask, `x` reserved, `.` others.
+    """Return the cores of a node as characters, a blank between groups: `#` in the mask, `x` kept, `.` others.
 
     Core 0 is on the left, so the picture runs against the digits of the mask.
     """
     chosen = frozenset(cores)
-    signs = ["#" if n in chosen else "x" if n in topology.reserved else "." for n in range(topology.cores)]
+    signs = ["#" if n in chosen else "x" if n in topology.kept else "." for n in range(topology.cores)]
     groups = ["".join(signs[first : first + topology.group]) for first in range(0, topology.cores, topology.group)]
     return " ".join(groups)

@@ -3,6 +3,7 @@ r"""One line of a job log -> the messages in it, each with the process that wrot
 NCCL and RCCL print `host:pid:tid [device] [file:line] NCCL LEVEL text` (src/debug.cc); what stands before (srun -l,
 Open MPI tags, Ray, timestamps, colours) is skipped, and a text line may hold several messages. Level and file:line are
 not read: they differ by build, and ROCm 7.2 prints the plugin's INFO as WARN and its WARN without any prefix.
+oneCCL prints `time:(tid) |CCL_LEVEL| text` (src/common/log), and no host: only a launcher's prefix tells that.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ _ORIGIN = re.compile(r"(?<![\w.\-])(?!\d{1,2}:)([\w.\-]{1,255}:\d{1,10}):\d{1,10
 """`host:pid:tid [device]`; a host of one or two digits would be the hour of a time."""
 _ANOTHER = re.compile(r":\d{1,10} (?:\[-?\d|NCCL )")
 """The end of an origin: cheaper to look for than the whole, where there will be no second one."""
+_ONECCL = "|CCL_"
+_ONECCL_ORIGIN = re.compile(r"\d{4}:\d\d:\d\d-\d\d:\d\d:\d\d:(?:\( {0,9}(\d{1,10})\)|(\d{1,10})) (?=\|CCL_)")
+"""A time and a thread, in parentheses up to 2021.16. It is the main thread, whose number is the process's, that tells
+of the network."""
+_PALS = re.compile(r"\s*([A-Za-z][\w.\-]{0,254}) \d{1,7}: $")
+"""`mpiexec -l` of PALS, as on Aurora: the host, and the task."""
 _TASK = re.compile(r"\s*(?:(\d{1,7}): |\[\d{1,7},(\d{1,7})\]<std(?:out|err)>:)")
 """`srun -l` and Open MPI's --tag-output: the task that wrote the line."""
 _TAG_LENGTH = 8
@@ -61,6 +68,8 @@ def messages(line: bytes) -> list[Message]:
 
 
 def _joined(text: str, task: str | None) -> list[Message]:
+    if _ONECCL in text and not _SHELL_TRACE.match(text):
+        return _of_oneccl(text, task)
     first = _ORIGIN.search(text)
     if first is None:
         return [] if _SHELL_TRACE.match(text) else [Message(None, task, text)]
@@ -68,6 +77,21 @@ def _joined(text: str, task: str | None) -> list[Message]:
     more = list(_ORIGIN.finditer(text, first.end())) if _ANOTHER.search(text, first.end()) else []
     ends = [origin.start() for origin in more] + [len(text)]
     found.extend(Message(o[1], task, text[o.start() : end]) for o, end in zip([first, *more], ends, strict=True))
+    return found
+
+
+def _of_oneccl(text: str, task: str | None) -> list[Message]:
+    origins = list(_ONECCL_ORIGIN.finditer(text))
+    if not origins:
+        return [Message(None, task, text)]
+    head = text[: origins[0].start()]
+    host = _PALS.match(head)
+    ends = [origin.start() for origin in origins[1:]] + [len(text)]
+    found = [Message(None, task, head)] if host is None and len(head) > _TAG_LENGTH else []
+    for origin, end in zip(origins, ends, strict=True):
+        thread = origin[1] or origin[2]
+        process = f"{host[1]}:{thread}" if host else None if task else f"process {thread}"
+        found.append(Message(process, task, text[origin.end() : end]))
     return found
 
 

@@ -79,6 +79,8 @@ class LogReader:
             if entry.id == "communicator":
                 process.see_communicator(groups)
                 groups = {}
+            elif entry.id == "coordinates":
+                process.see_coordinates(groups)
             values = tuple(groups.items())
             home = self.state.job if entry.of_job else process
             known = home.known(entry.id, values)
@@ -93,7 +95,7 @@ class LogReader:
         """Return the answer about all lines so far."""
         processes = self.state.settled()
         seen = causes.job_events([*processes, self.state.job])
-        job_seen = job_of(processes, self.state.same_file)
+        job_seen = job_of(processes, self.state.job, self.state.same_file)
         of_job = self.state.job.events
         troubles = [causes.troubles(p, seen, of_job) for p in processes]
         findings = [judge_process(p, t, job_seen) for p, t in zip(processes, troubles, strict=True)]
@@ -111,7 +113,7 @@ class LogReader:
             single_node=single_node,
             failed_running=any(t.signature.effect is Effect.RUN_ERROR for found in everywhere for t in found),
             communicators=summary.communicators(processes, findings),
-            library=summary.component(processes, "library"),
+            library=summary.component(processes, "library") or summary.oneccl(processes),
             plugin=summary.component(processes, "plugin"),
             provider=job.provider or (job_seen.provider.value("provider") if job_seen.provider else None),
             transport=summary.transport(processes, self.state.job),

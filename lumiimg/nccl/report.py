@@ -108,12 +108,9 @@ class Communicator:
     """`commId` where printed, else process and address."""
     ranks: int
     nodes: int | None
+    crosses_network: bool | None
+    """Whether it spans nodes; None where the log does not tell."""
     verdict: Verdict
-
-    @property
-    def crosses_network(self) -> bool | None:
-        """Whether it spans nodes; None where the log does not tell."""
-        return spans_nodes(self.ranks, self.nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,11 +61,13 @@ class CommunicatorSeen:
     ranks: int
     nodes: int | None = None
     id: str | None = None
+    here: int | None = None
+    """Ranks of it on this process's node, where that is told and the number of nodes is not."""
 
     @property
     def crosses(self) -> bool | None:
         """Whether it spans nodes; None where the log does not tell."""
-        return spans_nodes(self.ranks, self.nodes)
+        return spans_nodes(self.ranks, self.nodes) if self.here is None else self.here < self.ranks
 
 
 @dataclass(slots=True)
@@ -105,6 +107,14 @@ class Process:
         if groups["nodes"]:
             seen.nodes = int(groups["nodes"])
         seen.id = groups["id"] or seen.id
+
+    def see_coordinates(self, groups: Mapping[str, str]) -> None:
+        """Take oneCCL's place of the process among all ranks as that of a communicator of them all."""
+        rank, ranks, here = int(groups["rank"]), int(groups["ranks"]), int(groups["here"])
+        key = f"oneCCL/{rank}/{ranks}"
+        if key in self.communicators or len(self.communicators) < COMMUNICATOR_LIMIT:
+            nodes = 1 if here == ranks else None
+            self.communicators[key] = CommunicatorSeen(rank, ranks, nodes, f"oneCCL, {ranks} ranks", here)
 
     def saw(self, *events: str) -> Iterator[Sighting]:
         """Yield all sightings of these events, in the order in which they were first seen."""

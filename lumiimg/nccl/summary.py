@@ -44,8 +44,9 @@ def communicators(processes: Sequence[Process], findings: Sequence[Judgement]) -
             if known is None and len(found) >= COMMUNICATORS_REPORTED:
                 continue
             nodes = seen.nodes if known is None or known.nodes is None else known.nodes
+            crosses = seen.crosses if known is None or known.crosses_network is None else known.crosses_network
             verdict = finding.verdict if known is None else _agreed(known.verdict, finding.verdict)
-            found[key] = Communicator(key, seen.ranks, nodes, verdict)
+            found[key] = Communicator(key, seen.ranks, nodes, crosses, verdict)
     return tuple(found.values())
 
 
@@ -53,6 +54,12 @@ def component(processes: Sequence[Process], event: str) -> Component | None:
     """Return the library or plugin that the job names first."""
     sightings = first_sightings(processes, event)
     return Component(sightings[0].value("name"), sightings[0].value("version")) if sightings else None
+
+
+def oneccl(processes: Sequence[Process]) -> Component | None:
+    """Return oneCCL, which gives its version without its name."""
+    sightings = first_sightings(processes, "oneccl-library")
+    return Component("oneCCL", sightings[0].value("version")) if sightings else None
 
 
 def node_groups(
@@ -144,7 +151,7 @@ def _agreed_value(job: Process, event: str, name: str) -> str | None:
 def environment(job: Process) -> tuple[tuple[str, str], ...]:
     """Return the variables that the log shows, by name; of several values the first."""
     found: dict[str, str] = {}
-    for sighting in job.saw("environment", "slurm", "slingshot"):
+    for sighting in job.saw("environment", "oneccl-setting", "slurm", "slingshot"):
         found.setdefault(sighting.value("name"), sighting.value("value"))
     return tuple(sorted(found.items()))
 

@@ -54,6 +54,8 @@ class Job:
 
     provider: Sighting | None
     """The provider line, where all provider lines of the job name the same one."""
+    over_mpi: bool
+    """Whether oneCCL leaves the network to MPI, so that MPI's provider is that of the traffic."""
     cxi_hint: Sighting | None
     """What speaks for Slingshot where no provider is named."""
     nodes: int
@@ -64,12 +66,16 @@ class Job:
     """Whether two positions are in one file: only there it is known which line came first."""
 
 
-def job_of(processes: Sequence[Process], same_file: Callable[[int, int], bool]) -> Job:
-    """Return what the processes of a job tell about each other."""
+def job_of(processes: Sequence[Process], whole: Process, same_file: Callable[[int, int], bool]) -> Job:
+    """Return what the processes of a job tell about each other; `whole`: what any said of the whole job."""
+    over_mpi = any(True for _ in whole.saw("oneccl-over-mpi"))
     providers = first_sightings(processes, "provider")
+    if over_mpi and not providers:
+        providers = first_sightings(processes, "mpi-provider")
     hints = (hint for process in processes if (hint := _cxi_hint(process)) is not None)
     return Job(
         provider=providers[0] if len({s.value("provider") for s in providers}) == 1 else None,
+        over_mpi=over_mpi,
         cxi_hint=next(hints, None),
         nodes=len({process.node for process in processes} - {None}),
         connected=tuple(s.last for process in processes for s in process.saw("connected")),
@@ -80,7 +86,7 @@ def job_of(processes: Sequence[Process], same_file: Callable[[int, int], bool]) 
 def judge_process(process: Process, troubles: Sequence[Trouble], job: Job) -> Judgement:
     """Return what the process used."""
     chosen = [*process.saw("channel"), *process.saw("network")]
-    sightings = chosen or _started(process)
+    sightings = chosen or _started(process) or _of_mpi(process, job)
     families = {_family(s) for s in sightings} - {None}
     if sightings and not families and (chosen or not dead_of(process, troubles, job)):
         return Judgement(Verdict.NONE, Confidence.UNKNOWN, tuple(sightings[:1]), network=sightings[0].value("network"))
@@ -162,10 +168,15 @@ def _started(process: Process) -> list[Sighting]:
     return started if started and _family(started[-1]) == "ofi" else started[-1:]
 
 
+def _of_mpi(process: Process, job: Job) -> list[Sighting]:
+    """Return the provider that MPI names, where oneCCL goes by MPI: another MPI of the job script tells nothing."""
+    return list(process.saw("mpi-provider")) if job.over_mpi else []
+
+
 def _family(sighting: Sighting) -> str | None:
     if sighting.event in {"socket", "ib"}:
         return sighting.event
-    return "ofi" if sighting.event == "provider" else vocabulary().family(sighting.value("network"))
+    return "ofi" if sighting.event in {"provider", "mpi-provider"} else vocabulary().family(sighting.value("network"))
 
 
 def _built_in(sightings: list[Sighting], families: set[str | None], *, final: bool) -> Judgement:
@@ -178,7 +189,7 @@ def _built_in(sightings: list[Sighting], families: set[str | None], *, final: bo
 
 
 def _libfabric(process: Process, sightings: list[Sighting], troubles: Sequence[Trouble], job: Job) -> Judgement:
-    own = list(process.saw("provider"))
+    own = list(process.saw("provider")) or _of_mpi(process, job)
     if len({_of_provider(s) for s in own}) > 1:
         return Judgement(Verdict.MIXED, Confidence.LIKELY, tuple(own[:2]))
     named = own[-1] if own else job.provider
@@ -190,7 +201,9 @@ def _libfabric(process: Process, sightings: list[Sighting], troubles: Sequence[T
     provider = named.value("provider")
     if named not in lines:
         lines.append(named)
-    certain = own and _crossed(process) and not _error_of_unknown_order(process, troubles, job)
+    gathered = _gathered(process, job)
+    lines.extend(gathered)
+    certain = own and (gathered or _crossed(process)) and not _error_of_unknown_order(process, troubles, job)
     confidence = Confidence.PROVED if certain else Confidence.LIKELY
     return Judgement(_of_provider(named), confidence, tuple(lines), network, provider)
 
@@ -212,6 +225,23 @@ def _crossed(process: Process) -> bool:
     # `Connected` does not tell of which communicator
     crosses = [c.crosses for c in process.communicators.values()]
     return bool(crosses) and all(crosses) and process.last_seen("connected") >= 0 and process.last_seen("network") >= 0
+
+
+def _gathered(process: Process, job: Job) -> tuple[Sighting, ...]:
+    """Return the lines which show that ranks of several nodes exchanged data over the endpoints that oneCCL opened.
+
+    Rank 0 prints the library's version when its first communicator is made, for which all ranks have gone through an
+    allgather of their own transport (2021.6 on: atl_base_comm.cpp create_comm_id, comm.cpp allocate_resources).
+    """
+    apart = [s for s in process.saw("coordinates") if int(s.value("here")) < int(s.value("ranks"))]
+    for told in () if process.shared else process.saw("oneccl-library"):
+        before = [
+            [s for s in seen if s.first < told.first and job.same_file(s.first, told.first)]
+            for seen in (apart, process.saw("endpoints"))
+        ]
+        if all(before):
+            return before[0][-1], told
+    return ()
 
 
 def _cxi_hint(process: Process) -> Sighting | None:

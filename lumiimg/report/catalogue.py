@@ -36,7 +36,8 @@ def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json:
             entries.append(("broken", name, "broken", str(error)))
     for name in site_names(environment):
         try:
-            entries.append(("site", name, "", find_site(name, environment).title))
+            site = find_site(name, environment)
+            entries.append(("site", name, site.status or "", site.title))
         except CatalogError as error:
             entries.append(("broken", name, "broken", str(error)))
     if as_json:
@@ -62,7 +63,7 @@ def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json:
         out.print(title, style="bold")
         out.print(table)
     out = console()
-    out.print("\nunproved: documented, never built end to end by the project")
+    out.print("\nunproved: documented, never built end to end (a site: nothing ever run there) by the project")
     out.print("more of one: lumiimg show NAME    what goes together: lumiimg explain --add LAYER --site SITE")
 
 

@@ -38,7 +38,7 @@ def to_json(plan: JobPlan, script: str) -> dict[str, Any]:
             "whole_nodes": shape.whole_nodes,
         },
         "framework": plan.framework.name,
-        "launch": "torchrun" if plan.torchrun else "ray" if plan.ray else "srun",
+        "launch": "torchrun" if plan.torchrun else "ray" if plan.ray else plan.starter,
         "ranks_per_node": plan.ranks,
         "command": list(plan.command),
         "binding": {
@@ -73,8 +73,9 @@ def print_job(plan: JobPlan, written: Path | None) -> None:
     for note in plan.notes:
         out.print(wrapped(out, one_line(f"note: {note}")), style="yellow")
     if written is not None:
-        account = "" if plan.shape.account else "--account=PROJECT "
-        out.print(one_line(f"written; next: sbatch {account}{shlex.quote(str(written))}"), soft_wrap=True)
+        submit = ("qsub", "-A PROJECT ") if plan.by_pbs else ("sbatch", "--account=PROJECT ")
+        account = "" if plan.shape.account else submit[1]
+        out.print(one_line(f"written; next: {submit[0]} {account}{shlex.quote(str(written))}"), soft_wrap=True)
 
 
 def explain_job(plan: JobPlan, *, stderr: bool) -> None:
@@ -89,20 +90,29 @@ def explain_job(plan: JobPlan, *, stderr: bool) -> None:
     if plan.topology is None:
         return
     topology = plan.topology
-    source = f"{topology.cores} cores in groups of {topology.group}; kept for the system: {ranges(topology.reserved)}"
+    reserved = ranges(topology.reserved) or "none"
+    source = f"{topology.cores} cores in groups of {topology.group}; kept for the system: {reserved}"
+    if topology.spared:
+        source += f"; left to {topology.spared_for}: {ranges(topology.spared)}"
     out.print(wrapped(out, one_line(f"{source} ({topology.source})"), first=_INDENT, rest=_INDENT), style="dim")
     for place in topology.places:
-        _print_place(out, topology, place)
+        _print_place(out, topology, place, by_mask=not plan.by_pbs)
     out.print()
-    legend = "core 0 is on the left, and the lowest bit of the mask: # in the mask, x kept for the system, . other"
+    if plan.by_pbs:
+        out.print(f"{_INDENT}list:{':'.join(topology.lists)}", soft_wrap=True)
+    legend = "core 0 is on the left, and the lowest bit of a mask: # of the rank, x kept, . other"
     out.print(wrapped(out, legend), style="dim")
 
 
-def _print_place(out: Console, topology: Topology, place: Place) -> None:
+def _print_place(out: Console, topology: Topology, place: Place, *, by_mask: bool) -> None:
     first = place.group * topology.group
     whole = range(first, first + topology.group)
-    kept = [core for core in whole if core in topology.reserved]
+    kept = [core for core in whole if core in topology.kept]
     without = f", without {ranges(kept)}" if kept else ""
+    if topology.gpus_of_group > 1:
+        of_group = [other.local_rank for other in topology.places if other.group == place.group]
+        part = of_group.index(place.local_rank) + 1
+        without += f"; part {part} of {topology.gpus_of_group}, as so many GPUs share it"
     out.print(f"\nGPU {place.local_rank}: group {place.group}", style="bold")
     out.print(
         f"{_INDENT}cores {place.group} x {topology.group} .. + {topology.group} = {ranges(whole)}{without}: "
@@ -111,5 +121,6 @@ def _print_place(out: Console, topology: Topology, place: Place) -> None:
     )
     powers = " + ".join(f"2^{core}" for core in place.cores[:2])
     more = f" + … + 2^{place.cores[-1]}" if len(place.cores) > 2 else ""
-    out.print(f"{_INDENT}{powers}{more} = {topology.hex_of(place.mask)}", soft_wrap=True)
+    if by_mask:
+        out.print(f"{_INDENT}{powers}{more} = {topology.hex_of(place.mask)}", soft_wrap=True)
     out.print(f"{_INDENT}{picture(topology, place.cores)}", soft_wrap=True)

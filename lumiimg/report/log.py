@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 _SENTENCES = {
     Verdict.OFI_CXI: "the traffic went over Slingshot (libfabric, provider cxi)",
     Verdict.OFI_EFA: "the traffic went over EFA (libfabric, provider efa)",
-    Verdict.OFI_OTHER: "the OFI plugin was used, but not on Slingshot",
+    Verdict.OFI_OTHER: "libfabric was used, but not on Slingshot",
     Verdict.SOCKET: "the traffic went over TCP sockets, not over the fast network",
     Verdict.IB: "the traffic went over InfiniBand or RoCE verbs",
     Verdict.PLUGIN_MISSING: "the net plugin was not found; the log ends before a network is chosen",
     Verdict.PLUGIN_LOAD_ERROR: "the net plugin could not be loaded",
-    Verdict.PLUGIN_INIT_ERROR: "the net plugin was loaded and failed to start",
+    Verdict.PLUGIN_INIT_ERROR: "the net plugin, or the provider under it, was loaded and failed to start",
     Verdict.INTRA_NODE_ONLY: "nothing crossed a network: each communicator stays on one node",
     Verdict.NONE: "this log does not tell which network was used",
     Verdict.MIXED: "ranks used different networks",
@@ -38,7 +38,7 @@ _SENTENCES = {
 _SELECTED = {
     Verdict.OFI_CXI: "Slingshot, it seems: this log does not prove that traffic went over it",
     Verdict.OFI_EFA: "EFA, it seems: this log does not prove that traffic went over it",
-    Verdict.OFI_OTHER: "the OFI plugin was used; the log does not name its provider: Slingshot or TCP",
+    Verdict.OFI_OTHER: "libfabric was used; the log does not name its provider: Slingshot or TCP",
 }
 _STYLES = {ExitCode.GOOD: "bold green", ExitCode.NO: "bold red"}
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
@@ -210,12 +210,14 @@ def _print_cause(out: Console, cause: Cause, word: str) -> None:
 
 def _print_nodes(out: Console, report: LogReport, *, verbose: bool) -> None:
     told, groups = report.told, report.nodes
-    silent = (told.of_ranks or told.ranks) > told.ranks or (told.of_nodes or told.nodes) > told.nodes
+    # where no line names a host, none of the nodes could tell
+    of_nodes = told.of_nodes if told.nodes else None
+    silent = (told.of_ranks or told.ranks) > told.ranks or (of_nodes or told.nodes) > told.nodes
     if len(groups) < 2 and not silent and not verbose:
         return
     out.print()
     if silent:
-        parts = [_of(told.ranks, told.of_ranks, "rank"), _of(told.nodes, told.of_nodes, "node")]
+        parts = [_of(told.ranks, told.of_ranks, "rank"), _of(told.nodes, of_nodes, "node")]
         out.print(f"told their network: {', '.join(part for part in parts if part)}", style="yellow")
     for group in groups if verbose else groups[:_GROUPS_SHOWN]:
         out.print(_group(group, verbose=verbose), soft_wrap=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from lumiimg.catalog.launch import SiteAnnotation, SiteOption
     from lumiimg.catalog.sites import Site, SiteVariable
     from lumiimg.resolve.plan import Asked, Plan
     from lumiimg.resolve.rules import RuleResult
@@ -173,8 +174,8 @@ def print_bases(
     out.print(one_line(f"more of one: lumiimg explain --base {plans[0].base.name} {words.same}"), soft_wrap=True)
 
 
-def when_of(variable: SiteVariable) -> str:
-    """Return for which jobs a variable is, as a comment of a shell; nothing where it is for all."""
+def when_of(variable: SiteVariable | SiteOption | SiteAnnotation) -> str:
+    """Return for which jobs a thing of a site is, as a comment of a shell; nothing where it is for all."""
     return {"one": "  # on one node", "several": "  # on several nodes"}.get(variable.nodes, "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.cluster.topology import ranges
 from lumiimg.errors import one_line
 from lumiimg.report.console import console, print_json, wrapped
 from lumiimg.report.plan import variable_data, when_of
@@ -12,9 +13,10 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lumiimg.catalog.sites import Site, SiteBinding
+    from lumiimg.catalog.sites import Site, SiteBinding, SitePartition
 
 SCHEMA = 1
+NEVER_RUN = "documented by others, with their sources below; this project has never run anything on this machine"
 
 
 def print_site(site: Site, *, as_json: bool) -> None:
@@ -24,6 +26,8 @@ def print_site(site: Site, *, as_json: bool) -> None:
         return
     out = console()
     out.print(one_line(f"{site.name}: {site.title}"), style="bold", soft_wrap=True)
+    if site.status == "unproved":
+        out.print(wrapped(out, NEVER_RUN, first="  unproved  ", rest=" " * 14), style="yellow")
     _fact(out, "GPUs", site.arch or (f"of {site.vendor}" if site.vendor else "not known"), f"{site.source}")
     if site.driver is not None:
         serves = f"{site.driver.name} serves {site.driver.rocm}"
@@ -31,18 +35,16 @@ def print_site(site: Site, *, as_json: bool) -> None:
         _fact(out, "driver", f"{serves}{doubt}", f"{site.driver.source}, {site.driver.date}")
     if site.fabric is not None:
         fabric = site.fabric
-        told = f"Slingshot {fabric.slingshot}, libfabric {fabric.libfabric}, which asks for glibc {fabric.glibc}"
+        asks = f"which asks for glibc {fabric.glibc}" if fabric.glibc else "which glibc it asks for is not documented"
+        told = f"Slingshot {fabric.slingshot}, libfabric {fabric.libfabric}, {asks}"
         _fact(out, "fabric", told, f"{fabric.source}, {fabric.date}")
     for title, value in (("scheduler", site.scheduler), ("engine", site.engine)):
         if value:
             _fact(out, title, value, "")
     for part in site.partitions:
-        whole = ", nodes of its own" if part.whole_nodes else ""
-        limits = f"{part.name}: up to {count(part.nodes, 'node')}, {part.hours:g} h{whole}"
-        _fact(out, "partition", limits, part.source)
+        _fact(out, "partition", _limits(part), part.source)
     if site.binding is not None:
-        near = "; ".join(f"GPU {gpu}: {_range(site.binding, gpu)}" for gpu in range(len(site.binding.near)))
-        _fact(out, "cores", near, site.binding.source)
+        _cores(out, site.binding)
     for bind in site.binds:
         _fact(out, "bind", f"{bind.path}: {bind.reason}", "")
     for variable in site.variables:
@@ -50,13 +52,33 @@ def print_site(site: Site, *, as_json: bool) -> None:
         given += "".join(f"  # not with {need}" for need in variable.unless)
         _fact(out, "variable", f"{variable.name}={variable.value}{when_of(variable)}{given}", "")
         _reason(out, f"{variable.because} ({variable.source})")
+    for module in site.modules:
+        _fact(out, "module", f"{module.name}: {module.because}", module.source)
+    for option in site.options:
+        _fact(out, "option", f"{option.value}{when_of(option)}: {option.because}", option.source)
+    for note in site.annotations:
+        _fact(out, "container", f'{note.key} = "{note.value}"{when_of(note)}: {note.because}', note.source)
     for advice in site.advice:
-        _fact(out, "building", advice.text, advice.source)
+        _fact(out, "advice", advice.text, advice.source)
 
 
-def _range(binding: SiteBinding, gpu: int) -> str:
-    cores = binding.cores_near(gpu)
-    return f"{cores[0]}-{cores[-1]}" if cores else "none"
+def _limits(part: SitePartition) -> str:
+    nodes = f"up to {count(part.nodes, 'node')}"
+    if part.least_nodes > 1:
+        nodes = f"{part.least_nodes} to {count(part.nodes, 'node')}"
+    steps = "".join(f"; {hours:g} h up to {count(up_to, 'node')}" for up_to, hours in part.steps)
+    whole = ", nodes of its own" if part.whole_nodes else ""
+    return f"{part.name}: {nodes}, {part.hours:g} h{whole}{steps}"
+
+
+def _cores(out: Console, binding: SiteBinding) -> None:
+    gpus = range(len(binding.near))
+    near = "; ".join(f"GPU {gpu}: {ranges(binding.cores_near(gpu))}" for gpu in gpus)
+    kept = f"; kept for the system: {', '.join(map(str, binding.reserved))}" if binding.reserved else ""
+    _fact(out, "cores", f"{near}{kept}", binding.source)
+    if binding.spared:
+        near = "; ".join(f"GPU {gpu}: {ranges(binding.cores_near(gpu, sparing=True))}" for gpu in gpus)
+        _fact(out, "", f"{near}: room for {binding.spared_for}", "")
 
 
 def _fact(out: Console, title: str, text: str, source: str) -> None:
@@ -77,6 +99,7 @@ def _data(site: Site) -> dict[str, Any]:
         "title": site.title,
         "arch": site.arch,
         "vendor": site.vendor,
+        "status": site.status,
         "scheduler": site.scheduler,
         "engine": site.engine,
         "driver": driver
@@ -96,14 +119,32 @@ def _data(site: Site) -> dict[str, Any]:
             "date": fabric.date.isoformat(),
         },
         "partitions": [
-            {"name": part.name, "nodes": part.nodes, "hours": part.hours, "whole_nodes": part.whole_nodes}
+            {
+                "name": part.name,
+                "nodes": part.nodes,
+                "least_nodes": part.least_nodes,
+                "hours": part.hours,
+                "steps": [{"nodes": nodes, "hours": hours} for nodes, hours in part.steps],
+                "whole_nodes": part.whole_nodes,
+            }
             for part in site.partitions
         ],
         "cores": binding and [list(binding.cores_near(gpu)) for gpu in range(len(binding.near))],
+        "cores_sparing": binding and [list(binding.cores_near(gpu, sparing=True)) for gpu in range(len(binding.near))],
         "binds": [{"path": bind.path, "reason": bind.reason} for bind in site.binds],
         "environment": [
             variable_data(each) | {"given": list(map(str, each.given)), "unless": list(map(str, each.unless))}
             for each in site.variables
         ],
-        "advice": [{"text": advice.text, "source": advice.source} for advice in site.advice],
+        "modules": [{"name": each.name, "because": each.because, "source": each.source} for each in site.modules],
+        "options": [
+            {"value": each.value, "nodes": each.nodes, "because": each.because, "source": each.source}
+            for each in site.options
+        ],
+        "annotations": [
+            {"key": each.key, "value": each.value, "nodes": each.nodes, "because": each.because, "source": each.source}
+            for each in site.annotations
+        ],
+        "domain": site.domain,
+        "advice": [{"text": advice.text, "job": advice.job, "source": advice.source} for advice in site.advice],
     }

@@ -75,13 +75,14 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
         )
     have = stack.version("glibc")
     source = f"{site.fabric.source} ({site.fabric.date}); glibc elf/dl-version.c"
-    need = f"glibc >= {site.fabric.glibc}"
+    floor = site.fabric.glibc
+    need = f"glibc >= {floor}" if floor else "the glibc that the host's libraries ask for"
     if {"libcxi", "libfabric"} <= stack.offers.keys():
         because = "the base has libfabric and libcxi of its own: nothing of the host is bound"
         return Fabric.BUNDLED, RuleResult(
             "glibc-gate", Outcome.OK, "libcxi in the base", "libfabric and libcxi of the base", because, source
         )
-    fits = None if have is None else _at_least(have, site.fabric.glibc)
+    fits = None if have is None or floor is None else _at_least(have, floor)
     if asked is Fabric.BUNDLED:
         because = "you asked for a bundled fabric, which loads nothing of the host"
         return asked, RuleResult(
@@ -89,13 +90,19 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
         )
     if fits is None:
         because = "the C library of the base is not known, so whether the host's libraries load in it is not either"
+        if floor is None:
+            because = (
+                f"which C library the libfabric and libcxi of {site.name} ask for is not documented; a snapshot of a"
+                " node tells (lumiimg host scan)"
+            )
         outcome = Outcome.UNKNOWN if asked is None else Outcome.REFUSED
-        return asked or Fabric.BUNDLED, RuleResult("glibc-gate", outcome, need, "glibc (not known)", because, source)
+        known = f"glibc {have or '(not known)'}"
+        return asked or Fabric.BUNDLED, RuleResult("glibc-gate", outcome, need, known, because, source)
     if fits:
         host = " ".join(filter(None, ("the host's libfabric", site.fabric.libfabric)))
         because = f"{host} and libcxi load in the image"
         return Fabric.HOST, RuleResult("glibc-gate", Outcome.OK, need, f"glibc {have}", because, source)
-    because = f"the host's libfabric and libcxi ask for GLIBC_{site.fabric.glibc}, which the image does not have"
+    because = f"the host's libfabric and libcxi ask for GLIBC_{floor}, which the image does not have"
     if asked is Fabric.HOST:
         return asked, RuleResult("glibc-gate", Outcome.REFUSED, need, f"glibc {have}", because, source)
     because += ": libcxi and libfabric are built in the image"
@@ -105,6 +112,9 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
 def _no_fabric(site: Site) -> RuleResult:
     because = (
         f"the libfabric and libcxi of {site.name} are not known to the project, so none is put in: RCCL goes over TCP"
+        if site.vendor is None
+        else f"the project has no fabric for images of {site.vendor}'s GPUs; how the machine's own comes into a"
+        f" container is told by `lumiimg show {site.name}`"
     )
     return RuleResult("fabric", Outcome.UNKNOWN, "libfabric with cxi", "no fabric", because, site.source)
 

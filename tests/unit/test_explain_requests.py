@@ -43,7 +43,8 @@ CASES = [
     Case("rocm-7.2.4 pytorch", "refused driver-window -> rocm-7.0 pytorch", "7.1 and later are not served"),
     Case("rocm-pytorch-2.10.0", "refused driver-window", "AMD's newest image has ROCm 7.2.4"),
     Case("rocm-7.2.4 pytorch @generic", "none torch=2.11.0+rocm7.2", "no driver to fit"),
-    Case("rocm-6.4.4 pytorch @frontier", "none torch=2.9.1+rocm6.4 unknown=fabric unknown=driver-window", "Frontier's driver is not known"),
+    Case("rocm-6.4.4 pytorch @frontier", "bundled torch=2.9.1+rocm6.4 unknown=glibc-gate warning=fabric", "no page says which glibc its libraries ask for"),
+    Case("rocm-6.2.4 pytorch @frontier", "bundled torch=2.7.1+rocm6.2.4 unknown=glibc-gate warning=fabric warning=driver-window", "AMD's matrix ends at 6.3, OLCF's default is 6.2.4"),
     # torch, ROCm, Python
     Case("rocm-6.2.4 pytorch==2.5.1", "bundled torch=2.5.1+rocm6.2", "its index is rocm6.2, which 6.2.4 is of"),
     Case("rocm-6.2.4 pytorch==2.6.0", "bundled torch=2.6.0+rocm6.2.4 warning=torch", "NaN from triton, mended in 2.7.1"),

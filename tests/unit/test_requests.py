@@ -147,7 +147,7 @@ def test_options_of_a_request_say_nothing_about_a_finished_image(
 # machines of which little is known, images that are none
 
 
-@pytest.mark.parametrize("site", ["aurora", "alps", "generic", "frontier"])
+@pytest.mark.parametrize("site", ["aurora", "alps", "generic"])
 def test_an_unknown_network_is_no_reason_to_call_an_image_whole(site: str, tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "plain"
     (folder / "etc").mkdir(parents=True)

@@ -9,6 +9,7 @@ import pytest
 
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.main import main
+from lumiimg.cluster.topology import ranges
 from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -77,6 +78,64 @@ def test_the_cores_near_a_gpu_of_lumi_are_those_of_its_published_masks() -> None
     assert masks == list(LUMI_MASKS)
 
 
+def test_frontier_has_the_cores_that_olcf_prints_for_each_gpu() -> None:
+    # pytorch_frontier.rst: `core affinity … 1 2 3 4 5 6 7, Suggested GPU 4`, and so on
+    binding = find_site("frontier", HOME).binding
+    assert binding is not None
+    assert [binding.cores_near(gpu)[0] for gpu in (4, 2, 6, 7)] == [1, 17, 33, 41]
+    assert all(len(binding.cores_near(gpu)) == 7 for gpu in range(8))
+
+
+# ALCF running-jobs-aurora.md, and frameworks/pytorch.md: of socket 0 without core 0, of socket 1 without core 52
+AURORA_LISTS = {
+    False: "1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100",
+    True: "4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79",
+}
+
+
+@pytest.mark.parametrize("sparing", [False, True])
+def test_the_cores_near_the_tiles_of_aurora_are_alcfs_lists(sparing: bool) -> None:
+    binding = find_site("aurora", HOME).binding
+    assert binding is not None
+    cores = [ranges(binding.cores_near(gpu, sparing=sparing)) for gpu in range(12)]
+    assert ":".join(cores) == AURORA_LISTS[sparing]
+
+
+@pytest.mark.parametrize(
+    ("site", "partition", "nodes", "hours"),
+    [
+        ("frontier", "batch", 91, 2),
+        ("frontier", "batch", 92, 6),
+        ("frontier", "batch", 184, 12),
+        ("aurora", "prod", 1024, 12),
+        ("aurora", "prod", 2000, 24),
+        ("alps", "debug", 1, 1.5),
+        ("lumi", "dev-g", 1, 3),
+    ],
+)
+def test_how_long_a_job_can_take_depends_on_its_nodes(site: str, partition: str, nodes: int, hours: float) -> None:
+    (found,) = [part for part in find_site(site, HOME).partitions if part.name == partition]
+    assert found.hours_for(nodes) == hours
+
+
+@pytest.mark.parametrize("name", [name for name in site_names(HOME) if name != "generic"])
+def test_a_machine_that_the_project_never_ran_on_is_marked(name: str, capsys: Capture) -> None:
+    assert find_site(name, HOME).status == "unproved"
+    assert main(["show", name]) == ExitCode.GOOD
+    assert "never run anything on this machine" in " ".join(capsys.readouterr().out.split())
+    assert main(["list", "--json"]) == ExitCode.GOOD
+    (entry,) = [e for e in json.loads(capsys.readouterr().out)["entries"] if (e["kind"], e["name"]) == ("site", name)]
+    assert entry["status"] == "unproved"
+
+
+def test_a_fabric_whose_c_library_nobody_documented_is_not_decided(capsys: Capture) -> None:
+    assert main(["explain", "--base", "rocm-6.4.4", "--site", "frontier", "--json"]) == ExitCode.GOOD
+    data = json.loads(capsys.readouterr().out)
+    (gate,) = [rule for rule in data["rules"] if rule["id"] == "glibc-gate"]
+    assert (data["fabric"], gate["outcome"]) == ("bundled", "unknown")
+    assert "lumiimg host scan" in gate["because"]
+
+
 @pytest.mark.parametrize(
     ("base", "has", "lacks"),
     [
@@ -124,7 +183,27 @@ def test_a_site_file_of_the_users_is_shown(tmp_path: Path, capsys: Capture) -> N
         ("near = [1, 0]", "near = [1, 7]", "key 'binding.near' names a group that 16 cores in groups of 8 do not have"),
         ("near = [1, 0]", "near = [1, 1]", "key 'binding.near' names a group twice"),
         ("near = [1, 0]", 'near = ["1"]', "key 'binding.near' should be an array of whole numbers"),
-        ("reserved = [0, 8]", "reserved = [16]", "key 'binding.reserved' names a core"),
+        (
+            "reserved = [0, 8]",
+            "reserved = [16]",
+            "key 'binding.reserved' names core 16, that a node with 16 does not have",
+        ),
+        (
+            "near = [1, 0]",
+            "near = [1, 1]\ngpus_of_group = 8",
+            "key 'binding.reserved' leaves no core of group 1, which is near GPU 0",
+        ),
+        ("near = [1, 0]", "near = [1, 1, 1]\ngpus_of_group = 2", "key 'binding.near' names a group more than 2 times"),
+        (
+            "near = [1, 0]",
+            'near = [1, 0]\nspared = "9-15"\nspared_for = "x"',
+            "leaves no core of group 1, which is near GPU 0",
+        ),
+        ("near = [1, 0]", 'near = [1, 0]\nspared = "7-3"\nspared_for = "x"', "has '7-3', no core and no range"),
+        ("near = [1, 0]", 'near = [1, 0]\nspared = "1"', "key 'binding.spared_for' is missing"),
+        ("hours = 1", "hours = 1\nleast_nodes = 5", "key 'partition[0].least_nodes' is 5, above the 4 nodes"),
+        ("hours = 1", "hours = 1\nstep = [{nodes = 9, hours = 1}]", "key 'partition[0].step' should go from few nodes"),
+        ('title = "mine"', 'title = "mine"\nstatus = "new"', "key 'status' is 'new'; allowed: proved, unproved"),
         ('name = "A"', 'name = "A B"', "key 'environment[0].name' is 'A B', no name of a variable"),
         ('nodes = "any"', 'nodes = "two"', "key 'environment[0].nodes' is 'two'; allowed: any, one, several"),
         ("hours = 1", "hours = 0", "key 'partition[0].hours' is 0; it should be above 0"),

@@ -1,0 +1,80 @@
+"""How jobs come to run on a site, beside the program: modules, options of the scheduler, annotations of the engine."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lumiimg.catalog.table import Table
+
+_MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,127}")
+_OPTION = re.compile(r"-[A-Za-z0-9_.,:=/+@ -]{1,199}")
+"""What a comment of a script hands to a scheduler: a word or two, nothing that a shell or a scheduler would expand."""
+_KEY = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){1,9}")
+_JOBS = ("any", "one", "several")
+
+
+@dataclass(frozen=True, slots=True)
+class SiteModule:
+    """A module that job scripts load there."""
+
+    name: str
+    because: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiteOption:
+    """An option of the scheduler that jobs want there: `-l place=scatter`."""
+
+    value: str
+    nodes: str
+    """`one`, `several`, or `any`: of the jobs that it is for."""
+    because: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiteAnnotation:
+    """What an engine's file says of a container to the engine's hooks: `com.hooks.cxi.enabled = "true"`."""
+
+    key: str
+    value: str
+    nodes: str
+    """`one`, `several`, or `any`: of the jobs that it is for."""
+    because: str
+    source: str
+
+
+def read_module(entry: Table) -> SiteModule:
+    """Read `[[module]]`."""
+    module = SiteModule(entry.string("name"), entry.string("because"), entry.string("source"))
+    if module.name and not _MODULE.fullmatch(module.name):
+        entry.fault("name", f"is {module.name!r}, no name of a module")
+    return module
+
+
+def read_option(entry: Table) -> SiteOption:
+    """Read `[[option]]`."""
+    option = SiteOption(
+        entry.string("value"), entry.choice("nodes", _JOBS), entry.string("because"), entry.string("source")
+    )
+    if option.value and not _OPTION.fullmatch(option.value):
+        entry.fault("value", f"is {option.value!r}, no option like `-l place=scatter`")
+    return option
+
+
+def read_annotation(entry: Table) -> SiteAnnotation:
+    """Read `[[annotation]]`."""
+    annotation = SiteAnnotation(
+        entry.string("key"),
+        entry.string("value"),
+        entry.choice("nodes", _JOBS),
+        entry.string("because"),
+        entry.string("source"),
+    )
+    if annotation.key and not _KEY.fullmatch(annotation.key):
+        entry.fault("key", f"is {annotation.key!r}, no key like com.hooks.cxi.enabled")
+    return annotation

@@ -1,0 +1,119 @@
+"""What job scripts have in common, whatever the scheduler: head, folder, variables, files, container, log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg import __version__
+from lumiimg.cluster.plan import Scope
+from lumiimg.cluster.words import comment, value, word
+from lumiimg.errors import BadInputError
+from lumiimg.host.inside import BindSpec
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.catalog.launch import SiteOption
+    from lumiimg.cluster.container import JobFile
+    from lumiimg.cluster.plan import JobPlan
+
+# what a user writes is meant as it is: `$` and `\` in single quotes, quotation marks of a text
+_AS_WRITTEN = "# shellcheck disable=SC1003,SC1110,SC1111,SC1112,SC2016"
+
+
+def head(plan: JobPlan, submit: str) -> Iterator[str]:
+    """Yield what the job is, and what to know of it; `submit`: the command, where the account is missing."""
+    shape, site = plan.shape, plan.site
+    how = "torchrun" if plan.torchrun else "Ray" if plan.ray else plan.starter
+    what = "a rank a GPU" if plan.framework.task_a_gpu else "one program"
+    told = f"{plan.framework.title}: {count(shape.nodes, 'node')} of {site.name}, {count(shape.gpus, 'GPU')} each; "
+    yield from comment(f"{told}{what}, started by {how}")
+    yield from comment(f"{plan.framework.because} ({plan.chosen})")
+    never = f"; never run on {site.name} by the project" if site.status == "unproved" else ""
+    yield from comment(f"Written by lumiimg {__version__} from what is known of {site.name} ({site.date}){never}.")
+    for note in plan.notes:
+        yield from comment(f"Note: {note}.")
+    for advice in site.advice:
+        if advice.job:
+            yield from comment(f"{site.name}: {advice.text} ({advice.source}).")
+    if shape.account is None:
+        yield from comment(f"Submit it with: {submit}")
+
+
+def options(plan: JobPlan) -> list[SiteOption]:
+    """Return what the site wants the scheduler to be told of such a job."""
+    fits = {"any", "one" if plan.shape.nodes == 1 else "several"}
+    return [option for option in plan.site.options if option.nodes in fits]
+
+
+def modules(plan: JobPlan) -> Iterator[str]:
+    """Yield what makes the engine be there. Before `set -u`: modules are written without it in mind."""
+    for module in plan.site.modules:
+        yield from comment(f"{module.because} ({module.source})")
+        yield f"module load {word(module.name)}"
+
+
+def program(plan: JobPlan) -> Iterator[str]:
+    """Yield the command, and the image where the script starts its container, as words of bash."""
+    if not plan.by_edf:
+        yield from (_AS_WRITTEN, f"image={word(_path(plan.image))}")
+    yield from (_AS_WRITTEN, f"command=({' '.join(map(word, plan.command))})")
+
+
+def folder(number: str) -> Iterator[str]:
+    """Yield the making of the job's folder; `number`: the job's, in words of bash."""
+    yield from comment("What belongs to this job: the files below, and what it tells of its network")
+    yield f'export LUMIIMG_JOB="$PWD/lumiimg-{number}"'
+    yield 'mkdir -p "$LUMIIMG_JOB/nccl"'
+
+
+def variables(plan: JobPlan) -> Iterator[str]:
+    """Yield what is set once, in the script."""
+    if not plan.by_edf:
+        yield from comment("Only what is written below is bound: nothing of a module or a profile comes over it")
+        yield "unset {SINGULARITY,APPTAINER}{_BIND,_BINDPATH,ENV_LD_LIBRARY_PATH}"
+    for setting in plan.in_scope(Scope.JOB):
+        yield from comment(f"{setting.because} ({setting.source})")
+        yield f"export {setting.name}={value(setting.value, literal=setting.literal)}"
+
+
+def heredoc(file: JobFile) -> Iterator[str]:
+    """Yield the writing of a file of the job."""
+    end = f"END_OF_{file.name.upper().replace('.', '_')}"
+    yield from comment(file.about)
+    yield f"cat >\"$LUMIIMG_JOB/{file.name}\" <<'{end}'"
+    yield from file.text.splitlines()
+    yield end
+
+
+def container(plan: JobPlan) -> Iterator[str]:
+    """Yield the engine's command line. Raises BadInputError for a path that no engine takes."""
+    yield "container=("
+    yield f"    {plan.program} exec"
+    yield from comment("the folder of this job", "    ")
+    yield '    --bind "$LUMIIMG_JOB"'
+    for bind in plan.binds:
+        spec = BindSpec(bind.source, bind.target)
+        if not str(spec).isprintable():
+            raise BadInputError("a path with such characters cannot be bound", where=bind.source)
+        yield from comment(bind.reason, "    ")
+        yield f"    --bind {word(str(spec))}"
+    yield '    "$image"'
+    yield ")"
+
+
+def log(where: str) -> Iterator[str]:
+    """Yield the reading of the log at the end; `where`: what to read, in words of bash."""
+    yield from comment("Which network carried the traffic; the exit code of the job stays that of the program")
+    yield "if command -v lumiimg >/dev/null; then"
+    yield f'    lumiimg log "{where}" || true'
+    yield "else"
+    yield f'    echo "which network it used: lumiimg log {where}"'
+    yield "fi"
+    yield 'exit "$status"'
+
+
+def _path(path: str) -> str:
+    """Return a path that is no option."""
+    return f"./{path}" if path.startswith("-") else path

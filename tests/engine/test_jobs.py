@@ -1,0 +1,349 @@
+"""Job scripts, submitted for real: four nodes of a Slurm on one machine, an image with torch for CPUs, two nodes a job.
+
+Real are the scheduler, the container, torch and its collectives (gloo), torchrun, Ray, Lightning, and the cores: a node
+has two, which the site of these tests gives to two ranks, crosswise. Stand-ins are the GPUs, of which the scripts ask
+for two (the nodes have none, so sbatch is told 0), names of nodes (all four are this machine: libnss-wrapper gives each an
+address of loopback), and vLLM, of which a small program has the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lumiimg.catalog import sites
+from lumiimg.errors import ExitCode
+from tests.engine.conftest import built, lumiimg
+from tests.engine.slurm import slurm
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+__all__ = ["slurm"]
+
+WHEELS = ("torch==2.13.0+cpu", "numpy", "ray", "lightning")
+PYTHON = "3.11"
+BASE = """\
+kind = "base"
+summary = "Debian 12, for the Python that the wheels of the tests are for"
+status = "proved"
+source = "the tests"
+date = 2026-11-21
+provides = ["debian", "python3"]
+has = { os = "Debian 12", glibc = "2.36", python = "3.11" }
+include = ["ca-certificates", "libnss-wrapper", "libstdc++6", "python3"]
+[[bootstrap]]
+agent = "debootstrap"
+from = "bookworm"
+mirror = "debian"
+"""
+LAYER = """\
+kind = "layer"
+summary = "What the jobs of the tests run"
+status = "proved"
+source = "the tests"
+date = 2026-11-21
+files = [{files}]
+"""
+# the scripts of wheels are not made by unpacking them; vLLM's is a stand-in
+POST = """\
+site=/usr/local/lib/python3.11/dist-packages
+mkdir -p "$site"
+for wheel in "$LAYER_FILES"/*.whl; do python3 -m zipfile -e "$wheel" "$site"; done
+chmod -R a+rX "$site"
+find "$site/ray" -type f -path '*/core/src/ray/*' -exec chmod a+x {} +
+cat >/usr/local/bin/ray <<'END'
+#!/usr/bin/python3
+from ray.scripts.scripts import main
+main()
+END
+cat >/usr/local/bin/vllm <<'END'
+#!/usr/bin/python3
+import os, sys
+os.execvp("python3", ["python3", "work.py", *sys.argv[1:]])
+END
+chmod 755 /usr/local/bin/ray /usr/local/bin/vllm
+ln -s python3 /usr/bin/python
+"""
+# torch asks for IPv6 addresses, mapped where there are none, and libnss-wrapper maps nothing
+HOSTS = "".join(f"{v6}127.0.1.{number} nid00000{number}\n" for number in range(1, 5) for v6 in ("", "::ffff:"))
+SITE = """\
+title = "four nodes on one machine"
+source = "the tests"
+date = 2026-11-21
+scheduler = "Slurm"
+engine = "Apptainer"
+
+[[partition]]
+name = "four"
+nodes = 4
+hours = 1
+whole_nodes = {whole}
+source = "the tests"
+
+[binding]
+cores = 2
+group = 1
+near = [1, 0]
+source = "the tests: crosswise, so that no default comes out the same"
+
+[[environment]]
+name = "LD_PRELOAD"
+value = "libnss_wrapper.so"
+nodes = "any"
+because = "the nodes of the tests are names of one machine"
+source = "the tests"
+
+[[environment]]
+name = "NSS_WRAPPER_HOSTS"
+value = "$LUMIIMG_JOB/../hosts"
+nodes = "any"
+because = "with its table of names"
+source = "the tests"
+
+[[environment]]
+name = "GLOO_SOCKET_IFNAME"
+value = "lo"
+nodes = "several"
+because = "one machine has no network between its nodes"
+source = "the tests"
+
+[[environment]]
+name = "OF_RANK"
+value = "/tmp/of-$SLURM_LOCALID"
+nodes = "any"
+because = "a variable of each rank"
+source = "the tests"
+"""
+SEEN = """
+import json, os, re, sys
+def seen():
+    allowed = re.search(r"Cpus_allowed_list:\\s*(\\S+)", open("/proc/self/status").read())[1]
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OF_RANK", "SLURMD_NODENAME",
+             "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SINGULARITY_BIND")
+    return {"cores": allowed, "argv": sys.argv[1:]} | {name: os.environ.get(name) for name in names}
+"""
+TORCH = (
+    SEEN
+    + """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(total)
+everyone = [None] * dist.get_world_size()
+dist.all_gather_object(everyone, seen() | {"total": total.item(), "in_group": dist.get_rank()})
+if dist.get_rank() == 0:
+    json.dump(everyone, open("seen.json", "w"))
+dist.destroy_process_group()
+"""
+)
+LIGHTNING = (
+    SEEN
+    + """
+import lightning, torch
+from lightning.pytorch.demos.boring_classes import BoringModel
+trainer = lightning.Trainer(accelerator="cpu", devices=2, num_nodes=2, strategy="ddp", max_steps=2, logger=False,
+                            enable_checkpointing=False, enable_progress_bar=False, use_distributed_sampler=False)
+trainer.fit(BoringModel())
+mine = seen() | {"in_group": trainer.global_rank, "total": trainer.world_size,
+                 "environment": type(trainer.strategy.cluster_environment).__name__}
+everyone = [None] * trainer.world_size
+torch.distributed.all_gather_object(everyone, mine)
+if trainer.is_global_zero:
+    json.dump(everyone, open("seen.json", "w"))
+"""
+)
+RAY = (
+    SEEN
+    + """
+import ray
+ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False)
+nodes = [node for node in ray.nodes() if node["Alive"]]
+@ray.remote(num_gpus=1)
+def square(n):
+    return n * n
+json.dump([seen() | {"addresses": sorted(node["NodeManagerAddress"] for node in nodes),
+                     "gpus": ray.cluster_resources()["GPU"],
+                     "squares": ray.get([square.remote(n) for n in range(8)])}], open("seen.json", "w"))
+"""
+)
+
+
+@pytest.fixture(scope="session")
+def with_torch(images: Path) -> Path:
+    """Debian 12 with torch for CPUs, Ray and Lightning; its layers are kept, so it is built once."""
+    wheels = images / "wheels"
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", PYTHON]
+    done = subprocess.run([*pip, "--dest", wheels, *WHEELS], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        pytest.skip(f"pip finds no {', '.join(WHEELS)} for Python {PYTHON} here; it says: {said}")
+    layers = images / "layers-of-jobs"
+    base, work = layers / "base-of-jobs", layers / "work"
+    base.mkdir(parents=True)
+    (base / "layer.toml").write_text(BASE)
+    (base / "post.sh").write_text("true\n")
+    work.mkdir()
+    # a layer's files have plain names
+    names = [f.rename(work / f"wheel-{n:02}.whl").name for n, f in enumerate(sorted(wheels.glob("*.whl")))]
+    (work / "layer.toml").write_text(LAYER.format(files=", ".join(f'"{name}"' for name in names)))
+    (work / "post.sh").write_text(POST)
+    image = built(images / "jobs.sif", "--layers", layers, "--base", base.name, "--add", work.name)
+    for name in names:
+        (work / name).unlink()
+    return image
+
+
+@dataclass
+class Ended:
+    """A job that ran."""
+
+    code: int
+    out: str
+    folder: Path
+    seen: list[dict[str, Any]]
+    """What the ranks saw, by rank."""
+
+
+def submit(folder: Path, image: Path, slurm: dict[str, str], program: str, *options: str, whole: bool = True) -> Ended:
+    """Write a script by `lumiimg job`, submit it, wait for its end."""
+    (folder / "four.toml").write_text(SITE.format(whole=str(whole).lower()))
+    (folder / "hosts").write_text(HOSTS)
+    (folder / "work.py").write_text(program)
+    command = ["vllm", "serve"] if "vllm" in options else ["python", "work.py"]
+    words = [
+        "--site",
+        str(folder / "four.toml"),
+        "--nodes",
+        "2",
+        *options,
+        "-o",
+        str(folder / "job.sh"),
+        "--",
+        *command,
+    ]
+    told = lumiimg("job", image, *words, "it's one word")
+    assert told.code == ExitCode.GOOD, told.err
+    out = folder / "job.out"
+    # the shell's own bindings must not reach the container, and the tests' lumiimg is the one on PATH
+    env = slurm | {"SINGULARITY_BIND": "/nonexistent", "PATH": f"{lumiimg_on_path(folder)}:{slurm['PATH']}"}
+    argv = ["sbatch", "--wait", "--gpus-per-node=0", "--time=5", f"--output={out}", "job.sh"]
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=400)
+    assert "Submitted batch job" in done.stdout, done.stderr
+    text = out.read_text() if out.exists() else ""
+    (job,) = folder.glob("lumiimg-*")
+    seen = json.loads((folder / "seen.json").read_text()) if (folder / "seen.json").exists() else []
+    return Ended(done.returncode, text, job, sorted(seen, key=lambda rank: rank.get("in_group", 0)))
+
+
+def lumiimg_on_path(folder: Path) -> Path:
+    program = folder / "bin" / "lumiimg"
+    program.parent.mkdir()
+    root = Path(__file__).parents[2]
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {sys.executable} -m lumiimg "$@"\n')
+    program.chmod(0o755)
+    return program.parent
+
+
+@pytest.mark.parametrize(
+    ("framework", "launch"), [("ddp", "srun"), ("fsdp", "srun"), ("deepspeed", "srun"), ("ddp", "torchrun")]
+)
+def test_ranks_of_two_nodes_meet_with_their_numbers_and_cores(
+    framework: str, launch: str, with_torch: Path, slurm: dict[str, str], tmp_path: Path
+) -> None:
+    ended = submit(tmp_path, with_torch, slurm, TORCH, "--framework", framework, "--launch", launch)
+    assert ended.code == 0, ended.out
+    assert [rank["in_group"] for rank in ended.seen] == [0, 1, 2, 3]
+    assert [rank["RANK"] for rank in ended.seen] == ["0", "1", "2", "3"]
+    assert [rank["LOCAL_RANK"] for rank in ended.seen] == ["0", "1", "0", "1"]
+    assert {rank["WORLD_SIZE"] for rank in ended.seen} == {"4"}
+    assert [rank["total"] for rank in ended.seen] == [10.0] * 4
+    nodes = [rank["SLURMD_NODENAME"] for rank in ended.seen]
+    assert nodes[0] == nodes[1] != nodes[2] == nodes[3]
+    assert {rank["MASTER_ADDR"] for rank in ended.seen} == {nodes[0]}
+    # crosswise, as the site says: rank 0 on core 1
+    assert [rank["cores"] for rank in ended.seen] == ["1", "0", "1", "0"]
+    assert [rank["OF_RANK"] for rank in ended.seen] == ["/tmp/of-0", "/tmp/of-1"] * 2
+    assert {rank["OMP_NUM_THREADS"] for rank in ended.seen} == {"1"}
+    assert all(rank["argv"] == ["it's one word"] for rank in ended.seen)
+    # what the engine says that it bound: nothing of the shell that the job was submitted from
+    assert {rank["SINGULARITY_BIND"] for rank in ended.seen} == {str(ended.folder)}
+    # gloo is not RCCL: the log reader, started at the end, says that there is nothing to read, and changes no exit code
+    assert str(ended.folder / "nccl") in ended.out
+
+
+def test_lightning_takes_its_ranks_from_slurm(with_torch: Path, slurm: dict[str, str], tmp_path: Path) -> None:
+    ended = submit(tmp_path, with_torch, slurm, LIGHTNING, "--framework", "lightning")
+    assert ended.code == 0, ended.out
+    assert [rank["in_group"] for rank in ended.seen] == [0, 1, 2, 3]
+    assert {rank["environment"] for rank in ended.seen} == {"SLURMEnvironment"}
+    assert [rank["cores"] for rank in ended.seen] == ["1", "0", "1", "0"]
+
+
+@pytest.mark.parametrize("framework", ["ray", "vllm"])
+def test_a_ray_cluster_of_two_nodes_runs_the_program_once(
+    framework: str, with_torch: Path, slurm: dict[str, str], tmp_path: Path
+) -> None:
+    ended = submit(tmp_path, with_torch, slurm, RAY, "--framework", framework)
+    assert ended.code == 0, ended.out
+    (program,) = ended.seen
+    assert len(program["addresses"]) == 2
+    assert program["gpus"] == 4
+    assert program["squares"] == [n * n for n in range(8)]
+    assert (program["HIP_VISIBLE_DEVICES"], program["ROCR_VISIBLE_DEVICES"]) == ("0,1", None)
+    assert program["cores"] == "0-1"
+    if framework == "vllm":
+        asked = "--tensor-parallel-size 2 --pipeline-parallel-size 2 --distributed-executor-backend ray"
+        assert " ".join(program["argv"]).endswith(asked)
+
+
+def test_each_rank_of_a_plain_program_sees_one_gpu(with_torch: Path, slurm: dict[str, str], tmp_path: Path) -> None:
+    ended = submit(tmp_path, with_torch, slurm, TORCH, "--framework", "plain")
+    assert ended.code == 0, ended.out
+    assert [rank["ROCR_VISIBLE_DEVICES"] for rank in ended.seen] == ["0", "1", "0", "1"]
+
+
+@pytest.mark.parametrize("launch", ["srun", "torchrun"])
+def test_the_exit_code_of_a_rank_is_that_of_the_job(
+    launch: str, with_torch: Path, slurm: dict[str, str], tmp_path: Path
+) -> None:
+    program = "import os, sys, time\nif os.environ['RANK'] == '3': sys.exit(7)\ntime.sleep(600)\n"
+    ended = submit(tmp_path, with_torch, slurm, program, "--launch", launch)
+    assert ended.code == (7 if launch == "srun" else 1), ended.out
+    assert str(ended.folder / "nccl") in ended.out, "the log is read where the program failed, too"
+
+
+def test_on_nodes_that_are_shared_nothing_is_bound_by_mask(
+    with_torch: Path, slurm: dict[str, str], tmp_path: Path
+) -> None:
+    ended = submit(tmp_path, with_torch, slurm, TORCH, whole=False)
+    assert ended.code == 0, ended.out
+    script = (tmp_path / "job.sh").read_text()
+    assert "mask_cpu" not in script
+    assert [rank["total"] for rank in ended.seen] == [10.0] * 4
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("framework", ["ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain"])
+@pytest.mark.parametrize("shape", [("--nodes", "1"), ("--nodes", "2"), ("--nodes", "4", "--gpus", "2")], ids=" ".join)
+def test_a_script_for_lumi_is_one_that_slurm_accepts(
+    whole: bool, framework: str, shape: tuple[str, ...], bare: Path, slurm: dict[str, str], tmp_path: Path
+) -> None:
+    """The partition `lumi-like` has nodes with the cores, memory and GPUs of LUMI-G, in the books of Slurm alone."""
+    text = (Path(sites.__file__).with_name("sites") / "lumi.toml").read_text()
+    site = tmp_path / "like.toml"
+    site.write_text(text.replace(f'name = "{"standard-g" if whole else "small-g"}"', 'name = "lumi-like"'))
+    words = ["--site", str(site), "--partition", "lumi-like", "--framework", framework, *shape]
+    for launch in ("srun", "torchrun") if framework in ("ddp", "lightning") else ("srun",):
+        script = tmp_path / f"{launch}.sh"
+        told = lumiimg("job", bare, *words, "--launch", launch, "-o", script, "--", "python", "train.py")
+        assert told.code == ExitCode.GOOD, told.err
+        argv = ["sbatch", "--test-only", str(script)]
+        done = subprocess.run(argv, env=slurm, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"Job \d+ to start", done.stderr)

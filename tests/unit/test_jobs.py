@@ -1,0 +1,583 @@
+"""`lumiimg job`: scripts that are read by their meaning: run, with programs of the same names in the place of Slurm's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lumiimg.cli.main import main
+from lumiimg.cluster.shape import duration, seconds
+from lumiimg.cluster.words import value, word
+from lumiimg.errors import ExitCode
+from tests.conftest import MAY_BE_ABSENT
+from tests.unit import fabric_builder
+from tests.unit.elf_builder import library
+from tests.unit.test_boundary import snapshot
+from tests.unit.test_sites import LUMI_MASKS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Capture = pytest.CaptureFixture[str]
+
+FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
+BY_TORCHRUN = ("ddp", "fsdp", "deepspeed", "lightning")
+HOSTILE = (
+    "it's",
+    "$HOME",
+    "a\nb",
+    "`id`",
+    '"',
+    "\\",
+    "#SBATCH --account=x",
+    "-o",
+    "\u2019\u201c",
+    "",
+    "END_OF_RANK_SH",
+    "*",
+    "\x1b",
+)
+
+# one line a task: its number, then what it was started with; the tasks run one after another
+SRUN = """\
+#!/bin/bash
+printf '%s\\n' "$@" >>"$RECORD/srun"
+printf '%s\\n' "${SLURM_NETWORK-unset}" >"$RECORD/network"
+while [[ $1 == --* ]]; do shift; done
+worst=0
+for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do
+    for ((local = 0; local < TASKS; local++)); do
+        rank=$((node * TASKS + local))
+        SLURM_PROCID=$rank SLURM_LOCALID=$local SLURM_NODEID=$node SLURM_NTASKS=$((SLURM_JOB_NUM_NODES * TASKS)) \\
+            SLURMD_NODENAME=localhost "$@" || worst=$?
+    done
+done
+exit "$worst"
+"""
+SINGULARITY = """\
+#!/bin/bash
+[[ $1 == exec ]] || exit 99
+shift
+while [[ $1 == --bind ]]; do printf '%s\\n' "$2" >>"$RECORD/binds"; shift 2; done
+printf '%s\\n' "$1" >"$RECORD/image"
+shift
+exec "$@"
+"""
+SCONTROL = "#!/bin/sh\necho nid000007\necho nid000008\n"
+# each rank tells what it is and has
+PROGRAM = """\
+import json, os, sys
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROCR_VISIBLE_DEVICES",
+         "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME", "AITER_JIT_DIR", "MIOPEN_USER_DB_PATH",
+         "LD_LIBRARY_PATH", "NCCL_DEBUG_FILE", "SINGULARITY_BIND")
+with open(os.environ["RECORD"] + "/ranks", "a") as out:
+    out.write(json.dumps({"argv": sys.argv[1:]} | {name: os.environ.get(name) for name in names}) + "\\n")
+sys.exit(int(os.environ.get("FAILS", "0")))
+"""
+# of torch.distributed.run: what it was told, and its ranks
+TORCHRUN = """\
+import os, subprocess, sys
+said = dict(word.lstrip("-").split("=") for word in sys.argv[1:] if word.startswith("--") and "=" in word)
+command = sys.argv[sys.argv.index("--no_python") + 1:]
+node, each = int(said["node_rank"]), int(said["nproc_per_node"])
+for local in range(each):
+    numbers = {"LOCAL_RANK": str(local), "RANK": str(node * each + local),
+               "WORLD_SIZE": str(each * int(said["nnodes"])), "MASTER_ADDR": said["master_addr"]}
+    subprocess.run(command, env=os.environ | numbers, check=True)
+"""
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """An image with ROCm 6.4 and torch, by what it says of itself."""
+    return rocm_image(tmp_path / "image", "6.4.4")
+
+
+def rocm_image(root: Path, rocm: str, *packages: str) -> Path:
+    """Write the files by which an image tells what it has."""
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/os-release").write_text('ID=ubuntu\nVERSION_ID="24.04"\n')
+    (root / "opt/rocm/.info").mkdir(parents=True)
+    (root / "opt/rocm/.info/version").write_text(f"{rocm}-1\n")
+    for package in (f"torch-2.9.1+rocm{rocm}", *packages):
+        info = root / f"opt/venv/lib/python3.12/site-packages/{package}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").touch()
+    return root
+
+
+def job(image: Path, *words: str, site: str = "lumi", command: tuple[str, ...] = ("python3", "train.py")) -> str:
+    """Return the script."""
+    path = image.parent / "job.sh"
+    path.unlink(missing_ok=True)
+    assert main(["job", str(image), "--site", site, *words, "-o", str(path), "--", *command]) == ExitCode.GOOD
+    assert os.access(path, os.X_OK)
+    return path.read_text()
+
+
+def told(
+    image: Path, capsys: Capture, *words: str, command: tuple[str, ...] = ("python3", "train.py")
+) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["job", str(image), "--site", "lumi", *words, "--json", "--", *command]) == ExitCode.GOOD
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert data["schema"] == 1
+    return data
+
+
+def refused(image: Path, capsys: Capture, *words: str, site: str = "lumi", code: ExitCode = ExitCode.NO) -> str:
+    """Return the one line that says why not; a script that was there stays."""
+    path = image.parent / "job.sh"
+    path.write_text("before\n")
+    capsys.readouterr()
+    argv = ["job", str(image), "--site", site, "-o", str(path), *words]
+    try:
+        answer = main(argv if "--" in words else [*argv, "--", "python", "train.py"])
+    except SystemExit as error:
+        answer = error.code if isinstance(error.code, int) else 70
+    assert answer == code
+    assert path.read_text() == "before\n"
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+def directives(script: str) -> list[str]:
+    return re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE)
+
+
+def files_of(script: str) -> dict[str, str]:
+    """Return what the script writes for the container, by name."""
+    found = re.findall(r"^cat >\"\$LUMIIMG_JOB/(\S+)\" <<'(\w+)'\n(.*?)^\2$", script, re.MULTILINE | re.DOTALL)
+    return {name: text for name, _, text in found}
+
+
+class Run:
+    """A script that was run with stand-ins for srun, scontrol and singularity."""
+
+    def __init__(self, script: str, folder: Path, *, nodes: int = 1, **more: str) -> None:
+        programs, record = folder / "programs", folder / "record"
+        for made in (programs, record, folder / "work", folder / "modules/torch/distributed"):
+            made.mkdir(parents=True)
+        texts = {"srun": SRUN, "singularity": SINGULARITY, "scontrol": SCONTROL}
+        for name, text in texts.items():
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+        (folder / "modules/torch/distributed/run.py").write_text(TORCHRUN)
+        (folder / "work/train.py").write_text(PROGRAM)
+        tasks = next(line for line in directives(script) if line.startswith("--ntasks-per-node=")).partition("=")[2]
+        env = {
+            "PATH": f"{programs}:/usr/bin:/bin",
+            "PYTHONPATH": str(folder / "modules"),
+            "USER": "me",
+            "RECORD": str(record),
+            "TASKS": tasks,
+            "SLURM_JOB_ID": "123456",
+            "SLURM_JOB_NODELIST": "nid[000007-000008]",
+            "SLURM_JOB_NUM_NODES": str(nodes),
+            "SINGULARITY_BIND": "/of/a/module",
+        }
+        done = subprocess.run(
+            ["bash"], input=script, env=env | more, cwd=folder / "work", capture_output=True, text=True, check=False
+        )
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+        self._record = record
+
+    def lines(self, name: str) -> list[str]:
+        return (self._record / name).read_text().splitlines()
+
+    @property
+    def ranks(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines("ranks")]
+
+
+# -- cores --
+
+
+@pytest.mark.parametrize("nodes", ["1", "16"])
+def test_the_masks_of_whole_nodes_of_lumi_are_the_published_ones(nodes: str, image: Path, capsys: Capture) -> None:
+    data = told(image, capsys, "--nodes", nodes)
+    assert [int(rank["mask"], 16) for rank in data["binding"]["ranks"]] == list(LUMI_MASKS)
+    masks = re.findall(r"^    (0x[0-9a-f]{16})  # GPU", data["script"], re.MULTILINE)
+    assert [int(mask, 16) for mask in masks] == list(LUMI_MASKS)
+
+
+def test_srun_gets_the_masks_in_one_word(image: Path, tmp_path: Path) -> None:
+    run = Run(job(image), tmp_path / "run")
+    assert run.code == 0, run.err
+    (word,) = [option for option in run.lines("srun") if option.startswith("--cpu-bind")]
+    assert word == "--cpu-bind=mask_cpu:" + ",".join(f"0x{mask:016x}" for mask in LUMI_MASKS)
+
+
+def test_fewer_gpus_of_a_whole_node_keep_their_numbers_and_cores(image: Path, capsys: Capture) -> None:
+    data = told(image, capsys, "--gpus", "3", "--partition", "standard-g")
+    assert [int(rank["mask"], 16) for rank in data["binding"]["ranks"]] == list(LUMI_MASKS[:3])
+    # of three GPUs that Slurm picks nobody would know which they are
+    assert {"--gpus-per-node=8", "--ntasks-per-node=3", "--exclusive"} <= set(directives(data["script"]))
+    assert any("5 GPUs of each stay idle" in note for note in data["notes"])
+
+
+@pytest.mark.parametrize("partition", ["small-g", "dev-g"])
+def test_on_shared_nodes_nothing_is_bound_and_cores_come_with_each_gpu(
+    partition: str, image: Path, capsys: Capture
+) -> None:
+    data = told(image, capsys, "--gpus", "2", "--partition", partition)
+    assert data["binding"]["ranks"] == []
+    assert f"{partition} shares its nodes" in data["binding"]["because"]
+    script = data["script"]
+    assert "mask_cpu" not in script
+    wanted = {"--gpus-per-node=2", "--ntasks-per-node=2", "--cpus-per-task=7", "--mem-per-gpu=60G"}
+    assert wanted <= set(directives(script))
+    assert "--exclusive" not in directives(script)
+
+
+def test_whole_nodes_of_a_partition_that_shares_them_can_be_asked_for(image: Path, capsys: Capture) -> None:
+    data = told(image, capsys, "--partition", "dev-g", "--exclusive")
+    assert [int(rank["mask"], 16) for rank in data["binding"]["ranks"]] == list(LUMI_MASKS)
+    assert "--exclusive" in directives(data["script"])
+
+
+def test_the_partition_goes_by_the_gpus(image: Path, capsys: Capture) -> None:
+    assert told(image, capsys)["shape"]["partition"] == "standard-g"
+    assert told(image, capsys, "--gpus", "1")["shape"]["partition"] == "small-g"
+    assert told(image, capsys, "--gpus", "1", "--nodes", "8")["shape"]["partition"] == "dev-g"
+
+
+def test_ranks_of_torchrun_bind_themselves_or_say_that_they_cannot(image: Path, tmp_path: Path) -> None:
+    script = job(image, "--launch", "torchrun")
+    assert "--cpu-bind=none" in script
+    program = files_of(script)["rank.py"]
+    for local, mask in enumerate(LUMI_MASKS):
+        cores = {core for core in range(64) if mask >> core & 1}
+        assert f"    {{{', '.join(map(str, sorted(cores)))}}},  # GPU {local}" in program
+    run = Run(script, tmp_path / "run")
+    assert run.code == 0, run.err
+    if (os.cpu_count() or 1) < 64:
+        assert "rank 7 stays unbound" in run.err
+    assert len(run.ranks) == 8
+
+
+def test_explain_shows_the_arithmetic(image: Path, capsys: Capture) -> None:
+    assert main(["job", str(image), "--site", "lumi", "--explain"]) == ExitCode.GOOD
+    out = capsys.readouterr().out
+    assert "cores 6 x 8 .. + 8 = 48-55, without 48: 49-55" in out
+    assert "2^49 + 2^50 + … + 2^55 = 0x00fe000000000000" in out
+    assert f"x.......{' x.......' * 5} x####### x......." in out
+    assert "kept for the system: 0,8,16,24,32,40,48,56" in out
+    assert main(["job", str(image), "--site", "lumi", "--gpus", "2", "--explain"]) == ExitCode.GOOD
+    out = capsys.readouterr().out
+    assert "small-g shares its nodes" in out
+    assert "0x" not in out
+
+
+# -- ranks --
+
+
+@pytest.mark.parametrize("launch", ["srun", "torchrun"])
+def test_each_rank_has_its_numbers_its_variables_and_the_words_of_the_user(
+    launch: str, tmp_path: Path, image: Path
+) -> None:
+    (image / "opt/venv/lib/python3.12/site-packages/aiter-0.1.0.dist-info").mkdir()
+    (image / "opt/venv/lib/python3.12/site-packages/aiter-0.1.0.dist-info/METADATA").touch()
+    script = job(image, "--nodes", "2", "--launch", launch, command=("python3", "train.py", *HOSTILE))
+    run = Run(script, tmp_path / "run", nodes=2)
+    assert run.code == 0, run.err
+    ranks = run.ranks
+    assert [rank["RANK"] for rank in ranks] == [str(number) for number in range(16)]
+    assert [rank["LOCAL_RANK"] for rank in ranks] == [str(number) for number in range(8)] * 2
+    assert {rank["WORLD_SIZE"] for rank in ranks} == {"16"}
+    assert {rank["MASTER_ADDR"] for rank in ranks} == {"nid000007"}
+    assert {rank["MASTER_PORT"] for rank in ranks} == {"23456"}
+    assert {rank["NCCL_SOCKET_IFNAME"] for rank in ranks} == {"hsn0,hsn1,hsn2,hsn3"}
+    # per node, per rank: known only there
+    assert {rank["MIOPEN_USER_DB_PATH"] for rank in ranks} == {f"/tmp/me-miopen-cache-{node}" for node in (0, 1)}
+    assert [rank["AITER_JIT_DIR"] for rank in ranks[:8]] == [f"/tmp/me-aiter-{number}" for number in range(8)]
+    assert all(rank["argv"] == list(HOSTILE) for rank in ranks)
+    assert {rank["SINGULARITY_BIND"] for rank in ranks} == {None}, "what a module binds does not come over it"
+    assert all(rank["NCCL_DEBUG_FILE"].endswith("/lumiimg-123456/nccl/%h.%p.log") for rank in ranks)
+    for number in range(8):
+        shutil.rmtree(f"/tmp/me-aiter-{number}")
+
+
+def test_a_rank_of_a_plain_program_sees_its_gpu_and_one_of_torch_all(image: Path, tmp_path: Path) -> None:
+    plain = Run(job(image, "--framework", "plain"), tmp_path / "plain")
+    assert [rank["ROCR_VISIBLE_DEVICES"] for rank in plain.ranks] == [str(number) for number in range(8)]
+    torch = Run(job(image), tmp_path / "torch", ROCR_VISIBLE_DEVICES="0,1")
+    assert {rank["ROCR_VISIBLE_DEVICES"] for rank in torch.ranks} == {"0,1"}, "as Slurm has set it"
+
+
+def test_vllm_runs_once_with_all_gpus_by_hips_numbers(image: Path, tmp_path: Path) -> None:
+    script = job(image, "--gpus", "2", "--framework", "vllm")
+    run = Run(script, tmp_path / "run", ROCR_VISIBLE_DEVICES="0,1")
+    (rank,) = run.ranks
+    assert rank["argv"] == ["--tensor-parallel-size", "2"]
+    assert (rank["HIP_VISIBLE_DEVICES"], rank["ROCR_VISIBLE_DEVICES"]) == ("0,1", None)
+    assert "--cpus-per-task=14" in directives(script)
+
+
+def test_what_vllm_was_told_is_not_told_twice(image: Path, capsys: Capture) -> None:
+    data = told(image, capsys, "--nodes", "2", command=("vllm", "serve", "m", "-tp", "4", "--pipeline_parallel_size=4"))
+    assert data["framework"] == "vllm", "by the command"
+    assert data["launch"] == "ray"
+    assert data["command"][2:] == [
+        "m",
+        "-tp",
+        "4",
+        "--pipeline_parallel_size=4",
+        "--distributed-executor-backend",
+        "ray",
+    ]
+
+
+def test_the_exit_code_is_that_of_the_program_and_the_log_is_read_all_the_same(image: Path, tmp_path: Path) -> None:
+    script = job(image)
+    run = Run(script, tmp_path / "run", FAILS="7")
+    assert run.code == 7
+    assert "which network it used: lumiimg log" in run.out
+    reader = tmp_path / "again" / "programs" / "lumiimg"
+    reader.parent.mkdir(parents=True)
+    reader.write_text('#!/bin/sh\necho "read: $@"\nexit 3\n')
+    reader.chmod(0o755)
+    (tmp_path / "again" / "programs").rename(tmp_path / "lumiimg-here")
+    run = Run(script, tmp_path / "again", PATH=f"{tmp_path}/lumiimg-here:{tmp_path}/again/programs:/usr/bin:/bin")
+    assert run.code == 0
+    assert re.search(r"read: log /.*/lumiimg-123456/nccl", run.out)
+
+
+def test_a_script_that_is_not_submitted_says_so(image: Path) -> None:
+    done = subprocess.run(
+        ["bash"], input=job(image), env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "this is a job script: sbatch takes it" in done.stderr
+
+
+# -- what it depends on --
+
+
+@pytest.mark.parametrize(
+    ("rocm", "nodes", "network"), [("6.4.4", 1, "unset"), ("7.0.2", 1, "single_node_vni"), ("7.0.2", 2, "unset")]
+)
+def test_a_step_on_one_node_asks_for_a_vni_where_the_image_opens_the_nic(
+    rocm: str, nodes: int, network: str, tmp_path: Path
+) -> None:
+    script = job(rocm_image(tmp_path / "image", rocm), "--nodes", str(nodes))
+    run = Run(script, tmp_path / "run", nodes=nodes)
+    assert run.lines("network") == [network]
+
+
+@pytest.mark.parametrize(
+    ("name", "packages", "option"),
+    [
+        ("libmpi.so.12", (), "pmi2"),
+        ("libmpi.so.40", (), "pmix"),
+        (None, ("mpi4py-4.0.0",), "cray_shasta"),
+        (None, (), None),
+    ],
+)
+def test_mpi_programs_are_started_by_the_mpi_that_the_image_has(
+    name: str | None, packages: tuple[str, ...], option: str | None, tmp_path: Path, capsys: Capture
+) -> None:
+    image = rocm_image(tmp_path / "image", "6.4.4", *packages)
+    if name:
+        library(image / "usr/lib" / name)
+    data = told(image, capsys)
+    assert (data["mpi"] and data["mpi"]["value"]) == option
+    assert re.findall(r"^    --mpi=(.*)$", data["script"], re.MULTILINE) == ([option] if option else [])
+
+
+def test_every_variable_and_bind_has_its_reason_above_it(image: Path, capsys: Capture) -> None:
+    data = told(image, capsys, "--nodes", "2")
+    lines = data["script"].splitlines()
+    for setting in data["environment"]:
+        (at,) = [n for n, line in enumerate(lines) if line.startswith(f"export {setting['name']}=")]
+        above = " ".join(line.strip("# ") for line in lines[max(0, at - 6) : at])
+        assert setting["because"] in above, setting
+    for bind in data["binds"]:
+        (at,) = [n for n, line in enumerate(lines) if line == f"    --bind {bind['source']}"]
+        assert bind["reason"].startswith(lines[at - 1].strip("# "))
+
+
+def test_what_must_come_from_the_host_is_bound_with_its_reason(tmp_path: Path, capsys: Capture) -> None:
+    node = snapshot(fabric_builder.host(tmp_path / "host"))
+    image = fabric_builder.image(tmp_path / "image", glibc=41)
+    (image / "etc").mkdir(exist_ok=True)
+    script = job(image, "--nodes", "2", "--host", str(node), "--framework", "plain")
+    assert "none is bound" not in script
+    run = Run(script, tmp_path / "run", nodes=2)
+    assert run.code == 0, run.err
+    bound = run.lines("binds")
+    assert "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1:/opt/lumiimg/host/libfabric.so.1" in bound
+    assert "/var/spool/slurmd" in bound, "and what the site wants"
+    assert {rank["LD_LIBRARY_PATH"] for rank in run.ranks} == {"/opt/lumiimg/host:/opt/rocm/lib"}
+    assert "# libcxi.so.1 needs it, and the image has none\n    --bind /usr/lib64/libnl-3.so.200:" in script
+    older = fabric_builder.image(tmp_path / "older", glibc=35)
+    said = refused(older, capsys, "--host", str(node))
+    assert "no libfabric with the cxi provider loads in it" in said
+    assert "GLIBC_2.38" in said
+
+
+def test_a_site_of_which_nothing_is_known_gets_a_plain_script_that_says_so(image: Path, capsys: Capture) -> None:
+    said = refused(image, capsys, site="generic", code=ExitCode.BAD_INPUT)
+    assert "how many GPUs a node of generic has is not known; name them: --gpus N" in said
+    script = job(image, "--gpus", "4", "--partition", "gpu", site="generic")
+    assert "not known: nothing is bound" in script
+    assert "their limits are not known: the shape was not judged" in " ".join(script.replace("\n# ", " ").split())
+    assert "cpu-bind" not in script
+    assert set(directives(script)) == {
+        "--partition=gpu",
+        "--nodes=1",
+        "--ntasks-per-node=4",
+        "--gpus-per-node=4",
+        "--time=01:00:00",
+    }
+
+
+# -- what cannot be had --
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "nearest"),
+    [
+        (["--gpus", "9"], "a node of lumi has 8 GPUs, 9 were asked for", "--nodes 2 --gpus 8"),
+        (["--nodes", "1025"], "standard-g gives at most 1024 nodes, not 1025", "--nodes 1024"),
+        (
+            ["--partition", "small-g", "--nodes", "5", "--gpus", "2"],
+            "small-g gives at most 4 nodes, not 5",
+            "--nodes 4; or --partition standard-g",
+        ),
+        (["--time", "3-00:00:00", "--nodes", "9"], "at most 48 h, not 3-00:00:00", "--time 2-00:00:00"),
+        (["--partition", "dev-g", "--time", "4:00:00"], "at most 3 h, not 04:00:00", "--time 03:00:00"),
+        (
+            ["--partition", "small-g", "--nodes", "5", "--time", "4-0"],
+            "at most 4 nodes, not 5 and at most 72 h, not 4-00:00:00",
+            "--nodes 4 --time 3-00:00:00",
+        ),
+    ],
+)
+def test_a_shape_that_the_site_does_not_have_is_refused_with_the_nearest(
+    words: list[str], what: str, nearest: str, image: Path, capsys: Capture
+) -> None:
+    said = refused(image, capsys, *words)
+    assert what in said
+    assert f"the nearest: {nearest}" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--partition", "standard"], "no partition is called 'standard'; did you mean standard-g?"),
+        (["--account", "a b"], "--account 'a b': is no name that a scheduler takes"),
+        (["--account", "x\n#SBATCH --uid=0"], "is no name that a scheduler takes"),
+        (["--partition", "--help"], "expected one argument"),
+        (["--account", "-x"], "expected one argument"),
+        (["--nodes", "0"], "'0' is no number"),
+        (["--gpus", "1.5"], "'1.5' is no number"),
+        (["--time", "soon"], "'soon' is no time"),
+        (["--time", "0"], "'0' is no time"),
+        (["--framework", "keras"], "invalid choice"),
+        (["--launch", "torchrun", "--framework", "vllm"], "torchrun does not start vllm; it starts ddp"),
+        (["--"], "no command; name it behind the options: -- python train.py"),
+        (["--", "torchrun", "x.py"], "torchrun starts ranks, and so does the job; --launch torchrun -- python SCRIPT"),
+        (["--", "/usr/bin/srun", "x"], "srun starts ranks, and so does the job"),
+        (["--", "python", "\udcff.py"], "is no UTF-8"),
+        (["python", "train.py", "--", "x"], "unrecognized arguments: python train.py"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(words: list[str], what: str, image: Path, capsys: Capture) -> None:
+    assert what in refused(image, capsys, *words, code=ExitCode.BAD_INPUT)
+
+
+def test_no_image_no_site_and_no_snapshot_are_bad_input(image: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert "No such file" in refused(tmp_path / "absent.sif", capsys, code=ExitCode.BAD_INPUT)
+    assert "no site is called 'lumo'" in refused(image, capsys, site="lumo", code=ExitCode.BAD_INPUT)
+    (tmp_path / "host.json").write_text("{}")
+    refused(image, capsys, "--host", str(tmp_path / "host.json"), code=ExitCode.BAD_INPUT)
+
+
+# -- as text --
+
+
+def test_every_script_and_what_it_writes_is_clean_for_shellcheck(tmp_path: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip(f"shellcheck is {MAY_BE_ABSENT}")
+    image = rocm_image(tmp_path / "an image's $(id) `x` \\ \u2019.sif", "7.0.2", "aiter-0.1", "mpi4py-4.0")
+    shapes = (("--nodes", "1"), ("--nodes", "4"), ("--gpus", "2"), ("--gpus", "2", "--partition", "standard-g"))
+    checked = []
+    for number, (framework, shape) in enumerate(product(FRAMEWORKS, shapes)):
+        for launch in ("srun", "torchrun") if framework in BY_TORCHRUN else ("srun",):
+            words = ("--framework", framework, "--launch", launch, "--account", "project_1")
+            script = job(image, *words, *shape, command=("python", *HOSTILE))
+            checked.append(tmp_path / f"{number}-{launch}.sh")
+            checked[-1].write_text(script)
+            for name, text in files_of(script).items():
+                if name.endswith(".py"):
+                    compile(text, name, "exec")
+                else:
+                    checked.append(tmp_path / f"{number}-{launch}-{name}")
+                    checked[-1].write_text(f"#!/bin/sh\n{text}")
+    same = {file.read_text(): file for file in checked}
+    done = subprocess.run(["shellcheck", *same.values()], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_site_file_cannot_smuggle_commands_into_a_script(image: Path, tmp_path: Path) -> None:
+    site = tmp_path / "mine.toml"
+    site.write_text(
+        'title = "mine"\nsource = "x"\ndate = 2026-11-21\n[[environment]]\nname = "A"\nnodes = "any"\nsource = "s"\n'
+        'value = \'$(touch here)`touch here`";touch here;"$USER\\\'\nbecause = "a\\ntouch here\\n"\n'
+        '[[bind]]\npath = "/a b;touch here"\nreason = "r\\ntouch here"\n'
+    )
+    script = job(image, "--gpus", "1", site=str(site))
+    run = Run(script, tmp_path / "run")
+    assert run.code == 0, run.err
+    assert not (tmp_path / "run/work/here").exists()
+    assert "/a b;touch here" in run.lines("binds")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20), max_size=8))
+def test_a_word_is_one_line_and_comes_back_from_bash_as_it_was(texts: list[str]) -> None:
+    words = [word(text) for text in texts]
+    assert all(line.isprintable() for line in words)
+    script = f"printf '%s\\0' {' '.join(words)}" if words else "true"
+    done = subprocess.run(["bash"], input=script.encode(), capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[:-1] == texts
+
+
+def test_a_value_may_name_variables_and_nothing_else() -> None:
+    for text, wanted in (
+        ("/tmp/$USER-${N}/x", "/tmp/me-1/x"),
+        ("$(id)`id`\"'\\", "$(id)`id`\"'\\"),
+        ("a$", "a$"),
+        ("${N:-$(id)}", "${N:-$(id)}"),
+    ):
+        done = subprocess.run(
+            ["sh", "-c", f"printf %s {value(text)}"],
+            env={"USER": "me", "N": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == wanted
+    assert value("$USER", literal=True) == "'$USER'"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted_s"),
+    [("30", 1800), ("1:30", 90), ("1:02:03", 3723), ("2-0", 172800), ("1-2:3", 93780), ("0-1:00:00", 3600)]
+    + [(bad, None) for bad in ("", "x", "-1", "1:2:3:4", "0", "9999-0", "1h", "²")],
+)
+def test_a_time_is_read_as_slurm_reads_it(text: str, wanted_s: int | None) -> None:
+    assert seconds(text) == wanted_s
+    if wanted_s is not None:
+        assert seconds(duration(wanted_s)) == wanted_s

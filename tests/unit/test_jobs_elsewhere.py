@@ -1,0 +1,300 @@
+"""Job scripts for machines beyond LUMI: what they ask for, what they do with hostile words, and that they say who never ran them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.cluster.edf import toml_string
+from lumiimg.errors import ExitCode
+from tests.tools import needs
+
+SITES = ("frontier", "alps", "aurora")
+# ALCF, frameworks/pytorch.md and running-jobs-aurora.md
+FOR_TORCH = "list:4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79"
+FULL = "list:1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100"
+HOSTILE = ("it's", 'a "b" `id`', "$(id) $HOME", "x\ny", "END_OF_RANK_SH", "--", "*", "\\", "é")
+Capture = pytest.CaptureFixture[str]
+
+
+def root(folder: Path) -> Path:
+    """Return a folder that is an image."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "etc").mkdir()
+    (folder / "etc" / "os-release").write_text("ID=debian\nVERSION_ID=13\n")
+    shutil.copy("/bin/true", folder / "bin" / "true")
+    return folder
+
+
+def image_for(site: str, tmp_path: Path, name: str = "image") -> Path:
+    """Return an image of the kind that the site's engine takes."""
+    folder = root(tmp_path / name)
+    if site != "alps":
+        return folder
+    needs("mksquashfs")
+    packed = tmp_path / f"{name}.sqsh"
+    subprocess.run(["mksquashfs", str(folder), str(packed), "-quiet", "-noappend"], check=True, capture_output=True)
+    return packed
+
+
+def job(capsys: Capture, image: Path, site: str, *options: str, words: tuple[str, ...] = ("true",)) -> dict[str, Any]:
+    """Return what `job --json` says."""
+    assert main(["job", str(image), "--site", site, *options, "--json", "--", *words]) == ExitCode.GOOD
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return data
+
+
+def refused(capsys: Capture, *words: str) -> tuple[int, str]:
+    code = main(["job", *words])
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    return code, told
+
+
+@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("options", [("--framework", "ddp"), ("--framework", "plain"), ("--framework", "vllm")])
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_a_script_is_clean_whatever_the_words(
+    site: str, options: tuple[str, ...], nodes: str, tmp_path: Path, capsys: Capture
+) -> None:
+    needs("shellcheck")
+    if site == "aurora" and "vllm" in options and nodes == "2":
+        pytest.skip("refused: Ray under PBS")
+    image = image_for(site, tmp_path, 'it\'s "an" $image `x`')
+    script = tmp_path / "job.sh"
+    script.write_text(job(capsys, image, site, *options, "--nodes", nodes, words=("python3", *HOSTILE))["script"])
+    done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_a_script_says_at_its_head_that_it_never_ran_there(site: str, tmp_path: Path, capsys: Capture) -> None:
+    script = job(capsys, image_for(site, tmp_path), site)["script"]
+    head = script[: re.search(r"^#(SBATCH|PBS)", script, re.MULTILINE).start()]  # type: ignore[union-attr]
+    assert f"never run on {site} by the project" in " ".join(head.replace("\n#", " ").split())
+
+
+def test_a_site_of_ones_own_is_not_spoken_of(tmp_path: Path, capsys: Capture) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        'title = "mine"\nsource = "me"\ndate = 2026-11-22\narch = "gfx90a"\n'
+        '[binding]\ncores = 8\ngroup = 4\nnear = [0, 1]\nsource = "me"\n'
+    )
+    script = job(capsys, root(tmp_path / "image"), str(mine))["script"]
+    assert "never run" not in script
+
+
+# ------------------------------------------------------------------------------------------------------------- Frontier
+
+
+def test_frontier_is_asked_for_the_rendezvous_that_its_variables_use(tmp_path: Path, capsys: Capture) -> None:
+    image = image_for("frontier", tmp_path)
+    several = job(capsys, image, "frontier", "--nodes", "2")["script"]
+    assert "#SBATCH --network=disable_rdzv_get\n" in several
+    assert 'export FI_CXI_RDZV_PROTO="alt_read"' in several
+    one = job(capsys, image, "frontier")["script"]
+    assert "disable_rdzv_get\n" not in one
+    assert "alt_read" not in one
+    assert "apptainer exec" in several
+
+
+# ----------------------------------------------------------------------------------------------------------------- Alps
+
+
+def edf_of(script: str) -> dict[str, Any]:
+    """Return the container's file that a script writes."""
+    written = script.partition("<<'END_OF_JOB_TOML'\n")[2].partition("\nEND_OF_JOB_TOML")[0]
+    return tomllib.loads(written)
+
+
+def test_alps_gets_its_container_by_a_file_with_the_hooks(tmp_path: Path, capsys: Capture) -> None:
+    image = image_for("alps", tmp_path)
+    script = job(capsys, image, "alps", "--nodes", "2")["script"]
+    edf = edf_of(script)
+    assert edf["image"] == str(image)
+    hooks = edf["annotations"]["com"]["hooks"]
+    assert hooks == {"cxi": {"enabled": "true"}, "aws_ofi_nccl": {"enabled": "true", "variant": "cuda-dl"}}
+    assert edf["env"]["PMIX_MCA_psec"] == "^munge"
+    assert "${SLURM_SUBMIT_DIR}:${SLURM_SUBMIT_DIR}" in edf["mounts"]
+    # what names the job is known to the ranks only
+    assert "NCCL_DEBUG_FILE" not in edf["env"]
+    assert 'export NCCL_DEBUG_FILE="$LUMIIMG_JOB' in script
+    assert '--environment="$LUMIIMG_JOB/job.toml"' in script
+    assert not re.search(r"^#SBATCH.*environment", script, re.MULTILINE)
+    assert "apptainer" not in script
+    assert all(isinstance(value, str) for value in edf["env"].values())
+
+
+def test_on_one_node_of_alps_nccl_is_not_forced_onto_a_network(tmp_path: Path, capsys: Capture) -> None:
+    hooks = edf_of(job(capsys, image_for("alps", tmp_path), "alps")["script"])["annotations"]["com"]["hooks"]
+    assert hooks == {"cxi": {"enabled": "true"}}
+
+
+def test_alps_has_one_rank_a_processor(tmp_path: Path, capsys: Capture) -> None:
+    ranks = job(capsys, image_for("alps", tmp_path), "alps", "--framework", "ddp")["binding"]["ranks"]
+    assert [(rank["cores"][0], rank["cores"][-1]) for rank in ranks] == [(0, 71), (72, 143), (144, 215), (216, 287)]
+
+
+def test_what_the_container_engine_would_expand_is_kept_from_it(tmp_path: Path, capsys: Capture) -> None:
+    image = image_for("alps", tmp_path, 'a "$HOME" \\ ${X} é')
+    assert edf_of(job(capsys, image, "alps")["script"])["image"] == str(image).replace("$", "$$")
+
+
+def test_a_path_that_is_not_absolute_is_named_as_the_engine_wants_it(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = image_for("alps", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert edf_of(job(capsys, Path(image.name), "alps")["script"])["image"] == f"./{image.name}"
+
+
+def test_an_image_that_the_container_engine_does_not_take_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    code, told = refused(capsys, str(root(tmp_path / "image")), "--site", "alps", "--", "true")
+    assert code == ExitCode.BAD_INPUT
+    assert "takes a squashfs file, and this is a folder" in told
+
+
+@pytest.mark.parametrize("text", ['"', "\\", "a\nb", "\x00\x7f\x1b", "'''", "é\u2028", "$x"])
+def test_a_string_of_toml_is_read_as_it_was(text: str) -> None:
+    written = toml_string(text)
+    assert "\n" not in written
+    assert tomllib.loads(f"x = {written}") == {"x": text}
+
+
+# --------------------------------------------------------------------------------------------------------------- Aurora
+
+
+def cores_of(script: str) -> str:
+    listed = script.partition("\ncores=(\n")[2].partition("\n)")[0]
+    return "list:" + ":".join(line.split()[0] for line in listed.splitlines())
+
+
+@pytest.mark.parametrize(("framework", "expected"), [("ddp", FOR_TORCH), ("plain", FULL)])
+def test_auroras_cores_are_the_lists_that_alcf_prints(
+    framework: str, expected: str, tmp_path: Path, capsys: Capture
+) -> None:
+    data = job(capsys, image_for("aurora", tmp_path), "aurora", "--framework", framework)
+    assert cores_of(data["script"]) == expected
+    assert data["launch"] == "mpiexec"
+
+
+def test_aurora_is_asked_through_pbs(tmp_path: Path, capsys: Capture) -> None:
+    options = ("--nodes", "4", "--time", "00:30:00", "--account", "mine")
+    script = job(capsys, image_for("aurora", tmp_path), "aurora", *options)["script"]
+    asked = re.findall(r"^#PBS (.*)$", script, re.MULTILINE)
+    assert asked == [
+        "-A mine",
+        "-q debug-scaling",
+        "-l select=4",
+        "-l walltime=00:30:00",
+        "-l filesystems=home:flare",
+        "-l place=scatter",
+        "-k doe",
+    ]
+    assert script.index("module load apptainer") < script.index("set -euo pipefail")
+    assert "Copper" in script
+    assert "NCCL_DEBUG" not in script
+
+
+def test_days_are_hours_to_pbs(tmp_path: Path, capsys: Capture) -> None:
+    options = ("--partition", "capacity", "--time", "3-00:00:00")
+    assert "walltime=72:00:00" in job(capsys, image_for("aurora", tmp_path), "aurora", *options)["script"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "told"),
+    [
+        (("--nodes", "300", "--time", "20:00:00"), ExitCode.NO, "prod gives at most 12 h to jobs of 300 nodes"),
+        (("--partition", "prod"), ExitCode.NO, "prod gives at least 256 nodes, not 1; the nearest: --nodes 256"),
+        (("--gpus", "13"), ExitCode.NO, "a node of aurora has 12 GPUs"),
+        (("--framework", "ddp", "--launch", "torchrun"), ExitCode.BAD_INPUT, "torchrun's ranks are its own"),
+        (("--framework", "ray"), ExitCode.BAD_INPUT, "ray wants a Ray cluster"),
+        (("--framework", "vllm", "--nodes", "2"), ExitCode.BAD_INPUT, "on one node it needs none: --nodes 1"),
+    ],
+)
+def test_what_aurora_cannot_give_is_named(
+    options: tuple[str, ...], code: ExitCode, told: str, tmp_path: Path, capsys: Capture
+) -> None:
+    answer, line = refused(capsys, str(root(tmp_path / "image")), "--site", "aurora", *options, "--", "true")
+    assert answer == code
+    assert told in line
+
+
+def test_what_is_for_mpis_ranks_is_not_set_for_others(tmp_path: Path, capsys: Capture) -> None:
+    image = image_for("aurora", tmp_path)
+    assert "CCL_KVS_MODE" in job(capsys, image, "aurora", "--nodes", "2", "--framework", "ddp")["script"]
+    assert "CCL_PROCESS_LAUNCHER" not in job(capsys, image, "aurora", "--framework", "vllm")["script"]
+
+
+# Stand-ins: PALS's mpiexec starts the tasks here one after the other, apptainer runs the command as it is.
+_MPIEXEC = """\
+#!/usr/bin/env python3
+import os, subprocess, sys
+words, options = sys.argv[1:], {}
+while words[0].startswith("-"):
+    word = words.pop(0)
+    name, equals, value = word.partition("=")
+    options[name] = value if equals else words.pop(0) if word in ("-n", "-ppn") else ""
+ppn, lists = int(options["-ppn"]), options["--cpu-bind"].removeprefix("list:").split(":")
+assert {"--envall", "-l", "--line-buffer"} <= options.keys() and options["--pmi"] == "pmix"
+for rank in range(int(options["-n"])):
+    names = {"PALS_RANKID": f"{rank}", "PALS_LOCAL_RANKID": f"{rank % ppn}", "PALS_NODEID": f"{rank // ppn}"}
+    done = subprocess.run(words, env=os.environ | names | {"CORES": lists[rank % ppn]}, capture_output=True, text=True)
+    for line in (done.stdout + done.stderr).splitlines():
+        print(f"x4117c4s{rank // ppn}b0n0 {rank}: {line}")
+sys.exit(done.returncode)
+"""
+_APPTAINER = """\
+#!/bin/sh
+[ "$1 $2" = "exec --bind" ] || exit 99
+shift 4
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(
+    status: int, tmp_path: Path, capsys: Capture
+) -> None:
+    words = (
+        "sh",
+        "-c",
+        f'echo "$RANK $LOCAL_RANK $WORLD_SIZE $CORES $MASTER_ADDR $CCL_LOG_LEVEL|$1"; exit {status}',
+        "sh",
+        *HOSTILE[:1],
+    )
+    script = tmp_path / "job.sh"
+    image = image_for("aurora", tmp_path)
+    script.write_text(job(capsys, image, "aurora", "--nodes", "2", "--framework", "ddp", words=words)["script"])
+    stand_ins = tmp_path / "bin"
+    stand_ins.mkdir()
+    for name, text in (("mpiexec", _MPIEXEC), ("apptainer", _APPTAINER), ("lumiimg", "#!/bin/sh\necho read: $*\n")):
+        (stand_ins / name).write_text(text)
+        (stand_ins / name).chmod(0o755)
+    nodes = tmp_path / "nodes"
+    nodes.write_text("x4117c4s0b0n0.hostmgmt.example\nx4117c4s1b0n0.hostmgmt.example\n")
+    environment = {
+        "PATH": f"{stand_ins}:{os.environ['PATH']}",
+        "PBS_NODEFILE": str(nodes),
+        "PBS_JOBID": "4711[3].aurora-pbs",
+        "PBS_O_WORKDIR": str(tmp_path),
+    }
+    shell = ["bash", "-c", f'module() {{ :; }}; export -f module; bash "{script}"']
+    done = subprocess.run(shell, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    lines = [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("x4117")]
+    address = "x4117c4s0b0n0.hsn.cm.aurora.alcf.anl.gov"
+    cores = FOR_TORCH.removeprefix("list:").split(":")
+    assert lines == [f"{rank} {rank % 12} 24 {cores[rank % 12]} {address} info|it's" for rank in range(24)]
+    log = tmp_path / "lumiimg-4711" / "ranks.log"
+    assert len(log.read_text().splitlines()) == 24
+    assert f"read: log {log}" in done.stdout

@@ -1,0 +1,95 @@
+"""oneCCL's log: what of it proves a network, and what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lumiimg.errors import ExitCode
+from lumiimg.nccl.lines import messages
+from lumiimg.nccl.reader import LogReader, read_lines
+from lumiimg.nccl.report import Confidence, Verdict
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "nccl"
+CXI = (FIXTURES / "oneccl-2021.15.2-cxi.log").read_text().splitlines()
+VERSION = next(line for line in CXI if "library version" in line)
+FAR = next(line for line in CXI if "coord: global [ idx 0" in line)
+OPENED = next(line for line in CXI if " 0: " in line and "cxi tag_bits" in line)
+
+
+def without(*dropped: str) -> list[str]:
+    return [line for line in CXI if line not in dropped]
+
+
+def test_slingshot_is_proved_by_the_lines_that_prove_it() -> None:
+    report = read_lines("job.out", CXI)
+    assert (report.verdict, report.confidence, report.answer) == (Verdict.OFI_CXI, Confidence.PROVED, ExitCode.GOOD)
+    shown = "\n".join(evidence.text for evidence in report.proof)
+    assert "provider: cxi" in shown
+    assert "cnt 24 ], local [ idx 0, cnt 12 ]" in shown
+    assert "library version" in shown
+    (communicator,) = report.communicators
+    assert (communicator.ranks, communicator.nodes, communicator.crosses_network) == (24, None, True)
+
+
+@pytest.mark.parametrize("dropped", [VERSION, FAR, OPENED], ids=["version", "coordinates", "endpoints"])
+def test_without_one_of_them_it_is_not_proved(dropped: str) -> None:
+    report = read_lines("job.out", without(dropped))
+    assert (report.verdict, report.confidence) == (Verdict.OFI_CXI, Confidence.LIKELY)
+    assert report.answer is ExitCode.UNDECIDED
+
+
+def test_a_first_communicator_of_one_node_proves_nothing_about_the_network() -> None:
+    # the version was printed when the ranks of one node had talked; then the communicator of all was made
+    near = FAR.replace("cnt 24 ]", "cnt 12 ]")
+    report = read_lines("job.out", [near, *without(FAR), FAR])
+    assert (report.verdict, report.confidence) == (Verdict.OFI_CXI, Confidence.LIKELY)
+
+
+def test_lines_of_two_files_have_no_order_that_would_prove_anything() -> None:
+    reader = LogReader()
+    reader.feed("a.out", "\n".join(without(VERSION)).encode() + b"\n")
+    reader.feed("b.out", VERSION.encode() + b"\n")
+    assert reader.report().confidence is Confidence.LIKELY
+
+
+def test_what_stays_on_the_node_is_no_second_network() -> None:
+    near = OPENED.replace("cxi tag_bits", "shm tag_bits")
+    provider = next(line for line in CXI if "provider: cxi" in line).replace("cxi", "shm")
+    report = read_lines("job.out", [near, provider, *CXI])
+    assert (report.verdict, report.provider) == (Verdict.OFI_CXI, "cxi")
+
+
+def test_the_mpi_of_another_program_tells_nothing() -> None:
+    report = read_lines("job.out", ["[0] MPI startup(): libfabric provider: tcp", *CXI])
+    assert (report.verdict, report.confidence) == (Verdict.OFI_CXI, Confidence.PROVED)
+    assert read_lines("job.out", ["[0] MPI startup(): libfabric provider: cxi"]).verdict is Verdict.NONE
+
+
+def test_oneccls_settings_are_told() -> None:
+    line = "2025:11:26-12:43:47:(40166) |CCL_WARN| value of CCL_ATL_TRANSPORT changed to be ofi (default:mpi)"
+    assert ("CCL_ATL_TRANSPORT", "ofi") in read_lines("job.out", [line]).environment
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("2025:11:26-12:43:48:(40166) |CCL_INFO| a", [("process 40166", None, "|CCL_INFO| a")]),
+        ("2024:08:21-10:24:26:( 4456) |CCL_ERROR| a", [("process 4456", None, "|CCL_ERROR| a")]),
+        # from 2021.17 on, without parentheses
+        ("2026:02:28-14:29:20:46486 |CCL_WARN| a", [("process 46486", None, "|CCL_WARN| a")]),
+        ("3: 2025:11:26-12:43:48:(40166) |CCL_INFO| a", [(None, "3", "|CCL_INFO| a")]),
+        ("x4117c4s5b0n0.hsn 3: 2025:11:26-12:43:48:(40166) |CCL_INFO| a", [("x4117c4s5b0n0.hsn:40166", None, "|CCL_INFO| a")]),
+        # two processes on one line
+        (
+            "2025:11:26-12:43:48:(41) |CCL_INFO| a2025:11:26-12:43:48:(42) |CCL_INFO| b",
+            [("process 41", None, "|CCL_INFO| a"), ("process 42", None, "|CCL_INFO| b")],
+        ),
+        ("what came first 2025:11:26-12:43:48:(41) |CCL_INFO| a", [(None, None, "what came first "), ("process 41", None, "|CCL_INFO| a")]),
+        ("|CCL_INFO| a", [(None, None, "|CCL_INFO| a")]),
+        ("+ grep '|CCL_INFO| a' job.out", []),
+    ],
+)  # fmt: skip
+def test_a_line_is_split_into_its_messages(line: str, found: list[tuple[str | None, str | None, str]]) -> None:
+    assert [tuple(message) for message in messages(line.encode())] == found
