@@ -14,6 +14,7 @@ from lumiimg.check.boundary import study_open
 from lumiimg.check.opening import opened
 from lumiimg.check.probes import Container, run_details
 from lumiimg.check.probing import ProbeResult, probe
+from lumiimg.check.running import NO_GPU, RunResult, run_here
 from lumiimg.check.static import check_static
 from lumiimg.check.telling import PLUGIN_FILE
 from lumiimg.check.tools import PROGRAMS, SIMULATION, provide_tools
@@ -21,11 +22,14 @@ from lumiimg.definition.writer import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Finding, Level, Severity
+from lumiimg.resolve.rccl import version_of_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lumiimg.catalog.sites import Site
     from lumiimg.check.evidence import StaticResult
+    from lumiimg.engine.engine import Engine
     from lumiimg.host.manifest import Manifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
 _DEVICES = Path("/dev")
 _PLUGIN_LAYER = "aws-ofi-nccl"
 _NOT_ASKED = "not asked for"
-_NOT_BUILT = "not taken: NCCL_DEBUG=INFO in your job on two nodes, then `lumiimg log` on its output"
 
 
 def check_image(
@@ -43,10 +46,11 @@ def check_image(
     snapshot: Snapshot | None = None,
     *,
     simulate: bool = False,
+    site: Site | None = None,
 ) -> CheckReport:
     """Check an image up to `level`, or as far as is possible here if it is None; with what a host offers, if given.
 
-    `simulate`: ask RCCL with a stand-in for HIP too (`simulation.py`).
+    `simulate`: ask RCCL with a stand-in for HIP too (`simulation.py`). `site`: whose bandwidths count, on GPUs.
 
     Raises BadInputError for what is no image, MissingHereError if `level` or the simulation is asked for and what it
     needs is not here.
@@ -56,12 +60,13 @@ def check_image(
         if snapshot is not None:
             boundary = study_open(str(path), image, environment, snapshot, static)
             static, manifest = boundary.static, boundary.manifest
-        levels = {Level.STATIC: "done", Level.RUN: _NOT_BUILT}
+        levels = {Level.STATIC: "done", Level.PROBE: _NOT_ASKED, Level.RUN: _NOT_ASKED}
         probed: ProbeResult | None = None
+        ran: RunResult | None = None
         if level is Level.STATIC:
-            levels[Level.PROBE] = _NOT_ASKED
+            pass
         elif static.path.rccl is None:
-            levels[Level.PROBE] = "nothing to probe"
+            levels[Level.PROBE] = levels[Level.RUN] = "there is no RCCL to run"
         else:
             try:
                 if manifest is not None and manifest.binds and snapshot is not None:
@@ -69,12 +74,22 @@ def check_image(
                 probed = _probe(path, image, static, environment, manifest, simulate=simulate)
                 levels[Level.PROBE] = simulation.DONE if simulate else "done"
             except MissingHereError as error:
-                if level is Level.PROBE or simulate:
+                if level is not None or simulate:
                     raise
-                levels[Level.PROBE] = str(error)
-        taken = Level.PROBE if probed else Level.STATIC
+                levels[Level.PROBE] = levels[Level.RUN] = str(error)
+        if probed is not None and level is not Level.PROBE:
+            try:
+                ran = _run(path, image, static, environment, manifest, probed, site=site, asked=level is Level.RUN)
+                levels[Level.RUN] = f"done: {ran.collective.program.value}"
+            except MissingHereError as error:
+                if level is Level.RUN:
+                    raise
+                levels[Level.RUN] = f"not taken: {error}"
+        taken = Level.RUN if ran else Level.PROBE if probed else Level.STATIC
         fabric = probed.path if probed else static.path
-        findings = settle(static.findings.found, probed.findings.found if probed else ())
+        findings = settle(
+            static.findings.found, probed.findings.found if probed else (), ran.findings.found if ran else ()
+        )
         findings = _with_command(findings, image.labels)
     answer = decide(findings, fabric, level=taken, level_was_asked_for=level is not None)
     return CheckReport(
@@ -86,6 +101,7 @@ def check_image(
         path=fabric,
         findings=findings,
         runs=tuple(run_details(run) for run in probed.runs) if probed else (),
+        collective=ran.data() if ran else None,
     )
 
 
@@ -106,11 +122,8 @@ def _probe(
     with tempfile.TemporaryDirectory(prefix="lumiimg-probe-") as scratch:
         programs = (*PROGRAMS, SIMULATION) if simulate else PROGRAMS
         tools = provide_tools(engine, path, image, environment, Path(scratch), programs)
-        if manifest is not None:
-            binds = tuple((Path(bind.source), bind.target) for bind in manifest.binds)
-            tools = replace(tools, binds=(*tools.binds, *binds))
-            variables = {f"{engine.prefix}ENV_{item.name}": item.value for item in manifest.variables}
-            environment = {**environment, **variables}
+        binds, environment = _with_manifest(engine, environment, manifest)
+        tools = replace(tools, binds=(*tools.binds, *binds))
         container = Container(engine, path, environment, tools)
         result = probe(container, static, excuse=excuse(environment))
         if simulate and static.path.rccl is not None:
@@ -122,6 +135,44 @@ def _probe(
             ).found
     result.findings.add("probe.engine", Severity.INFO, f"probed with {engine.name}, programs {tools.origin}")
     return result
+
+
+def _run(
+    path: Path,
+    image: Image,
+    static: StaticResult,
+    environment: Mapping[str, str],
+    manifest: Manifest | None,
+    probed: ProbeResult,
+    *,
+    site: Site | None,
+    asked: bool,
+) -> RunResult:
+    """Run a collective on this node, as the probes were run. Raises MissingHereError where there is no GPU for it.
+
+    Where nobody asked for it, the device tells that there is none: to ask HIP takes a container.
+    """
+    if not asked and not (_DEVICES / "kfd").exists():
+        raise MissingHereError(NO_GPU)
+    engine = find_engine(environment)
+    binds, told = _with_manifest(engine, environment, manifest)
+    # as RCCL says in the container, where a bind may have put another in front
+    code = next((said.get("value", "") for run in probed.runs if (said := run.first("version"))), "")
+    version = version_of_code(int(code)) if code.isdigit() else probed.path.rccl_version
+    return run_here(engine, path, image, static, told, binds, version=version, site=site, excuse=excuse(environment))
+
+
+def _with_manifest(
+    engine: Engine, environment: Mapping[str, str], manifest: Manifest | None
+) -> tuple[tuple[tuple[Path, str], ...], Mapping[str, str]]:
+    """Return the binds and the engine's environment with what a manifest adds to them."""
+    if manifest is None:
+        return (), environment
+    binds = tuple((Path(bind.source), bind.target) for bind in manifest.binds)
+    return binds, {
+        **environment,
+        **{f"{engine.prefix}ENV_{item.name}": item.value for item in manifest.variables},
+    }
 
 
 def _refuse_elsewhere(manifest: Manifest, snapshot: Snapshot) -> None:
