@@ -95,6 +95,8 @@ def findings() -> Iterator[str]:
         ("probing", "probe"),
         ("checker", "probe"),
         ("simulation", "probe"),
+        ("running", "run"),
+        ("bandwidth", "run"),
     ):
         for node in ast.walk(ast.parse((PACKAGE / "check" / f"{file}.py").read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add"):

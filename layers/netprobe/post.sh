@@ -20,11 +20,11 @@ add_packages "${missing[@]}"
 
 mkdir -p "$target/bin" "$target/src"
 compiler=$(find_compiler)
-for program in handshake rcclprobe rcclsim; do
+for program in allreduce handshake rcclprobe rcclsim; do
     # -rdynamic: rcclsim stands in for HIP. -ldl: glibc before 2.34 has dlopen in a library of its own.
     "$compiler" -std=c11 -O2 -Wall -Wextra -rdynamic -o "$target/bin/$program" "$LAYER_FILES/$program.c" -ldl
 done
-cp "$LAYER_FILES/"*.c "$LAYER_FILES/probe.h" "$target/src/"
+cp "$LAYER_FILES/"*.c "$LAYER_FILES/probe.h" "$LAYER_FILES/torch_allreduce.py" "$target/src/"
 chmod 755 "$target/bin/"*
 chmod 644 "$target/src/"*
 remove_packages "$target/bin/handshake"

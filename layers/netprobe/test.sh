@@ -17,3 +17,7 @@ for program in handshake rcclprobe rcclsim; do
     [ "$first" = "@probe start program=$program protocol=1" ] || { echo "netprobe: $program began with '$first'"; exit 1; }
 done
 expect 2 "$bin/handshake" --accept 3 /nowhere.so
+expect 0 "$bin/allreduce" --help
+expect 2 "$bin/allreduce" --folder /nowhere
+expect 10 "$bin/allreduce" --devices /nowhere.so
+expect 11 "$bin/allreduce" --devices libc.so.6

@@ -12,7 +12,7 @@ from lumiimg.findings import Finding, Level, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_EFFECTS = ("rccl.", "simulated.")
+_EFFECTS = ("rccl.", "run.", "simulated.")
 _SEVERITIES = (Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO)
 
 
@@ -67,24 +67,34 @@ class CheckReport:
     findings: tuple[Finding, ...]
     runs: tuple[dict[str, Any], ...] = ()
     """What the probes printed of themselves."""
+    collective: dict[str, Any] | None = None
+    """What the collective of level run came to."""
 
 
 def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level_was_asked_for: bool) -> Answer:
     """Return the answer that the findings support.
 
     A problem is a no. Without one, the answer is green where the provider cxi listens on a NIC and no probe left a
-    question open; or where the user asked for the files only, and every question about them was answered.
+    question open; where a collective on several nodes was carried by it, and the run left no question open; or where
+    the user asked for the files only, and every question about them was answered.
     """
     if any(finding.severity is Severity.PROBLEM for finding in findings):
         return Answer.NO
     unanswered = {finding.level for finding in findings if finding.severity is Severity.UNKNOWN}
     proved = any(finding.id == "provider.cxi" and finding.severity is Severity.OK for finding in findings)
-    if proved and Level.PROBE not in unanswered:
+    if proved and not unanswered & {Level.PROBE, Level.RUN}:
+        return Answer.NO_OBSTACLE
+    if _ran(findings) and Level.RUN not in unanswered:
         return Answer.NO_OBSTACLE
     asked_for_files_only = level_was_asked_for and level is Level.STATIC
     if asked_for_files_only and not unanswered and path.plugin is not None:
         return Answer.NO_OBSTACLE
     return Answer.UNDECIDED
+
+
+def _ran(findings: Iterable[Finding]) -> bool:
+    """Whether a collective was seen to go over the fast network."""
+    return any(finding.id == "run.network" and finding.severity is Severity.OK for finding in findings)
 
 
 _FIRST_PROBLEM = {
@@ -97,6 +107,11 @@ _FIRST_PROBLEM = {
     "plugin.listen": "NO: the plugin is taken, and fails when it opens the NIC: a job would end or fall back there",
     "plugin.crash": "NO: the plugin is taken, and brings its process down",
     "plugin.hang": "NO: the plugin is taken, and does not come back",
+    "run.network": "NO: a real collective did not go over Slingshot",
+    "run.bandwidth": "NO: a real collective was slower than it should be on this machine",
+    "run.data-errors": "NO: a real collective gave wrong results",
+    "run.failed": "NO: a real collective failed on its network",
+    "run.hang": "NO: a real collective did not come to its end",
     "simulated.network": "NO: in a simulation, with a stand-in for HIP, RCCL does not use the plugin",
 }
 
@@ -104,17 +119,22 @@ _FIRST_PROBLEM = {
 def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
     """Return the answer as one sentence."""
     if answer is Answer.NO:
-        first = next(finding for finding in findings if finding.severity is Severity.PROBLEM)
-        how = "as it is run here" if level is Level.PROBE else "from its files alone"
+        problems = [finding for finding in findings if finding.severity is Severity.PROBLEM]
+        first = next((finding for finding in problems if finding.level is Level.RUN), problems[0])
+        how = "from its files alone" if level is Level.STATIC else "as it is run here"
         slow = f"NO: {how}, RCCL would use TCP sockets, several times slower than Slingshot"
         return _FIRST_PROBLEM.get(first.id, slow)
+    if answer is Answer.NO_OBSTACLE and level is Level.RUN:
+        if _ran(findings):
+            return "no obstacle found at level run: a real collective went over Slingshot"
+        level = Level.PROBE  # of one node: nothing crossed the network
     if answer is Answer.NO_OBSTACLE:
         return f"no obstacle found at level {level.value}: nothing checked here keeps RCCL from using Slingshot"
     return "CANNOT TELL from here whether RCCL would use Slingshot"
 
 
-def settle(static: Sequence[Finding], probed: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Join the levels: what was seen happening wins over what the files alone say.
+def settle(static: Sequence[Finding], probed: Sequence[Finding], ran: Sequence[Finding] = ()) -> tuple[Finding, ...]:
+    """Join the levels: what was seen happening wins over what the files alone say, and a run over both.
 
     A plugin that a bind mount brings is not in the image's files; a library that the files lack may come from the host.
     Causes come before their effects: what is wrong with the plugin, then what RCCL made of it.
@@ -136,6 +156,16 @@ def settle(static: Sequence[Finding], probed: Sequence[Finding]) -> tuple[Findin
             kept.append(replace(finding, severity=Severity.INFO, summary=summary))
         else:
             kept.append(finding)
+    if _ran(ran):
+        kept = [_outdone(finding) for finding in kept]
+    kept += ran
     return tuple(
         sorted(kept, key=lambda finding: (_SEVERITIES.index(finding.severity), finding.id.startswith(_EFFECTS)))
     )
+
+
+def _outdone(finding: Finding) -> Finding:
+    """Return a finding of a lower level as it counts after a collective that went over the fast network."""
+    if finding.severity in {Severity.OK, Severity.INFO}:
+        return finding
+    return replace(finding, severity=Severity.INFO, summary=f"{finding.summary} (the collective went over Slingshot)")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site, SiteBandwidth
     from lumiimg.nccl.report import LogReport, Measurement
 
+_SAME_TEST = {"lumiimg-allreduce": "all_reduce_perf", "lumiimg-torch-allreduce": "all_reduce_perf"}
+"""What the project brings for images that have no rccl-tests, by the test whose bandwidth it measures."""
 _WRONG = {
     "osu": (
         "the message that arrived is not the one that was sent",
@@ -79,11 +81,12 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
 def _reference(measured: Measurement, nodes: int | None, site: Site | None) -> SiteBandwidth | None:
     if site is None or measured.largest_size is None:
         return None
+    test = _SAME_TEST.get(measured.test or "", measured.test)
     return next(
         (
             reference
             for reference in site.bandwidths
-            if (reference.test, reference.nodes) == (measured.test, nodes)
+            if (reference.test, reference.nodes) == (test, nodes)
             and measured.ranks in {None, reference.ranks}
             and measured.largest_size >= reference.from_bytes
         ),

@@ -13,25 +13,29 @@ from lumiimg.check.answer import CheckReport, decide, sentence, settle
 from lumiimg.check.boundary import study_open
 from lumiimg.check.opening import opened
 from lumiimg.check.probes import run_details
+from lumiimg.check.running import NO_GPU, RunResult, run_here
 from lumiimg.check.static import check_static
-from lumiimg.check.task import carry_out, make_task
+from lumiimg.check.task import carry_out, excuse, make_task
 from lumiimg.definition.writer import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Finding, Level
+from lumiimg.resolve.rccl import version_of_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lumiimg.catalog.sites import Site
     from lumiimg.check.evidence import StaticResult
     from lumiimg.check.probing import ProbeResult
+    from lumiimg.engine.engine import Engine
     from lumiimg.host.manifest import Manifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
 
+_GPU = Path("/dev/kfd")
 _PLUGIN_LAYER = "aws-ofi-nccl"
 _NOT_ASKED = "not asked for"
-_NOT_BUILT = "not taken: NCCL_DEBUG=INFO in your job on two nodes, then `lumiimg log` on its output"
 
 
 def check_image(
@@ -41,22 +45,24 @@ def check_image(
     snapshot: Snapshot | None = None,
     *,
     simulate: bool = False,
+    site: Site | None = None,
 ) -> CheckReport:
     """Check an image up to `level`, or as far as is possible here if it is None; with what a host offers, if given.
 
-    `simulate`: ask RCCL with a stand-in for HIP too (`simulation.py`).
+    `simulate`: ask RCCL with a stand-in for HIP too (`simulation.py`). `site`: whose bandwidths count, on GPUs.
 
     Raises BadInputError for what is no image, MissingHereError if `level` or the simulation is asked for and what it
     needs is not here.
     """
     with opened(path) as image:
         static, manifest = check_files(path, image, environment, snapshot)
-        levels = {Level.STATIC: "done", Level.RUN: _NOT_BUILT}
+        levels = {Level.STATIC: "done", Level.PROBE: _NOT_ASKED, Level.RUN: _NOT_ASKED}
         probed: ProbeResult | None = None
+        ran: RunResult | None = None
         if level is Level.STATIC:
-            levels[Level.PROBE] = _NOT_ASKED
+            pass
         elif static.path.rccl is None:
-            levels[Level.PROBE] = "nothing to probe"
+            levels[Level.PROBE] = levels[Level.RUN] = "there is no RCCL to run"
         else:
             try:
                 if manifest is not None and manifest.binds and snapshot is not None:
@@ -64,12 +70,21 @@ def check_image(
                 probed = _probe(path, image, static, environment, manifest, simulate=simulate)
                 levels[Level.PROBE] = simulation.DONE if simulate else "done"
             except MissingHereError as error:
-                if level is Level.PROBE or simulate:
+                if level is not None or simulate:
                     raise
-                levels[Level.PROBE] = str(error)
-        taken = Level.PROBE if probed else Level.STATIC
+                levels[Level.PROBE] = levels[Level.RUN] = str(error)
+        if probed is not None and level is not Level.PROBE:
+            try:
+                ran = _run(path, image, static, environment, manifest, probed, site=site, asked=level is Level.RUN)
+                levels[Level.RUN] = f"done: {ran.collective.program.value}"
+            except MissingHereError as error:
+                if level is Level.RUN:
+                    raise
+                levels[Level.RUN] = f"not taken: {error}"
+        taken = Level.RUN if ran else Level.PROBE if probed else Level.STATIC
         fabric = probed.path if probed else static.path
-        findings = conclude(static.findings.found, probed.findings.found if probed else (), image.labels)
+        results = (probed.findings.found if probed else (), ran.findings.found if ran else ())
+        findings = conclude(image.labels, static.findings.found, *results)
     answer = decide(findings, fabric, level=taken, level_was_asked_for=level is not None)
     return CheckReport(
         image=str(path),
@@ -80,6 +95,7 @@ def check_image(
         path=fabric,
         findings=findings,
         runs=tuple(run_details(run) for run in probed.runs) if probed else (),
+        collective=ran.data() if ran else None,
     )
 
 
@@ -97,9 +113,11 @@ def check_files(
     return boundary.static, boundary.manifest
 
 
-def conclude(static: Sequence[Finding], probed: Sequence[Finding], labels: Mapping[str, str]) -> tuple[Finding, ...]:
+def conclude(
+    labels: Mapping[str, str], static: Sequence[Finding], probed: Sequence[Finding], ran: Sequence[Finding] = ()
+) -> tuple[Finding, ...]:
     """Return the findings of all levels as one account, with the command that would mend what is lacking."""
-    return _with_command(settle(static, probed), labels)
+    return _with_command(settle(static, probed, ran), labels)
 
 
 def _probe(
@@ -119,6 +137,44 @@ def _probe(
     with tempfile.TemporaryDirectory(prefix="lumiimg-probe-") as scratch:
         task = make_task(engine, path, image, static, manifest, environment, Path(scratch), simulate=simulate)
         return carry_out(task, engine, environment)
+
+
+def _run(
+    path: Path,
+    image: Image,
+    static: StaticResult,
+    environment: Mapping[str, str],
+    manifest: Manifest | None,
+    probed: ProbeResult,
+    *,
+    site: Site | None,
+    asked: bool,
+) -> RunResult:
+    """Run a collective on this node, as the probes were run. Raises MissingHereError where there is no GPU for it.
+
+    Where nobody asked for it, the device tells that there is none: to ask HIP takes a container.
+    """
+    if not asked and not _GPU.exists():
+        raise MissingHereError(NO_GPU)
+    engine = find_engine(environment)
+    binds, told = _with_manifest(engine, environment, manifest)
+    # as RCCL says in the container, where a bind may have put another in front
+    code = next((said.get("value", "") for run in probed.runs if (said := run.first("version"))), "")
+    version = version_of_code(int(code)) if code.isdigit() else probed.path.rccl_version
+    return run_here(engine, path, image, static, told, binds, version=version, site=site, excuse=excuse(environment))
+
+
+def _with_manifest(
+    engine: Engine, environment: Mapping[str, str], manifest: Manifest | None
+) -> tuple[tuple[tuple[str, str], ...], Mapping[str, str]]:
+    """Return the binds and the engine's environment with what a manifest adds to them."""
+    if manifest is None:
+        return (), environment
+    binds = tuple((bind.source, bind.target) for bind in manifest.binds)
+    return binds, {
+        **environment,
+        **{f"{engine.prefix}ENV_{item.name}": item.value for item in manifest.variables},
+    }
 
 
 def _refuse_elsewhere(manifest: Manifest, snapshot: Snapshot) -> None:

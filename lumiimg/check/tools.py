@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lumiimg.image import Image
 
 PROGRAMS = ("handshake", "rcclprobe")
+ALL_REDUCE = "allreduce"
 SIMULATION = "rcclsim"
 """A stand-in for HIP is in it: only for those who ask for a simulation."""
 IN_IMAGE = "/opt/lumiimg/netprobe/bin"
@@ -79,8 +80,7 @@ def provide_tools(
                     image_path,
                     argv,
                     environment=environment,
-                    binds=((scratch, MOUNTED),),
-                    writable_binds=True,
+                    writable=((scratch, MOUNTED),),
                     timeout_s=_COMPILE_TIMEOUT_S,
                 )
                 if done.ok:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 _EPILOG = """\
 levels: static  from the files of the image, nothing run
         probe   programs run in the container, without a GPU
-Without --level: the highest that can be taken here.
+        run     a real collective on the GPUs of this node: the image's own
+                rccl-tests, its torch, or a small program of lumiimg
+Without --level: the highest that can be taken here. docs/check.md says what
+each of them proves.
 
 On many nodes at once, by Slurm; the nodes that are the same are told together:
   salloc --nodes=4; lumiimg check image.sif --nodes 4
@@ -31,7 +34,8 @@ exit codes: 0 no obstacle found at this level
             1 no: RCCL would not use the fast network
             2 not an image
             3 cannot be decided from here; of several nodes, one gave no answer
-            4 no engine for the level that was asked for; no Slurm for --nodes
+            4 no engine or no GPU for the level that was asked for; no Slurm for
+              --nodes
 """
 
 
@@ -50,7 +54,8 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "image", metavar="IMAGE", type=Path, help="a SIF, squashfs file, OCI or docker archive, or folder"
     )
     add_host(parser)
-    parser.add_argument("--level", choices=("static", "probe"), help="check no further than this")
+    parser.add_argument("--level", choices=("static", "probe", "run"), help="check as far as this")
+    parser.add_argument("--site", metavar="NAME", help="compare a run's bandwidth with what a site should give: lumi")
     parser.add_argument(
         "--nodes", metavar="N", type=_number, help="run the probes on N nodes of this job; outside of one, submit a job"
     )
@@ -70,6 +75,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Check, report, and answer by the exit code."""
+    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
     from lumiimg.check.checker import check_image  # noqa: PLC0415
     from lumiimg.findings import Level  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
@@ -84,7 +90,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.simulate_gpu and level is Level.STATIC:
         raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
     snapshot = read_snapshot(arguments.host) if arguments.host else None
-    report = check_image(arguments.image, os.environ, level, snapshot, simulate=arguments.simulate_gpu)
+    site = find_site(arguments.site, os.environ) if arguments.site else None
+    report = check_image(arguments.image, os.environ, level, snapshot, simulate=arguments.simulate_gpu, site=site)
     if arguments.json:
         print_json(to_json(report))
     print_check(report, verbose=arguments.verbose, stderr=arguments.json)

@@ -132,7 +132,7 @@ def check_nodes(
             probes = make_task(engine, path, image, static, manifest, environment, programs, simulate=simulate)
             gathered, done = _ask(folder, nodes, probes, environment, on_progress)
     if gathered is None:
-        group = _group(nodes, static.path, conclude(files, (), labels), Level.STATIC, slowest_ms=0)
+        group = _group(nodes, static.path, conclude(labels, files, ()), Level.STATIC, slowest_ms=0)
         return NodesReport(str(path), allocation.job, group.answer, group.sentence, (group,), (), ())
     return sum_up(str(path), allocation.job, gathered, files, labels, _tail(done) if done is not None else ())
 
@@ -181,7 +181,7 @@ def _ask(
 def _groups(gathered: Gathered, files: Sequence[Finding], labels: Mapping[str, str]) -> Iterator[NodeGroup]:
     usual = gathered.groups[0].fingerprint if gathered.groups else None
     for found in gathered.groups:
-        findings, trouble = conclude(files, found.details.findings, labels), found.fingerprint.trouble
+        findings, trouble = conclude(labels, files, found.details.findings), found.fingerprint.trouble
         level = Level.STATIC if trouble else Level.PROBE
         group = _group(found.nodes, found.fingerprint.fabric, findings, level, slowest_ms=found.slowest_ms)
         if trouble:

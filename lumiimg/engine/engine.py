@@ -175,19 +175,31 @@ def execute(
     *,
     environment: Mapping[str, str],
     binds: Sequence[tuple[Path | str, str]] = (),
-    writable_binds: bool = False,
+    writable: Sequence[tuple[Path | str, str]] = (),
     timeout_s: float,
 ) -> Completed:
     """Run a program in the image, with the environment and the binds that a user's own run would have.
 
     `environment` goes to the engine as it is: a bindings module's SINGULARITY_BIND is part of what is tested.
     """
+    words = exec_words(engine, image, argv, binds=binds, writable=writable)
+    return run(words, env=environment, timeout_s=timeout_s)
+
+
+def exec_words(
+    engine: Engine,
+    image: Path,
+    argv: Sequence[str],
+    *,
+    binds: Sequence[tuple[Path | str, str]] = (),
+    writable: Sequence[tuple[Path | str, str]] = (),
+) -> list[str | Path]:
+    """Return the command that runs a program in the image; of what is bound only `writable` can be written to."""
     words: list[str | Path] = [engine.path, "exec"]
-    for source, target in binds:
+    for (source, target), options in [*((bind, ["ro"]) for bind in binds), *((bind, []) for bind in writable)]:
         # --mount takes CSV, so that a comma, a colon or a quote in a path stays part of it.
-        fields = ["type=bind", f"source={source}", f"destination={target}"]
-        words += ["--mount", _csv(*fields, *([] if writable_binds else ["ro"]))]
-    return run([*words, image, *argv], env=environment, timeout_s=timeout_s)
+        words += ["--mount", _csv("type=bind", f"source={source}", f"destination={target}", *options)]
+    return [*words, image, *argv]
 
 
 def _csv(*fields: str) -> str:

@@ -31,6 +31,7 @@ def to_json(report: CheckReport) -> dict[str, Any]:
         "path": path_data(report.path),
         "findings": [finding_data(finding) for finding in report.findings],
         "probes": list(report.runs),
+        "collective": report.collective,
     }
 
 
@@ -42,7 +43,7 @@ def print_check(report: CheckReport, *, verbose: bool, stderr: bool = False) -> 
     out.print(f"{_INDENT}{path_line(report.path)}", style="dim", soft_wrap=True)
     out.print()
     for finding in report.findings:
-        if finding.severity is Severity.INFO and not verbose:
+        if finding.severity is Severity.INFO and finding.level is not Level.RUN and not verbose:
             continue
         print_finding(out, finding)
     for level in Level:

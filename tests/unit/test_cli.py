@@ -103,7 +103,7 @@ def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["build", "--add"], "expected one argument"),
         (["build", "--bas", "x"], "--bas"),
         (["check"], "required: IMAGE"),
-        (["check", "--level", "run", "x"], "invalid choice: 'run'"),
+        (["check", "--level", "gpu", "x"], "invalid choice: 'gpu'"),
         (["bind", "x"], "required: --host"),
         (["host"], "required: COMMAND"),
         (["build", "--base", "a\nb"], r"'a\nb'"),

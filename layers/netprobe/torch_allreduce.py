@@ -1,0 +1,165 @@
+"""An all-reduce with the torch of an image, checked and timed: what `lumiimg check --level run` starts there.
+
+One process a GPU, as many as the task is told to start on its node. They meet through a folder that all of them see,
+in which the first rank leaves the address of torch's store. The table is in the format of rccl-tests (src/common.cu),
+which the log reader knows; busbw is algbw * 2 (n - 1) / n (nccl-tests doc/PERFORMANCE.md). The numbers are small enough
+for float to hold every sum exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+SIZES = [1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28]
+WARM_UP, ROUNDS, PERIOD = 5, 20, 13
+WRONG, NO_GPU = 24, 20
+POLL_S = 0.02
+
+
+def leave(path: Path, text: str) -> None:
+    """Write a file that appears whole."""
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(text)
+    unfinished.rename(path)
+
+
+def collect(path: Path, deadline: float) -> str:
+    """Wait for a file of another rank, and return what is in it."""
+    while not path.exists():
+        if time.monotonic() > deadline:
+            sys.exit(f"{path} did not appear")
+        time.sleep(POLL_S)
+    return path.read_text()
+
+
+def meet(options: argparse.Namespace, rank: int, ranks: int) -> None:
+    """Make the group of all ranks."""
+    limit = dt.timedelta(seconds=options.timeout)
+    address = options.folder / "store"
+    if rank == 0:
+        host = "127.0.0.1" if options.tasks == 1 else socket.gethostname()
+        store = dist.TCPStore(host, 0, ranks, is_master=True, timeout=limit, wait_for_workers=False)
+        leave(address, f"{host} {store.port}")
+    else:
+        host, port = collect(address, time.monotonic() + options.timeout).split()
+        store = dist.TCPStore(host, int(port), ranks, is_master=False, timeout=limit)
+    dist.init_process_group(options.backend, store=store, rank=rank, world_size=ranks, timeout=limit)
+
+
+def take_part(options: argparse.Namespace, local: int) -> None:
+    """Be one rank."""
+    rank, ranks = options.task * options.local + local, options.tasks * options.local
+    device, name, bus = torch.device("cpu"), "CPU", "none"
+    if options.backend == "nccl":
+        # tasks of one node see all its GPUs, or each its own
+        of_task = int(os.environ.get("SLURM_LOCALID", "0")) * options.local if options.tasks > 1 else 0
+        index = (of_task + local) % torch.cuda.device_count()
+        torch.cuda.set_device(index)
+        device, name, bus = torch.device("cuda", index), torch.cuda.get_device_name(index), str(index)
+    shown = f"Pid {os.getpid():6} on {socket.gethostname():>10} device {local:2} [{bus}] {name}"
+    leave(options.folder / f"rank-{rank}", shown)
+    meet(options, rank, ranks)
+    if rank == 0:
+        print_head(options, ranks)
+    wrong = measure(device, rank, ranks, sizes=[size for size in SIZES if size <= options.largest])
+    dist.destroy_process_group()
+    sys.exit(WRONG if wrong else 0)
+
+
+def print_head(options: argparse.Namespace, ranks: int) -> None:
+    """Print what stands above the rows."""
+    print(
+        "# Collective test starting: lumiimg-torch-allreduce\n"
+        f"# nThread 1 nGpus 1 minBytes {SIZES[0]} maxBytes {options.largest} step: 4(factor) warmup iters: {WARM_UP} "
+        f"iters: {ROUNDS} validation: 1\n#\n# Using devices"
+    )
+    for rank in range(ranks):
+        text = collect(options.folder / f"rank-{rank}", time.monotonic() + options.timeout)
+        print(f"#  Rank {rank:2} Group  0 {text}")
+    print(
+        "#\n#                                                              in-place\n"
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)",
+        flush=True,
+    )
+
+
+def measure(device: torch.device, rank: int, ranks: int, sizes: list[int]) -> int:
+    """Time and check every size; return how many elements were wrong here. The first rank prints its own."""
+    all_wrong, bandwidths = 0, []
+    for size in sizes:
+        count = size // 4
+        pattern = (torch.arange(count, device=device) % PERIOD).to(torch.float32)
+        data = torch.zeros(count, device=device)
+        for _ in range(WARM_UP):
+            dist.all_reduce(data)
+        finish(device)
+        start = time.perf_counter()
+        for _ in range(ROUNDS):
+            dist.all_reduce(data)
+        finish(device)
+        seconds = (time.perf_counter() - start) / ROUNDS
+        data = pattern + rank
+        dist.all_reduce(data)
+        wrong = int((data != pattern * ranks + ranks * (ranks - 1) / 2).sum().item())
+        all_wrong += wrong
+        algbw = size / seconds / 1e9
+        bandwidths.append(algbw * 2 * (ranks - 1) / ranks)
+        if wrong:
+            print(f"\n@probe wrong rank={rank} bytes={size} elements={wrong}", flush=True)
+        if rank == 0:
+            cells = f"{seconds * 1e6:8.2f} {algbw:7.2f} {bandwidths[-1]:7.2f} {wrong:6}"
+            print(f"{size:12} {count:13}     float     sum      -1 {cells}", flush=True)
+    if rank == 0:
+        print(f"# Out of bounds values : {all_wrong} {'FAILED' if all_wrong else 'OK'}")
+        print(f"# Avg bus bandwidth    : {sum(bandwidths) / len(bandwidths):.4f}\n#", flush=True)
+    return all_wrong
+
+
+def finish(device: torch.device) -> None:
+    """Wait until the device has done all that was asked for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> int:
+    """Start the ranks of this task; after the first that fails the others would wait for it for ever."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--folder", type=Path, required=True, help="where the ranks meet: empty, and seen by all")
+    parser.add_argument("--local", type=int, default=1, help="how many ranks this process starts")
+    parser.add_argument("--task", type=int, default=0, help="the number of this process")
+    parser.add_argument("--tasks", type=int, default=1, help="how many processes there are")
+    parser.add_argument("--slurm", action="store_true", help="these two are those of this Slurm step")
+    parser.add_argument("--timeout", type=int, default=300, help="seconds until a rank gives up")
+    parser.add_argument("--backend", choices=("nccl", "gloo"), default="nccl", help="gloo: on CPUs, to try the script")
+    parser.add_argument("--largest", type=int, default=SIZES[-1], help="bytes of the largest buffer")
+    options = parser.parse_args()
+    if options.slurm:
+        options.task = int(os.environ["SLURM_PROCID"])
+        options.tasks = int(os.environ["SLURM_STEP_NUM_TASKS"])
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=take_part, args=(options, local)) for local in range(options.local)]
+    for process in ranks:
+        process.start()
+    deadline = time.monotonic() + options.timeout
+    while any(process.is_alive() for process in ranks):
+        failed = any(process.exitcode not in {None, 0, WRONG} for process in ranks)
+        if failed or time.monotonic() > deadline:
+            for process in ranks:
+                process.kill()
+        time.sleep(POLL_S)
+    return next((abs(process.exitcode or 0) for process in ranks if process.exitcode), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

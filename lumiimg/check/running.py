@@ -1,0 +1,228 @@
+"""Evidence of the third kind: a real collective on GPUs, and what its log and its table say.
+
+On this node it is started here. One node sends nothing over the network: what RCCL selected is then seen, and whether
+it carries traffic is not. Across nodes a launcher starts the same command (`run.py`), and `judge` reads what it left.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.check.bandwidth import bandwidth_findings
+from lumiimg.check.probes import read_run
+from lumiimg.check.run import LOGS, TIMEOUT_S, Collective, choose, prepare
+from lumiimg.check.telling import EVIDENCE_LINES, ending, explained, tail
+from lumiimg.check.tools import ALL_REDUCE, provide_tools
+from lumiimg.engine.engine import execute
+from lumiimg.engine.process import run
+from lumiimg.errors import ExitCode, MissingHereError
+from lumiimg.findings import Findings, Level, Severity
+from lumiimg.nccl.report import FAST, Verdict
+from lumiimg.nccl.shares import read_logs
+from lumiimg.nccl.sources import log_files
+from lumiimg.nccl.vocabulary import Effect, vocabulary
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.check.evidence import StaticResult
+    from lumiimg.check.probes import ProbeRun
+    from lumiimg.check.tools import Tools
+    from lumiimg.engine.engine import Engine
+    from lumiimg.engine.process import Completed
+    from lumiimg.image import Image
+    from lumiimg.nccl.report import Cause, LogReport
+
+NO_GPU = """no GPU here (/dev/kfd), so RCCL was not seen at work: run the check in a job with GPUs, or set \
+NCCL_DEBUG=INFO in your job on two nodes and give its output to `lumiimg log`"""
+OUTPUT = "output.log"
+_COUNT_TIMEOUT_S = 120.0
+_STOP_AFTER_S = 60.0
+"""What a program that does not end by itself gets beyond its own limit."""
+_TIMED_OUT = 16
+"""Exit code of the all-reduce of this project where a rank waited too long."""
+_NO_VNI = frozenset({"cxi-no-service", "cxi-no-default-vni", "cxi-slingshot-environment"})
+"""Causes of the log reader: libfabric got no service and VNI on the NIC (RC -38)."""
+_NEEDS_NO_NIC = frozenset({Effect.MISSING, Effect.LOAD_ERROR, Effect.NETWORK_ABSENT})
+"""What goes wrong on any machine: no excuse covers it."""
+_NOT_HERE = frozenset({"nothing-crosses"})
+"""What the log reader says of a job on one node: here it is the question whether a job on two would be fast."""
+_TWO_NODES = (
+    "two nodes would decide it: run it in a job on two nodes with NCCL_DEBUG=INFO, and `lumiimg log` on its output"
+)
+_VNI = "Slurm gives a step on one node no VNI by itself: srun --network=single_node_vni,job_vni … lumiimg check IMAGE"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a collective came to."""
+
+    collective: Collective
+    report: LogReport
+    findings: Findings
+
+    def data(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        return {
+            "program": self.collective.program.value,
+            "nodes": self.collective.nodes,
+            "ranks": self.collective.ranks,
+            "verdict": self.report.verdict.value,
+            "confidence": self.report.confidence.value,
+            "measurements": [{"name": m.name, **asdict(m)} for m in self.report.measurements],
+        }
+
+
+def run_here(
+    engine: Engine,
+    path: Path,
+    image: Image,
+    static: StaticResult,
+    environment: Mapping[str, str],
+    binds: Sequence[tuple[str, str]],
+    *,
+    version: str | None,
+    site: Site | None,
+    excuse: str | None,
+) -> RunResult:
+    """Run a collective on the GPUs of this node.
+
+    `binds`: what a manifest adds. `version`: of the RCCL that is looked at. `excuse`: why a plugin that does not get
+    onto the fabric here proves nothing.
+
+    Raises MissingHereError if HIP finds no GPU in the container, or no program can be had that asks it.
+    """
+    with tempfile.TemporaryDirectory(prefix="lumiimg-run-") as scratch:
+        programs, folder = Path(scratch, "programs"), Path(scratch, "run")
+        programs.mkdir()
+        folder.mkdir()
+        tools = provide_tools(engine, path, image, environment, programs, [ALL_REDUCE])
+        tools = replace(tools, binds=(*tools.binds, *binds))
+        gpus = _count_gpus(engine, path, static, environment, tools)
+        collective = choose(image, static, environment, tools, gpus=gpus)
+        prepare(folder)
+        with (folder / LOGS / OUTPUT).open("wb") as log:
+            ended = run(
+                collective.command(engine, path, folder), env=environment, timeout_s=TIMEOUT_S + _STOP_AFTER_S, log=log
+            )
+        return judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
+
+
+def _count_gpus(engine: Engine, path: Path, static: StaticResult, environment: Mapping[str, str], tools: Tools) -> int:
+    """Ask HIP in the container. Raises MissingHereError if it finds none."""
+    argv = [tools.command(ALL_REDUCE), "--devices", static.path.rccl or ""]
+    done = execute(engine, path, argv, environment=environment, binds=tools.binds, timeout_s=_COUNT_TIMEOUT_S)
+    asked = read_run(ALL_REDUCE, done)
+    found = (asked.first("gpus") or {}).get("count", "0")
+    if found.isdigit() and int(found) > 0:
+        return int(found)
+    failed = asked.first("hipGetDeviceCount") or asked.first("dlopen") or {}
+    why = failed.get("error") or (tail(asked) or ("it said nothing",))[-1]
+    raise MissingHereError(
+        f"HIP finds no GPU in the container: {why}",
+        where=str(path),
+        hint="ask Slurm for GPUs (--gpus-per-node), and let the container see /dev/kfd and /dev/dri",
+    )
+
+
+def judge(
+    logs: Path,
+    ended: Completed,
+    collective: Collective,
+    version: str | None,
+    *,
+    site: Site | None,
+    excuse: str | None,
+) -> RunResult:
+    """Return what a collective came to, from the folder with the logs of all nodes and how its launcher ended.
+
+    `version`: of the RCCL that is looked at. `excuse`: why a plugin that does not get onto the fabric here proves
+    nothing.
+    """
+    report = read_logs(log_files([str(logs)]), lambda _: None).report()
+    # rccl-tests have printed their name only since 2025
+    measured = tuple(replace(m, test=m.test or "all_reduce_perf") for m in report.measurements)
+    report = replace(report, measurements=measured)
+    result = RunResult(collective, report, Findings(Level.RUN))
+    result.findings.found += bandwidth_findings(report, site)
+    causes = tuple(cause for cause in report.causes if cause.id not in _NOT_HERE)
+    _judge_end(read_run(collective.program.value, ended), result, causes, excuse=excuse)
+    if not (ended.exit_code != 0 and report.verdict is Verdict.NONE):  # it failed before it came to a network
+        signatures = vocabulary().signatures
+        needs_no_nic = any(c.id in signatures and signatures[c.id].effect in _NEEDS_NO_NIC for c in causes)
+        _judge_network(result, causes, version, excuse=None if needs_no_nic else excuse)
+    return result
+
+
+def _judge_end(program: ProbeRun, result: RunResult, causes: tuple[Cause, ...], *, excuse: str | None) -> None:
+    """Judge how the program ended, whatever the network was."""
+    wrong = program.all("wrong")
+    told = any(finding.id == "run.data-errors" for finding in result.findings.found)
+    severity = Severity.UNKNOWN if excuse or result.collective.nodes == 1 else Severity.PROBLEM
+    if wrong and not told:
+        what = f"{count(len(wrong), 'all-reduce')} gave wrong sums to a rank"
+        lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
+        result.findings.add("run.data-errors", Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
+    elif program.timed_out or program.exit_code == _TIMED_OUT:
+        during = (program.first("timeout") or {}).get("during", "its run")
+        what = f"the collective did not come back from {during} within {TIMEOUT_S} s"
+        result.findings.add("run.hang", severity, what, **explained(causes, evidence=tail(program)))
+    elif program.exit_code != 0 and not told:
+        what = f"the collective failed: {result.collective.program.value} {ending(program)}"
+        severity = severity if result.report.failed_running else Severity.UNKNOWN
+        result.findings.add("run.failed", severity, what, **explained(causes, evidence=tail(program)))
+
+
+def _judge_network(result: RunResult, causes: tuple[Cause, ...], version: str | None, *, excuse: str | None) -> None:
+    """Judge which network carried the traffic, or would have on several nodes."""
+    report, collective, found = result.report, result.collective, result.findings
+    by = f"{collective.program.value}, {count(collective.ranks, 'rank')} on {count(collective.nodes, 'node')}"
+    network = _name(report)
+    proof = tuple(evidence.text for evidence in report.proof)
+    if version and report.library and report.library.version != version:
+        what = f"{by}: it ran with {report.library.name} {report.library.version}, and the RCCL looked at is {version}"
+        found.add("run.network", Severity.UNKNOWN, what, evidence=proof)
+        return
+    together = max((communicator.ranks for communicator in report.communicators), default=collective.ranks)
+    if collective.nodes > 1 and (report.nothing_crossed or together < collective.ranks):
+        what = f"{by}: the ranks did not come together (the largest communicator has {together}), so nothing is shown"
+        remedy = ("MPI in the image must be started as it was built for: srun --mpi=pmi2, or --mpi=cray_shasta",)
+        found.add("run.network", Severity.UNKNOWN, what, evidence=proof, remedy=remedy if collective.needs_mpi else ())
+    elif report.verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY} and collective.nodes == 1:
+        what = f"{by}: the log does not tell which network RCCL selected"
+        found.add("run.network", Severity.UNKNOWN, what, evidence=proof, remedy=(_TWO_NODES,))
+    elif report.verdict in FAST and collective.nodes == 1:
+        what = f"{by}: RCCL selected {network}; on one node nothing crosses it, so that it carries traffic is not shown"
+        found.add("run.selected", Severity.OK, what, evidence=proof, remedy=(_TWO_NODES,))
+    elif report.verdict in FAST and report.answer is ExitCode.GOOD:
+        found.add("run.network", Severity.OK, f"{by}: {network} carried the traffic", evidence=proof)
+    elif report.answer is ExitCode.UNDECIDED:
+        what = f"{by}: the log does not prove which network carried the traffic ({report.verdict.value})"
+        found.add("run.network", Severity.UNKNOWN, what, **explained(causes, evidence=proof))
+    elif collective.nodes == 1 and any(cause.id in _NO_VNI for cause in causes):
+        what = (
+            f"{by}: RCCL fell back to {network}, as this step has no VNI on the NIC; that proves nothing of the image"
+        )
+        told = explained(causes, evidence=proof)
+        told["remedy"] = (_VNI, _TWO_NODES)
+        found.add("run.network", Severity.UNKNOWN, what, **told)
+    elif excuse:
+        what = f"{by}: RCCL took {network}; that proves nothing here: {excuse}"
+        found.add("run.network", Severity.UNKNOWN, what, evidence=proof, remedy=(_TWO_NODES,))
+    else:
+        would = (
+            "carried the traffic" if collective.nodes > 1 else "is what RCCL took, and would carry that of two nodes"
+        )
+        found.add("run.network", Severity.PROBLEM, f"{by}: {network} {would}", **explained(causes, evidence=proof))
+
+
+def _name(report: LogReport) -> str:
+    """Return the network for a sentence."""
+    names = {rank.network for rank in report.ranks if rank.network}
+    network = names.pop() if len(names) == 1 else report.verdict.value
+    return f"{network} on the provider {report.provider}" if report.provider and report.verdict in FAST else network

@@ -1,0 +1,337 @@
+"""The run level: which collective an image gets, and what the log and the table of one prove, on one node and on two.
+
+The logs are written here as RCCL and its plugins print them; tests/engine/test_run.py runs the programs themselves.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from lumiimg.catalog.sites import find_site
+from lumiimg.check import checker
+from lumiimg.check.answer import Answer, FabricPath, decide, sentence, settle
+from lumiimg.check.evidence import StaticResult
+from lumiimg.check.run import LOGS, Collective, Program, choose, prepare
+from lumiimg.check.running import NO_GPU, RunResult, judge
+from lumiimg.check.tools import Tools
+from lumiimg.cli.main import main
+from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.process import Completed
+from lumiimg.errors import ExitCode, MissingHereError
+from lumiimg.findings import Finding, Level, Severity
+from lumiimg.image import open_image
+from tests.unit.elf_builder import library, program
+
+NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
+TOOLS = Tools("/opt/lumiimg-probe", (("/scratch", "/opt/lumiimg-probe"),), "compiled")
+ENGINE = Engine(Path("/usr/bin/apptainer"), Kind.APPTAINER, "1.4.5", frozenset())
+RCCL = "/opt/rocm/lib/librccl.so.1"
+
+PLUGIN = """\
+NCCL INFO NET/Plugin: Loaded net plugin AWS Libfabric (v8)
+NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.18.0
+NCCL INFO NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)
+"""
+NETWORKS = {
+    "cxi": PLUGIN + "NCCL INFO Using network AWS Libfabric\n",
+    "no plugin": "NCCL INFO NET/Plugin : No plugin found (librccl-net.so), using internal implementation\n"
+    "NCCL INFO NET/Socket : Using [0]hsn0:10.253.0.1<0>\nNCCL INFO Using network Socket\n",
+    "no VNI": PLUGIN
+    + "NCCL WARN NET/OFI Couldn't open a fabric access domain. RC: -38, ERROR: Function not implemented\n"
+    "NCCL WARN NET/OFI aws-ofi-nccl initialization failed\n"
+    "NCCL INFO NET/Socket : Using [0]hsn0:10.253.0.1<0>\nNCCL INFO Using network Socket\n",
+    "silent": "NCCL INFO Bootstrap : Using hsn0:10.253.0.1<0>\n",
+}
+NAMES = {"cxi": "AWS Libfabric", "no plugin": "Socket", "no VNI": "Socket"}
+
+
+def table(nodes: int, ranks: int, busbw: float, *, name: str = "lumiimg-allreduce", wrong: int = 0) -> str:
+    devices = "".join(
+        f"#  Rank {rank:2} Group  0 Pid  4{rank:03} on  nid00000{rank * nodes // ranks + 1} device  {rank % 8} "
+        "[0000:c1:00.0] AMD Instinct MI250X\n"
+        for rank in range(ranks)
+    )
+    head = f"# Collective test starting: {name}\n" if name else ""
+    row = f"   268435456      67108864     float     sum      -1   6000.0   44.74  {busbw:6.2f}  {wrong:5}"
+    return (
+        f"{head}# nThread 1 nGpus 1 minBytes 1048576 maxBytes 268435456 step: 4(factor) warmup iters: 5 iters: 20\n#\n"
+        f"# Using devices\n{devices}#\n#                                     out-of-place\n"
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+        f"#        (B)    (elements)                               (us)  (GB/s)  (GB/s)\n{row}\n"
+        f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}\n# Avg bus bandwidth    : {busbw:.4f}\n#\n"
+    )
+
+
+def write_logs(
+    folder: Path, network: str, *, nodes: int, ranks: int, version: str = "2.22.3", apart: bool = False
+) -> Path:
+    """What each rank of a job leaves; `apart`: each node is a job of its own, as with the wrong --mpi."""
+    (folder / LOGS).mkdir()
+    local = ranks // nodes
+    for rank in range(ranks):
+        prefix = f"nid00000{rank // local + 1}:{4000 + rank}:{4000 + rank} [{rank % local}] "
+        all_ranks, all_nodes, number = (local, 1, rank % local) if apart else (ranks, nodes, rank)
+        lines = f"NCCL INFO RCCL version {version}+hip6.4 HEAD:abc\n" + NETWORKS[network]
+        if network in NAMES:
+            lines += (
+                f"NCCL INFO comm 0x55e2 rank {number} nRanks {all_ranks} nNodes {all_nodes} localRanks {local} "
+                f"localRank {rank % local} MNNVL 0\n"
+            )
+            via = f"[send] via NET/{NAMES[network]}/0" if all_nodes > 1 else "via P2P/IPC"
+            lines += (
+                f"NCCL INFO Channel 00/0 : {number}[0] -> {(number + local) % ranks}[0] {via} comm 0x55e2 nRanks 16\n"
+            )
+            lines += "NCCL INFO Connected all rings, use ring PXN 0 GDR 1\n"
+        text = "".join(f"{prefix}{line}\n" for line in lines.splitlines())
+        (folder / LOGS / f"nccl.nid00000{rank // local + 1}.{4000 + rank}").write_text(text)
+    return folder / LOGS
+
+
+def ran(
+    folder: Path,
+    network: str,
+    *,
+    nodes: int,
+    gpus: int = 8,
+    output: str | None = None,
+    exit_code: int = 0,
+    excuse: str | None = None,
+    busbw: float = 86.0,
+    program: Program = Program.OWN,
+    **how: bool | str,
+) -> RunResult:
+    collective = Collective(program, ("x",), (), gpus, nodes, needs_mpi=program is Program.RCCL_TESTS)
+    logs = write_logs(folder, network, nodes=nodes, ranks=gpus * nodes, **how)  # type: ignore[arg-type]
+    output = table(nodes, gpus * nodes, busbw) if output is None else output
+    (logs / "output.log").write_text(output)
+    ended = Completed(("x",), exit_code, output, 1.0)
+    return judge(logs, ended, collective, "2.22.3", site=find_site("lumi", {}), excuse=excuse)
+
+
+def by_id(result: RunResult) -> dict[str, Finding]:
+    assert all(finding.level is Level.RUN for finding in result.findings.found)
+    return {finding.id: finding for finding in result.findings.found}
+
+
+def answer(result: RunResult, *below: Finding) -> tuple[Answer, str]:
+    findings = settle([], below, result.findings.found)
+    told = decide(findings, FabricPath(), level=Level.RUN, level_was_asked_for=False)
+    return told, sentence(told, findings, Level.RUN)
+
+
+# ---- what a collective proves
+
+
+def test_a_collective_over_slingshot_is_green_whatever_was_open_before(tmp_path: Path) -> None:
+    result = ran(tmp_path, "cxi", nodes=2)
+    network = by_id(result)["run.network"]
+    assert network.severity is Severity.OK
+    assert "16 ranks on 2 nodes: AWS Libfabric on the provider cxi carried the traffic" in network.summary
+    assert any("via NET/AWS Libfabric" in line for line in network.evidence)
+    assert by_id(result)["run.bandwidth"].severity is Severity.OK
+    assert "86 GB/s at 256 MiB" in by_id(result)["run.bandwidth"].summary
+    below = (
+        Finding("plugin.init", Severity.UNKNOWN, Level.PROBE, "open"),
+        Finding("plugin.absent", Severity.PROBLEM, Level.STATIC, "not in the files"),
+    )
+    green = (Answer.NO_OBSTACLE, "no obstacle found at level run: a real collective went over Slingshot")
+    assert answer(result, *below) == green
+    kept = settle([], below, result.findings.found)
+    assert [f.severity for f in kept if f.level is not Level.RUN] == [Severity.INFO, Severity.INFO]
+    assert result.data()["measurements"][0]["best_gb_s"] == 86.0
+
+
+def test_a_collective_that_is_slower_than_the_site_gives_is_a_no(tmp_path: Path) -> None:
+    result = ran(tmp_path, "cxi", nodes=2, busbw=12.0)
+    assert by_id(result)["run.bandwidth"].severity is Severity.PROBLEM
+    told, words = answer(result)
+    assert told is Answer.NO
+    assert "slower than it should be" in words
+
+
+def test_a_collective_over_sockets_is_a_no_with_the_cause_that_the_log_names(tmp_path: Path) -> None:
+    result = ran(tmp_path, "no plugin", nodes=2, busbw=40.0)
+    network = by_id(result)["run.network"]
+    assert network.severity is Severity.PROBLEM
+    assert "Socket carried the traffic" in network.summary
+    assert network.remedy
+    assert answer(result) == (Answer.NO, "NO: a real collective did not go over Slingshot")
+
+
+def test_one_node_shows_what_rccl_selects_and_that_two_would_decide(tmp_path: Path) -> None:
+    result = ran(tmp_path, "cxi", nodes=1, excuse=NO_NIC)
+    assert "run.network" not in by_id(result), "nothing crossed a network"
+    selected = by_id(result)["run.selected"]
+    assert selected.severity is Severity.OK
+    assert selected.remedy[0].startswith("two nodes would decide it")
+    assert answer(result)[0] is Answer.UNDECIDED
+    listens = Finding("provider.cxi", Severity.OK, Level.PROBE, "listens")
+    told, words = answer(result, listens)
+    assert told is Answer.NO_OBSTACLE
+    assert words.startswith("no obstacle found at level probe:"), "the run adds nothing to what the probe proved"
+
+
+def test_one_node_without_a_vni_says_how_to_get_one(tmp_path: Path) -> None:
+    result = ran(tmp_path, "no VNI", nodes=1)
+    network = by_id(result)["run.network"]
+    assert network.severity is Severity.UNKNOWN
+    assert "--network=single_node_vni" in network.remedy[0]
+    assert any("-38" in line for line in (network.cause or "",))
+
+
+@pytest.mark.parametrize("excuse", [None, NO_NIC], ids=["on a node", "without a NIC"])
+def test_one_node_without_a_plugin_is_a_no_for_two_as_well(tmp_path: Path, excuse: str | None) -> None:
+    network = by_id(ran(tmp_path, "no plugin", nodes=1, excuse=excuse))["run.network"]
+    assert network.severity is Severity.PROBLEM
+    assert "would carry that of two nodes" in network.summary
+
+
+def test_a_log_that_tells_no_network_leaves_the_question_open(tmp_path: Path) -> None:
+    for nodes in (1, 2):
+        (folder := tmp_path / str(nodes)).mkdir()
+        result = ran(folder, "silent", nodes=nodes)
+        assert by_id(result)["run.network"].severity is Severity.UNKNOWN
+        assert answer(result)[0] is Answer.UNDECIDED
+
+
+def test_ranks_that_did_not_come_together_prove_nothing(tmp_path: Path) -> None:
+    """Each node a job of its own: fast, over no network, and the log alone would call it good."""
+    result = ran(tmp_path, "cxi", nodes=2, apart=True, program=Program.RCCL_TESTS)
+    network = by_id(result)["run.network"]
+    assert network.severity is Severity.UNKNOWN
+    assert "the largest communicator has 8" in network.summary
+    assert "--mpi=pmi2" in network.remedy[0]
+    assert answer(result)[0] is Answer.UNDECIDED
+
+
+def test_a_proof_for_another_rccl_is_none(tmp_path: Path) -> None:
+    network = by_id(ran(tmp_path, "cxi", nodes=2, version="2.20.5"))["run.network"]
+    assert network.severity is Severity.UNKNOWN
+    assert "it ran with RCCL 2.20.5, and the RCCL looked at is 2.22.3" in network.summary
+
+
+@pytest.mark.parametrize(
+    ("output", "exit_code", "identity", "severity"),
+    [
+        ("@probe timeout seconds=300 during=communicator\n", 16, "run.hang", Severity.PROBLEM),
+        ("Segmentation fault\n", 139, "run.failed", Severity.UNKNOWN),
+        (table(2, 16, 86, wrong=3), 24, "run.data-errors", Severity.PROBLEM),
+        (
+            table(2, 16, 86) + "@probe wrong rank=5 bytes=1048576 elements=2\n",
+            24,
+            "run.data-errors",
+            Severity.PROBLEM,
+        ),
+    ],
+    ids=["hang", "crash", "wrong sums", "wrong sums on another rank"],
+)
+def test_an_end_that_is_no_good_keeps_the_answer_from_being_green(
+    tmp_path: Path, output: str, exit_code: int, identity: str, severity: Severity
+) -> None:
+    result = ran(tmp_path, "cxi", nodes=2, output=output, exit_code=exit_code)
+    assert by_id(result)[identity].severity is severity
+    assert answer(result)[0] is (Answer.NO if severity is Severity.PROBLEM else Answer.UNDECIDED)
+
+
+def test_old_rccl_tests_which_do_not_print_their_name_are_compared_all_the_same(tmp_path: Path) -> None:
+    result = ran(tmp_path, "cxi", nodes=2, output=table(2, 16, 86, name=""), program=Program.RCCL_TESTS)
+    assert by_id(result)["run.bandwidth"].severity is Severity.OK
+
+
+# ---- which collective an image gets
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with a loader, and an RCCL in ROCm's folder."""
+    root = tmp_path / "root"
+    (root / "lib64").mkdir(parents=True)
+    (root / "lib64/ld-linux-x86-64.so.2").write_bytes(Path("/lib64/ld-linux-x86-64.so.2").read_bytes())
+    library(root / RCCL.lstrip("/"))
+    (root / "etc").mkdir()
+    return root
+
+
+def rccl_tests(root: Path, folder: str, *needed: str | Path) -> None:
+    program(root / folder / "all_reduce_perf", *needed, "-Wl,-rpath,/opt/rocm/lib")
+
+
+def chosen(root: Path, *, nodes: int = 1, start: str | None = RCCL) -> Collective:
+    static = StaticResult(FabricPath(rccl=RCCL, rccl_version="2.22.3"), start=start)
+    with open_image(root) as image:
+        return choose(image, static, {}, TOOLS, gpus=8, nodes=nodes)
+
+
+def test_the_images_own_rccl_tests_come_first(root: Path) -> None:
+    rccl_tests(root, "opt/rccl-tests/bin", root / RCCL.lstrip("/"))
+    found = chosen(root)
+    assert (found.program, found.needs_mpi, found.ranks) == (Program.RCCL_TESTS, False, 8)
+    assert found.words[0] == "/opt/rccl-tests/bin/all_reduce_perf"
+    assert found.words[-2:] == ("-g", "8")
+
+
+def test_rccl_tests_with_another_rccl_than_jobs_get_are_passed_over(root: Path) -> None:
+    other = library(root / "opt/other/librccl.so.1")
+    program(root / "opt/rccl-tests/bin/all_reduce_perf", other, "-Wl,-rpath,/opt/other")
+    assert chosen(root).program is Program.OWN
+
+
+def test_rccl_tests_without_mpi_are_for_one_node_only(root: Path) -> None:
+    rccl_tests(root, "opt/rccl-tests/bin", root / RCCL.lstrip("/"))
+    assert chosen(root, nodes=2).program is Program.OWN
+    mpi = library(root / "opt/rocm/lib/libmpi.so.12")
+    rccl_tests(root, "opt/rccl-tests/bin", root / RCCL.lstrip("/"), mpi)
+    found = chosen(root, nodes=2)
+    assert (found.program, found.needs_mpi, found.ranks) == (Program.RCCL_TESTS, True, 16)
+
+
+def test_torch_is_run_by_the_python_that_has_it(root: Path) -> None:
+    python = root / "opt/venv/bin/python3"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    start = "/opt/venv/lib/python3.12/site-packages/torch/lib/libtorch_hip.so"
+    found = chosen(root, nodes=2, start=start)
+    assert (found.program, found.words[0]) == (Program.TORCH, "/opt/venv/bin/python3")
+    assert found.words[-1] == "--slurm"
+    python.unlink()
+    assert chosen(root, start=start).program is Program.OWN
+
+
+def test_the_command_is_the_same_on_every_node_and_writes_into_the_shared_folder(root: Path, tmp_path: Path) -> None:
+    (shared := tmp_path / "shared, folder").mkdir()
+    prepare(shared)
+    assert (shared / LOGS).is_dir()
+    words = [str(word) for word in chosen(root, nodes=2).command(ENGINE, Path("image.sif"), shared)]
+    mounts = [word for before, word in pairwise(words) if before == "--mount"]
+    assert mounts == [
+        "type=bind,source=/scratch,destination=/opt/lumiimg-probe,ro",
+        f'type=bind,"source={shared}",destination=/opt/lumiimg-run',
+    ]
+    inside = words[words.index("image.sif") + 1 :]
+    assert inside[:2] == ["/usr/bin/env", "NCCL_DEBUG=INFO"]
+    assert "NCCL_DEBUG_FILE=/opt/lumiimg-run/logs/nccl.%h.%p" in inside
+    own = ["/opt/lumiimg-probe/allreduce", "--folder", "/opt/lumiimg-run/meeting", "--local", "8", "--timeout", "300"]
+    assert inside[-9:] == [*own, "--slurm", RCCL]
+    alone = chosen(root).command(ENGINE, Path("image.sif"), shared)
+    assert "PMI_RANK" in alone, "a step around us has no part in it"
+    assert "--slurm" not in alone
+
+
+# ---- where there is no GPU
+
+
+def test_without_a_gpu_the_level_says_what_it_could_not_see(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(checker, "_GPU", tmp_path / "kfd")
+    assert "RCCL was not seen at work" in NO_GPU
+    with pytest.raises(MissingHereError, match="no GPU here"):
+        checker._run(Path(), None, None, {}, None, None, site=None, asked=False)  # type: ignore[arg-type]
+
+
+def test_a_site_that_is_not_known_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(tmp_path), "--site", "lummi"]) == ExitCode.BAD_INPUT
+    assert "did you mean lumi?" in capsys.readouterr().err
