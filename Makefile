@@ -55,6 +55,7 @@ bench-here: $(VENV)/.installed
 	$(BIN)/pip install --quiet '.[bench]'
 	$(BIN)/python -m tests.bench
 	$(BIN)/python -m tests.bench_build
+	$(BIN)/python -m tests.bench_nodes
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m tests.reference > docs/reference.md

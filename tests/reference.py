@@ -94,6 +94,7 @@ def findings() -> Iterator[str]:
         *((file, "static") for file in ("static", "variables", "library", "plugin", "copies", "binding")),
         ("probing", "probe"),
         ("checker", "probe"),
+        ("simulation", "probe"),
     ):
         for node in ast.walk(ast.parse((PACKAGE / "check" / f"{file}.py").read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add"):

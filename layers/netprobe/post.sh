@@ -1,4 +1,4 @@
-# Compile the two probes. A compiler that was not in the image does not stay in it.
+# Compile the probes. A compiler that was not in the image does not stay in it.
 # shellcheck source=layers/netprobe/packages.sh
 . "$LAYER_FILES/packages.sh"
 
@@ -20,11 +20,11 @@ add_packages "${missing[@]}"
 
 mkdir -p "$target/bin" "$target/src"
 compiler=$(find_compiler)
-for program in handshake rcclprobe; do
-    # -ldl: glibc before 2.34 has dlopen in a library of its own.
-    "$compiler" -std=c11 -O2 -Wall -Wextra -o "$target/bin/$program" "$LAYER_FILES/$program.c" -ldl
+for program in handshake rcclprobe rcclsim; do
+    # -rdynamic: rcclsim stands in for HIP. -ldl: glibc before 2.34 has dlopen in a library of its own.
+    "$compiler" -std=c11 -O2 -Wall -Wextra -rdynamic -o "$target/bin/$program" "$LAYER_FILES/$program.c" -ldl
 done
-cp "$LAYER_FILES/handshake.c" "$LAYER_FILES/rcclprobe.c" "$LAYER_FILES/probe.h" "$target/src/"
+cp "$LAYER_FILES/"*.c "$LAYER_FILES/probe.h" "$target/src/"
 chmod 755 "$target/bin/"*
 chmod 644 "$target/src/"*
 remove_packages "$target/bin/handshake"

@@ -1,5 +1,5 @@
 /*
- * What handshake.c and rcclprobe.c share: the writer of event lines, the guard against signals and hangs, and the list of
+ * What the programs of this folder share: the writer of event lines, the guard against signals and hangs, and the list of
  * mapped libraries.
  *
  * An event is one line on standard output, written by one write(2):
@@ -266,6 +266,68 @@ static inline void *open_library(const char *topic, const char *path, int flags)
     return library;
 }
 
+/* An object of this process by an address in it, and its build-id: the GNU note of its linker (ld(1), --build-id). */
+struct build_id {
+    uintptr_t address;
+    const unsigned char *bytes;
+    size_t length;
+};
+
+static inline int find_build_id(struct dl_phdr_info *object, size_t size, void *wanted)
+{
+    struct build_id *id = wanted;
+    bool is_it = false;
+
+    (void)size;
+    for (size_t i = 0; i < object->dlpi_phnum; i++) {
+        uintptr_t start = object->dlpi_addr + object->dlpi_phdr[i].p_vaddr;
+        if (object->dlpi_phdr[i].p_type == PT_LOAD && id->address >= (start & ~(uintptr_t)0xFFF) &&
+            id->address < start + object->dlpi_phdr[i].p_memsz)
+            is_it = true;
+    }
+    for (size_t i = 0; is_it && i < object->dlpi_phnum; i++) {
+        const unsigned char *at = (const unsigned char *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
+        size_t left = object->dlpi_phdr[i].p_filesz;
+
+        while (object->dlpi_phdr[i].p_type == PT_NOTE && left >= sizeof(ElfW(Nhdr))) {
+            const ElfW(Nhdr) *note = (const void *)at;
+            size_t name = ((size_t)note->n_namesz + 3) & ~(size_t)3, whole;
+
+            whole = sizeof *note + name + (((size_t)note->n_descsz + 3) & ~(size_t)3);
+            if (whole > left)
+                break;
+            if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 && memcmp(at + sizeof *note, "GNU", 4) == 0) {
+                id->bytes = at + sizeof *note + name;
+                id->length = note->n_descsz;
+                return 1;
+            }
+            at += whole;
+            left -= whole;
+        }
+    }
+    return is_it;
+}
+
+static inline void event_build_id(struct event *event, uintptr_t address)
+{
+    static const char hex[] = "0123456789abcdef";
+    struct build_id id = {.address = address};
+
+    dl_iterate_phdr(find_build_id, &id);
+    event_key(event, "build");
+    for (size_t i = 0; i < id.length && i < 32; i++) {
+        event_byte(event, hex[id.bytes[i] >> 4]);
+        event_byte(event, hex[id.bytes[i] & 15]);
+    }
+}
+
+/* ISO C has no cast from an object pointer to a function pointer; POSIX says that the bytes are good (dlsym(3p)). */
+#define FIND(library, name, function)                        \
+    do {                                                     \
+        void *found_ = dlsym((library), (name));             \
+        memcpy(&(function), &found_, sizeof found_);         \
+    } while (0)
+
 /* One `mapped` event for each library in /proc/self/maps that no earlier call reported. */
 static inline void report_mapped(void)
 {
@@ -295,6 +357,7 @@ static inline void report_mapped(void)
             continue;
         count++;
         event_begin(&event, "mapped");
+        event_build_id(&event, (uintptr_t)strtoull(line, NULL, 16)); /* before the path, which may fill the line */
         event_string(&event, "path", path);
         event_end(&event);
     }

@@ -19,13 +19,6 @@ static const char usage[] =
     "Load LIBRARY (librccl.so.1), ask it for its version and for one unique id, and list the libraries that are mapped then.\n"
     "exit: 0 it ran through, whatever RCCL answered; 10 LIBRARY cannot be loaded; 11 it is no RCCL; 16 timed out; 2 usage\n";
 
-/* ISO C has no cast from an object pointer to a function pointer; POSIX says that the bytes are good (dlsym(3p)). */
-#define FIND(library, name, function)                        \
-    do {                                                     \
-        void *found_ = dlsym((library), (name));             \
-        memcpy(&(function), &found_, sizeof found_);         \
-    } while (0)
-
 int main(int argc, char **argv)
 {
     int (*get_version)(int *) = NULL;

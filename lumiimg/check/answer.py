@@ -12,6 +12,7 @@ from lumiimg.findings import Finding, Level, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_EFFECTS = ("rccl.", "simulated.")
 _SEVERITIES = (Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO)
 
 
@@ -96,6 +97,7 @@ _FIRST_PROBLEM = {
     "plugin.listen": "NO: the plugin is taken, and fails when it opens the NIC: a job would end or fall back there",
     "plugin.crash": "NO: the plugin is taken, and brings its process down",
     "plugin.hang": "NO: the plugin is taken, and does not come back",
+    "simulated.network": "NO: in a simulation, with a stand-in for HIP, RCCL does not use the plugin",
 }
 
 
@@ -135,5 +137,5 @@ def settle(static: Sequence[Finding], probed: Sequence[Finding]) -> tuple[Findin
         else:
             kept.append(finding)
     return tuple(
-        sorted(kept, key=lambda finding: (_SEVERITIES.index(finding.severity), finding.id.startswith("rccl.")))
+        sorted(kept, key=lambda finding: (_SEVERITIES.index(finding.severity), finding.id.startswith(_EFFECTS)))
     )

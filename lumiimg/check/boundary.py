@@ -159,12 +159,12 @@ def study(path: Path, environment: Mapping[str, str], snapshot: Snapshot | None,
 
     Raises BadInputError for what is no image.
     """
-    environment = _without_ours(environment)
+    environment = without_ours(environment)
     with opened(path) as image:
         return study_open(str(path), image, environment, snapshot, check_static(image, environment), site)
 
 
-def _without_ours(environment: Mapping[str, str]) -> dict[str, str]:
+def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
     """Leave out a search path that an earlier manifest, perhaps of another image, has put into the user's shell."""
     return {
         name: value

@@ -8,44 +8,49 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.check import simulation
 from lumiimg.check.answer import CheckReport, decide, sentence, settle
 from lumiimg.check.boundary import study_open
 from lumiimg.check.opening import opened
-from lumiimg.check.probes import Container, run_details
-from lumiimg.check.probing import ProbeResult, probe
+from lumiimg.check.probes import run_details
 from lumiimg.check.static import check_static
-from lumiimg.check.tools import provide_tools
+from lumiimg.check.task import carry_out, make_task
 from lumiimg.definition.writer import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.findings import Finding, Level
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lumiimg.check.evidence import StaticResult
+    from lumiimg.check.probing import ProbeResult
     from lumiimg.host.manifest import Manifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
 
-_DEVICES = Path("/dev")
 _PLUGIN_LAYER = "aws-ofi-nccl"
 _NOT_ASKED = "not asked for"
 _NOT_BUILT = "not taken: NCCL_DEBUG=INFO in your job on two nodes, then `lumiimg log` on its output"
 
 
 def check_image(
-    path: Path, environment: Mapping[str, str], level: Level | None, snapshot: Snapshot | None = None
+    path: Path,
+    environment: Mapping[str, str],
+    level: Level | None,
+    snapshot: Snapshot | None = None,
+    *,
+    simulate: bool = False,
 ) -> CheckReport:
     """Check an image up to `level`, or as far as is possible here if it is None; with what a host offers, if given.
 
-    Raises BadInputError for what is no image, MissingHereError if `level` is named and what it needs is not here.
+    `simulate`: ask RCCL with a stand-in for HIP too (`simulation.py`).
+
+    Raises BadInputError for what is no image, MissingHereError if `level` or the simulation is asked for and what it
+    needs is not here.
     """
     with opened(path) as image:
-        static, manifest = check_static(image, environment), None
-        if snapshot is not None:
-            boundary = study_open(str(path), image, environment, snapshot, static)
-            static, manifest = boundary.static, boundary.manifest
+        static, manifest = check_files(path, image, environment, snapshot)
         levels = {Level.STATIC: "done", Level.RUN: _NOT_BUILT}
         probed: ProbeResult | None = None
         if level is Level.STATIC:
@@ -56,16 +61,15 @@ def check_image(
             try:
                 if manifest is not None and manifest.binds and snapshot is not None:
                     _refuse_elsewhere(manifest, snapshot)
-                probed = _probe(path, image, static, environment, manifest)
-                levels[Level.PROBE] = "done"
+                probed = _probe(path, image, static, environment, manifest, simulate=simulate)
+                levels[Level.PROBE] = simulation.DONE if simulate else "done"
             except MissingHereError as error:
-                if level is Level.PROBE:
+                if level is Level.PROBE or simulate:
                     raise
                 levels[Level.PROBE] = str(error)
         taken = Level.PROBE if probed else Level.STATIC
         fabric = probed.path if probed else static.path
-        findings = settle(static.findings.found, probed.findings.found if probed else ())
-        findings = _with_command(findings, image.labels)
+        findings = conclude(static.findings.found, probed.findings.found if probed else (), image.labels)
     answer = decide(findings, fabric, level=taken, level_was_asked_for=level is not None)
     return CheckReport(
         image=str(path),
@@ -79,8 +83,33 @@ def check_image(
     )
 
 
+def check_files(
+    path: Path, image: Image, environment: Mapping[str, str], snapshot: Snapshot | None
+) -> tuple[StaticResult, Manifest | None]:
+    """Return what the files say, and with a snapshot what is to be bound of its host.
+
+    Raises BadInputError where the image cannot be read.
+    """
+    static = check_static(image, environment)
+    if snapshot is None:
+        return static, None
+    boundary = study_open(str(path), image, environment, snapshot, static)
+    return boundary.static, boundary.manifest
+
+
+def conclude(static: Sequence[Finding], probed: Sequence[Finding], labels: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Return the findings of all levels as one account, with the command that would mend what is lacking."""
+    return _with_command(settle(static, probed), labels)
+
+
 def _probe(
-    path: Path, image: Image, static: StaticResult, environment: Mapping[str, str], manifest: Manifest | None
+    path: Path,
+    image: Image,
+    static: StaticResult,
+    environment: Mapping[str, str],
+    manifest: Manifest | None,
+    *,
+    simulate: bool,
 ) -> ProbeResult:
     """Run the probes, with the binds and variables of a manifest of this machine.
 
@@ -88,15 +117,8 @@ def _probe(
     """
     engine = find_engine(environment)
     with tempfile.TemporaryDirectory(prefix="lumiimg-probe-") as scratch:
-        tools = provide_tools(engine, path, image, environment, Path(scratch))
-        if manifest is not None:
-            binds = tuple((Path(bind.source), bind.target) for bind in manifest.binds)
-            tools = replace(tools, binds=(*tools.binds, *binds))
-            variables = {f"{engine.prefix}ENV_{item.name}": item.value for item in manifest.variables}
-            environment = {**environment, **variables}
-        result = probe(Container(engine, path, environment, tools), static, excuse=excuse(environment))
-    result.findings.add("probe.engine", Severity.INFO, f"probed with {engine.name}, programs {tools.origin}")
-    return result
+        task = make_task(engine, path, image, static, manifest, environment, Path(scratch), simulate=simulate)
+        return carry_out(task, engine, environment)
 
 
 def _refuse_elsewhere(manifest: Manifest, snapshot: Snapshot) -> None:
@@ -108,19 +130,6 @@ def _refuse_elsewhere(manifest: Manifest, snapshot: Snapshot) -> None:
         raise MissingHereError(
             f"not taken: its binds are those of {snapshot.host}, {why}", hint=f"run the check on {snapshot.host}"
         )
-
-
-def excuse(environment: Mapping[str, str], devices: Path = _DEVICES) -> str | None:
-    """Return why a plugin that does not get onto the fabric here says nothing of the image; None where it does.
-
-    Without a NIC there is nothing to open; without the job step's credentials the cxi provider refuses it
-    (libfabric prov/cxi/src/cxip_nic.c: -FI_ENOSYS where SLINGSHOT_VNIS is not set and no default service may be used).
-    """
-    if not any(devices.glob("cxi[0-9]*")):
-        return "this machine has no Slingshot NIC (/dev/cxi*)"
-    if not environment.get("SLINGSHOT_VNIS"):
-        return "this is no job step with access to the fabric (SLINGSHOT_VNIS is not set; start it with srun)"
-    return None
 
 
 def _with_command(findings: tuple[Finding, ...], labels: Mapping[str, str]) -> tuple[Finding, ...]:

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.check.tools import SIMULATION
 from lumiimg.engine.engine import execute
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.errors import MissingHereError, one_line
@@ -90,6 +91,10 @@ class Container:
         """Ask RCCL for a unique id: once a process, a second call hangs after a failure."""
         return self._run("rcclprobe", [self.tools.command("rcclprobe"), "--timeout", str(int(TIMEOUT_S / 2)), rccl])
 
+    def simulate(self, rccl: str) -> ProbeRun:
+        """Have RCCL make a communicator on a stand-in for HIP. A simulation, and never a part of an ordinary check."""
+        return self._run(SIMULATION, [self.tools.command(SIMULATION), "--timeout", str(int(TIMEOUT_S / 2)), rccl])
+
     def list_libraries(self, loader: str, library: str) -> ProbeRun:
         """Ask the image's own ld.so what it would load."""
         return self._run("ld.so", [loader, "--list", library])
@@ -136,6 +141,7 @@ def run_details(run: ProbeRun) -> dict[str, Any]:
     """Return a run as JSON data."""
     return {
         "name": run.name,
+        "simulation": run.name == SIMULATION,
         "exit_code": run.exit_code,
         "timed_out": run.timed_out,
         "events": [{"topic": event.topic, **event.values} for event in run.events],

@@ -8,30 +8,25 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from lumiimg.check.telling import EVIDENCE_LINES, NOISE, PLUGIN_FILE, ending, explained, log_of, tail
 from lumiimg.elf.objects import FoundBy
-from lumiimg.findings import Details, Findings, Level, Severity
-from lumiimg.nccl.reader import read_lines
+from lumiimg.findings import Findings, Level, Severity
 from lumiimg.resolve.rccl import generation_of, remedy_for_old_api, version_of_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from lumiimg.check.answer import FabricPath
     from lumiimg.check.evidence import StaticResult
     from lumiimg.check.probes import Container, ProbeRun
-    from lumiimg.nccl.report import Cause, LogReport
+    from lumiimg.nccl.report import Cause
     from lumiimg.resolve.rccl import Generation
 
-_PLUGIN_FILE = r"/lib[nr]ccl-net[^/]*\.so[^/]*$"
 # What RCCL says of the plugin when it opens it; the wording is that of every generation (NET/Plugin lines).
 _PLUGIN_LINE = re.compile(r"NET/Plugin")
-_NOISE = re.compile(r"CollNet|TUNER/|PROFILER/")
 _LOADER_COMPLAINT = re.compile(r"^(?!INFO|WARNING).*(not found|error while loading|cannot open)")
 EXIT_STAGES = {12: "init", 13: "devices", 14: "properties", 15: "listen"}
 """Exit codes of the handshake, and where it stopped."""
 _SIGNAL_BASE = 128
 _LAST_SIGNAL = 192
-_EVIDENCE_LINES = 6
 _WHERE_IT_COUNTS = "run the check where the job runs: `srun … lumiimg check IMAGE` on a node with Slingshot"
 
 
@@ -94,14 +89,14 @@ def _rccl_runs(run: ProbeRun, result: ProbeResult) -> bool:
         result.findings.add("rccl.runs", Severity.OK, f"{result.path.rccl} was opened in the container")
         return True
     if opened is None and run.first("signal") is None and not run.timed_out and run.first("timeout") is None:
-        what = f"RCCL could not be asked: the probe {_ending(run)}"
-        result.findings.add("rccl.probe", Severity.UNKNOWN, what, evidence=_tail(run))
+        what = f"RCCL could not be asked: the probe {ending(run)}"
+        result.findings.add("rccl.probe", Severity.UNKNOWN, what, evidence=tail(run))
         return False
     if opened is not None and opened.get("ok") == "1":
         # It was opened, and died later: of the plugin that it opened, most likely, which the handshake shows.
-        result.findings.add("rccl.runs", Severity.INFO, f"{result.path.rccl} was opened, and {_ending(run)} afterwards")
+        result.findings.add("rccl.runs", Severity.INFO, f"{result.path.rccl} was opened, and {ending(run)} afterwards")
         return True
-    error = (opened or {}).get("error", "") or f"it {_ending(run)}"
+    error = (opened or {}).get("error", "") or f"it {ending(run)}"
     what = f"{result.path.rccl} cannot be opened in the container"
     result.findings.add("rccl.load", Severity.PROBLEM, what, evidence=(error,), where=result.path.rccl)
     return False
@@ -127,9 +122,9 @@ def _learn_version(run: ProbeRun, static: StaticResult, result: ProbeResult) -> 
 
 def _judge_rccl(run: ProbeRun, generation: Generation | None, result: ProbeResult) -> str | None:
     """Judge what RCCL did when it was asked for a unique id; return the plugin file that it opened, if it did."""
-    plugin = run.mapped(_PLUGIN_FILE)
-    lines = [line for line in run.output.splitlines() if _PLUGIN_LINE.search(line) and not _NOISE.search(line)]
-    proof = tuple(lines[-_EVIDENCE_LINES:])
+    plugin = run.mapped(PLUGIN_FILE)
+    lines = [line for line in run.output.splitlines() if _PLUGIN_LINE.search(line) and not NOISE.search(line)]
+    proof = tuple(lines[-EVIDENCE_LINES:])
     version = result.path.rccl_version or "of this image"
     if plugin is not None:
         what = f"RCCL {version} opened {plugin}: it is mapped in its process"
@@ -139,13 +134,14 @@ def _judge_rccl(run: ProbeRun, generation: Generation | None, result: ProbeResul
             "rccl.silent",
             Severity.INFO,
             f"RCCL {version} looks for its plugin only when it has a GPU: its silence here means nothing",
+            remedy=("ask it with a stand-in for HIP: `lumiimg check IMAGE --simulate-gpu`",),
             source=generation.basis if generation else None,
         )
     elif run.first("uniqueid") is None:
-        what = f"RCCL did not answer: it {_ending(run)}"
-        result.findings.add("rccl.probe", Severity.UNKNOWN, what, evidence=_tail(run))
+        what = f"RCCL did not answer: it {ending(run)}"
+        result.findings.add("rccl.probe", Severity.UNKNOWN, what, evidence=tail(run))
     elif not lines:
-        result.findings.add("rccl.probe", Severity.UNKNOWN, "RCCL said nothing of a plugin", evidence=_tail(run))
+        result.findings.add("rccl.probe", Severity.UNKNOWN, "RCCL said nothing of a plugin", evidence=tail(run))
     else:
         result.findings.add(
             "rccl.no-plugin",
@@ -170,11 +166,11 @@ def _judge_handshake(
     excuse: str | None,
 ) -> None:
     opened = run.first("dlopen")
-    causes = _log_of(run).causes
+    causes = log_of(run).causes
     if run.timed_out or run.first("timeout") is not None:
         during = (run.first("timeout") or {}).get("during", "its run")
         what = f"the plugin did not come back from {during}"
-        result.findings.add("plugin.hang", Severity.PROBLEM, what, evidence=_tail(run))
+        result.findings.add("plugin.hang", Severity.PROBLEM, what, evidence=tail(run))
         return
     crashed = run.first("signal")
     if crashed is not None or _SIGNAL_BASE < run.exit_code <= _LAST_SIGNAL:
@@ -182,13 +178,13 @@ def _judge_handshake(
         during = (crashed or {}).get("during", "handled")
         if during == "rccl":
             what = f"the process died of signal {number} while {result.path.rccl} was opened"
-            result.findings.add("rccl.load", Severity.PROBLEM, what, evidence=_tail(run))
+            result.findings.add("rccl.load", Severity.PROBLEM, what, evidence=tail(run))
             return
         result.findings.add(
             "plugin.crash",
             Severity.PROBLEM,
             f"the process died of signal {number} while the plugin was at {during}",
-            evidence=_tail(run),
+            evidence=tail(run),
             cause="a file that is shorter than its own header says (a broken copy) dies of SIGBUS (7)"
             if number == "7"
             else None,
@@ -196,8 +192,8 @@ def _judge_handshake(
         )
         return
     if opened is None:
-        what = f"the handshake did not run: it {_ending(run)}"
-        result.findings.add("plugin.handshake", Severity.UNKNOWN, what, evidence=_tail(run))
+        what = f"the handshake did not run: it {ending(run)}"
+        result.findings.add("plugin.handshake", Severity.UNKNOWN, what, evidence=tail(run))
         return
     if opened.get("ok") != "1":
         _judge_failed_open(run, names, container, static, result, causes)
@@ -223,7 +219,7 @@ def _list_libraries(container: Container, static: StaticResult, result: ProbeRes
     if listed:
         fabric = tuple(line for line in listed if re.match(r"lib(fabric|cxi|amdhip64|hsa-runtime64)\.so", line))
         what = f"ld.so of the image finds all {len(listed)} libraries of the plugin"
-        result.findings.add("loader.lists", Severity.INFO, what, evidence=fabric[:_EVIDENCE_LINES])
+        result.findings.add("loader.lists", Severity.INFO, what, evidence=fabric[:EVIDENCE_LINES])
 
 
 def _judge_failed_open(
@@ -248,8 +244,8 @@ def _judge_failed_open(
         result.runs.append(listing)
         evidence += [line.strip() for line in listing.output.splitlines() if _LOADER_COMPLAINT.search(line)]
     what = f"{file} cannot be opened in the container"
-    explained = _explained(causes, evidence=dict.fromkeys(evidence))
-    result.findings.add("plugin.loads", Severity.PROBLEM, what, **explained)
+    told = explained(causes, evidence=dict.fromkeys(evidence))
+    result.findings.add("plugin.loads", Severity.PROBLEM, what, **told)
 
 
 def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...], *, excuse: str | None) -> None:
@@ -265,20 +261,20 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
     using = run.first("using")
     if using is not None and using.get("version", "").isdigit():
         result.path = replace(result.path, plugin_api=int(using["version"]))
-    provider = _log_of(run).provider
+    provider = log_of(run).provider
     result.path = replace(result.path, provider=provider)
     stage = EXIT_STAGES.get(run.exit_code)
     lines = tuple(values["text"] for values in run.all("log") if "text" in values)
     warnings = tuple(line for line in run.output.splitlines() if line.startswith("libfabric:"))
-    evidence = (*lines, *warnings)[-_EVIDENCE_LINES:]
+    evidence = (*lines, *warnings)[-EVIDENCE_LINES:]
     if stage is not None:
         severity = Severity.UNKNOWN if excuse else Severity.PROBLEM
         what = f"the plugin failed at {stage}{f', which proves nothing here: {excuse}' if excuse else ''}"
-        explained = _explained(() if excuse else causes, evidence=evidence, otherwise=_WHERE_IT_COUNTS)
-        result.findings.add(f"plugin.{stage}", severity, what, **explained)
+        told = explained(() if excuse else causes, evidence=evidence, otherwise=_WHERE_IT_COUNTS)
+        result.findings.add(f"plugin.{stage}", severity, what, **told)
     elif not _listens(run):
-        what = f"the handshake {_ending(run)} without having listened on every device"
-        result.findings.add("plugin.handshake", Severity.UNKNOWN, what, evidence=_tail(run))
+        what = f"the handshake {ending(run)} without having listened on every device"
+        result.findings.add("plugin.handshake", Severity.UNKNOWN, what, evidence=tail(run))
     elif provider == "cxi":
         result.findings.add(
             "provider.cxi",
@@ -293,7 +289,7 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
             "provider.other",
             severity,
             f"{what}; that proves nothing here: {excuse}" if excuse else what,
-            **_explained(
+            **explained(
                 () if excuse else causes,
                 evidence=[line for line in lines if "rovider is" in line][-2:],
                 otherwise=_WHERE_IT_COUNTS,
@@ -313,28 +309,3 @@ def _listens(run: ProbeRun) -> bool:
     end, listens = run.first("end") or {}, run.all("listen")
     whole = run.exit_code == 0 and end.get("stage") == "listen" and end.get("code") == "0"
     return whole and bool(listens) and all(values.get("rc") == "0" for values in listens)
-
-
-def _log_of(run: ProbeRun) -> LogReport:
-    """Return what the log reader makes of the plugin's and the library's own lines."""
-    return read_lines(run.name, run.output.splitlines())
-
-
-def _explained(causes: tuple[Cause, ...], *, evidence: Iterable[str], otherwise: str | None = None) -> Details:
-    """Return evidence, cause and remedy: of the first cause that the knowledge base has, else what helps in general."""
-    lines = tuple(dict.fromkeys(evidence))[-_EVIDENCE_LINES:]
-    remedy = (otherwise,) if otherwise else ()
-    if not causes:
-        return {"evidence": lines, "remedy": remedy}
-    first = causes[0]
-    return {"evidence": lines, "cause": first.summary, "remedy": first.remedy or remedy, "source": first.source}
-
-
-def _ending(run: ProbeRun) -> str:
-    return "ran out of time" if run.timed_out else f"ended with {run.exit_code}"
-
-
-def _tail(run: ProbeRun) -> tuple[str, ...]:
-    passing = ("@probe mapped", "INFO:", "WARNING:")  # the engine's own chatter
-    lines = [line for line in run.output.splitlines() if line.strip() and not line.startswith(passing)]
-    return tuple(lines[-_EVIDENCE_LINES:])

@@ -15,18 +15,20 @@ from lumiimg.engine.process import run
 from lumiimg.errors import MissingHereError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.engine.engine import Engine
     from lumiimg.image import Image
 
 PROGRAMS = ("handshake", "rcclprobe")
+SIMULATION = "rcclsim"
+"""A stand-in for HIP is in it: only for those who ask for a simulation."""
 IN_IMAGE = "/opt/lumiimg/netprobe/bin"
 MOUNTED = "/opt/lumiimg-probe"
 """Where a folder of this machine is mounted, if the programs are not in the image."""
 _COMPILERS = ("cc", "gcc", "clang")
-_SOURCES = ("handshake.c", "rcclprobe.c", "probe.h")
+_SHARED_SOURCE = "probe.h"
 _COMPILE_TIMEOUT_S = 120.0
 _GLIBC_FROM = "libc.so.6"
 _LOADER = "/lib64/ld-linux-x86-64.so.2"
@@ -38,7 +40,8 @@ class Tools:
 
     folder: str
     """In the container."""
-    binds: tuple[tuple[Path, str], ...]
+    binds: tuple[tuple[str, str], ...]
+    """Path of this machine, place in the container."""
     origin: str
     """Where they are from, for people."""
 
@@ -48,24 +51,29 @@ class Tools:
 
 
 def provide_tools(
-    engine: Engine, image_path: Path, image: Image, environment: Mapping[str, str], scratch: Path
+    engine: Engine,
+    image_path: Path,
+    image: Image,
+    environment: Mapping[str, str],
+    scratch: Path,
+    programs: Sequence[str] = PROGRAMS,
 ) -> Tools:
-    """Return the probe programs.
+    """Return the programs, all of the same origin: an image whose netprobe layer is older has not all of them.
 
     Raises MissingHereError if there are none that can be relied on.
 
     Carried in from this machine they are sound only if the image's C library has every version that they need, which is
     read from both files; a probe that cannot start would look like a plugin that cannot.
     """
-    if all(image.root.is_file(f"{IN_IMAGE}/{program}") for program in PROGRAMS):
+    if all(image.root.is_file(f"{IN_IMAGE}/{program}") for program in programs):
         return Tools(IN_IMAGE, (), "from the image's netprobe layer")
     sources = shipped_layers() / "netprobe"
-    for name in _SOURCES:
+    for name in (_SHARED_SOURCE, *(f"{program}.c" for program in programs)):
         shutil.copyfile(sources / name, scratch / name)
     for folder in ("/usr/bin", "/usr/local/bin", "/opt/venv/bin"):
         for compiler in _COMPILERS:
             if image.root.is_file(f"{folder}/{compiler}"):
-                argv = ["/bin/sh", "-c", _compile_script(f"{folder}/{compiler}", MOUNTED)]
+                argv = ["/bin/sh", "-c", _compile_script(f"{folder}/{compiler}", MOUNTED, programs)]
                 done = execute(
                     engine,
                     image_path,
@@ -76,37 +84,36 @@ def provide_tools(
                     timeout_s=_COMPILE_TIMEOUT_S,
                 )
                 if done.ok:
-                    return Tools(MOUNTED, ((scratch, MOUNTED),), "compiled by the image's own compiler")
-    return _carry_in(image, environment, scratch)
+                    return Tools(MOUNTED, ((str(scratch), MOUNTED),), "compiled by the image's own compiler")
+    return _carry_in(image, environment, scratch, programs)
 
 
-def _carry_in(image: Image, environment: Mapping[str, str], scratch: Path) -> Tools:
+def _carry_in(image: Image, environment: Mapping[str, str], scratch: Path, programs: Sequence[str]) -> Tools:
     compiler = next((found for name in _COMPILERS if (found := shutil.which(name, path=environment.get("PATH")))), None)
     if compiler is None:
         raise MissingHereError(
             "no probe programs: the image has neither the netprobe layer nor a C compiler, nor has this machine one",
             hint="add the layer (`lumiimg build … --add netprobe`), or install gcc here",
         )
-    done = run(
-        ["/bin/sh", "-c", _compile_script(compiler, ".")], env=environment, cwd=scratch, timeout_s=_COMPILE_TIMEOUT_S
-    )
+    argv = ["/bin/sh", "-c", _compile_script(compiler, ".", programs)]
+    done = run(argv, env=environment, cwd=scratch, timeout_s=_COMPILE_TIMEOUT_S)
     if not done.ok:
         raise MissingHereError(f"the compiler of this machine failed on the probes: {done.last_line}")
-    missing = _missing_versions(image, [scratch / program for program in PROGRAMS])
+    missing = _missing_versions(image, [scratch / program for program in programs])
     if missing:
         raise MissingHereError(
             f"the probes that this machine compiles need {missing[-1]}, which the image's C library does not have",
             hint="add the netprobe layer to the image: `lumiimg build … --add netprobe`",
         )
     return Tools(
-        MOUNTED, ((scratch, MOUNTED),), "compiled on this machine; the image's C library has all that they need"
+        MOUNTED, ((str(scratch), MOUNTED),), "compiled on this machine; the image's C library has all that they need"
     )
 
 
-def _compile_script(compiler: str, folder: str) -> str:
-    # Both names are our own, without blanks; -ldl for glibc before 2.34.
+def _compile_script(compiler: str, folder: str, programs: Sequence[str]) -> str:
+    # All names are our own, without blanks; -ldl for glibc before 2.34; -rdynamic as the stand-in in rcclsim needs it.
     return " && ".join(
-        f"'{compiler}' -std=c11 -O1 -o {folder}/{program} {folder}/{program}.c -ldl" for program in PROGRAMS
+        f"'{compiler}' -std=c11 -O1 -rdynamic -o {folder}/{program} {folder}/{program}.c -ldl" for program in programs
     )
 
 

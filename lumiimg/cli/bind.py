@@ -12,7 +12,7 @@ from lumiimg.errors import ExitCode
 _EPILOG = """\
 formats: shell        exports to source (the default), each line's reason above
          singularity  options, for eval "apptainer exec $(lumiimg bind …) …"
-         lmod, tcl    a module file
+         lmod, tcl    a module file: these binds, nothing else
          cdi          for engines that take --device
          json         everything, with what was tried
 

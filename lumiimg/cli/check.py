@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_host, add_json
+from lumiimg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lumiimg.cluster.nodes import NodesReport
 
 _EPILOG = """\
 levels: static  from the files of the image, nothing run
         probe   programs run in the container, without a GPU
 Without --level: the highest that can be taken here.
 
+On many nodes at once, by Slurm; the nodes that are the same are told together:
+  salloc --nodes=4; lumiimg check image.sif --nodes 4
+  lumiimg check image.sif --nodes 64 --sbatch='-p standard-g -A project_XXX'
+
 exit codes: 0 no obstacle found at this level
             1 no: RCCL would not use the fast network
             2 not an image
-            3 cannot be decided from here
-            4 no engine for the level that was asked for
+            3 cannot be decided from here; of several nodes, one gave no answer
+            4 no engine for the level that was asked for; no Slurm for --nodes
 """
 
 
@@ -37,6 +51,18 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     add_host(parser)
     parser.add_argument("--level", choices=("static", "probe"), help="check no further than this")
+    parser.add_argument(
+        "--nodes", metavar="N", type=_number, help="run the probes on N nodes of this job; outside of one, submit a job"
+    )
+    parser.add_argument(
+        "--sbatch", metavar="OPTIONS", default="", help="for the job that --nodes submits: partition, account, time"
+    )
+    parser.add_argument(
+        "--simulate-gpu",
+        action="store_true",
+        help="have RCCL choose its network on a stand-in for HIP: a simulation, for RCCL "
+        "2.22 and later (ROCm 6.4), which looks for its plugin only when it has a GPU",
+    )
     parser.add_argument("--verbose", action="store_true", help="show everything that was looked at")
     add_json(parser)
     parser.set_defaults(execute=execute)
@@ -50,10 +76,91 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.check import print_check, to_json  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
 
+    if arguments.nodes is not None:
+        return _on_nodes(arguments)
+    if arguments.sbatch:
+        raise BadInputError("is for the job that --nodes submits", where="--sbatch", hint="add --nodes N")
     level = Level(arguments.level) if arguments.level else None
+    if arguments.simulate_gpu and level is Level.STATIC:
+        raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
     snapshot = read_snapshot(arguments.host) if arguments.host else None
-    report = check_image(arguments.image, os.environ, level, snapshot)
+    report = check_image(arguments.image, os.environ, level, snapshot, simulate=arguments.simulate_gpu)
     if arguments.json:
         print_json(to_json(report))
     print_check(report, verbose=arguments.verbose, stderr=arguments.json)
     return report.answer.exit_code
+
+
+def _number(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of nodes")
+    return number
+
+
+def _on_nodes(arguments: argparse.Namespace) -> int:
+    """Check on the nodes of the job that this is in, else of one that is submitted for it."""
+    from lumiimg.cluster.slurm import find_allocation  # noqa: PLC0415
+    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
+    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.report.nodes import print_nodes, to_json  # noqa: PLC0415
+
+    if arguments.level == "static":
+        raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
+    snapshot = read_snapshot(arguments.host) if arguments.host else None
+    allocation = find_allocation(os.environ)
+    if allocation is None:
+        report = _by_job(arguments)
+    else:
+        if arguments.sbatch:
+            raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
+        from lumiimg.cluster.nodes import check_nodes  # noqa: PLC0415
+
+        progress = _counter(arguments.nodes)
+        report = check_nodes(
+            arguments.image,
+            allocation,
+            arguments.nodes,
+            os.environ,
+            snapshot,
+            progress,
+            simulate=arguments.simulate_gpu,
+        )
+    if arguments.json:
+        print_json(to_json(report))
+    print_nodes(report, verbose=arguments.verbose, stderr=arguments.json)
+    return report.answer.exit_code
+
+
+def _by_job(arguments: argparse.Namespace) -> NodesReport:
+    from lumiimg.check.opening import opened  # noqa: PLC0415
+    from lumiimg.cluster.submit import check_by_job  # noqa: PLC0415
+
+    try:
+        options = shlex.split(arguments.sbatch)
+    except ValueError as error:
+        raise BadInputError(f"is no list of options: {error}", where="--sbatch") from error
+    with opened(arguments.image):
+        pass  # what is no image is told now, not when the job has waited for its nodes
+    words = ["check", str(arguments.image.absolute()), "--nodes", str(arguments.nodes), "--json"]
+    words += ["--host", str(arguments.host.absolute())] if arguments.host else []
+    words += ["--simulate-gpu"] if arguments.simulate_gpu else []
+
+    def submitted(job: str) -> None:
+        print(f"job {job} is submitted; waiting for it (Ctrl-C cancels it)", file=sys.stderr, flush=True)
+
+    return check_by_job(words, arguments.nodes, options, os.environ, submitted)
+
+
+def _counter(nodes: int, every_s: float = 5.0) -> Callable[[int], None]:
+    """Return what tells how many nodes have answered, a line each few seconds."""
+    told_at = time.monotonic()
+
+    def tell(answered: int) -> None:
+        nonlocal told_at
+        now = time.monotonic()
+        if now - told_at >= every_s and answered < nodes:
+            told_at = now
+            print(f"{answered} of {nodes} nodes have answered", file=sys.stderr, flush=True)
+
+    return tell

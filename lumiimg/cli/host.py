@@ -19,6 +19,12 @@ exit codes: 0 a libfabric that loads, with libcxi, was found
             3 written, but no such libfabric was found here
             4 no glibc here to ask
 """
+_EPILOG_PROLOG = """\
+  lumiimg host prolog host.json > fabric.sh
+  srun -N4 bash fabric.sh      # by hand first: says nothing where all is well
+
+exit codes: 0 printed · 2 no snapshot, or one without a fabric
+"""
 
 
 def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -58,6 +64,18 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     add_json(scan)
     scan.set_defaults(execute=execute)
+    prolog = actions.add_parser(
+        "prolog",
+        help="a script for Slurm's prolog or health check: is the fabric still that of a snapshot?",
+        description="Print a script that compares the libraries and NICs of a node's fast network\n"
+        "with a snapshot, tells by logger, and drains nothing unless you say so in it.",
+        epilog=_EPILOG_PROLOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    prolog.add_argument("host", metavar="FILE", type=Path, help="as `lumiimg host scan -o FILE` wrote it")
+    add_json(prolog)
+    prolog.set_defaults(execute=execute_prolog)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -89,3 +107,20 @@ def execute(arguments: argparse.Namespace) -> int:
         version = write_archive(fabric_of(snapshot, "this machine").library, arguments.libfabric)
         print(f"libfabric {version} with its headers: {one_line(str(arguments.libfabric))}", file=sys.stderr)
     return ExitCode.GOOD if found else ExitCode.UNDECIDED
+
+
+def execute_prolog(arguments: argparse.Namespace) -> int:
+    """Print the script."""
+    from lumiimg.cluster.prolog import prolog_text  # noqa: PLC0415
+    from lumiimg.host.digests import fabric_digests, fingerprint  # noqa: PLC0415
+    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
+    from lumiimg.report.console import print_json  # noqa: PLC0415
+
+    snapshot = read_snapshot(arguments.host)
+    text = prolog_text(snapshot)
+    if arguments.json:
+        data = {"host": snapshot.host, "taken": snapshot.taken, "fingerprint": fingerprint(snapshot)}
+        print_json({"schema": 1, **data, "files": fabric_digests(snapshot), "text": text})
+    else:
+        sys.stdout.write(text)
+    return ExitCode.GOOD

@@ -24,6 +24,7 @@ from lumiimg.cli import (
     diff,
     doctor,
     draft,
+    drift,
     explain,
     host,
     job,
@@ -31,7 +32,10 @@ from lumiimg.cli import (
     listing,
     lock,
     log,
+    module,
+    node,
     rebuild,
+    reframe,
     show,
     sign,
     verify,
@@ -55,9 +59,12 @@ COMMANDS = (
     log,
     host,
     bind,
+    drift,
+    module,
     explain,
     job,
     ldd,
+    reframe,
     draft,
     listing,
     show,
@@ -95,7 +102,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"lumiimg {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    for command in COMMANDS:
+    for command in (*COMMANDS, node):
         command.configure_parser(commands)
     return parser
 

@@ -174,7 +174,7 @@ def execute(
     argv: Sequence[str],
     *,
     environment: Mapping[str, str],
-    binds: Sequence[tuple[Path, str]] = (),
+    binds: Sequence[tuple[Path | str, str]] = (),
     writable_binds: bool = False,
     timeout_s: float,
 ) -> Completed:

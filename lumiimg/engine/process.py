@@ -73,10 +73,12 @@ def run(
     timeout_s: float | None = None,
     log: IO[bytes] | None = None,
     on_line: Callable[[str], None] | None = None,
+    give_up: Callable[[], bool] | None = None,
 ) -> Completed:
     """Run `argv` to its end and return how it ended; a status other than 0 is a result, not an exception.
 
-    `env` is the whole environment. Every byte of output goes to `log`, every line to `on_line`. SIGINT and SIGTERM that
+    `env` is the whole environment. Every byte of output goes to `log`, every line to `on_line`. `give_up` is asked some
+    ten times a second whether to end the child, as at its time limit. SIGINT and SIGTERM that
     reach lumiimg meanwhile are passed on to the child's process group, and act on lumiimg when the child has ended.
 
     Raises MissingHereError if the program cannot be started.
@@ -100,7 +102,7 @@ def run(
     deadline = None if timeout_s is None else start + timeout_s
     with _forward_signals(child), _watch(child):
         try:
-            timed_out = _read_to_the_end(child, collector, deadline)
+            timed_out = _read_to_the_end(child, collector, deadline, give_up)
         finally:
             # Whatever outlives the leader, or is there because we were interrupted, would hold mounts and files
             # of a step that is over. The child is not reaped yet, so that its number still names its group.
@@ -156,8 +158,13 @@ def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> Compl
     )
 
 
-def _read_to_the_end(child: subprocess.Popen[bytes], collector: _Collector, deadline: float | None) -> bool:
-    """Read what the child prints until it has ended; return whether it had to be ended because of the deadline."""
+def _read_to_the_end(
+    child: subprocess.Popen[bytes],
+    collector: _Collector,
+    deadline: float | None,
+    give_up: Callable[[], bool] | None,
+) -> bool:
+    """Read what the child prints until it has ended; return whether it had to be ended before."""
     pipe = child.stdout
     assert pipe is not None  # noqa: S101 - Popen was asked for it
     kill_at: float | None = None
@@ -167,7 +174,8 @@ def _read_to_the_end(child: subprocess.Popen[bytes], collector: _Collector, dead
         selector.register(pipe, selectors.EVENT_READ)
         while True:
             now = time.monotonic()
-            if deadline is not None and now >= deadline and not timed_out:
+            is_late = deadline is not None and now >= deadline
+            if not timed_out and (is_late or (give_up is not None and give_up())):
                 timed_out = True
                 _signal_group(child, signal.SIGTERM)
                 kill_at = now + GRACE_S

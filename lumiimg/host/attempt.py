@@ -69,6 +69,7 @@ class Trial:
     """The process of one plan."""
 
     root: RootFileSystem
+    demand: Demand
     process: Process
     outcome: LoadOutcome
     """Of the last thing that was opened; of the start, where that failed."""
@@ -112,7 +113,7 @@ def attempt(root: RootFileSystem, settings: Settings, demand: Demand, host: Root
                 break
     objects = tuple(process.objects)
     provider = cxi_provider(process, root, provider_path) if opened and outcome.ok else None
-    return Trial(root, process, outcome, opened, tuple(process.objects) if provider else objects, provider)
+    return Trial(root, demand, process, outcome, opened, tuple(process.objects) if provider else objects, provider)
 
 
 PROVIDER_NAME = f"libfabric/{PROVIDER_FILE}"

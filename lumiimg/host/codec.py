@@ -1,13 +1,14 @@
 """Frozen dataclasses to JSON data and back, by the types of their fields.
 
 What a snapshot holds is facts of other rooms, which grow: they are written by their own declaration, not field by
-field. Known are str, int, bool, `X | None`, tuples, `dict[str, X]` and dataclasses of these. A field that has
+field. Known are str, int, bool, StrEnum, `X | None`, tuples, `dict[str, X]` and dataclasses of these. A field that has
 its default, where that is empty (None, 0, False, nothing in it), is not written: most of a library's facts are such.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import types
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -72,6 +73,11 @@ def _decode(wanted: Any, data: object, key: str) -> Any:  # noqa: ANN401 - typed
         return {name: _decode(arguments[1], item, f"{key}.{name}") for name, item in data.items()}
     if dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
         return decode(wanted, data, key)
+    if isinstance(wanted, type) and issubclass(wanted, enum.StrEnum):
+        words = [member.value for member in wanted]
+        if data not in words:
+            raise FormError(key, f"should be one of {', '.join(words)}")
+        return wanted(data)
     if type(data) is not wanted:
         raise FormError(key, f"should be {_ARTICLES[wanted]}, is {_named(data)}")
     if isinstance(data, int) and not 0 <= data <= _MAX_INTEGER:

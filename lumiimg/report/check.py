@@ -28,11 +28,7 @@ def to_json(report: CheckReport) -> dict[str, Any]:
         "sentence": report.sentence,
         "level": report.level.value,
         "levels": {level.value: text for level, text in report.levels.items()},
-        "path": {
-            **asdict(report.path),
-            "plugin_files": list(report.path.plugin_files),
-            "accepts": list(report.path.accepts),
-        },
+        "path": path_data(report.path),
         "findings": [finding_data(finding) for finding in report.findings],
         "probes": list(report.runs),
     }
@@ -43,7 +39,7 @@ def print_check(report: CheckReport, *, verbose: bool, stderr: bool = False) -> 
     out = console(stderr=stderr)
     style = {"no": "bold red", "undecided": "bold yellow"}.get(report.answer.value, "bold green")
     out.print(f"{one_line(report.image)}: {report.sentence}", style=style, soft_wrap=True)
-    out.print(f"{_INDENT}{_path_line(report.path)}", style="dim", soft_wrap=True)
+    out.print(f"{_INDENT}{path_line(report.path)}", style="dim", soft_wrap=True)
     out.print()
     for finding in report.findings:
         if finding.severity is Severity.INFO and not verbose:
@@ -73,7 +69,13 @@ def print_finding(out: Console, finding: Finding) -> None:
     out.print()
 
 
-def _path_line(path: FabricPath) -> str:
+def path_data(path: FabricPath) -> dict[str, Any]:
+    """Return a fabric path as JSON data."""
+    return asdict(path) | {"plugin_files": list(path.plugin_files), "accepts": list(path.accepts)}
+
+
+def path_line(path: FabricPath) -> str:
+    """Return a fabric path for a person."""
     api = f" (API v{path.plugin_api})" if path.plugin_api else ""
     parts = [
         f"RCCL {path.rccl_version or '?'}" if path.rccl else "no RCCL",

@@ -223,3 +223,34 @@ def test_an_old_plugin_is_taken_by_an_old_rccl_and_by_no_new_one(engine: Engine,
     )
     assert done.returncode == 11
     assert "@probe none exported=" in done.stdout
+
+
+def test_a_simulation_shows_what_rccl_would_choose_and_is_called_one(demo: Path, with_plugin: Path) -> None:
+    """RCCL 2.13.4 tells without it too, so here the two can be compared."""
+    without = check(demo, "--simulate-gpu")
+    assert without.code == ExitCode.NO
+    assert findings(without)["simulated.network"]["severity"] == "problem"
+    assert findings(without)["simulated.network"]["evidence"][-1].endswith("Using network Socket")
+    assert "beside it: findings called `simulated`" in without.data["levels"]["probe"]
+    with_it = check(with_plugin, "--simulate-gpu")
+    assert with_it.code == ExitCode.UNDECIDED
+    finding = findings(with_it)["simulated.network"]
+    assert (finding["severity"], finding["level"]) == ("ok", "probe")
+    assert "RCCL 2.13.4 takes" in finding["summary"]
+    assert finding["evidence"][-1].endswith("Using network lumiimg stand-in")
+    assert with_it.err.count("SIMULATION") == 1
+    assert [run["name"] for run in with_it.data["probes"] if run["simulation"]] == ["rcclsim"]
+
+
+def test_a_simulation_of_an_image_whose_probes_are_older_brings_its_own(
+    engine: Engine, demo: Path, tmp_path: Path
+) -> None:
+    """An image built before the simulation was in the netprobe layer."""
+    folder = tmp_path / "image"
+    fakeroot = ["--fakeroot"] if os.geteuid() else []
+    subprocess.run([engine.path, "build", *fakeroot, "--sandbox", folder, demo], capture_output=True, check=True)
+    (folder / "opt/lumiimg/netprobe/bin/rcclsim").unlink()
+    result = check(folder, "--simulate-gpu")
+    assert findings(result)["simulated.network"]["severity"] == "problem"
+    assert "compiled" in findings(result)["probe.engine"]["summary"]
+    remove_tree(folder)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.check.answer import Answer, decide, settle
-from lumiimg.check.checker import check_image, excuse
+from lumiimg.check.checker import check_image
 from lumiimg.check.static import check_static
+from lumiimg.check.task import excuse
 from lumiimg.cli.main import main
 from lumiimg.elf.reader import BytesReader
 from lumiimg.errors import ExitCode

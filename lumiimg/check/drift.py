@@ -1,0 +1,193 @@
+"""What an update of a machine does to one image: it breaks, its binds are to be made anew, or nothing happens.
+
+The image is modelled twice, with what the host offered and with what it offers; and the list of binds that was made
+before, which stands in somebody's module or job script, is tried with the host as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.check.boundary import Outcome, study_open, without_ours
+from lumiimg.check.opening import opened
+from lumiimg.check.static import check_static
+from lumiimg.host.inside import Cpu, see_inside
+from lumiimg.host.manifest import PRIVATE, Fabric
+from lumiimg.host.saved import Saved, try_saved
+from lumiimg.host.tree import SnapshotTree
+from lumiimg.image import RootFileSystem
+from lumiimg.resolve import rules
+from lumiimg.resolve.contents import read_contents
+from lumiimg.resolve.rules import RuleResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lumiimg.catalog.sites import Site, SiteDriver
+    from lumiimg.check.boundary import Boundary, Rule
+    from lumiimg.host.drift import Drift
+    from lumiimg.host.snapshot import Snapshot
+    from lumiimg.image import Image
+
+_WORDS = re.compile(r"[\s(),;]+")
+
+
+class Fate(StrEnum):
+    """What becomes of an image."""
+
+    FINE = "fine"
+    """No obstacle is found, with the binds that were made before too."""
+    STALE_BINDS = "stale-binds"
+    """With binds made anew no obstacle is found; with those made before it does not load, or does not start."""
+    BREAKS = "breaks"
+    """Nothing that can be bound makes it load, or its driver does not serve it any more."""
+    MENDED = "mended"
+    """It did not load before; with binds made anew it does."""
+    BROKEN_BEFORE = "broken-before"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageDrift:
+    """One image, before and now."""
+
+    image: str
+    fate: Fate
+    before: Boundary
+    now: Boundary
+    saved: Saved
+    lacks: tuple[str, ...]
+    """What its engine needs bound now, and did not before: device files that it hides."""
+    driver: tuple[RuleResult, ...]
+    """What a GPU driver that changed makes of its ROCm."""
+    notes: tuple[str, ...]
+
+    @property
+    def refused(self) -> tuple[Rule, ...]:
+        """What stands against it now; where it did not before, only that."""
+        old = {(rule.id, rule.need) for rule in self.before.rules if rule.outcome is Outcome.REFUSED}
+        all_now = [rule for rule in self.now.rules if rule.outcome is Outcome.REFUSED]
+        # of several attempts, the one that the C library ends is the one that no bind can mend
+        all_now.sort(key=lambda rule: rule.id != "glibc-gate")
+        return tuple([rule for rule in all_now if (rule.id, rule.need) not in old] or all_now)
+
+
+def follow(path: Path, environment: Mapping[str, str], drift: Drift, site: Site | None = None) -> ImageDrift:
+    """Return what a drift does to an image; `environment` is the user's, variables of it reach the container.
+
+    Raises BadInputError for what is no image.
+    """
+    environment = without_ours(environment)
+    with opened(path) as image:
+        static = check_static(image, environment)
+        before = study_open(str(path), image, environment, drift.before, static, site)
+        now = study_open(str(path), image, environment, drift.now, static, site)
+        saved, lacks = _saved(image, environment, drift, before, now)
+        driver = tuple(_driver(image, drift, site)) if drift.driver_changed else ()
+    fate = _fate(before, now, is_stale=bool(lacks) or not saved.holds, driver=driver)
+    return ImageDrift(str(path), fate, before, now, saved, lacks, driver, tuple(_notes(drift, before, now, fate)))
+
+
+def judge(drift: Drift, images: Sequence[ImageDrift]) -> Outcome:
+    """Return the answer: refused where something that was good is not any more; without images, where it may not be."""
+    fates = {image.fate for image in images}
+    if drift.kinds:
+        return Outcome.UNKNOWN
+    if not images:
+        may_break = any(change.may_break for change in drift.changes)
+        return Outcome.UNKNOWN if drift.lost_fabric else Outcome.REFUSED if may_break else Outcome.OK
+    if fates & {Fate.BREAKS, Fate.STALE_BINDS}:
+        return Outcome.REFUSED
+    return Outcome.UNKNOWN if Fate.UNKNOWN in fates else Outcome.OK
+
+
+def remedies(image: ImageDrift, snapshot: str, site: Site | None) -> Iterator[str]:
+    """Yield what to do, commands first; `snapshot` is the name of today's file."""
+    on_site = f" --site {shlex.quote(site.name)}" if site else ""
+    name, host = shlex.quote(image.image), f"--host {shlex.quote(snapshot)}"
+    if image.fate in {Fate.STALE_BINDS, Fate.MENDED}:
+        yield f"source <(lumiimg bind {name} {host}{on_site})   (--format lmod for a module)"
+    if image.fate is Fate.BREAKS:
+        if any(rule.id in {"glibc-gate", "library"} for rule in image.refused):
+            adapted = shlex.quote(f"{Path(image.image).stem}-adapted.sif")
+            at = on_site or " --site NAME"
+            yield f"lumiimg adapt {name}{at} --fabric bundled -o {adapted}   (a fabric of its own)"
+        yield from image.now.remedies
+        if any(rule.outcome is rules.Outcome.REFUSED for rule in image.driver):
+            yield "start from a base with a ROCm that the driver serves: `lumiimg list`, `lumiimg explain --base …`"
+    if image.fate is Fate.UNKNOWN:
+        yield from image.now.remedies
+        if site is None and any(rule.outcome is rules.Outcome.UNKNOWN for rule in image.driver):
+            yield "name the machine, whose driver window then counts: --site NAME (`lumiimg list`)"
+
+
+def _saved(
+    image: Image, environment: Mapping[str, str], drift: Drift, before: Boundary, now: Boundary
+) -> tuple[Saved, tuple[str, ...]]:
+    if before.manifest is None or now.manifest is None or now.manifest.fabric is Fabric.NONE:
+        return Saved((), None), ()
+    settings = see_inside(image, environment, cpu=Cpu(drift.now.hwcaps, drift.now.intel)).settings
+    host = RootFileSystem(SnapshotTree(drift.now))
+    bound = {bind.target for bind in before.manifest.binds}
+    lacks = [b.target for b in now.manifest.binds if b.target not in bound and not b.target.startswith(f"{PRIVATE}/")]
+    return try_saved(before.manifest, image.root, settings, host), tuple(lacks)
+
+
+def _fate(before: Boundary, now: Boundary, *, is_stale: bool, driver: Sequence[RuleResult]) -> Fate:
+    outcomes = {rule.outcome for rule in driver}
+    if now.decision is Outcome.REFUSED:
+        return Fate.BROKEN_BEFORE if before.decision is Outcome.REFUSED else Fate.BREAKS
+    if rules.Outcome.REFUSED in outcomes:
+        return Fate.BREAKS
+    if now.decision is Outcome.UNKNOWN:
+        return Fate.UNKNOWN
+    if is_stale and before.decision is not Outcome.REFUSED:
+        return Fate.STALE_BINDS
+    if rules.Outcome.UNKNOWN in outcomes:
+        return Fate.UNKNOWN
+    return Fate.MENDED if before.decision is Outcome.REFUSED else Fate.FINE
+
+
+def _driver(image: Image, drift: Drift, site: Site | None) -> Iterator[RuleResult]:
+    """Yield what is known of the new driver and the image's ROCm; the window of another driver says nothing."""
+    stack = read_contents(image.root).stack
+    version = next((stack.version(name) or "?" for name in ("rocm", "torch-rocm") if name in stack.offers), None)
+    if site is not None and site.driver is not None and _is_of(site.driver, drift.now):
+        yield from rules.driver_window(stack, site)
+    elif version is not None:
+        need = f"to know which ROCm the driver {drift.now.gpu_driver or '(none)'} serves"
+        because = f"the driver was {drift.before.gpu_driver or '(none)'} before"
+        if site is not None and site.driver is not None:
+            because += f", and what is known of {site.name} is of {site.driver.name}, {site.driver.date}"
+        have = f"ROCm {version} of the image"
+        yield RuleResult("driver-window", rules.Outcome.UNKNOWN, need, have, because, "lumiimg drift")
+
+
+def _is_of(driver: SiteDriver, snapshot: Snapshot) -> bool:
+    """Whether what is known of a site's driver is about the one of a node: of its version, or its kernel, or later."""
+    named = {snapshot.gpu_driver, snapshot.kernel} & set(_WORDS.split(driver.name))
+    return bool(named) or driver.date.isoformat() > snapshot.taken[:10]
+
+
+def _notes(drift: Drift, before: Boundary, now: Boundary, fate: Fate) -> Iterator[str]:
+    if before.decision is Outcome.UNKNOWN and now.decision is not Outcome.UNKNOWN:
+        yield "what it was before cannot be told"
+    if before.manifest is None or now.manifest is None:
+        return
+    if before.fabric is not now.fabric and Fabric.NONE not in {before.fabric, now.fabric}:
+        yield f"its fabric comes from elsewhere: {before.fabric.value} before, {now.fabric.value} now"
+    elif fate is Fate.FINE and _pairs(before) != _pairs(now):
+        yield "the binds made before load; a list that is made today is another one"
+    nic_drivers = [{nic.driver for nic in snapshot.nics} for snapshot in (drift.before, drift.now)]
+    if now.fabric is Fabric.BUNDLED and nic_drivers[0] != nic_drivers[1]:
+        yield "its libcxi is its own, and the NICs' driver is another one: whether they fit, only a run shows"
+
+
+def _pairs(boundary: Boundary) -> set[tuple[str, str]]:
+    binds = boundary.manifest.binds if boundary.manifest else ()
+    return {(bind.source, bind.target) for bind in binds}

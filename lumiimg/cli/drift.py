@@ -1,0 +1,88 @@
+"""`lumiimg drift`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.cli.options import add_json
+
+if TYPE_CHECKING:
+    from lumiimg.host.snapshot import Snapshot
+
+_EPILOG = """\
+examples:
+  lumiimg drift host.json --image *.sif --site lumi     on a compute node
+  lumiimg drift november.json today.json --image vllm.sif
+
+exit codes: 0 nothing of the change breaks an image; or nothing changed
+            1 an image breaks, or the binds made for it before; without
+              images: something changed that can break one
+            2 not a snapshot, or not an image
+            3 cannot be decided: nodes of different kinds, or no fabric in
+              the snapshot, or a driver of which nothing is known
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "drift",
+        help="what an update of the machine changed, which images it breaks, and what to do",
+        description="Compare what a node offers with what one of its kind offered before, and tell\n"
+        "what becomes of images, and of the binds that were made for them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "before", metavar="BEFORE", type=Path, help="the snapshot that the images were checked with (`host scan`)"
+    )
+    parser.add_argument("now", metavar="NOW", type=Path, nargs="?", help="one of today (default: this machine is read)")
+    parser.add_argument(
+        "--image",
+        metavar="IMAGE",
+        type=Path,
+        nargs="+",
+        action="extend",
+        default=[],
+        help="SIFs, squashfs files, OCI images or folders to judge (may be repeated)",
+    )
+    parser.add_argument("--site", metavar="NAME", help="the machine: its binds and driver window count (lumi, …)")
+    parser.add_argument("--verbose", action="store_true", help="every change, those that only have another build too")
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Compare, judge each image, print, and answer by the exit code."""
+    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
+    from lumiimg.check.drift import follow, judge  # noqa: PLC0415
+    from lumiimg.host.drift import compare  # noqa: PLC0415
+    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
+    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.report.drift import Words, print_drift, to_json  # noqa: PLC0415
+
+    site = find_site(arguments.site, os.environ) if arguments.site else None
+    before = read_snapshot(arguments.before)
+    now = read_snapshot(arguments.now) if arguments.now else _this_machine(before)
+    drift = compare(before, now)
+    # of nodes of different kinds nothing follows for an image
+    images = [] if drift.kinds else [follow(path, os.environ, drift, site) for path in arguments.image]
+    answer = judge(drift, images)
+    words = Words(str(arguments.now) if arguments.now else None, site)
+    if arguments.json:
+        print_json(to_json(drift, images, answer, words))
+    print_drift(drift, images, answer, words, verbose=arguments.verbose, stderr=arguments.json)
+    return answer.exit_code
+
+
+def _this_machine(before: Snapshot) -> Snapshot:
+    """Scan, with what the earlier scan was told of, as far as it is there."""
+    from lumiimg.host.fabric import ASKED  # noqa: PLC0415
+    from lumiimg.host.scan import scan_host  # noqa: PLC0415
+
+    asked = [Path(entry.path) for entry in before.entries if ASKED in entry.how.split(", ")]
+    return scan_host(os.environ, include=[path for path in asked if path.exists()])

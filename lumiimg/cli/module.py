@@ -1,0 +1,83 @@
+"""`lumiimg module`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from lumiimg.cli.options import add_host, add_json
+from lumiimg.errors import ExitCode
+
+_EPILOG = """\
+examples:
+  lumiimg module vllm.sif -o modules --host host.json --site lumi
+  lumiimg module vllm.sif -o modules --name vllm/0.10.1 --site lumi
+Only the binds, for scripts of your own: lumiimg bind vllm.sif --format lmod
+
+exit codes: 0 written: modulefiles/NAME/VERSION(.lua), software/NAME/VERSION
+            1 no set of binds loads, or a path cannot be written there
+            2 not an image, no snapshot, or the name is that of something else
+            3 which libraries must be bound cannot be decided
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "module",
+        help="a module for an image (Lmod, Tcl) with wrappers: python, pip, torchrun, …",
+        description="Write a module for an image: what it must have of the machine is bound, the\n"
+        "site's variables for jobs are set, and wrappers start its programs (python, pip,\n"
+        "torchrun, vllm, start-shell, …). Each line says why it is there.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF, squashfs file or sandbox folder")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="the folder of your modules; it takes several images",
+    )
+    parser.add_argument(
+        "--name",
+        metavar="NAME[/VERSION]",
+        help="the module's (default: the file's name, and the day of its last change)",
+    )
+    add_host(parser)
+    parser.add_argument(
+        "--site", metavar="NAME", help="bind its file systems, set its variables for jobs: lumi, or a file"
+    )
+    parser.add_argument("--force", action="store_true", help="replace a module of this name that is for another image")
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Plan, write, and say what to type next."""
+    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
+    from lumiimg.cluster.module import plan_module  # noqa: PLC0415
+    from lumiimg.cluster.module_folder import write_module  # noqa: PLC0415
+    from lumiimg.host.manifest import Fabric  # noqa: PLC0415
+    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
+    from lumiimg.report.boundary import print_doubts, print_refusals  # noqa: PLC0415
+    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.report.module import print_module, to_json  # noqa: PLC0415
+
+    site = find_site(arguments.site, os.environ) if arguments.site else None
+    snapshot = read_snapshot(arguments.host) if arguments.host else None
+    module = plan_module(arguments.image, arguments.output, arguments.name, snapshot, site, os.environ)
+    if module.boundary is not None and module.boundary.fabric is Fabric.NONE:
+        print_refusals(module.boundary)
+        return module.boundary.decision.exit_code
+    write_module(module, arguments.output, force=arguments.force)
+    if arguments.json:
+        print_json(to_json(module, arguments.output))
+    print_module(module, arguments.output, stderr=arguments.json)
+    if module.boundary is not None:
+        print_doubts(module.boundary)
+    return ExitCode.GOOD

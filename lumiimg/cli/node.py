@@ -1,0 +1,31 @@
+"""`lumiimg node`: what `lumiimg check --nodes` starts on each node; no command for people, so the help is silent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import ExitCode
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command, without a line in the list."""
+    parser = commands.add_parser(
+        "node",
+        description="Carry out the task in FOLDER on this node: `lumiimg check --nodes` does.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("folder", metavar="FOLDER", type=Path)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Take part; whatever the probes come to is in the answer, not in the exit code."""
+    from lumiimg.cluster.node import take_part  # noqa: PLC0415
+
+    take_part(arguments.folder, os.environ)
+    return ExitCode.GOOD

@@ -1,0 +1,68 @@
+"""`lumiimg reframe`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from lumiimg.cli.options import add_host, add_json
+from lumiimg.errors import ExitCode
+
+_EPILOG = """\
+example:
+  lumiimg reframe vllm.sif --site lumi > vllm.py
+  reframe -c vllm.py -r -S valid_systems=lumi:gpu
+
+exit codes: 0 printed · 2 not an image, or a path that cannot be written
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "reframe",
+        help="a ReFrame test of an image: does it use the fast network here, and how fast is it?",
+        description="Print a test for ReFrame 4 that runs `lumiimg check IMAGE --nodes 2`, and\n"
+        "compares the bandwidth, where one is measured, with that of the site.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF, squashfs file or sandbox folder")
+    add_host(parser)
+    parser.add_argument("--site", metavar="NAME", help="whose bandwidth is the reference: lumi, or a file")
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print the test."""
+    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
+    from lumiimg.check.opening import opened  # noqa: PLC0415
+    from lumiimg.cluster.reframe import reframe_test  # noqa: PLC0415
+    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
+    from lumiimg.report.console import print_json  # noqa: PLC0415
+
+    site = find_site(arguments.site, os.environ) if arguments.site else None
+    with opened(arguments.image):
+        pass  # is it an image?
+    if arguments.host:
+        read_snapshot(arguments.host)
+    test = reframe_test(arguments.image, arguments.host, site)
+    if not arguments.json:
+        sys.stdout.write(test.text)
+        return ExitCode.GOOD
+    reference = test.reference
+    print_json(
+        {
+            "schema": 1,
+            "name": test.name,
+            "command": ["lumiimg", *test.options, "--nodes", str(test.nodes), "--json"],
+            "reference": reference
+            and {"test": reference.test, "gb_s": reference.gb_s, "least_gb_s": reference.least_gb_s},
+            "text": test.text,
+        }
+    )
+    return ExitCode.GOOD

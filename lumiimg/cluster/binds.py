@@ -1,0 +1,83 @@
+"""Binds and variables of a manifest as shells, modules and engines take them; what none can take is refused."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import FailedError
+from lumiimg.host.inside import BindSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.host.manifest import Bind, Variable
+    from lumiimg.host.snapshot import Snapshot
+
+# engines evaluate the values of variables as a shell does; none of these is in a path that somebody means
+UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f$`\"'\\]")
+_NOT_FOR_PATHS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def variables_of_engine(snapshot: Snapshot | None, site: Site | None = None) -> str:
+    """Return what the variables of a machine's engine begin with; both read the older name."""
+    if snapshot is not None and snapshot.engine is not None:
+        name = snapshot.engine.name
+    else:
+        name = (site.engine if site is not None else None) or ""
+    return "APPTAINER" if name.startswith("Apptainer") else "SINGULARITY"
+
+
+def spec(bind: Bind) -> str:
+    """Return a bind as `--bind` takes it."""
+    return str(BindSpec(bind.source, bind.target))
+
+
+def is_path(text: str) -> bool:
+    """Tell whether a path can be written into a script or a module: no control characters, and encodable."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return not _NOT_FOR_PATHS.search(text)
+
+
+def refuse_unsafe(binds: Iterable[Bind], variables: Iterable[Variable], style: str) -> None:
+    """Raise FailedError for what comes out of an image or a snapshot and cannot be written so that it stays text.
+
+    `style` is a format of `lumiimg bind`.
+    """
+    for bind in binds:
+        if not is_path(bind.source + bind.target):
+            raise FailedError("a path with such characters cannot be bound", where=bind.source)
+        if style in ("lmod", "tcl") and "," in bind.source + bind.target:
+            raise FailedError("a path with a comma cannot be in the list that a module adds to", where=bind.source)
+    for item in variables:
+        if style == "json":
+            continue
+        if UNSAFE.search(item.value) or not is_path(item.value) or (style == "singularity" and "," in item.value):
+            raise FailedError(
+                "holds a character that engines or shells evaluate",
+                where=f"{item.name}={item.value}",
+                hint="the image's own value is part of it: mend its environment, or take --format json",
+            )
+
+
+def exports(engine: str, binds: Iterable[Bind], variables: Iterable[Variable]) -> list[str]:
+    """Return lines for a POSIX shell; read twice they bind once, and what the user binds stays."""
+    lines: list[str] = []
+    if specs := ",".join(map(spec, binds)):
+        name = f"{engine}_BIND"
+        # Apptainer passes over SINGULARITY_BIND where it has a variable of its own
+        old = f"${{{name}:-${{SINGULARITY_BIND:-}}}}" if engine == "APPTAINER" else f"${{{name}:-}}"
+        lines.append(f"lumiimg_binds={shlex.quote(specs)}")
+        lines.append(f'lumiimg_before="{old}"')
+        lines.append('case ",$lumiimg_before," in')
+        lines.append(f'*",$lumiimg_binds,"*) export {name}="$lumiimg_before" ;;')
+        lines.append(f'*) export {name}="${{lumiimg_before:+$lumiimg_before,}}$lumiimg_binds" ;;')
+        lines.append("esac")
+        lines.append("unset lumiimg_binds lumiimg_before")
+    lines += [f"export {engine}ENV_{item.name}={shlex.quote(item.value)}" for item in variables]
+    return lines

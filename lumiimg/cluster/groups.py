@@ -1,0 +1,107 @@
+"""The answers of all nodes: who answered, who did not, and which are the same."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.answers import (
+    AnswerError,
+    Details,
+    Fingerprint,
+    is_answer,
+    node_of_file,
+    read_details,
+    read_fingerprint,
+    read_raw,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from pathlib import Path
+
+    from lumiimg.cluster.answers import RawAnswer
+
+_FILE_LIMIT = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that are the same in all that is compared."""
+
+    nodes: tuple[str, ...]
+    fingerprint: Fingerprint
+    details: Details
+    """Of the first of them."""
+    slowest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Nodes without an answer that could be used."""
+
+    nodes: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a check's folder holds."""
+
+    groups: tuple[Group, ...]
+    """The largest first."""
+    silent: tuple[Silent, ...]
+
+
+def gather(folder: Path, run: str, nodes: Collection[str], started: Collection[str]) -> Gathered:
+    """Return the answers of `nodes` in a folder to the check `run`; `started` are those that were seen to begin.
+
+    Of a node that answered twice, the answers must be the same. Raises OSError if the folder cannot be read.
+    """
+    found, faults = _read_all(folder, run, set(nodes))
+    by_print: dict[bytes, list[RawAnswer]] = {}
+    for node, raws in found.items():
+        if len({raw.fingerprint for raw in raws}) > 1:
+            faults[node] = f"answered {len(raws)} times, and not the same"
+        else:
+            by_print.setdefault(raws[0].fingerprint, []).append(raws[0])
+    groups = []
+    for raws in by_print.values():
+        try:
+            fingerprint, details = read_fingerprint(raws[0]), read_details(raws[0])
+        except AnswerError as error:
+            faults |= {raw.head.node: str(error) for raw in raws}
+            continue
+        names = tuple(sorted(raw.head.node for raw in raws))
+        groups.append(Group(names, fingerprint, details, max(raw.head.milliseconds for raw in raws)))
+    groups.sort(key=lambda group: (-len(group.nodes), group.nodes))
+    for node in set(nodes) - found.keys() - faults.keys():
+        faults[node] = "started, and gave no answer" if node in started else "never started"
+    return Gathered(tuple(groups), tuple(_silent(faults)))
+
+
+def _read_all(folder: Path, run: str, nodes: Collection[str]) -> tuple[dict[str, list[RawAnswer]], dict[str, str]]:
+    """Return (answers by node, what is wrong with others by node); a file of no node of the check is passed over."""
+    found: dict[str, list[RawAnswer]] = {}
+    faults: dict[str, str] = {}
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for _, entry in zip(range(_FILE_LIMIT), entries, strict=False))
+    for name in filter(is_answer, names):
+        try:
+            raw = read_raw(folder / name)
+        except AnswerError as error:
+            if (node := node_of_file(name)) in nodes:
+                faults[node] = str(error)
+            continue
+        if raw.head.run == run and raw.head.node in nodes:
+            found.setdefault(raw.head.node, []).append(raw)
+    return found, {node: why for node, why in faults.items() if node not in found}
+
+
+def _silent(faults: Mapping[str, str]) -> Iterator[Silent]:
+    reasons: dict[str, list[str]] = {}
+    for node, why in faults.items():
+        reasons.setdefault(why, []).append(node)
+    for why, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
+        yield Silent(tuple(sorted(names)), why)

@@ -1,0 +1,338 @@
+"""A module for an image: what it binds, sets and puts on PATH, with the reason of each."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from lumiimg import __version__
+from lumiimg.catalog.table import Table, read_toml
+from lumiimg.check.boundary import study_open
+from lumiimg.check.opening import opened
+from lumiimg.check.static import check_static
+from lumiimg.cluster.binds import UNSAFE, is_path, refuse_unsafe, variables_of_engine
+from lumiimg.errors import BadInputError, FailedError, one_line
+from lumiimg.host.digests import fingerprint
+from lumiimg.host.manifest import PRIVATE, Bind
+from lumiimg.image import ImageKind
+from lumiimg.image.programs import Program, find_program, search_path
+from lumiimg.resolve.contents import read_contents
+from lumiimg.resolve.rules import environment as variables_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from lumiimg.catalog.sites import Site, SiteVariable
+    from lumiimg.check.boundary import Boundary
+    from lumiimg.host.manifest import Variable
+    from lumiimg.host.snapshot import Snapshot
+    from lumiimg.image import Image
+    from lumiimg.resolve.contents import Contents
+
+NOTHING_BOUND = "nothing has to be bound: the image has all that its fabric path loads"
+VENV = "LUMIIMG_VENV"
+"""Names the folder of the virtual environment that a user lays over an image."""
+SHELL = "start-shell"
+"""LUMI's own modules of containers have one."""
+NOT_RUN = "computed by lumiimg from files, never run on that machine: `lumiimg check IMAGE` there tries it"
+_NAME = re.compile(r"(?!default\b)[A-Za-z0-9][A-Za-z0-9._+-]{0,127}(?<!\.lua)")
+_NOT_FOR_FOLDERS = re.compile(r"[:$\[\]{}\\*?]")
+"""The colon ends a path in MODULEPATH and PATH; Tcl modules match the others as patterns (seen with 5.2.0)."""
+_TOLD = ("torch", "vllm", "sglang", "jax", "deepspeed", "transformers", "rocm", "python")
+_FRAMEWORKS = frozenset(("torch", "jax"))
+_WRITTEN = {"rocm": "ROCm", "python": "Python"}
+_NOT_RUNNABLE = (ImageKind.OCI_LAYOUT, ImageKind.OCI_ARCHIVE, ImageKind.DOCKER_ARCHIVE)
+_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_LAST_LINKS = 40
+
+
+class When(StrEnum):
+    """When a variable for jobs gets its value."""
+
+    LOADED = "module"
+    """When the module is loaded."""
+    RANK = "wrapper"
+    """When a wrapper is started: it names what each rank has of its own."""
+    NEVER = "left out"
+
+
+@dataclass(frozen=True, slots=True)
+class JobVariable:
+    """A variable of the site for jobs with this image."""
+
+    name: str
+    value: str
+    """As a shell reads it."""
+    because: str
+    source: str
+    when: When
+    left_out: str = ""
+    """Why, where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """The Python of an image that its wrappers start."""
+
+    path: str
+    folder: str | None
+    """The folder that is put in front of the image's own search path; None where Python is on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageModule:
+    """All that a module of an image and its wrappers are written from."""
+
+    name: str
+    version: str
+    image: Path
+    """The file, absolute; a link at its end is followed, so that the module stays with what was read."""
+    home: Path
+    """The folder of the wrappers."""
+    title: str
+    engine: str
+    """What the variables of the machine's engine begin with."""
+    boundary: Boundary | None
+    """None without a snapshot of a host."""
+    binds: tuple[Bind, ...]
+    container_variables: tuple[Variable, ...]
+    """Set in the container only, over what it has itself."""
+    job_variables: tuple[JobVariable, ...]
+    programs: tuple[Program, ...]
+    python: Python | None
+    shell: str | None
+    origin: tuple[str, ...]
+    notes: tuple[str, ...]
+    taken: str | None
+    """Date of the snapshot."""
+
+    @property
+    def full_name(self) -> str:
+        """What `module load` takes."""
+        return f"{self.name}/{self.version}"
+
+    @property
+    def host_files(self) -> tuple[str, ...]:
+        """Libraries of the machine that are bound."""
+        return tuple(bind.source for bind in self.binds if bind.target.startswith(f"{PRIVATE}/"))
+
+    @property
+    def missing_hint(self) -> str:
+        """What it means that one of them is gone, and what to do."""
+        return missing_hint(self.taken)
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """Names of the wrappers."""
+        return (*(program.name for program in self.programs), *([SHELL] if self.shell else []))
+
+    def variables(self, when: When) -> tuple[JobVariable, ...]:
+        """Return the variables for jobs that are set then."""
+        return tuple(item for item in self.job_variables if item.when is when)
+
+
+def plan_module(
+    path: Path,
+    folder: Path,
+    name: str | None,
+    snapshot: Snapshot | None,
+    site: Site | None,
+    environment: Mapping[str, str],
+) -> ImageModule:
+    """Return the module of an image in a folder of modules; `name` is NAME or NAME/VERSION.
+
+    Raises BadInputError for what is no image that engines run, or no name; FailedError for what cannot be written.
+    """
+    file = _image_file(path)
+    own, version = _names(name, file)
+    for where in (str(file), str(folder.absolute())):
+        if not is_path(where):
+            raise FailedError("a path with such characters cannot be in a module", where=where)
+    if (sign := _NOT_FOR_FOLDERS.search(str(folder.absolute()))) is not None:
+        what = f"module systems take {sign[0]} for a sign of their own, and would find nothing there"
+        raise BadInputError(what, where=str(folder), hint="name another folder")
+    with opened(file) as image:
+        if image.kind in _NOT_RUNNABLE:
+            hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"
+            raise BadInputError(f"{image.kind.value}: engines do not run it as it is", where=str(path), hint=hint)
+        boundary = None
+        if snapshot is not None:
+            static = check_static(image, environment)
+            boundary = study_open(str(file), image, environment, snapshot, static, site)
+        contents = read_contents(image.root)
+        python = _python(image, contents)
+        folders = (*([python.folder] if python and python.folder else []), *search_path(image))
+        bash = find_program(image.root, "bash", folders) or find_program(image.root, "sh", folders)
+        module = ImageModule(
+            name=own,
+            version=version,
+            image=file,
+            home=folder.absolute() / "software" / own / version,
+            title=": ".join(filter(None, (file.name, _told(contents)))),
+            engine=variables_of_engine(snapshot, site),
+            boundary=boundary,
+            binds=_binds(boundary, site),
+            container_variables=boundary.manifest.variables if boundary and boundary.manifest else (),
+            job_variables=tuple(_job_variables(image, contents, site)),
+            programs=tuple(_programs(image, folders, python)),
+            python=python,
+            shell=bash.path if bash else None,
+            origin=origin_of(str(file), snapshot, site),
+            notes=tuple(_notes(image, boundary, site)),
+            taken=snapshot.taken[:10] if snapshot else None,
+        )
+    refuse_unsafe(module.binds, module.container_variables, "lmod")
+    return module
+
+
+def _binds(boundary: Boundary | None, site: Site | None) -> tuple[Bind, ...]:
+    """Return what is bound; without a snapshot, what every container gets at the site."""
+    if boundary is not None:
+        return boundary.manifest.binds if boundary.manifest else ()
+    return tuple(Bind(entry.path, entry.path, f"{entry.reason} ({site.name})") for entry in site.binds) if site else ()
+
+
+def origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tuple[str, ...]:
+    """Return what a module was made by, when, and for what, a line each."""
+    today = dt.datetime.now(dt.UTC).date()
+    lines = [f"made by lumiimg {__version__} on {today} for {image}"]
+    if snapshot is not None:
+        mark = fingerprint(snapshot)
+        files = f", fabric libraries {mark}" if mark else ""
+        lines.append(f"machine: {snapshot.host} as it was on {snapshot.taken[:10]}{files}")
+    if site is not None:
+        lines.append(f"site: {site.name}, {site.title} (facts of {site.date})")
+    if snapshot is not None or site is not None:
+        lines.append(NOT_RUN)
+    return tuple(lines)
+
+
+def _notes(image: Image, boundary: Boundary | None, site: Site | None) -> Iterator[str]:
+    if boundary is None:
+        yield "no snapshot of a node was given (--host): no library of the machine's fabric is bound"
+    elif boundary.manifest is not None:
+        yield from boundary.manifest.notes
+        if not boundary.manifest.binds:
+            yield NOTHING_BOUND
+    if site is None:
+        yield "no site was given (--site): no file system of it is bound, no variable for jobs is set"
+    yield from image.warnings
+
+
+def missing_hint(taken: str | None) -> str:
+    """Return what it means that a file of the machine is gone since a day, and what to do."""
+    since = f"it was on {taken}, " if taken else ""
+    return f"{since}so the fast network may be lost; a new snapshot (lumiimg host scan), then the module again"
+
+
+def _image_file(path: Path) -> Path:
+    """Follow the links at the end of a path, and none before: `latest.sif` moves on, a project's folder does not."""
+    path = path.absolute()
+    for _ in range(_LAST_LINKS):
+        if not path.is_symlink():
+            return path
+        path = path.parent / path.readlink()
+    raise BadInputError("links that lead in a circle", where=str(path))
+
+
+def _names(name: str | None, image: Path) -> tuple[str, str]:
+    """Return name and version; where none is given, those of the file and of its date."""
+    stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", image.stem.lower()).strip("-._+") or "image"
+    own, slash, version = (name if name is not None else stem).partition("/")
+    if not slash:
+        try:
+            changed = image.stat().st_mtime
+        except OSError as error:
+            raise BadInputError(f"cannot be read: {error.strerror}", where=str(image)) from error
+        version = dt.datetime.fromtimestamp(changed, dt.UTC).strftime("%Y%m%d")
+    if not (_NAME.fullmatch(own) and _NAME.fullmatch(version)):
+        hint = "letters, digits, dots, dashes: --name vllm/0.10.1"
+        raise BadInputError("is no NAME or NAME/VERSION of a module", where=f"--name {name or stem}", hint=hint)
+    return own, version
+
+
+def _told(contents: Contents) -> str:
+    has = contents.has
+    return ", ".join(f"{_WRITTEN.get(name, name)} {one_line(has[name])}" for name in _TOLD if name in has)
+
+
+# -- programs --
+
+
+def _python(image: Image, contents: Contents) -> Python | None:
+    """Return the Python that counts: the one of torch's folder, else the first on the image's search path.
+
+    Images with an environment of conda that is not activated (AMD's for LUMI) have another one on their path.
+    """
+    folders = search_path(image)
+    prefix, inside, _ = (contents.site_packages or "").partition("/lib/python")
+    if inside and not _FRAMEWORKS.isdisjoint(contents.has) and f"{prefix}/bin" not in folders:
+        found = find_program(image.root, "python3", (f"{prefix}/bin",))
+        if found is not None:
+            return Python(found.path, f"{prefix}/bin")
+    found = find_program(image.root, "python3", folders) or find_program(image.root, "python", folders)
+    return Python(found.path, None) if found else None
+
+
+def _programs(image: Image, folders: Sequence[str], python: Python | None) -> Iterator[Program]:
+    version = _version_of_python(image, folders)
+    for name, numbered in _known_programs():
+        suffixes = ("", "3", *([version] if version else [])) if numbered else ("",)
+        # a pip of the system installs for the system's Python
+        places = (python.folder,) if name == "pip" and python is not None and python.folder else folders
+        for suffix in suffixes:
+            found = find_program(image.root, f"{name}{suffix}", places)
+            if found is not None:
+                yield found
+
+
+def _version_of_python(image: Image, folders: Sequence[str]) -> str | None:
+    """Return `3.12`, by the file that python3 leads to."""
+    found = find_program(image.root, "python3", folders)
+    named = re.fullmatch(r".*/python(3\.\d{1,2})", image.root.resolve(found.path)) if found else None
+    return named[1] if named else None
+
+
+@cache
+def _known_programs() -> tuple[tuple[str, bool], ...]:
+    with resources.as_file(resources.files(__package__).joinpath("programs.toml")) as path:
+        table = Table(read_toml(path), path)
+        found = [
+            (entry.string("name"), entry.flag("numbered"), entry.string("source"), entry.date("date"))
+            for entry in table.tables("program")
+        ]
+        table.finish()
+    return tuple((name, numbered) for name, numbered, _, _ in found)
+
+
+# -- variables for jobs --
+
+
+def _job_variables(image: Image, contents: Contents, site: Site | None) -> Iterator[JobVariable]:
+    for item in variables_for(contents.stack, site) if site else ():
+        yield _job_variable(item, image.environment)
+
+
+def _job_variable(item: SiteVariable, of_image: Mapping[str, str]) -> JobVariable:
+    text = _REFERENCE.sub("", item.value)
+    if UNSAFE.search(text) or not is_path(text):
+        hint = "plain text, and $NAME for what each rank has: mend the site file"
+        raise FailedError("holds a character that shells evaluate", where=f"{item.name}={item.value}", hint=hint)
+    when, left_out = When.RANK if text != item.value else When.LOADED, ""
+    because = f"{item.because}{' (counts on several nodes)' if item.nodes == 'several' else ''}"
+    if item.name in of_image:
+        when, left_out = When.NEVER, f"the image sets {one_line(of_image[item.name])!r} itself"
+    elif item.nodes == "one":
+        when, left_out = When.NEVER, "for jobs on one node only: set it in their scripts"
+    return JobVariable(item.name, item.value, because, item.source, when, left_out)
+
+
+def in_shell(value: str) -> str:
+    """Return the value of a variable for double quotes of a shell in which what it names need not be set."""
+    return _REFERENCE.sub(lambda match: f"${{{match[1] or match[2]}-}}", value)

@@ -1,0 +1,120 @@
+"""The folder of modules: wrappers below software/NAME/VERSION, found by the module files below modulefiles/NAME.
+
+A version is there once its module file is; that is written last. What was not made by lumiimg is never replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.cluster.module_settings import module_file
+from lumiimg.cluster.modulefile import lmod, tcl
+from lumiimg.cluster.wrappers import wrapper_texts
+from lumiimg.errors import BadInputError, FailedError
+from lumiimg.files import write_text
+
+if TYPE_CHECKING:
+    from lumiimg.cluster.module import ImageModule
+
+RECORD = "lumiimg.json"
+"""Says which image the folder of a version is for, and that it is ours."""
+_SCHEMA = 1
+_MAX_RECORD_BYTES = 1 << 20
+_PROGRAM = 0o777
+
+
+def module_files(module: ImageModule, folder: Path) -> tuple[Path, Path]:
+    """Return the paths of the module files, of Tcl modules and of Lmod; where both are there Lmod takes its own."""
+    beside = folder.absolute() / "modulefiles" / module.name
+    return beside / module.version, beside / f"{module.version}.lua"
+
+
+def write_module(module: ImageModule, folder: Path, *, force: bool) -> None:
+    """Write wrappers and module files.
+
+    Raises BadInputError where the name is that of another image (unless `force`) or of what is not ours, FailedError
+    if it cannot be written.
+    """
+    for_tcl, for_lmod = module_files(module, folder)
+    _refuse_others(module, (for_tcl, for_lmod), force=force)
+    settings = module_file(module)
+    texts = {**wrapper_texts(module), RECORD: json.dumps(_record(module), indent=1, sort_keys=True) + "\n"}
+    try:
+        _replace(module.home, texts)
+        for_tcl.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FailedError(
+            f"cannot be written: {error.strerror or error}", where=str(error.filename or folder)
+        ) from error
+    write_text(for_tcl, tcl(settings))
+    write_text(for_lmod, lmod(settings))
+
+
+def _refuse_others(module: ImageModule, files: tuple[Path, ...], *, force: bool) -> None:
+    where = str(module.home)
+    if not os.path.lexists(module.home):
+        strange = next((file for file in files if os.path.lexists(file)), None)
+        if strange is not None:
+            raise BadInputError(
+                "is there, and not of lumiimg", where=str(strange), hint="--name NAME/VERSION is another"
+            )
+        return
+    image = _image_of(module.home)
+    if image is None:
+        raise BadInputError("is there, and not of lumiimg", where=where, hint="--name NAME/VERSION is another")
+    if image != str(module.image) and not force:
+        hint = "--name NAME/VERSION is another, --force replaces it"
+        raise BadInputError(f"module {module.full_name} is for another image, {image}", where=where, hint=hint)
+
+
+def _image_of(home: Path) -> str | None:
+    """Return the image that a folder of ours is for; None where it is not ours."""
+    try:
+        with (home / RECORD).open("rb") as stream:
+            data = json.loads(stream.read(_MAX_RECORD_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    is_ours = isinstance(data, dict) and data.get("kind") == "module" and data.get("schema") == _SCHEMA
+    return str(data.get("image")) if is_ours else None
+
+
+def _record(module: ImageModule) -> dict[str, Any]:
+    return {
+        "schema": _SCHEMA,
+        "kind": "module",
+        "module": module.full_name,
+        "image": str(module.image),
+        "origin": list(module.origin),
+    }
+
+
+def _replace(home: Path, texts: dict[str, str]) -> None:
+    """Put a folder in its place by rename; the one that was there goes when the new one is whole."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    umask = os.umask(0)
+    os.umask(umask)
+    beside = Path(tempfile.mkdtemp(prefix=".lumiimg-", dir=home.parent))
+    try:
+        new = beside / "new"
+        (new / "bin").mkdir(parents=True)
+        for name, text in texts.items():
+            file = new / name
+            file.write_text(text, encoding="utf-8")
+            if name != RECORD:
+                file.chmod(_PROGRAM & ~umask)
+        if not os.path.lexists(home):
+            new.rename(home)
+            return
+        home.rename(beside / "old")
+        try:
+            new.rename(home)
+        except OSError:
+            (beside / "old").rename(home)
+            raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

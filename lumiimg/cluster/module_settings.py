@@ -1,0 +1,100 @@
+"""What module files set: of an image with its wrappers, and of a bind manifest alone."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.binds import spec, variables_of_engine
+from lumiimg.cluster.module import NOTHING_BOUND, VENV, When, missing_hint, origin_of
+from lumiimg.cluster.modulefile import Act, ModuleFile, Setting
+from lumiimg.host.manifest import PRIVATE, Fabric
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lumiimg.check.boundary import Boundary
+    from lumiimg.cluster.module import ImageModule
+    from lumiimg.host.manifest import Bind, Variable
+    from lumiimg.host.snapshot import Snapshot
+
+NO_USER_SITE = "PYTHONNOUSERSITE"
+
+
+def module_file(module: ImageModule) -> ModuleFile:
+    """Return what the module file says."""
+    label = re.sub(r"[^A-Z0-9]", "", module.name.upper())
+    settings = [
+        Setting(Act.PREPEND, "PATH", str(module.home / "bin"), (f"wrappers: {', '.join(module.commands)}",)),
+        Setting(Act.SET, "SIF", str(module.image), ("for commands of your own: singularity exec $SIF COMMAND",)),
+        Setting(Act.SET, f"SIF{label}", str(module.image)),
+        *_binding(module.engine, module.binds, module.container_variables),
+    ]
+    if module.python is not None:
+        why = ("packages in ~/.local are of no image and would be seen by all: they are not",)
+        settings.append(Setting(Act.SET, f"{module.engine}ENV_{NO_USER_SITE}", "1", why))
+        if module.python.folder:
+            why = (f"the image has its Python there, and its own PATH does not lead to it: {module.python.path}",)
+            settings.append(Setting(Act.PREPEND, f"{module.engine}ENV_PREPEND_PATH", module.python.folder, why))
+    settings += [
+        Setting(Act.SET, item.name, item.value, (f"{item.because} ({item.source})",))
+        for item in module.variables(When.LOADED)
+    ]
+    return ModuleFile(
+        title=module.title,
+        origin=module.origin,
+        usage=tuple(_usage(module)),
+        settings=tuple(settings),
+        notes=(*module.notes, *_variables_left(module)),
+        name=module.name,
+        host_files=module.host_files,
+        missing_hint=module.missing_hint,
+    )
+
+
+def binds_module(boundary: Boundary, snapshot: Snapshot) -> ModuleFile:
+    """Return the module file of a manifest alone, for people who keep their own scripts."""
+    manifest = boundary.manifest
+    binds, variables = (manifest.binds, manifest.variables) if manifest else ((), ())
+    notes = (*(manifest.notes if manifest else ()), *([] if binds else [NOTHING_BOUND]))
+    usage = (
+        "It binds what the image must have of the machine, and nothing else:",
+        f"singularity exec {boundary.image} COMMAND",
+    )
+    return ModuleFile(
+        title=f"what {boundary.image} needs of {boundary.host}: fabric {boundary.fabric.value}",
+        origin=origin_of(boundary.image, snapshot, None),
+        usage=usage,
+        settings=tuple(_binding(variables_of_engine(snapshot), binds, variables)),
+        notes=notes,
+        host_files=tuple(bind.source for bind in binds if bind.target.startswith(f"{PRIVATE}/")),
+        missing_hint=missing_hint(snapshot.taken[:10]),
+    )
+
+
+def _binding(engine: str, binds: Iterable[Bind], variables: Iterable[Variable]) -> Iterator[Setting]:
+    for bind in binds:
+        chain = (f"    {' -> '.join(bind.chain)}",) if len(bind.chain) > 1 else ()
+        yield Setting(Act.BIND, f"{engine}_BIND", spec(bind), (f"{bind.source}: {bind.reason}", *chain))
+    for item in variables:
+        yield Setting(Act.SET, f"{engine}ENV_{item.name}", item.value, (f"{item.name}: {item.reason}",))
+
+
+def _variables_left(module: ImageModule) -> Iterator[str]:
+    for item in module.variables(When.RANK):
+        yield (
+            f"{item.name} is set by the wrappers, as each rank has its own; in your scripts, for each rank: "
+            f'export {item.name}="{item.value}"  ({item.because})'
+        )
+    for item in module.variables(When.NEVER):
+        yield f"{item.name}={item.value} is left out, {item.left_out} ({item.because})"
+
+
+def _usage(module: ImageModule) -> Iterator[str]:
+    yield f"Commands of the image: {', '.join(module.commands) or 'none that lumiimg knows'}"
+    yield "Any other: singularity exec $SIF COMMAND"
+    if any(program.name.startswith("pip") for program in module.programs):
+        yield f"Packages of your own: export {VENV}=FOLDER (new, one for each image), then: pip install NAME"
+    if not module.boundary or module.boundary.fabric is Fabric.NONE:
+        return
+    yield "Which network does a job use? NCCL_DEBUG=INFO, then: lumiimg log slurm-JOB.out"

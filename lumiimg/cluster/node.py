@@ -1,0 +1,155 @@
+"""What one node of a check does: the task of the folder, carried out here, and an answer put beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.check.task import ProbeTask, carry_out
+from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, file_stem, write_answer
+from lumiimg.engine.engine import find_engine
+from lumiimg.errors import BadInputError, LumiimgError
+from lumiimg.files import write_text
+from lumiimg.host import node as host_node
+from lumiimg.host.codec import FormError, decode, encode
+from lumiimg.host.look import read_word
+from lumiimg.image import RootFileSystem
+from lumiimg.image.folder import FolderTree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumiimg.check.probing import ProbeResult
+
+SCHEMA = 1
+TASK = "task"
+_STARTED = ".started"
+_MAX_TASK_BYTES = 64 << 20
+_SAMPLE_BYTES = 64 * 1024
+_LIBRARY = re.compile(r".*/([^/]+\.so[^/]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTask:
+    """What every node of one check is told."""
+
+    schema: int
+    run: str
+    """A random word."""
+    identity: str
+    """Of the image, as `identity_of` has it."""
+    probes: ProbeTask
+
+
+def identity_of(path: Path) -> str:
+    """Return by what two nodes see that they have the same image file: its size, and its two ends; a folder has none.
+
+    Raises BadInputError where it cannot be read.
+    """
+    try:
+        if path.is_dir():
+            return "a folder"
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            digest = hashlib.sha256()
+            for start in (0, max(0, size - _SAMPLE_BYTES)):
+                file.seek(start)
+                digest.update(file.read(_SAMPLE_BYTES))
+    except OSError as error:
+        raise BadInputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    return f"{size} bytes, {digest.hexdigest()[:16]}"
+
+
+def write_task(folder: Path, task: NodeTask) -> None:
+    """Put the task into the folder of a check. Raises FailedError."""
+    write_text(folder / TASK, json.dumps(encode(task)))
+
+
+def read_task(folder: Path, node: str) -> NodeTask:
+    """Return the task in a folder, on a node.
+
+    Raises BadInputError: it is not there as a rule where the folder is not on a file system that all nodes share.
+    """
+    path = folder / TASK
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_TASK_BYTES)
+        return decode(NodeTask, json.loads(data), "")
+    except OSError as error:
+        raise BadInputError(
+            f"cannot be read on {node}: {error.strerror}",
+            where=str(path),
+            hint="start the check in a folder that all nodes share: project or scratch, not /tmp",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        what = str(error) if isinstance(error, FormError) else "is no JSON"
+        raise BadInputError(f"is not the task of a check: {what}", where=str(path)) from error
+
+
+def is_mark(name: str) -> bool:
+    """Whether a file of a check's folder says that a node has started."""
+    return name.endswith(_STARTED) and not name.startswith(".")  # nor one that is being written
+
+
+def node_name(environment: Mapping[str, str]) -> str:
+    """Return the name that Slurm has for this node; without Slurm, its own."""
+    return environment.get("SLURMD_NODENAME") or platform.node().partition(".")[0]
+
+
+def take_part(folder: Path, environment: Mapping[str, str]) -> None:
+    """Carry the task of a folder out on this node, and put the answer there; that nothing could be probed is an answer.
+
+    Raises BadInputError without a task, FailedError where the answer cannot be written.
+    """
+    start = time.monotonic()
+    node = node_name(environment)
+    task = read_task(folder, node)
+    write_text(folder / f"{file_stem(node)}.{os.getpid()}{_STARTED}", task.run)
+    fingerprint, details = _probed(task, environment)
+    head = Head(SCHEMA, task.run, node, int((time.monotonic() - start) * 1000))
+    write_answer(folder, head, fingerprint, details)
+
+
+def _probed(task: NodeTask, environment: Mapping[str, str]) -> tuple[Fingerprint, Details]:
+    root = RootFileSystem(FolderTree(Path("/")))
+    here = Fingerprint(
+        kernel=read_word(root, "/proc/sys/kernel/osrelease") or "",
+        gpu_driver=read_word(root, "/sys/module/amdgpu/version"),
+        nics=tuple(replace(nic, pci=None) for nic in host_node.nics(root)),
+    )
+    try:
+        identity = identity_of(Path(task.probes.image))
+        if identity != task.identity:
+            what = f"another image lies there ({identity} instead of {task.identity})"
+            return replace(here, trouble=what), Details()
+        engine = find_engine(environment)
+        here = replace(here, engine=engine.name)
+        result = carry_out(task.probes, engine, environment)
+    except LumiimgError as error:
+        return replace(here, trouble=str(error)), Details()
+    found = result.findings.found
+    told = replace(
+        here,
+        findings=tuple(sorted(f"{finding.id} {finding.severity}" for finding in found)),
+        fabric=result.path,
+        libraries=_libraries(result),
+    )
+    return told, Details(tuple(found))
+
+
+def _libraries(result: ProbeResult) -> tuple[Library, ...]:
+    """Return the libraries that were in the processes of the probes."""
+    found: dict[str, Library] = {}
+    for run in result.runs:
+        for values in run.all("mapped"):
+            path = values.get("path", "")
+            if (match := _LIBRARY.fullmatch(path)) is not None:
+                found[path] = Library(match[1], path, values.get("build", ""))
+    return tuple(found[path] for path in sorted(found))

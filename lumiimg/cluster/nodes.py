@@ -1,0 +1,232 @@
+"""`lumiimg check --nodes N`: the probes of one image on every node of a job, and what the nodes come to together.
+
+The files of the image are read once, here. One step starts one process a node, which carries out the task that lies in
+a folder that all nodes share, and puts its answer beside it; nothing is read out of the step's output.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.check.answer import Answer, FabricPath, decide, sentence
+from lumiimg.check.checker import check_files, conclude
+from lumiimg.check.opening import opened
+from lumiimg.check.task import ProbeTask, make_task
+from lumiimg.cluster.answers import Library  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.cluster.differences import differences
+from lumiimg.cluster.groups import Silent, gather
+from lumiimg.cluster.node import SCHEMA, NodeTask, identity_of, write_task
+from lumiimg.cluster.slurm import run_step
+from lumiimg.cluster.watch import FIRST_LIMIT_S, NODE_LIMIT_S, START_LIMIT_S, Watch
+from lumiimg.engine.engine import find_engine
+from lumiimg.engine.workspace import remove_tree
+from lumiimg.errors import BadInputError, one_line
+from lumiimg.findings import Finding, Level
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from lumiimg.cluster.groups import Gathered
+    from lumiimg.cluster.slurm import Allocation
+    from lumiimg.engine.process import Completed
+    from lumiimg.host.snapshot import Snapshot
+
+_OUTPUT_LINES = 6
+_PROGRAMS = "programs"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Nodes that are the same, and what that means."""
+
+    nodes: tuple[str, ...]
+    answer: Answer
+    sentence: str
+    differs: tuple[str, ...]
+    """From the largest group, in a few words; empty for that one."""
+    path: FabricPath
+    findings: tuple[Finding, ...]
+    libraries: tuple[Library, ...]
+    """That were in the processes of the probes."""
+    slowest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodesReport:
+    """The result of a check on several nodes."""
+
+    image: str
+    job: str
+    answer: Answer
+    sentence: str
+    groups: tuple[NodeGroup, ...]
+    """The largest first."""
+    silent: tuple[Silent, ...]
+    output: tuple[str, ...]
+    """What the step printed at its end, where nodes are silent: for people."""
+
+
+def own_command() -> list[str]:
+    """Return how this program is started on another node that has the same files; never out of the folder it is in."""
+    return [sys.executable, "-P", "-m", "lumiimg"]
+
+
+@contextmanager
+def shared_folder() -> Iterator[Path]:
+    """Make a folder for a check where the user is, which all nodes share as a rule; it is gone afterwards.
+
+    Raises BadInputError where nothing can be written.
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".lumiimg-check-", dir=Path.cwd()))
+    except OSError as error:
+        raise BadInputError(
+            f"the answers of the nodes cannot be put here: {error.strerror}",
+            where=str(Path.cwd()),
+            hint="start the check in a folder that can be written and that all nodes share",
+        ) from error
+    try:
+        yield folder
+    finally:
+        remove_tree(folder)
+
+
+def check_nodes(
+    path: Path,
+    allocation: Allocation,
+    wanted: int,
+    environment: Mapping[str, str],
+    snapshot: Snapshot | None,
+    on_progress: Callable[[int], None],
+    *,
+    simulate: bool = False,
+) -> NodesReport:
+    """Check an image on `wanted` nodes of a job; `on_progress` hears how many have answered, `simulate` as of one node.
+
+    Raises BadInputError for what is no image or more nodes than the job has, MissingHereError without an engine or
+    probe programs on this node.
+    """
+    if wanted > len(allocation.nodes):
+        raise BadInputError(
+            f"job {allocation.job} has {count(len(allocation.nodes), 'node')}", where=f"--nodes {wanted}"
+        )
+    nodes = allocation.nodes[:wanted]
+    path = path.absolute()
+    engine = find_engine(environment)
+    with opened(path) as image, shared_folder() as folder:
+        labels = image.labels
+        static, manifest = check_files(path, image, environment, snapshot)
+        files = tuple(static.findings.found)
+        if static.path.rccl is None:
+            gathered, done = None, None
+        else:
+            programs = folder / _PROGRAMS
+            programs.mkdir()
+            probes = make_task(engine, path, image, static, manifest, environment, programs, simulate=simulate)
+            gathered, done = _ask(folder, nodes, probes, environment, on_progress)
+    if gathered is None:
+        group = _group(nodes, static.path, conclude(files, (), labels), Level.STATIC, slowest_ms=0)
+        return NodesReport(str(path), allocation.job, group.answer, group.sentence, (group,), (), ())
+    return sum_up(str(path), allocation.job, gathered, files, labels, _tail(done) if done is not None else ())
+
+
+def sum_up(
+    image: str,
+    job: str,
+    gathered: Gathered,
+    files: Sequence[Finding],
+    labels: Mapping[str, str],
+    output: tuple[str, ...],
+) -> NodesReport:
+    """Return what the answers come to, with what the files of the image say; `output` is that of the step."""
+    groups = tuple(_groups(gathered, files, labels))
+    silent = gathered.silent
+    answer = _answer(groups, silent)
+    return NodesReport(image, job, answer, _sentence(answer, groups, silent), groups, silent, output if silent else ())
+
+
+def _ask(
+    folder: Path,
+    nodes: Sequence[str],
+    probes: ProbeTask,
+    environment: Mapping[str, str],
+    on_progress: Callable[[int], None],
+) -> tuple[Gathered, Completed]:
+    """Run the step and gather.
+
+    Slurm ends a step of which one node cannot be reached, some time after it has begun: nodes that were at it then are
+    asked once more, without the others.
+    """
+    run = secrets.token_hex(8)
+    write_task(folder, NodeTask(SCHEMA, run, identity_of(Path(probes.image)), probes))
+    argv: list[str | Path] = [*own_command(), "node", folder]
+    limit_s = FIRST_LIMIT_S + START_LIMIT_S + NODE_LIMIT_S
+    watch = Watch(folder, nodes, on_progress)
+    done = run_step(nodes, argv, environment, timeout_s=limit_s, give_up=watch.is_over)
+    watch.look()
+    cut = [node for node in nodes if node in watch.waiting and node in watch.started]
+    if not done.ok and not done.timed_out and 0 < len(cut) < len(nodes):
+        again = Watch(folder, cut, lambda answered: on_progress(len(nodes) - len(watch.waiting) + answered))
+        run_step(cut, argv, environment, timeout_s=limit_s, give_up=again.is_over)
+    return gather(folder, run, nodes, watch.started), done
+
+
+def _groups(gathered: Gathered, files: Sequence[Finding], labels: Mapping[str, str]) -> Iterator[NodeGroup]:
+    usual = gathered.groups[0].fingerprint if gathered.groups else None
+    for found in gathered.groups:
+        findings, trouble = conclude(files, found.details.findings, labels), found.fingerprint.trouble
+        level = Level.STATIC if trouble else Level.PROBE
+        group = _group(found.nodes, found.fingerprint.fabric, findings, level, slowest_ms=found.slowest_ms)
+        if trouble:
+            group = replace(group, sentence=f"CANNOT TELL: not probed: {trouble}", answer=Answer.UNDECIDED)
+        differs = differences(found.fingerprint, usual) if usual else ()
+        yield replace(group, differs=differs, libraries=found.fingerprint.libraries)
+
+
+def _group(
+    nodes: tuple[str, ...], path: FabricPath, findings: tuple[Finding, ...], level: Level, *, slowest_ms: int
+) -> NodeGroup:
+    answer = decide(findings, path, level=level, level_was_asked_for=False)
+    return NodeGroup(nodes, answer, sentence(answer, findings, level), (), path, findings, (), slowest_ms)
+
+
+def _answer(groups: Sequence[NodeGroup], silent: Sequence[Silent]) -> Answer:
+    """Return the answer for all: one node that says no is a no, one that says nothing leaves it open."""
+    answers = {group.answer for group in groups}
+    if Answer.NO in answers:
+        return Answer.NO
+    return Answer.UNDECIDED if silent or Answer.UNDECIDED in answers else Answer.NO_OBSTACLE
+
+
+def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[Silent]) -> str:
+    """Return the answer with the tally: 60 the same, 3 with another libcxi, 1 gave no answer."""
+    total = sum(len(group.nodes) for group in groups) + sum(len(entry.nodes) for entry in silent)
+    if len(groups) == 1 and not silent:
+        return f"{groups[0].sentence} ({count(total, 'node')}{', all the same' if total > 1 else ''})"
+    tally = [
+        f"{len(group.nodes)} {'the same' if number == 0 else group.differs[0]}" for number, group in enumerate(groups)
+    ]
+    tally += [f"{len(entry.nodes)} {entry.why}" for entry in silent]
+    concerned = [group for group in groups if group.answer is answer]
+    number = sum(len(group.nodes) for group in concerned)
+    if answer is Answer.UNDECIDED:
+        number += sum(len(entry.nodes) for entry in silent)
+    of = f"{number} of {count(total, 'node')}"
+    start = {
+        Answer.NO: f"NO on {of}",
+        Answer.UNDECIDED: f"CANNOT TELL for {of}",
+        Answer.NO_OBSTACLE: f"no obstacle found at level {Level.PROBE.value} on {of}",
+    }[answer]
+    return f"{start}: {'; '.join(tally)}"
+
+
+def _tail(done: Completed) -> tuple[str, ...]:
+    lines = [one_line(line.rstrip()) for line in done.output.splitlines() if line.strip()]
+    return tuple(dict.fromkeys(lines[-50 * _OUTPUT_LINES :]))[-_OUTPUT_LINES:]

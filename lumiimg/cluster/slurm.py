@@ -1,0 +1,120 @@
+"""Slurm, asked through its own commands: which nodes a job has, one step over them, a job that is waited for."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.engine.process import Completed, run
+from lumiimg.errors import BadInputError, FailedError, MissingHereError, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+_ASK_TIMEOUT_S = 30.0
+_SIGNAL_BASE = 128
+_JOB_ID = re.compile(r"(\d{1,20})(?:;\S+)?")
+"""As `sbatch --parsable` prints it: the number, and with several clusters the name of one."""
+_HINT = "run this on a machine with Slurm: a login node (it submits a job), or inside of an allocation (salloc, sbatch)"
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The nodes that a job has."""
+
+    job: str
+    nodes: tuple[str, ...]
+    """Their names in Slurm, in its order."""
+
+
+def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
+    """Return the job that this process is in; None outside of one.
+
+    Raises BadInputError in one of several tasks of a step, MissingHereError without Slurm's commands, FailedError if
+    they fail.
+    """
+    job, folded = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
+    if not job or not folded:
+        return None
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if "SLURM_STEP_ID" in environment and tasks != "1":
+        raise BadInputError(
+            f"this is one of {tasks} tasks of a job step, and each would start a step of its own",
+            hint="start it once: `lumiimg check …` in the batch script or in salloc's shell, without srun",
+        )
+    argv = [_program("scontrol", environment), "show", "hostnames", folded]
+    done = run(argv, env=environment, timeout_s=_ASK_TIMEOUT_S)
+    nodes = tuple(done.output.split())
+    if not done.ok or not nodes:
+        raise FailedError(f"scontrol cannot tell the nodes of job {job}: {done.last_line or 'it says nothing'}")
+    return Allocation(job, nodes)
+
+
+def run_step(
+    nodes: Sequence[str],
+    argv: Sequence[str | Path],
+    environment: Mapping[str, str],
+    *,
+    timeout_s: float,
+    give_up: Callable[[], bool],
+) -> Completed:
+    """Run a program once on each node, in one step of this job beside whatever else it runs; `give_up` as of a process.
+
+    A node that fails does not end the others. Raises MissingHereError without srun.
+    """
+    words: list[str | Path] = [_program("srun", environment)]
+    words += [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}"]
+    # the job's own shape is for its work: a task here is one small process, wherever there is room
+    words += ["--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", "--input=none", "--export=ALL"]
+    words += ["--no-kill", "--kill-on-bad-exit=0", "--job-name=lumiimg"]
+    return run([*words, *argv], env=environment, timeout_s=timeout_s, give_up=give_up)
+
+
+def run_job(
+    script: Path,
+    options: Sequence[str],
+    environment: Mapping[str, str],
+    on_submitted: Callable[[str], None],
+) -> Completed:
+    """Submit a batch script and wait until the job has ended, however long it queues; `on_submitted` hears its number.
+
+    A job is not left behind: whatever ends the wait, an interrupt too, cancels it. Raises MissingHereError without
+    sbatch, FailedError if it refuses the script.
+    """
+    job: list[str] = []
+
+    def hear(line: str) -> None:
+        if not job and (match := _JOB_ID.fullmatch(line.strip())) is not None:
+            job.append(match[1])
+            on_submitted(match[1])
+
+    argv: list[str | Path] = [_program("sbatch", environment), "--parsable", "--wait", *options, script]
+    done: Completed | None = None
+    try:
+        done = run(argv, env=environment, on_line=hear)
+    finally:
+        if job and (done is None or done.exit_code > _SIGNAL_BASE):
+            cancel = [_program("scancel", environment), "--quiet", job[0]]
+            run(cancel, env=environment, timeout_s=_ASK_TIMEOUT_S)
+    if not job:
+        raise FailedError(
+            f"sbatch does not take the job: {_said(done)}",
+            hint="what it needs goes into --sbatch: --sbatch='--partition=dev-g --account=project_XXX'",
+        )
+    return done
+
+
+def _said(done: Completed) -> str:
+    """Return what one of Slurm's commands complains of, without its own name in front of each line."""
+    lines = [re.sub(r"^\w+: (error: )?", "", line) for line in done.output.splitlines() if line.strip()]
+    return one_line("; ".join(dict.fromkeys(lines))[:500]) or "it says nothing"
+
+
+def _program(name: str, environment: Mapping[str, str]) -> str:
+    found = shutil.which(name, path=environment.get("PATH"))
+    if found is None:
+        raise MissingHereError(f"no Slurm here: {name} is not on PATH", hint=_HINT)
+    return found

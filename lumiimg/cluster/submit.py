@@ -1,0 +1,71 @@
+"""A check on N nodes from where there are none: a job of Slurm runs it, and its result is read when it has ended."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.nodes import NodesReport, own_command, shared_folder
+from lumiimg.cluster.slurm import run_job
+from lumiimg.errors import FailedError, one_line
+from lumiimg.host.codec import FormError, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+_REPORT = "report.json"
+_OUTPUT = "job.out"
+_MINUTES = 15
+_MAX_BYTES = 64 << 20
+# --no-kill: a node that fails is a result. The report is there whole, or not at all.
+_SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=lumiimg-check
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --time={minutes}
+#SBATCH --no-kill
+{command} >{report}.part
+code=$?
+mv {report}.part {report}
+exit "$code"
+"""
+
+
+def check_by_job(
+    words: Sequence[str],
+    nodes: int,
+    options: Sequence[str],
+    environment: Mapping[str, str],
+    on_submitted: Callable[[str], None],
+) -> NodesReport:
+    """Run `lumiimg WORDS` in a job on so many nodes, and return its report; `options` are for sbatch.
+
+    `words` name their files by absolute paths and ask for JSON. Raises MissingHereError without Slurm, FailedError if
+    there is no job, or it ends without a report.
+    """
+    with shared_folder() as folder:
+        script = folder / "job.sh"
+        command = shlex.join([*own_command(), *words])
+        script.write_text(_SCRIPT.format(nodes=nodes, minutes=_MINUTES, command=command, report=_REPORT))
+        # the name of an output file is a pattern to Slurm; relative to --chdir it is ours
+        done = run_job(script, [f"--chdir={folder}", f"--output={_OUTPUT}", *options], environment, on_submitted)
+        try:
+            with (folder / _REPORT).open("rb") as file:
+                return decode(NodesReport, json.loads(file.read(_MAX_BYTES)), "")
+        except (OSError, ValueError, RecursionError) as error:
+            said = _last_line(folder / _OUTPUT) or done.last_line
+            reason = f"the job ended without a report (exit code {done.exit_code})"
+            detail = str(error) if isinstance(error, FormError) else said
+            raise FailedError(f"{reason}: {one_line(detail) or 'it said nothing'}") from error
+
+
+def _last_line(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            lines = file.read(_MAX_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,80 @@
+"""The folder of a check while its step runs: who has started, who has answered, and how long to wait for the others."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.answers import is_answer, node_of_file
+from lumiimg.cluster.node import is_mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+NODE_LIMIT_S = 240.0
+"""From when a node was seen to start; a plugin that hangs is told by its probe after a minute."""
+START_LIMIT_S = 120.0
+"""For a node to start, from when the first one did."""
+FIRST_LIMIT_S = 600.0
+"""For the first node to start: Slurm may have to boot it."""
+END_LIMIT_S = 30.0
+"""For the step to end by itself when all have answered."""
+_LOOK_EVERY_S = 0.5
+
+
+class Watch:
+    """Counts by its own clock alone: what clock a node has, or its file system, does not matter."""
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: Iterable[str],
+        on_progress: Callable[[int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._nodes = set(nodes)
+        self._on_progress = on_progress
+        self._clock = clock
+        self._begun = self._looked = clock()
+        self._answered: dict[str, float] = {}
+        self._started: dict[str, float] = {}
+
+    @property
+    def started(self) -> set[str]:
+        """The nodes that were seen to start."""
+        return set(self._started)
+
+    @property
+    def waiting(self) -> set[str]:
+        """The nodes that have not answered."""
+        return self._nodes - self._answered.keys()
+
+    def is_over(self) -> bool:
+        """Whether every node has answered, or had its time; looks into the folder twice a second at most."""
+        now = self._clock()
+        if now - self._looked < _LOOK_EVERY_S:
+            return False
+        self.look()
+        if not self.waiting:
+            return now - max(self._answered.values()) > END_LIMIT_S
+        if not self._started:
+            return now - self._begun > FIRST_LIMIT_S
+        first = min(self._started.values())
+        return all(
+            now - self._started[node] > NODE_LIMIT_S if node in self._started else now - first > START_LIMIT_S
+            for node in self.waiting
+        )
+
+    def look(self) -> None:
+        """See what is in the folder now."""
+        now = self._looked = self._clock()
+        before = len(self._answered)
+        for name in os.listdir(self._folder):  # noqa: PTH208 - names of thousands of files are enough
+            seen = self._answered if is_answer(name) else self._started if is_mark(name) else None
+            if seen is not None and (node := node_of_file(name)) in self._nodes:
+                seen.setdefault(node, now)
+        if len(self._answered) > before:
+            self._on_progress(len(self._answered))

@@ -1,0 +1,49 @@
+"""One thing that a node offers otherwise than before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Subject(StrEnum):
+    """What a change is about, in the order in which it bears on images."""
+
+    GLIBC = "glibc"
+    FABRIC = "fabric"
+    """libfabric, its providers, libcxi and net plugins."""
+    LIBRARIES = "libraries"
+    """What these need."""
+    OTHER = "other libraries"
+    """Of what is recorded beside the fabric: xpmem, PMI, PALS, what `--include` named."""
+    NICS = "NICs"
+    GPU = "GPU"
+    ENGINE = "engine"
+    SYSTEM = "system"
+
+
+class Kind(StrEnum):
+    """What became of it."""
+
+    GONE = "gone"
+    NEW = "new"
+    RENAMED = "renamed"
+    """A library of another soname: what was linked with the old one does not load the new one."""
+    CHANGED = "changed"
+    REBUILT = "rebuilt"
+    """A library of the same name, place, needs and versions, with other bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change; `before` and `now` are None where there is nothing."""
+
+    subject: Subject
+    kind: Kind
+    what: str
+    """A name: `libjson-c.so.3`, `driver`, `kernel`."""
+    before: str | None
+    now: str | None
+    details: tuple[str, ...] = ()
+    may_break: bool = False
+    """Whether an image, or a list of binds, that was good before may not be any more."""

@@ -1,0 +1,249 @@
+"""What `lumiimg drift` says: what changed, by how it bears on images; then each image, and what to do."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.check.boundary import Outcome
+from lumiimg.check.drift import Fate, remedies
+from lumiimg.errors import one_line
+from lumiimg.host.change import Kind, Subject
+from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, wrapped
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.check.drift import ImageDrift
+    from lumiimg.host.change import Change
+    from lumiimg.host.drift import Drift
+    from lumiimg.host.snapshot import Snapshot
+
+SCHEMA = 1
+_STYLES = {Outcome.OK: "bold green", Outcome.REFUSED: "bold red", Outcome.UNKNOWN: "bold yellow"}
+_SEVERITIES = {
+    Fate.FINE: "ok",
+    Fate.STALE_BINDS: "problem",
+    Fate.BREAKS: "problem",
+    Fate.MENDED: "ok",
+    Fate.BROKEN_BEFORE: "info",
+    Fate.UNKNOWN: "unknown",
+}
+_SENTENCES = {
+    Fate.FINE: "no obstacle found: the change does not reach it",
+    Fate.STALE_BINDS: "THE BINDS MADE BEFORE DO NOT HOLD: with binds made anew no obstacle is found",
+    Fate.BREAKS: "BREAKS",
+    Fate.MENDED: "did not load before; with binds made anew no obstacle is found",
+    Fate.BROKEN_BEFORE: "did not load before, and does not now",
+    Fate.UNKNOWN: "CANNOT TELL",
+}
+_SHOWN = 10
+"""Of the changes of one subject, without --verbose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What the user called things, for the commands that are printed."""
+
+    now: str | None
+    """The file of the newer snapshot; None where this machine was read."""
+    site: Site | None
+
+    @property
+    def snapshot(self) -> str:
+        """The file that commands can name."""
+        return self.now or "now.json"
+
+
+def to_json(drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words) -> dict[str, Any]:
+    """Return the answer as JSON data (schema 1)."""
+    return {
+        "schema": SCHEMA,
+        "answer": {Outcome.OK: "fine", Outcome.REFUSED: "breaks", Outcome.UNKNOWN: "undecided"}[answer],
+        "sentence": _sentence(drift, images, answer),
+        "before": {"host": drift.before.host, "taken": drift.before.taken},
+        "now": {"host": drift.now.host, "taken": drift.now.taken},
+        "kinds": [_change_data(change) for change in drift.kinds],
+        "changes": [_change_data(change) for change in drift.changes],
+        "notes": list(drift.notes),
+        "images": [_image_data(image, words) for image in images],
+    }
+
+
+def _change_data(change: Change) -> dict[str, Any]:
+    return {
+        "subject": change.subject.value,
+        "kind": change.kind.value,
+        "what": change.what,
+        "before": change.before,
+        "now": change.now,
+        "details": list(change.details),
+        "may_break": change.may_break,
+    }
+
+
+def _image_data(image: ImageDrift, words: Words) -> dict[str, Any]:
+    refusal = image.saved.refusal
+    return {
+        "image": image.image,
+        "fate": image.fate.value,
+        "before": {"decision": image.before.decision.value, "fabric": image.before.fabric.value},
+        "now": {"decision": image.now.decision.value, "fabric": image.now.fabric.value},
+        "saved_binds": {
+            "hold": image.saved.holds and not image.lacks,
+            "gone": list(image.saved.gone),
+            "lack": list(image.lacks),
+            "refusal": {"need": refusal.need, "have": refusal.have, "chain": list(refusal.chain)} if refusal else None,
+        },
+        "refused": [{"id": rule.id, "need": rule.need, "have": rule.have} for rule in image.refused],
+        "driver": [
+            {"outcome": rule.outcome.value, "need": rule.need, "have": rule.have, "because": rule.because}
+            for rule in image.driver
+        ],
+        "notes": list(image.notes),
+        "remedies": list(remedies(image, words.snapshot, words.site)),
+    }
+
+
+def print_drift(
+    drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words, *, verbose: bool, stderr: bool = False
+) -> None:
+    """Print it for a person."""
+    out = console(stderr=stderr)
+    out.print(one_line(_sentence(drift, images, answer)), style=_STYLES[answer], soft_wrap=True)
+    out.print(f"    before: {_node(drift.before)}", style="dim", soft_wrap=True)
+    out.print(f"    now:    {_node(drift.now)}", style="dim", soft_wrap=True)
+    for change in drift.kinds:
+        text = f"{change.what}: {change.before or 'none'} -> {change.now or 'none'}"
+        out.print(one_line(f"{_marks(out)['unknown']} {text}"), style=STYLES["unknown"], soft_wrap=True)
+    if drift.kinds:
+        text = "take both snapshots on nodes of one kind: of one partition, with its drivers loaded"
+        out.print(f"    do:  {text}", soft_wrap=True)
+    for subject, group in itertools.groupby(drift.changes, lambda change: change.subject):
+        _print_subject(out, subject, list(group), verbose=verbose)
+    if drift.notes:
+        out.print()
+    for note in drift.notes:
+        out.print(wrapped(out, one_line(note), first=f"{_marks(out)['unknown']} "), style=STYLES["unknown"])
+    for image in images:
+        out.print()
+        _print_image(out, image, words)
+    if words.now is None and any(image.fate is not Fate.FINE for image in images):
+        out.print()
+        out.print("now.json: `lumiimg host scan -o now.json`, here", style="dim")
+
+
+def _sentence(drift: Drift, images: Sequence[ImageDrift], answer: Outcome) -> str:
+    if drift.kinds:
+        return "CANNOT TELL: these are nodes of different kinds, and what differs is no drift"
+    broken = [image for image in images if image.fate is Fate.BREAKS]
+    stale = [image for image in images if image.fate is Fate.STALE_BINDS]
+    of_all = f"of {count(len(images), 'image')}"
+    if broken or stale:
+        parts = []
+        if broken:
+            parts.append(f"{len(broken)} {of_all} {'breaks' if len(broken) == 1 else 'break'}")
+        if stale:
+            parts.append(f"{len(stale)} {of_all} {'needs' if len(stale) == 1 else 'need'} new binds")
+        return "; ".join(parts)
+    if not images and drift.lost_fabric:
+        return "CANNOT TELL: the newer snapshot has no libfabric that reaches Slingshot; were its modules loaded?"
+    if answer is Outcome.UNKNOWN:
+        unknown = sum(image.fate is Fate.UNKNOWN for image in images)
+        return f"CANNOT TELL for {unknown} {of_all}"
+    if not drift.changes:
+        return "nothing changed that a container sees of the host"
+    if answer is Outcome.REFUSED:
+        return "the host changed in what can break images: name them with --image to know"
+    return "the host changed; no image breaks by it" if images else "the host changed, in nothing that breaks images"
+
+
+def _node(snapshot: Snapshot) -> str:
+    parts = [snapshot.host, snapshot.taken[:16].replace("T", " "), snapshot.os.name, f"glibc {snapshot.glibc or '?'}"]
+    return one_line(" · ".join(filter(None, parts)))
+
+
+def _marks(out: Console) -> dict[str, str]:
+    return MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
+
+
+# -- what changed --
+
+
+def _print_subject(out: Console, subject: Subject, changes: list[Change], *, verbose: bool) -> None:
+    out.print()
+    out.print(subject.value, style="bold")
+    rebuilt = [change for change in changes if change.kind is Kind.REBUILT]
+    shown = changes if verbose else [change for change in changes if change.kind is not Kind.REBUILT]
+    shown = sorted(shown, key=lambda change: not change.may_break)
+    for change in shown if verbose else shown[:_SHOWN]:
+        for number, line in enumerate(_lines(change)):
+            style = STYLES["problem" if change.may_break else "info"] if number == 0 else None
+            mark = _marks(out)["problem" if change.may_break else "info"]
+            out.print(one_line(f"{mark} {line}" if number == 0 else f"      {line}"), style=style, soft_wrap=True)
+    if not verbose and len(shown) > _SHOWN:
+        out.print(f"  and {len(shown) - _SHOWN} more (--verbose)", style="dim")
+    if rebuilt and not verbose:
+        names = "the same version" if subject is Subject.GLIBC else count(len(rebuilt), "name")
+        out.print(f"  another build behind {names}", style="dim")
+
+
+def _lines(change: Change) -> Iterator[str]:
+    what = change.what
+    if change.kind is Kind.RENAMED:
+        yield f"{change.before} -> {change.now}"
+    elif change.kind is Kind.REBUILT:
+        yield f"{what}: another build"
+    elif change.kind in {Kind.GONE, Kind.NEW}:
+        yield f"{change.kind.value}: {what}  {change.before or change.now}"
+    elif change.before == change.now:
+        yield f"{what}  {change.now}"
+    else:
+        yield f"{what}: {change.before or 'none'} -> {change.now or 'none'}"
+    yield from change.details
+
+
+# -- images --
+
+
+def _print_image(out: Console, image: ImageDrift, words: Words) -> None:
+    out.print(
+        one_line(f"{_marks(out)[_SEVERITIES[image.fate]]} {image.image}: {_SENTENCES[image.fate]}"),
+        style=STYLES[_SEVERITIES[image.fate]],
+        soft_wrap=True,
+    )
+    for line in _reasons(image):
+        out.print(wrapped(out, one_line(line), first="    ", rest="      "))
+    for note in image.notes:
+        out.print(wrapped(out, one_line(f"note: {note}"), first="    ", rest="      "), style="dim")
+    for position, remedy in enumerate(remedies(image, words.snapshot, words.site)):
+        out.print(f"    {'or' if position else 'do'}:  {one_line(remedy)}", soft_wrap=True)
+
+
+def _reasons(image: ImageDrift) -> Iterator[str]:
+    """Yield why it is as it is: both numbers, the chain."""
+    if image.fate in {Fate.BREAKS, Fate.BROKEN_BEFORE}:
+        for rule in image.refused:
+            yield f"needs {rule.need}: {rule.have}  [{rule.id}]"
+            yield f"  {rule.because}"
+    if image.fate is Fate.UNKNOWN:
+        for unknown in image.now.rules:
+            if unknown.outcome is Outcome.UNKNOWN:
+                yield f"needs {unknown.need}: {unknown.have}  [{unknown.id}]"
+    for rule_of_driver in image.driver:
+        if rule_of_driver.outcome.value != "ok":
+            yield f"needs {rule_of_driver.need}: {rule_of_driver.have}  [{rule_of_driver.id}]"
+            yield f"  {rule_of_driver.because}"
+    if image.fate is not Fate.STALE_BINDS:
+        return
+    for path in image.saved.gone:
+        yield f"names {path}, which is not in today's snapshot: without it the engine does not start a container"
+    for target in image.lacks:
+        yield f"lacks {target}, which the engine hides now"
+    if image.saved.refusal is not None and not image.saved.gone:
+        yield f"{image.saved.refusal}"

@@ -1,0 +1,90 @@
+"""What `lumiimg module` says: what was written, what it does not do, and what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.cluster.module import NOT_RUN, When
+from lumiimg.cluster.module_folder import module_files
+from lumiimg.errors import one_line
+from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, wrapped
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from lumiimg.cluster.module import ImageModule
+
+SCHEMA = 1
+
+
+def to_json(module: ImageModule, folder: Path) -> dict[str, Any]:
+    """Return what was written as JSON data (schema 1)."""
+    for_tcl, for_lmod = module_files(module, folder)
+    return {
+        "schema": SCHEMA,
+        "module": module.full_name,
+        "image": str(module.image),
+        "title": module.title,
+        "use": str(folder.absolute() / "modulefiles"),
+        "files": {"lmod": str(for_lmod), "tcl": str(for_tcl), "wrappers": str(module.home / "bin")},
+        "wrappers": {program.name: program.path for program in module.programs},
+        "commands": list(module.commands),
+        "fabric": module.boundary.fabric.value if module.boundary else None,
+        "binds": [{"source": bind.source, "target": bind.target, "reason": bind.reason} for bind in module.binds],
+        "container_environment": {item.name: item.value for item in module.container_variables},
+        "environment": [
+            {
+                "name": item.name,
+                "value": item.value,
+                "set_by": item.when.value,
+                "left_out": item.left_out or None,
+                "because": item.because,
+                "source": item.source,
+            }
+            for item in module.job_variables
+        ],
+        "origin": list(module.origin),
+        "notes": list(module.notes),
+    }
+
+
+def print_module(module: ImageModule, folder: Path, *, stderr: bool) -> None:
+    """Print what was written for a person."""
+    out = console(stderr=stderr)
+    out.print(one_line(f"wrote module {module.full_name} for {module.title}"), style="bold", soft_wrap=True)
+    _fact(out, "commands", ", ".join(module.commands) or "none that lumiimg knows")
+    _fact(out, "binds", _binds(module))
+    for when, title in (
+        (When.LOADED, "set by the module"),
+        (When.RANK, "set by the wrappers, for each rank"),
+        (When.NEVER, "left out"),
+    ):
+        found = [item.name + (f" ({item.left_out})" if item.left_out else "") for item in module.variables(when)]
+        if found:
+            _fact(out, title, ", ".join(found))
+    for note in (*module.notes, *([NOT_RUN] if NOT_RUN in module.origin else [])):
+        mark = (MARKS if out.encoding.startswith("utf") else PLAIN_MARKS)["unknown"]
+        out.print(wrapped(out, one_line(note), first=f"{mark} "), style=STYLES["unknown"])
+    out.print("\nnext:")
+    use = folder.absolute() / "modulefiles"
+    out.print(one_line(f"    module use {shlex.quote(str(use))}"), soft_wrap=True)
+    out.print(f"    module load {module.full_name}", soft_wrap=True)
+    out.print(f"    {module.commands[0] if module.commands else 'singularity exec $SIF'} …", soft_wrap=True)
+
+
+def _fact(out: Console, title: str, text: str) -> None:
+    out.print(wrapped(out, one_line(text), first=f"    {title}: ", rest=" " * 8))
+
+
+def _binds(module: ImageModule) -> str:
+    if not module.binds:
+        return "nothing"
+    if module.boundary is None:
+        return f"{count(len(module.binds), 'path')} of the site, no library of the machine"
+    libraries = len(module.host_files)
+    told = f"{'1 library' if libraries == 1 else f'{libraries} libraries'} of {module.boundary.host}"
+    return f"{told}, {count(len(module.binds) - libraries, 'other path')} (fabric {module.boundary.fabric.value})"

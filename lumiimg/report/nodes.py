@@ -1,0 +1,95 @@
+"""What `lumiimg check --nodes` says: the answer for all, then each kind of node with its names, then the evidence."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.check.answer import Answer
+from lumiimg.errors import one_line
+from lumiimg.findings import Severity
+from lumiimg.nccl.nodes import folded
+from lumiimg.report.check import finding_data, path_data, path_line, print_finding
+from lumiimg.report.console import console, wrapped
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lumiimg.cluster.nodes import NodeGroup, NodesReport
+
+SCHEMA = 1
+_STYLES = {Answer.NO: "bold red", Answer.UNDECIDED: "bold yellow", Answer.NO_OBSTACLE: "bold green"}
+_INDENT = "    "
+
+
+def to_json(report: NodesReport) -> dict[str, Any]:
+    """Return the report as JSON data (schema 1)."""
+    return {
+        "schema": SCHEMA,
+        "image": report.image,
+        "job": report.job,
+        "answer": report.answer.value,
+        "sentence": report.sentence,
+        "groups": [
+            {
+                "nodes": list(group.nodes),
+                "answer": group.answer.value,
+                "sentence": group.sentence,
+                "differs": list(group.differs),
+                "path": path_data(group.path),
+                "findings": [finding_data(finding) for finding in group.findings],
+                "libraries": [asdict(library) for library in group.libraries],
+                "slowest_ms": group.slowest_ms,
+            }
+            for group in report.groups
+        ],
+        "silent": [asdict(entry) | {"nodes": list(entry.nodes)} for entry in report.silent],
+        "output": list(report.output),
+    }
+
+
+def print_nodes(report: NodesReport, *, verbose: bool, stderr: bool = False) -> None:
+    """Print the report for a person."""
+    out = console(stderr=stderr)
+    out.print(f"{one_line(report.image)}: {one_line(report.sentence)}", style=_STYLES[report.answer], soft_wrap=True)
+    out.print()
+    for number, group in enumerate(report.groups):
+        is_all = number == 0 and len(report.groups) == 1 and not report.silent
+        _print_group(out, group, "all the same" if is_all else group.sentence, is_usual=number == 0)
+    for entry in report.silent:
+        _head(out, entry.nodes, entry.why, "bold yellow")
+    if report.silent:
+        for line in report.output:
+            out.print(f"{_INDENT}> {one_line(line)}", soft_wrap=True)
+    out.print()
+    told: set[tuple[str, str]] = set()
+    for group in report.groups:
+        new = [f for f in group.findings if (verbose or f.severity is not Severity.INFO)]
+        fresh = [finding for finding in new if (finding.id, finding.summary) not in told]
+        told |= {(finding.id, finding.summary) for finding in fresh}
+        if not fresh:
+            continue
+        if len(report.groups) > 1:
+            out.print(wrapped(out, f"on {_names(group.nodes)}:", rest=_INDENT), style="bold")
+            out.print()
+        for finding in fresh:
+            print_finding(out, finding)
+
+
+def _print_group(out: Console, group: NodeGroup, text: str, *, is_usual: bool) -> None:
+    _head(out, group.nodes, text, _STYLES[group.answer])
+    for difference in group.differs:
+        out.print(wrapped(out, one_line(difference), first=f"{_INDENT}differs: ", rest=_INDENT + "  "))
+    if is_usual and group.path.rccl:
+        out.print(f"{_INDENT}{path_line(group.path)}", style="dim", soft_wrap=True)
+
+
+def _head(out: Console, nodes: tuple[str, ...], text: str, style: str) -> None:
+    out.print(
+        wrapped(out, f"{count(len(nodes), 'node')}  {_names(nodes)}: {one_line(text)}", rest=_INDENT), style=style
+    )
+
+
+def _names(nodes: tuple[str, ...]) -> str:
+    return one_line(folded(nodes))

@@ -1,0 +1,185 @@
+"""`lumiimg check --nodes` on the four nodes of a real Slurm: all well, one other than the rest, one that dies, one that
+never starts. The image has a stand-in net plugin on a real libfabric; there is no NIC, so a node that is well is undecided.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg.elf.facts import read_elf
+from lumiimg.elf.reader import BytesReader
+from tests.engine.slurm import CONF, slurm
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.engine.engine import Engine
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+__all__ = ["slurm"]
+
+OPERATOR = CONF.parent / "operator"
+"""`.ci/slurm` reads it: a node dies, or comes back."""
+ALL = [f"nid00000{number}" for number in (1, 2, 3, 4)]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a check in a job came to."""
+
+    code: int
+    report: dict[str, Any]
+    text: str
+
+    @property
+    def groups(self) -> list[list[str]]:
+        return [group["nodes"] for group in self.report["groups"]]
+
+    @property
+    def silent(self) -> dict[str, list[str]]:
+        return {entry["why"]: entry["nodes"] for entry in self.report["silent"]}
+
+
+def check_in_job(slurm: dict[str, str], folder: Path, image: Path, before: str = "", **variables: str) -> Told:
+    """Run the check in an allocation of all four nodes; `before` is done in the job before it."""
+    command = shlex.join([sys.executable, "-m", "lumiimg", "check", str(image), "--nodes", "4", "--json"])
+    script = folder / "job.sh"
+    script.write_text(f"#!/bin/bash\n{before}\n{command} >report.json\necho $? >code\n")
+    argv = ["sbatch", "--wait", "--nodes=4", "--no-kill", f"--chdir={folder}", "--output=out", str(script)]
+    subprocess.run(argv, env=slurm | variables, capture_output=True, check=False, timeout=300)
+    text = (folder / "out").read_text()
+    return Told(int((folder / "code").read_text()), json.loads((folder / "report.json").read_text() or "null"), text)
+
+
+@pytest.fixture
+def operator(slurm: dict[str, str]) -> Any:
+    """The pipe; afterwards all four nodes are there again."""
+    yield OPERATOR
+    for node in ALL:
+        if node in down(slurm):
+            OPERATOR.write_text(f"start {node}\n")
+    deadline = time.monotonic() + 60
+    while down(slurm) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert not down(slurm)
+
+
+def down(slurm: dict[str, str]) -> set[str]:
+    argv = ["sinfo", "--noheader", "--partition=four", "--Node", "--format=%N %t"]
+    lines = subprocess.run(argv, env=slurm, capture_output=True, text=True, check=True).stdout.split("\n")
+    return {line.split()[0] for line in lines if line and line.split()[1] != "idle"}
+
+
+def test_four_nodes_that_are_the_same_are_told_as_one(slurm: dict[str, str], with_plugin: Path, tmp_path: Path) -> None:
+    told = check_in_job(slurm, tmp_path, with_plugin)
+    assert told.code == 3, told.text
+    assert told.groups == [ALL]
+    assert not told.silent
+    assert told.report["sentence"].endswith("(4 nodes, all the same)")
+    (group,) = told.report["groups"]
+    assert {library["name"].partition(".so")[0] for library in group["libraries"]} >= {"libfabric", "librccl", "libc"}
+    assert all(len(library["build"]) >= 16 for library in group["libraries"] if "libfabric" in library["name"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["code", "job.sh", "out", "report.json"], (
+        "nothing is left"
+    )
+
+
+def test_outside_of_a_job_one_is_submitted_and_tells_the_same(
+    slurm: dict[str, str], with_plugin: Path, tmp_path: Path
+) -> None:
+    argv = [
+        sys.executable,
+        "-m",
+        "lumiimg",
+        "check",
+        str(with_plugin),
+        "--nodes",
+        "4",
+        "--json",
+        "--sbatch=--partition=four",
+    ]
+    done = subprocess.run(argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 3, done.stderr
+    assert [group["nodes"] for group in json.loads(done.stdout)["groups"]] == [ALL]
+    assert done.stderr.startswith("job ")
+    assert "4 nodes  nid[000001-000004]" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_job_that_slurm_refuses_is_bad_luck_in_one_line(
+    slurm: dict[str, str], with_plugin: Path, tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4", "--sbatch=--partition=nowhere"]
+    done = subprocess.run(argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "sbatch does not take the job" in done.stderr
+    assert "nowhere" in done.stderr or "invalid partition" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_node_with_another_library_stands_apart(
+    slurm: dict[str, str], engine: Engine, with_plugin: Path, tmp_path: Path
+) -> None:
+    well = check_in_job(slurm, tmp_path, with_plugin)
+    path = well.report["groups"][0]["path"]["libfabric"]
+    show = [engine.path, "exec", with_plugin, "cat", path]
+    data = subprocess.run(show, capture_output=True, check=True).stdout
+    built = bytes.fromhex(read_elf(BytesReader(data)).build_id or "")
+    (tmp_path / "other.so").write_bytes(data.replace(built, bytes(len(built))))
+    prolog = tmp_path / "prolog"
+    bind = f"export {engine.prefix}_BIND={tmp_path}/other.so:{path}"
+    prolog.write_text(f"#!/bin/sh\nif [ $SLURMD_NODENAME = nid000003 ]; then echo '{bind}'; fi\n")
+    prolog.chmod(0o755)
+    told = check_in_job(slurm, tmp_path, with_plugin, SLURM_TASK_PROLOG=str(prolog))
+    assert told.code == 3, told.text
+    assert told.groups == [["nid000001", "nid000002", "nid000004"], ["nid000003"]]
+    (difference,) = told.report["groups"][1]["differs"]
+    assert difference.startswith("another libfabric.so.1 (build 00000000 instead of ")
+    assert f"3 the same; 1 {difference}" in told.report["sentence"]
+
+
+def test_a_node_that_dies_meanwhile_costs_its_own_answer_alone(
+    slurm: dict[str, str], operator: Path, with_plugin: Path, tmp_path: Path
+) -> None:
+    wait = "until ls .lumiimg-check-*/node-nid000003.*.started >/dev/null 2>&1; do sleep 0.02; done"
+    told = check_in_job(slurm, tmp_path, with_plugin, f"({wait}; echo kill nid000003 >{operator}) &")
+    assert told.code == 3, told.text
+    assert told.groups == [["nid000001", "nid000002", "nid000004"]]
+    assert told.silent == {"started, and gave no answer": ["nid000003"]}
+    assert told.report["sentence"] == "CANNOT TELL for 4 of 4 nodes: 3 the same; 1 started, and gave no answer"
+
+
+def test_a_node_that_never_starts_costs_its_own_answer_alone(
+    slurm: dict[str, str], operator: Path, with_plugin: Path, tmp_path: Path
+) -> None:
+    told = check_in_job(slurm, tmp_path, with_plugin, f"echo kill nid000004 >{operator}; sleep 1")
+    assert told.code == 3, told.text
+    assert told.groups == [["nid000001", "nid000002", "nid000003"]]
+    assert told.silent == {"never started": ["nid000004"]}
+    assert any("nid000004" in line for line in told.report["output"]), "Slurm's own words for it"
+
+
+def test_a_check_that_is_interrupted_leaves_no_job_and_no_folder(
+    slurm: dict[str, str], with_plugin: Path, tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4"]
+    with subprocess.Popen(argv, env=slurm, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None
+        job = program.stderr.readline().split()[1]
+        program.send_signal(signal.SIGINT)
+        assert program.wait(timeout=60) == 130
+    left = ["squeue", "--noheader", "--states=PENDING,RUNNING", f"--jobs={job}"]
+    deadline = time.monotonic() + 30
+    while subprocess.run(left, env=slurm, capture_output=True, text=True, check=False).stdout.strip():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert not list(tmp_path.iterdir())

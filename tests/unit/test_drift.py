@@ -1,0 +1,384 @@
+"""`drift`: what an update of the machine changed, which images it breaks, and whose binds must be made anew.
+
+The nodes are stand-ins in the likeness of LUMI before and after January 2026 (tests/unit/fabric_builder.py): the host's
+C library went to 2.38 and its libraries asked for that, json-c changed its soname, libfabric its folder, ROCm left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.host.change import Kind
+from lumiimg.host.drift import compare
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot import Snapshot, read_snapshot, to_text, write_snapshot
+from lumiimg.image import open_image
+from tests.unit import fabric_builder
+from tests.unit.elf_builder import library
+from tests.unit.fabric_builder import versioned
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+Capture = pytest.CaptureFixture[str]
+_KERNEL = "6.4.0-150600.23.73_15.0.14-cray_shasta_c"
+
+
+def put(root: Path, files: Mapping[str, str]) -> None:
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def november(root: Path) -> Path:
+    """A node before the update."""
+    fabric_builder.host(root, glibc=31, needs_glibc=14, json_c="libjson-c.so.3")
+    (root / "opt/cray/libfabric/1.22.0").rename(root / "opt/cray/libfabric/1.15.2.0")
+    put(
+        root,
+        {
+            "etc/os-release": 'ID=sles\nVERSION_ID=15.5\nPRETTY_NAME="SLES 15 SP5"\n',
+            "proc/cpuinfo": "vendor_id : AuthenticAMD\nmodel name : AMD EPYC 7A53\nflags : sse4_2\n",
+            "proc/sys/kernel/hostname": "nid005001\n",
+            "proc/sys/kernel/osrelease": "5.14.21-150500.55.49_13.0.56-cray_shasta_c\n",
+            "opt/rocm-6.0.3/.info/version": "6.0.3-91\n",
+            "sys/module/amdgpu/version": "6.3.6\n",
+            "sys/class/cxi/cxi0/device/uc/qspi_blob_version": "1.5.41\n",
+            "sys/class/cxi/cxi0/device/uevent": "PCI_SLOT_NAME=0000:d5:00.0\n",
+        },
+    )
+    return root
+
+
+def january(root: Path) -> Path:
+    """A node of the same kind after it."""
+    fabric_builder.host(root, glibc=38)
+    put(
+        root,
+        {
+            "etc/os-release": 'ID=sles\nVERSION_ID=15.6\nPRETTY_NAME="SLES 15 SP6"\n',
+            "proc/cpuinfo": "vendor_id : AuthenticAMD\nmodel name : AMD EPYC 7A53\nflags : sse4_2\n",
+            "proc/sys/kernel/hostname": "nid005002\n",
+            "proc/sys/kernel/osrelease": f"{_KERNEL}\n",
+            "opt/rocm-6.3.4/.info/version": "6.3.4-101\n",
+            "sys/module/amdgpu/version": "6.3.6\n",
+            "sys/class/cxi/cxi0/device/uc/qspi_blob_version": "1.5.53\n",
+            "sys/class/cxi/cxi0/device/uevent": "PCI_SLOT_NAME=0000:c9:00.0\n",
+        },
+    )
+    return root
+
+
+def scan(root: Path, name: str | None = None, **fields: Any) -> Path:
+    with open_image(root) as host:
+        taken = replace(scan_host({}, root=host.root), **fields)
+    path = root.with_name(f"{name or root.name}.json")
+    write_snapshot(taken, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The snapshots of a node before, and of another one after the update."""
+    folder = tmp_path_factory.mktemp("nodes")
+    before = scan(november(folder / "november"), taken="2025-11-20T10:00:00Z")
+    return before, scan(january(folder / "january"), taken="2026-01-24T10:00:00Z")
+
+
+def bundled(root: Path) -> Path:
+    """An image that has libfabric with the cxi provider and libcxi of its own, and an old C library."""
+    fabric_builder.image(root, glibc=35)
+    libc = root / "lib64/libc.so.6"
+    cxi = versioned(root / "usr/lib64/libcxi.so.1", defines=("LIBCXI_1.4",), needs={libc: ("GLIBC_2.14",)})
+    versioned(
+        root / "usr/lib64/libfabric.so.1", defines=("FABRIC_1.3",), needs={cxi: ("LIBCXI_1.4",), libc: ("GLIBC_2.14",)}
+    )
+    return root
+
+
+def drift(capsys: Capture, before: Path, now: Path, *words: str | Path) -> tuple[int, dict[str, Any], str]:
+    code = main(["drift", str(before), str(now), "--json", *map(str, words)])
+    out, err = capsys.readouterr()
+    data: dict[str, Any] = json.loads(out)
+    assert data["schema"] == 1
+    return code, data, err
+
+
+def of(data: dict[str, Any], what: str) -> dict[str, Any]:
+    return next(change for change in data["changes"] if change["what"] == what)
+
+
+# -- what changed --
+
+
+def test_the_update_is_told_in_the_order_in_which_it_bears_on_images(nodes: tuple[Path, Path], capsys: Capture) -> None:
+    code, data, _ = drift(capsys, *nodes)
+    assert (code, data["answer"]) == (1, "breaks")
+    subjects = [change["subject"] for change in data["changes"]]
+    assert list(dict.fromkeys(subjects)) == ["glibc", "fabric", "libraries", "NICs", "GPU", "system"]
+    assert (of(data, "glibc")["before"], of(data, "glibc")["now"]) == ("2.31", "2.38")
+    fabric = of(data, "libfabric.so.1")
+    assert fabric["before"] == "/opt/cray/libfabric/1.15.2.0/lib64/libfabric.so.1"
+    assert fabric["now"] == "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+    assert "needs GLIBC_2.38 of libc.so.6, before GLIBC_2.14" in fabric["details"]
+    json_c = of(data, "libjson-c")
+    assert (json_c["kind"], json_c["before"], json_c["now"]) == ("renamed", "libjson-c.so.3", "libjson-c.so.5")
+    assert of(data, "ROCm 6.0.3-91")["kind"] == "gone"
+    assert of(data, "firmware")["now"] == "1.5.53"
+    assert {change["what"] for change in data["changes"] if change["may_break"]} == {
+        "libfabric.so.1",
+        "libcxi.so.1",
+        "libjson-c",
+        "ROCm 6.0.3-91",
+    }
+
+
+def test_another_node_of_the_same_kind_is_the_same(tmp_path: Path, capsys: Capture) -> None:
+    before = scan(november(tmp_path / "one"))
+    root = november(tmp_path / "other")
+    put(
+        root,
+        {
+            "proc/sys/kernel/hostname": "nid007999\n",
+            "sys/class/cxi/cxi0/device/uevent": "PCI_SLOT_NAME=0000:dd:00.0\n",
+        },
+    )
+    code, data, err = drift(capsys, before, scan(root, taken="2026-12-01T00:00:00Z"))
+    assert (code, data["answer"], data["changes"], data["notes"]) == (0, "fine", [], [])
+    assert "nothing changed that a container sees of the host" in err
+
+
+def test_this_machine_twice_shows_no_change(tmp_path: Path) -> None:
+    first, second = (scan_host(os.environ) for _ in range(2))
+    write_snapshot(first, tmp_path / "host.json")
+    found = compare(read_snapshot(tmp_path / "host.json"), second)
+    assert (found.kinds, found.changes, found.notes) == ((), (), ())
+
+
+def test_nodes_of_different_kinds_are_told_and_not_compared(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    root = january(tmp_path / "cpu-node")
+    shutil.rmtree(root / "sys/module")
+    (root / "proc/cpuinfo").write_text("vendor_id : AuthenticAMD\nmodel name : AMD EPYC 7763\n")
+    image = fabric_builder.image(tmp_path / "image", glibc=35)
+    code, data, err = drift(capsys, nodes[0], scan(root), "--image", image)
+    assert (code, data["answer"], data["changes"], data["images"]) == (3, "undecided", [], [])
+    assert [change["what"] for change in data["kinds"]] == ["CPU", "GPUs of AMD"]
+    assert "different kinds" in err
+    assert "of one partition" in err
+
+
+def test_a_rebuild_of_a_library_breaks_nothing(tmp_path: Path, capsys: Capture) -> None:
+    before = scan(january(tmp_path / "one"))
+    root = january(tmp_path / "two")
+    nl = root / "usr/lib64/libnl-3.so.200"
+    versioned(nl, defines=("libnl_3",), needs={root / "lib64/libc.so.6": ("GLIBC_2.14",)}, source="int fixed;")
+    code, data, err = drift(capsys, before, scan(root))
+    assert code == 0
+    (change,) = data["changes"]
+    assert (change["what"], change["kind"], change["may_break"]) == ("libnl-3.so.200", Kind.REBUILT.value, False)
+    assert "another build behind 1 name" in err
+
+
+def test_scans_with_other_modules_are_doubted(nodes: tuple[Path, Path]) -> None:
+    now = read_snapshot(nodes[1])
+    found = compare(now, replace(now, library_path="/opt/cray/pe/lib64", tool="9.9"))
+    assert not found.changes
+    assert "other modules" in found.notes[0]
+    assert "9.9" in found.notes[1]
+
+
+def test_a_libfabric_that_was_there_and_is_tried_first_now_is_told(tmp_path: Path) -> None:
+    def both(root: Path, first: str) -> Snapshot:
+        january(root)
+        shutil.copytree(root / "opt/cray/libfabric/1.22.0", root / "opt/cray/libfabric/2.1.0", symlinks=True)
+        put(root, {"opt/cray/modulefiles/libfabric/.version": f'#%Module\nset ModulesVersion "{first}"\n'})
+        return read_snapshot(scan(root))
+
+    found = compare(both(tmp_path / "one", "1.22.0"), both(tmp_path / "two", "2.1.0"))
+    (change,) = found.changes
+    assert change.what == "libfabric that is tried first"
+    assert change.now == "/opt/cray/libfabric/2.1.0/lib64/libfabric.so.1"
+
+
+# -- images --
+
+
+def test_an_image_with_an_old_c_library_breaks_and_what_to_do_is_told(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    image = fabric_builder.image(tmp_path / "ubuntu 22.04", glibc=35)
+    code, data, err = drift(capsys, *nodes, "--image", image, "--site", "lumi")
+    (entry,) = data["images"]
+    assert (code, entry["fate"]) == (1, "breaks")
+    assert (entry["before"], entry["now"]["decision"]) == ({"decision": "ok", "fabric": "host"}, "refused")
+    assert "1 of 1 image breaks" in err
+    assert "needs GLIBC_2.38 of libc.so.6: the image's /lib64/libc.so.6 has up to GLIBC_2.35" in err
+    assert "librccl-net.so -> libfabric.so.1 (host)" in err
+    assert entry["remedies"][0].startswith(f"lumiimg adapt '{image}' --site lumi --fabric bundled -o")
+
+
+def test_an_image_with_a_newer_one_needs_its_binds_made_anew(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    image = fabric_builder.image(tmp_path / "ubuntu2404", glibc=39)
+    code, data, err = drift(capsys, *nodes, "--image", image)
+    (entry,) = data["images"]
+    assert (code, entry["fate"], entry["now"]["decision"]) == (1, "stale-binds", "ok")
+    gone = entry["saved_binds"]["gone"]
+    assert gone == ["/opt/cray/libfabric/1.15.2.0/lib64/libfabric.so.1", "/usr/lib64/libjson-c.so.3"]
+    assert entry["remedies"] == [f"source <(lumiimg bind {image} --host {nodes[1]})   (--format lmod for a module)"]
+    assert "1 of 1 image needs new binds" in err
+    # and with what the remedy says, it is well
+    assert main(["bind", str(image), "--host", str(nodes[1])]) == 0
+
+
+def test_an_image_with_its_own_fabric_does_not_care(nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
+    code, data, err = drift(capsys, *nodes, "--image", bundled(tmp_path / "bundled"))
+    (entry,) = data["images"]
+    assert (code, entry["fate"], entry["now"]["fabric"], entry["remedies"]) == (0, "fine", "bundled", [])
+    assert "the host changed; no image breaks by it" in err
+
+
+def test_an_image_that_was_broken_before_is_not_held_against_the_update(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    image = fabric_builder.image(tmp_path / "no-plugin", glibc=39, plugin=False)
+    code, data, _ = drift(capsys, *nodes, "--image", image)
+    assert (code, data["images"][0]["fate"]) == (0, "broken-before")
+
+
+def test_an_image_can_be_mended_by_an_update(nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "old", glibc=35)
+    code, data, _ = drift(capsys, nodes[1], nodes[0], "--image", image)
+    assert (code, data["images"][0]["fate"]) == (0, "mended")
+    assert any("right way round" in note for note in data["notes"])
+
+
+def test_a_saved_list_that_lacks_a_new_library_does_not_hold(tmp_path: Path, capsys: Capture) -> None:
+    before = scan(january(tmp_path / "one"))
+    root = january(tmp_path / "two")
+    libc = root / "lib64/libc.so.6"
+    uv = versioned(root / "usr/lib64/libuv.so.1", needs={libc: ("GLIBC_2.14",)}, source="int uv(void) { return 0; }")
+    nl = root / "usr/lib64/libnl-3.so.200"
+    nl.unlink()
+    source = "int uv(void); int use(void) { return uv(); }"
+    versioned(nl, defines=("libnl_3",), needs={libc: ("GLIBC_2.14",), uv: ()}, source=source)
+    code, data, err = drift(capsys, before, scan(root), "--image", fabric_builder.image(tmp_path / "image"))
+    (entry,) = data["images"]
+    assert (code, entry["fate"], entry["saved_binds"]["gone"]) == (1, "stale-binds", [])
+    assert entry["saved_binds"]["refusal"]["need"] == "libuv.so.1"
+    assert "neither the image nor the list has it" in err
+
+
+def test_a_setting_of_the_engine_that_forbids_binds_breaks_images(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    data = json.loads(nodes[1].read_text())
+    files = []
+    for control in ("yes", "no"):
+        data["engine"] = {"name": "SingularityCE", "version": "4.1.3", "settings": {"user bind control": control}}
+        files.append(tmp_path / f"{control}.json")
+        files[-1].write_text(json.dumps(data))
+    code, answer, _ = drift(capsys, *files, "--image", fabric_builder.image(tmp_path / "image"))
+    assert (code, answer["images"][0]["fate"]) == (1, "breaks")
+    assert of(answer, "`user bind control`")["may_break"]
+
+
+# -- the driver --
+
+
+@pytest.mark.parametrize(
+    ("rocm", "site", "kernel", "fate"),
+    [
+        ("6.2.4", None, _KERNEL, "unknown"),  # a driver of which nothing is known
+        ("6.2.4", "lumi", _KERNEL, "fine"),
+        ("7.2.0", "lumi", _KERNEL, "breaks"),
+        ("6.2.4", "lumi", "6.12.0-later", "unknown"),  # what is known is of another driver
+    ],
+)
+def test_another_driver_is_judged_by_a_window_that_is_its_own(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture, rocm: str, site: str | None, kernel: str, fate: str
+) -> None:
+    now = replace(read_snapshot(nodes[1]), gpu_driver="6.10.5", kernel=kernel, taken="2026-09-24T10:00:00Z")
+    file = tmp_path / "now.json"
+    write_snapshot(now, file)
+    image = bundled(tmp_path / "image")
+    put(image, {"opt/rocm/.info/version": f"{rocm}\n"})
+    code, data, err = drift(capsys, nodes[0], file, "--image", image, *(["--site", site] if site else []))
+    assert data["images"][0]["fate"] == fate
+    assert code == {"fine": 0, "breaks": 1, "unknown": 3}[fate]
+    assert "6.10.5" in err
+    assert fate == "fine" or f"ROCm {rocm} of the image" in err
+
+
+# -- bad input --
+
+
+def test_a_scan_without_the_fabric_is_no_answer(nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
+    root = january(tmp_path / "no-module")
+    shutil.rmtree(root / "opt/cray")
+    code, data, err = drift(capsys, nodes[0], scan(root))
+    assert (code, data["answer"]) == (3, "undecided")
+    assert "were its modules loaded?" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[]", "is not a host snapshot"),
+        ("{", "is not JSON"),
+        ('{"schema": 2}', "was written by a newer lumiimg"),
+        ('{"schema": 1}', "taken: is missing"),
+    ],
+)
+def test_a_file_that_is_no_snapshot_is_one_line(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture, text: str, words: str
+) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text(text)
+    for files in ((bad, nodes[1]), (nodes[0], bad)):
+        assert main(["drift", *map(str, files)]) == 2
+        err = capsys.readouterr().err
+        assert words in err
+        assert err.count("\n") == 1
+
+
+def test_what_is_no_image_is_told(nodes: tuple[Path, Path], capsys: Capture) -> None:
+    assert main(["drift", *map(str, nodes), "--image", str(nodes[0])]) == 2
+    assert "neither a SIF nor" in capsys.readouterr().err
+
+
+def test_names_of_a_hostile_snapshot_stay_on_their_line(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    now = read_snapshot(nodes[1])
+    hostile = "x\n\x1b[31mall is well"
+    text = to_text(replace(now, kernel=hostile, host=hostile, rocm=(hostile,), library_path=hostile))
+    file = tmp_path / "hostile.json"
+    file.write_text(text)
+    assert main(["drift", str(nodes[0]), str(file), "--verbose"]) == 1
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert not [line for line in out.splitlines() if line.startswith("all is well")]
+
+
+def test_this_machine_is_read_where_no_second_file_is_named(tmp_path: Path, capsys: Capture) -> None:
+    own = library(tmp_path / "elsewhere/libfabric.so.1", "-Wl,-soname,libfabric.so.1", source="int one;")
+    write_snapshot(scan_host(os.environ, include=[own]), tmp_path / "host.json")
+    assert main(["drift", str(tmp_path / "host.json"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changes"] == []
+    library(own, "-Wl,-soname,libfabric.so.1", source="int one; int two;")
+    assert main(["drift", str(tmp_path / "host.json"), "--json"]) == 0
+    (change,) = json.loads(capsys.readouterr().out)["changes"]
+    assert (change["kind"], change["now"]) == ("rebuilt", str(own))

@@ -1,0 +1,456 @@
+"""`lumiimg module`: modules that Lmod and Tcl modules load and take back, wrappers that start what the image has.
+
+The engine here is a stand-in that prints what it is told; tests/engine/test_modules.py has a real one.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.host.manifest import PRIVATE
+from tests.modules import SYSTEMS, environments
+from tests.tools import needs
+from tests.unit import fabric_builder
+from tests.unit.oci_builder import docker_save, member, tar
+from tests.unit.test_boundary import snapshot
+
+Capture = pytest.CaptureFixture[str]
+HOSTILE = "an 'image' \"x\" $HOME `id` \\ [ex] {b}, #;&.sif"
+SITE = """\
+title = "A site of the tests"
+source = "the tests"
+date = 2026-11-22
+scheduler = "Slurm"
+
+[[bind]]
+path = {bind}
+reason = "a bind"
+
+[[environment]]
+name = "NCCL_SOCKET_IFNAME"
+value = "hsn0,hsn1"
+nodes = "any"
+because = "over Slingshot"
+source = "the tests"
+
+[[environment]]
+name = "CACHE"
+value = "{cache}"
+nodes = "several"
+because = "not on Lustre"
+source = "the tests"
+
+[[environment]]
+name = "SLURM_NETWORK"
+value = "single_node_vni"
+nodes = "one"
+because = "no VNI by itself"
+source = "the tests"
+"""
+ENGINE = """\
+#!/bin/bash
+# a stand-in for an engine
+printf '%s\\0' "$@"
+printf '%s\\0' "-- environment"
+env -0
+"""
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """A folder with RCCL, a plugin and some programs."""
+    return with_programs(fabric_builder.image(tmp_path / "their image.sif"))
+
+
+def with_programs(root: Path) -> Path:
+    programs = {"usr/bin/python3.12": "\x7fELF", "usr/bin/bash": "\x7fELF", "usr/bin/torchrun": "#!/usr/bin/python3\n"}
+    programs |= {"usr/bin/pip": "#!/usr/bin/python3\n", "usr/bin/vllm": "#!/bin/sh\n"}
+    for name, text in programs.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+        (root / name).chmod(0o755)
+    (root / "usr/bin/python3").symlink_to("/usr/bin/python3.12")
+    (root / "usr/bin/ray").write_text("not a program\n")
+    return root
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    return write_site(tmp_path)
+
+
+def write_site(folder: Path, bind: str = "/scratch", cache: str = "/tmp/$USER-cache-${SLURM_NODEID}") -> Path:
+    path = folder / "here.toml"
+    path.write_text(SITE.format(bind=json.dumps(bind), cache=cache))
+    return path
+
+
+def made(capsys: Capture, image: Path, folder: Path, *more: str | Path, code: int = 0) -> dict[str, Any]:
+    assert main(["module", str(image), "-o", str(folder), "--json", *map(str, more)]) == code
+    out = capsys.readouterr().out
+    data: dict[str, Any] = json.loads(out) if out else {}
+    return data
+
+
+def run(
+    wrapper: Path | str, *argv: str, path: Path, env: dict[str, str] | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Start a wrapper with the stand-in on PATH; return (what the engine was told, its environment)."""
+    done = subprocess.run(
+        [wrapper, *argv],
+        env={"HOME": "/nonexistent", **(env or {}), "PATH": f"{path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told, _, environment = done.stdout.partition("-- environment\0")
+    variables = dict(item.partition("=")[::2] for item in environment.split("\0") if item)
+    return told.split("\0")[:-1], variables
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    """The folder of a stand-in for singularity."""
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    (folder / "singularity").write_text(ENGINE)
+    (folder / "singularity").chmod(0o755)
+    return folder
+
+
+# -- the modules --
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_module_adds_to_what_was_there_and_takes_it_back(
+    system: str, tmp_path: Path, image: Path, site: Path, capsys: Capture
+) -> None:
+    node = snapshot(fabric_builder.host(tmp_path / "host"))
+    data = made(capsys, image, tmp_path / "mods", "--name", "vllm/0.10", "--host", node, "--site", site)
+    before = {"SINGULARITY_BIND": "/mine", "NCCL_SOCKET_IFNAME": "mine", "SINGULARITYENV_LD_LIBRARY_PATH": "/mine:/x"}
+    (loaded, gone), said = environments(system, Path(data["use"]), ["load vllm", "unload vllm"], before)
+    assert loaded["PATH"].split(":")[0] == data["files"]["wrappers"]
+    assert loaded["SIF"] == loaded["SIFVLLM"] == str(image)
+    binds = loaded["SINGULARITY_BIND"].split(",")
+    assert (binds[0], binds[-1]) == ("/mine", "/scratch")
+    assert f"/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1" in binds
+    assert loaded["SINGULARITYENV_LD_LIBRARY_PATH"] == f"{PRIVATE}:/opt/rocm/lib"
+    assert loaded["SINGULARITYENV_PYTHONNOUSERSITE"] == "1"
+    assert loaded["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
+    # what each rank has of its own, or what only some jobs want, is no business of a module
+    assert not {"CACHE", "SLURM_NETWORK"} & loaded.keys()
+    # the snapshot's libraries are not on the machine of this test
+    assert "/usr/lib64/libcxi.so.1 is not here: it was on 20" in " ".join(said.split())
+    assert gone["SINGULARITY_BIND"] == "/mine"
+    assert not {"SIF", "SIFVLLM", "SINGULARITYENV_PYTHONNOUSERSITE"} & gone.keys()
+    assert gone["PATH"] == "/usr/bin:/bin"
+    if system == "lmod":  # Tcl modules cannot put back what was there
+        assert {name: gone[name] for name in before} == before
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_names_that_shells_and_modules_would_evaluate_stay_names(system: str, tmp_path: Path, capsys: Capture) -> None:
+    image = with_programs(fabric_builder.image(tmp_path / "image").rename(tmp_path / HOSTILE))
+    strange = "/p 'q' \"r\" $HOME `id` [ex] {c} \\; #"
+    site = write_site(tmp_path, bind=strange)
+    folder = tmp_path / 'it\'s a "folder" `x`;#'
+    data = made(capsys, image, folder, "--site", site)
+    name = data["module"]
+    assert name.partition("/")[0] == "an-image-x-home-id-ex-b"
+    (loaded, shown, gone), said = environments(
+        system, Path(data["use"]), [f"load {name}", f"help {name}", f"unload {name}"], {"SINGULARITY_BIND": "/mine"}
+    )
+    assert loaded["SIF"] == shown["SIF"] == str(image)
+    assert loaded["PATH"].startswith(data["files"]["wrappers"])
+    assert loaded["SINGULARITY_BIND"] == f"/mine,{strange}"
+    assert gone["SINGULARITY_BIND"] == "/mine"
+    assert HOSTILE in said
+
+
+def test_lmod_and_tcl_modules_find_one_module_each_in_the_same_folder(
+    tmp_path: Path, image: Path, capsys: Capture
+) -> None:
+    folder = tmp_path / "mods"
+    made(capsys, image, folder, "--name", "a/1")
+    use = Path(made(capsys, image, folder, "--name", "b/1")["use"])
+    for system in SYSTEMS:
+        _, said = environments(system, use, ["-t avail"])
+        assert [line for line in said.split() if line.strip("/") in {"a/1", "b/1"}] == ["a/1", "b/1"]
+    # one module of containers at a time, as with the bindings modules of LUMI
+    (_, second), said = environments("lmod", use, ["load a", "load b"])
+    assert second["LOADEDMODULES"] == "b/1"
+    (_, second), said = environments("tcl", use, ["load a", "load b"])
+    assert second["LOADEDMODULES"] == "a/1"
+    assert "conflict" in said
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_binds_alone_are_a_module_too(system: str, tmp_path: Path, image: Path, capsys: Capture) -> None:
+    node = snapshot(fabric_builder.host(tmp_path / "host"))
+    assert main(["bind", str(image), "--host", str(node), "--format", system]) == 0
+    folder = tmp_path / "mods/binds"
+    folder.mkdir(parents=True)
+    (folder / ("1.lua" if system == "lmod" else "1")).write_text(capsys.readouterr().out)
+    words = ["load binds", "whatis binds", "unload binds"]
+    (loaded, _, gone), said = environments(system, folder.parent, words)
+    assert f"/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1" in loaded["SINGULARITY_BIND"].split(",")
+    assert not {"SIF", "SIFBINDS"} & loaded.keys()
+    assert not {name for name in gone if name.startswith("SINGULARITY")}
+    assert f"what {image} needs of " in " ".join(said.split())
+
+
+def test_a_module_says_where_it_is_from_and_why_each_line_is_there(
+    tmp_path: Path, image: Path, site: Path, capsys: Capture
+) -> None:
+    host = fabric_builder.host(tmp_path / "host")
+    node = snapshot(host)
+    data = made(capsys, image, tmp_path / "mods", "--host", node, "--site", site)
+    text = " ".join(Path(data["files"]["lmod"]).read_text().replace("\n--", "\n").split())
+    machine = json.loads(node.read_text())
+    assert f"machine: {machine['host']} as it was on {machine['taken'][:10]}, fabric libraries " in text
+    assert "never run on that machine" in text
+    assert "librccl-net.so -> libfabric.so.1 -> libcxi.so.1" in text
+    assert "over Slingshot (the tests)" in text
+    assert 'in your scripts, for each rank: export CACHE="/tmp/$USER-cache-${SLURM_NODEID}"' in text
+    assert "SLURM_NETWORK=single_node_vni is left out, for jobs on one node only" in text
+    # another libcxi is another fabric
+    mark = text.partition("fabric libraries ")[2].split()[0]
+    fabric_builder.versioned(host / "usr/lib64/libcxi.so.1", defines=tuple(f"LIBCXI_1.{n}" for n in range(7)))
+    data = made(capsys, image, tmp_path / "mods", "--host", snapshot(host))
+    assert mark not in Path(data["files"]["lmod"]).read_text()
+
+
+def test_a_variable_that_the_image_sets_itself_is_left_to_it(
+    tmp_path: Path, image: Path, site: Path, capsys: Capture
+) -> None:
+    (image / ".singularity.d/env/91-more.sh").write_text("export NCCL_SOCKET_IFNAME=hsn\n")
+    data = made(capsys, image, tmp_path / "mods", "--site", site)
+    found = {item["name"]: (item["set_by"], item["left_out"]) for item in data["environment"]}
+    assert found["NCCL_SOCKET_IFNAME"] == ("left out", "the image sets 'hsn' itself")
+    assert found["CACHE"] == ("wrapper", None)
+
+
+# -- what is refused --
+
+
+def test_nothing_is_written_where_no_binds_load(tmp_path: Path, capsys: Capture) -> None:
+    image = fabric_builder.image(tmp_path / "image", glibc=35)
+    node = snapshot(fabric_builder.host(tmp_path / "host"))
+    assert main(["module", str(image), "-o", str(tmp_path / "mods"), "--host", str(node)]) == 1
+    assert "needs GLIBC_2.38" in capsys.readouterr().err
+    assert not (tmp_path / "mods").exists()
+
+
+@pytest.mark.parametrize(
+    ("bind", "cache", "words"),
+    [
+        ("/a,b", "x", "a path with a comma"),
+        ("/a\nb", "x", "a path with such characters"),
+        ("/a", "$(touch x)", "holds a character that shells evaluate"),
+        ("/a", "`touch x`", "holds a character that shells evaluate"),
+        ("/a", "x\\\\$USER", "holds a character that shells evaluate"),
+        ("/a", "${USER:-x}", "holds a character that shells evaluate"),
+    ],
+)
+def test_what_cannot_be_written_so_that_it_stays_text_is_refused_by_name(
+    tmp_path: Path, image: Path, capsys: Capture, bind: str, cache: str, words: str
+) -> None:
+    site = write_site(tmp_path, bind, cache)
+    assert main(["module", str(image), "-o", str(tmp_path / "mods"), "--site", str(site)]) == 1
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "mods").exists()
+
+
+@pytest.mark.parametrize("name", ["", "a/", "/1", "a b", "../x", "a/b/c", "default", "a/default", "a/1.lua", ".hidden"])
+def test_a_name_that_modules_cannot_have_is_bad_usage(tmp_path: Path, image: Path, capsys: Capture, name: str) -> None:
+    assert main(["module", str(image), "-o", str(tmp_path / "mods"), "--name", name]) == 2
+    assert "is no NAME or NAME/VERSION" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("character", list("$[]{}\\*?:"))
+def test_a_folder_in_which_tcl_modules_find_nothing_is_refused(
+    tmp_path: Path, image: Path, capsys: Capture, character: str
+) -> None:
+    assert main(["module", str(image), "-o", str(tmp_path / f"m{character}s")]) == 2
+    assert f"module systems take {character} for a sign of their own" in capsys.readouterr().err
+
+
+def test_an_image_that_no_engine_runs_as_it_is_gets_no_module(tmp_path: Path, capsys: Capture) -> None:
+    archive = docker_save(tmp_path / "image.tar", tar(member("etc/os-release", b"ID=x\n")))
+    assert main(["module", str(archive), "-o", str(tmp_path / "mods")]) == 2
+    assert "singularity build image.sif oci:FOLDER" in capsys.readouterr().err
+
+
+def test_only_what_is_ours_and_of_this_image_is_replaced(tmp_path: Path, image: Path, capsys: Capture) -> None:
+    folder = tmp_path / "mods"
+    first = made(capsys, image, folder, "--name", "a/1")
+    made(capsys, image, folder, "--name", "a/1")  # again: the same module
+    (tmp_path / "other.sif").symlink_to(fabric_builder.image(tmp_path / "other"))
+    other = tmp_path / "other.sif"
+    assert main(["module", str(other), "-o", str(folder), "--name", "a/1"]) == 2
+    assert f"module a/1 is for another image, {image}" in capsys.readouterr().err
+    assert str(image) in Path(first["files"]["lmod"]).read_text()
+    replaced = made(capsys, other, folder, "--name", "a/1", "--force")
+    assert replaced["image"] == str(tmp_path / "other")  # the link may move on, the module stays with the image
+    (folder / "software/b/1").mkdir(parents=True)
+    assert main(["module", str(image), "-o", str(folder), "--name", "b/1", "--force"]) == 2
+    (folder / "modulefiles/c").mkdir()
+    (folder / "modulefiles/c/1.lua").write_text("-- mine\n")
+    assert main(["module", str(image), "-o", str(folder), "--name", "c/1", "--force"]) == 2
+    assert capsys.readouterr().err.count("is there, and not of lumiimg") == 2
+    assert (folder / "modulefiles/c/1.lua").read_text() == "-- mine\n"
+    assert [path.name for path in (folder / "software/a").iterdir()] == ["1"]
+
+
+def test_the_text_for_people_ends_with_what_to_type(tmp_path: Path, image: Path, site: Path, capsys: Capture) -> None:
+    folder = tmp_path / "my mods"
+    assert main(["module", str(image), "-o", str(folder), "--name", "vllm/1", "--site", str(site)]) == 0
+    out = capsys.readouterr().out
+    assert "no snapshot of a node was given (--host)" in " ".join(out.split())
+    assert out.endswith(
+        f"    module use {shlex.quote(str(folder / 'modulefiles'))}\n    module load vllm/1\n    python3 …\n"
+    )
+
+
+# -- the wrappers --
+
+
+def test_each_program_of_the_image_has_a_wrapper_and_no_other(tmp_path: Path, image: Path, capsys: Capture) -> None:
+    data = made(capsys, image, tmp_path / "mods")
+    expected = ["pip", "python3", "python3.12", "start-shell", "torchrun", "vllm"]
+    assert sorted(path.name for path in Path(data["files"]["wrappers"]).iterdir()) == expected
+    assert data["wrappers"]["python3"] == "/usr/bin/python3"
+
+
+def test_arguments_reach_the_program_as_they_are(tmp_path: Path, engine: Path, capsys: Capture) -> None:
+    image = with_programs(fabric_builder.image(tmp_path / "image").rename(tmp_path / HOSTILE))
+    bin_ = Path(made(capsys, image, tmp_path / "my mods")["files"]["wrappers"])
+    words = ["-c", "print('a b')", "", "*", "$HOME", "--", "a\nb", "\\"]
+    assert run(bin_ / "python3", *words, path=engine)[0] == ["exec", str(image), "/usr/bin/python3", *words]
+    assert run(bin_ / "vllm", "serve", path=engine)[0] == ["exec", str(image), "/usr/bin/vllm", "serve"]
+    shell = ["exec", str(image), "/usr/bin/bash", "--norc", "-c", "pip list"]
+    assert run(bin_ / "start-shell", "-c", "pip list", path=engine)[0] == shell
+    link = tmp_path / "a link"
+    link.symlink_to(bin_ / "torchrun")
+    assert run(link, "x", path=engine)[0] == ["exec", str(image), "/usr/bin/torchrun", "x"]
+
+
+def test_a_wrapper_alone_binds_and_sets_what_its_module_does(
+    tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
+) -> None:
+    data = made(capsys, image, tmp_path / "mods", "--name", "a/1", "--site", site)
+    wrapper = Path(data["files"]["wrappers"]) / "python3"
+    rank = {"USER": "me", "SLURM_NODEID": f"{tmp_path.name}-3", "SINGULARITY_BIND": "/mine"}
+    _, alone = run(wrapper, path=engine, env=rank)
+    assert alone["SINGULARITY_BIND"] == "/mine,/scratch"
+    assert alone["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
+    assert alone["CACHE"] == f"/tmp/me-cache-{tmp_path.name}-3"
+    Path(alone["CACHE"]).rmdir()  # the wrapper made it
+    assert alone["SINGULARITYENV_PYTHONNOUSERSITE"] == "1"
+    # with the module loaded nothing is there twice; what the user sets afterwards stays
+    (loaded,), _ = environments("lmod", Path(data["use"]), ["load a"])
+    _, after = run(wrapper, path=engine, env={**loaded, "NCCL_SOCKET_IFNAME": "lo", "CACHE": str(tmp_path)})
+    assert after["SINGULARITY_BIND"] == "/scratch"
+    assert (after["NCCL_SOCKET_IFNAME"], after["CACHE"]) == ("lo", str(tmp_path))
+
+
+def failing(wrapper: Path, *argv: str, env: dict[str, str]) -> tuple[int, str]:
+    env = {"HOME": "/nonexistent", **env}
+    done = subprocess.run([wrapper, *argv], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def test_a_wrapper_says_what_is_missing(tmp_path: Path, image: Path, engine: Path, capsys: Capture) -> None:
+    bin_ = Path(made(capsys, image, tmp_path / "mods")["files"]["wrappers"])
+    env = {"PATH": f"{engine}:/usr/bin:/bin"}
+    (tmp_path / "empty").mkdir()
+    code, err = failing(bin_ / "python3", env={"PATH": str(tmp_path / "empty")})
+    assert (code, err) == (127, "python3: neither singularity nor apptainer is on PATH here\n")
+    node = snapshot(fabric_builder.host(tmp_path / "host"))
+    with_host = Path(made(capsys, image, tmp_path / "hosted", "--host", node)["files"]["wrappers"])
+    code, err = failing(with_host / "torchrun", env=env)
+    assert code == 127
+    assert "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1 is not on this node: it was on 20" in err
+    image.rename(tmp_path / "elsewhere")
+    code, err = failing(bin_ / "vllm", env=env)
+    assert code == 127
+    assert f"the image has gone: {image}" in err
+
+
+def test_pip_installs_nowhere_unless_a_folder_is_named(
+    tmp_path: Path, image: Path, engine: Path, capsys: Capture
+) -> None:
+    bin_ = Path(made(capsys, image, tmp_path / "mods")["files"]["wrappers"])
+    env = {"PATH": f"{engine}:/usr/bin:/bin"}
+    code, err = failing(bin_ / "pip", "--quiet", "install", "lightning", env=env)
+    assert code == 1
+    assert "export LUMIIMG_VENV=FOLDER" in err
+    assert "pip --quiet install lightning" in err
+    python = ["exec", str(image), "/usr/bin/python3", "-m", "pip"]
+    assert run(bin_ / "pip", "list", path=engine)[0] == [*python, "list"]
+    assert run(bin_ / "pip", "install", "--target", "x", "y", path=engine)[0] == [
+        *python,
+        "install",
+        "--target",
+        "x",
+        "y",
+    ]
+    for venv, words in (("here", "is no absolute path"), (str(tmp_path), "there is no virtual environment in")):
+        code, err = failing(bin_ / "python3", env={**env, "LUMIIMG_VENV": venv})
+        assert (code, words in err) == (125, True)
+    (tmp_path / "pyvenv.cfg").write_text("lumiimg-image = /another.sif\n")
+    code, err = failing(bin_ / "python3", env={**env, "LUMIIMG_VENV": str(tmp_path)})
+    assert (code, "was not made for this image" in err) == (125, True)
+    (tmp_path / "pyvenv.cfg").write_text(f"home = /usr/bin\nlumiimg-image = {image}\n")
+    told, variables = run(bin_ / "torchrun", "a.py", path=engine, env={"LUMIIMG_VENV": str(tmp_path)})
+    # by the environment's Python, not by the one that the script names
+    assert told == ["exec", str(image), f"{tmp_path}/bin/python", "/usr/bin/torchrun", "a.py"]
+    assert variables["SINGULARITYENV_PREPEND_PATH"] == f"{tmp_path}/bin"
+    assert variables["SINGULARITYENV_VIRTUAL_ENV"] == str(tmp_path)
+
+
+def test_a_python_that_is_not_on_the_images_path_is_found_with_its_torch(
+    tmp_path: Path, image: Path, engine: Path, capsys: Capture
+) -> None:
+    conda = image / "opt/conda/envs/pytorch"
+    (conda / "bin").mkdir(parents=True)
+    for name in ("python3", "torchrun"):
+        (conda / "bin" / name).write_text("#!/bin/sh\n")
+        (conda / "bin" / name).chmod(0o755)
+    info = conda / "lib/python3.12/site-packages/torch-2.7.1+rocm6.2.4.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Name: torch\n")
+    data = made(capsys, image, tmp_path / "mods", "--name", "a/1")
+    assert data["title"] == "their image.sif: torch 2.7.1+rocm6.2.4, Python 3.12"
+    assert data["wrappers"]["python3"] == "/opt/conda/envs/pytorch/bin/python3"
+    assert data["wrappers"]["vllm"] == "/usr/bin/vllm"
+    _, variables = run(Path(data["files"]["wrappers"]) / "torchrun", path=engine)
+    assert variables["SINGULARITYENV_PREPEND_PATH"] == "/opt/conda/envs/pytorch/bin"
+    (loaded,), _ = environments("lmod", Path(data["use"]), ["load a"])
+    assert loaded["SINGULARITYENV_PREPEND_PATH"] == "/opt/conda/envs/pytorch/bin"
+
+
+@pytest.mark.parametrize(("name", "more"), [("image.sif", []), (HOSTILE, ["--exclude=SC2016"])], ids=["plain", "odd"])
+def test_shellcheck_finds_nothing_in_the_scripts(
+    tmp_path: Path, site: Path, capsys: Capture, name: str, more: list[str]
+) -> None:
+    """But that an odd name holds a $, or a `, which is the point (SC2016)."""
+    needs("shellcheck")
+    image = with_programs(fabric_builder.image(tmp_path / "image").rename(tmp_path / name))
+    node = snapshot(fabric_builder.host(tmp_path / "host"))
+    data = made(capsys, image, tmp_path / "mods", "--host", node, "--site", site)
+    bin_ = Path(data["files"]["wrappers"])
+    scripts = [*bin_.iterdir(), bin_.parent / "enter"]
+    done = subprocess.run(["shellcheck", *more, *scripts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,459 @@
+"""Many nodes, one check: what their answers come to, whatever some of them answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.check.answer import Answer, FabricPath
+from lumiimg.check.task import ProbeTask
+from lumiimg.check.tools import Tools
+from lumiimg.cluster import nodes, slurm, submit, watch
+from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, write_answer
+from lumiimg.cluster.differences import differences
+from lumiimg.cluster.groups import Gathered, gather
+from lumiimg.cluster.node import NodeTask, identity_of, read_task, take_part, write_task
+from lumiimg.cluster.watch import Watch
+from lumiimg.errors import BadInputError, FailedError, MissingHereError
+from lumiimg.findings import Finding, Level, Severity
+from lumiimg.host.snapshot import Nic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUN = "of-this-check"
+CXI = Library("libcxi.so.1.5.0", "/usr/lib64/libcxi.so.1.5.0", "aa" * 20)
+FABRIC = Library("libfabric.so.1.18.2", "/opt/cray/libfabric.so.1.18.2", "bb" * 20)
+WELL = Fingerprint(
+    findings=("provider.cxi ok", "rccl.runs ok"),
+    fabric=FabricPath(
+        rccl="/opt/rocm/lib/librccl.so.1", rccl_version="2.20.5", plugin="/l/librccl-net.so", provider="cxi"
+    ),
+    libraries=(FABRIC, CXI),
+    engine="SingularityCE 4.1.3",
+    kernel="6.4.0-150600.23.73_15.0.14-cray_shasta_c",
+    gpu_driver="6.3.60300",
+    nics=tuple(Nic(f"cxi{n}", 200000, link_is_up=True, firmware="1.5.53") for n in range(4)),
+)
+PROOF = Finding(
+    "provider.cxi", Severity.OK, Level.PROBE, "the plugin selected the provider cxi and listens on 4 NIC(s)"
+)
+OTHER_CXI = replace(WELL, libraries=(FABRIC, replace(CXI, name="libcxi.so.1.7.0", build="cc" * 20)))
+
+
+def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = RUN, *findings: Finding) -> None:
+    write_answer(folder, Head(1, run, node, 900), fingerprint, Details(findings or (PROOF,)))
+
+
+def names(first: int, count: int) -> list[str]:
+    return [f"nid{number:06}" for number in range(first, first + count)]
+
+
+def told(gathered: Gathered) -> dict[str, tuple[str, ...]]:
+    return {entry.why: entry.nodes for entry in gathered.silent}
+
+
+# -- gathering --
+
+
+def test_nodes_that_are_the_same_are_told_together_and_one_that_says_nothing_is_told(tmp_path: Path) -> None:
+    job = names(1, 64)
+    for node in job[:60]:
+        answer(tmp_path, node)
+    for node in job[60:63]:
+        answer(tmp_path, node, OTHER_CXI)
+    gathered = gather(tmp_path, RUN, job, started=job)
+    assert [len(group.nodes) for group in gathered.groups] == [60, 3]
+    assert told(gathered) == {"started, and gave no answer": ("nid000064",)}
+    assert differences(gathered.groups[1].fingerprint, gathered.groups[0].fingerprint) == (
+        "another libcxi.so.1 (build cccccccc instead of aaaaaaaa)",
+    )
+
+
+def test_a_node_that_was_never_seen_to_start_is_told_as_such(tmp_path: Path) -> None:
+    answer(tmp_path, "a")
+    assert told(gather(tmp_path, RUN, ["a", "b"], started=["a"])) == {"never started": ("b",)}
+
+
+def test_half_an_answer_is_none(tmp_path: Path) -> None:
+    answer(tmp_path, "whole")
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    assert len(gather(tmp_path, RUN, ["whole"], started=["whole"]).groups) == 1
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        gathered = gather(tmp_path, RUN, ["whole"], started=["whole"])
+        assert not gathered.groups
+        assert [entry.nodes for entry in gathered.silent] == [("whole",)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n\n\n",
+        b"garbage",
+        b"{}\n{}\n{}\n",
+        b"\x00" * 4096,
+        b"[" * 100_000 + b"\n{}\n{}\n",
+        b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": -1}\n{}\n{}\n',
+        b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": 1}\n{"libraries": [7]}\n{}\n',
+        b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": 1}\n{}\n{"findings": [{"severity": "good"}]}\n',
+        b"x" * (1 << 20) + b"xx",
+    ],
+)
+def test_garbage_is_a_fact_about_its_node_and_of_no_weight_for_the_others(tmp_path: Path, data: bytes) -> None:
+    answer(tmp_path, "b")
+    (tmp_path / "node-a.77.json").write_bytes(data)
+    gathered = gather(tmp_path, RUN, ["a", "b"], started=["a", "b"])
+    assert [group.nodes for group in gathered.groups] == [("b",)]
+    (silent,) = gathered.silent
+    assert silent.nodes == ("a",)
+    assert "answer" in silent.why
+
+
+def test_random_damage_never_ends_the_check(tmp_path: Path) -> None:
+    answer(tmp_path, "a")
+    (file,) = tmp_path.iterdir()
+    whole = bytearray(file.read_bytes())
+    dice = random.Random(7)  # noqa: S311 - damage, not secrets
+    for _ in range(500):
+        damaged = bytearray(whole)
+        for _ in range(dice.randint(1, 4)):
+            damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+        file.write_bytes(damaged)
+        gathered = gather(tmp_path, RUN, ["a"], started=["a"])
+        assert len(gathered.groups) + len(gathered.silent) == 1
+
+
+def test_what_an_earlier_check_or_a_node_of_another_job_left_is_no_answer(tmp_path: Path) -> None:
+    answer(tmp_path, "a", run="of-an-earlier-one")
+    answer(tmp_path, "elsewhere")
+    gathered = gather(tmp_path, RUN, ["a"], started=[])
+    assert not gathered.groups
+    assert told(gathered) == {"never started": ("a",)}
+
+
+def test_a_node_that_answers_twice_must_say_the_same(tmp_path: Path) -> None:
+    for name, second in (("same", WELL), ("changed", OTHER_CXI)):
+        answer(tmp_path, name)
+        file = next(path for path in tmp_path.iterdir() if path.name.startswith(f"node-{name}"))
+        file.rename(tmp_path / f"node-{name}.1.json")
+        answer(tmp_path, name, second)
+    gathered = gather(tmp_path, RUN, ["same", "changed"], started=[])
+    assert [group.nodes for group in gathered.groups] == [("same",)]
+    assert told(gathered) == {"answered 2 times, and not the same": ("changed",)}
+
+
+@pytest.mark.parametrize("node", ["nid 1", "a/b", "../../etc/x", "ü", "a.b.c", "x" * 60, "a;rm -rf", ".hidden", "%2e"])
+def test_any_name_of_a_node_stays_a_name(tmp_path: Path, node: str) -> None:
+    folder = tmp_path / "check"
+    folder.mkdir()
+    answer(folder, node)
+    assert [group.nodes for group in gather(folder, RUN, [node], started=[]).groups] == [(node,)]
+    assert [path.name for path in tmp_path.iterdir()] == ["check"]
+
+
+def test_the_clock_of_a_file_system_does_not_matter(tmp_path: Path) -> None:
+    answer(tmp_path, "a")
+    (file,) = tmp_path.iterdir()
+    os.utime(file, (0, 0))
+    assert len(gather(tmp_path, RUN, ["a"], started=[]).groups) == 1
+
+
+# -- waiting --
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def watching(folder: Path, *job: str) -> tuple[Watch, Clock, list[int]]:
+    clock, heard = Clock(), list[int]()
+    return Watch(folder, job, heard.append, clock), clock, heard
+
+
+def test_a_node_that_hangs_is_not_waited_for_longer_than_its_time(tmp_path: Path) -> None:
+    seen, clock, heard = watching(tmp_path, "a", "b")
+    (tmp_path / "node-a.1.started").touch()
+    (tmp_path / "node-b.1.started").touch()
+    assert not seen.is_over()
+    answer(tmp_path, "a")
+    assert not seen.is_over()
+    assert heard == [1]
+    clock.now += watch.NODE_LIMIT_S - 10
+    assert not seen.is_over()
+    clock.now += 20
+    assert seen.is_over()
+    assert seen.waiting == {"b"}
+
+
+def test_a_node_that_never_starts_is_waited_for_from_when_the_first_one_did(tmp_path: Path) -> None:
+    seen, clock, _ = watching(tmp_path, "a", "b")
+    clock.now += watch.START_LIMIT_S + 100
+    assert not seen.is_over(), "Slurm may be booting all of them"
+    (tmp_path / "node-a.1.started").touch()
+    answer(tmp_path, "a")
+    assert not seen.is_over()
+    clock.now += watch.START_LIMIT_S + 10
+    assert seen.is_over()
+    assert seen.started == {"a"}
+
+
+def test_a_step_in_which_nothing_starts_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    seen, clock, _ = watching(tmp_path, "a")
+    clock.now += watch.FIRST_LIMIT_S + 10
+    assert seen.is_over()
+
+
+def test_a_step_that_does_not_end_though_all_have_answered_is_ended(tmp_path: Path) -> None:
+    seen, clock, _ = watching(tmp_path, "a")
+    answer(tmp_path, "a")
+    assert not seen.is_over()
+    clock.now += watch.END_LIMIT_S + 10
+    assert seen.is_over()
+
+
+# -- what it comes to --
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (replace(WELL, fabric=replace(WELL.fabric, provider="tcp")), "provider tcp instead of cxi"),
+        (replace(WELL, nics=WELL.nics[:3]), "other NICs: 3, firmware 1.5.53 instead of 4, firmware 1.5.53"),
+        (replace(WELL, nics=()), "other NICs: none instead of 4, firmware 1.5.53"),
+        (
+            replace(WELL, nics=(*WELL.nics[:3], replace(WELL.nics[3], link_is_up=False))),
+            "other NICs: 4, 1 down, firmware 1.5.53 instead of 4, firmware 1.5.53",
+        ),
+        (replace(WELL, gpu_driver=None), "amdgpu none instead of 6.3.60300"),
+        (replace(WELL, kernel="6.4.1"), "kernel 6.4.1 instead of 6.4.0-150600.23.73_15.0.14-cray_shasta_c"),
+        (replace(WELL, libraries=(FABRIC,)), "without libcxi.so.1"),
+        (replace(WELL, trouble="no container engine answers here"), "not probed: no container engine answers here"),
+        (replace(WELL, findings=("provider.cxi problem", "rccl.runs ok")), "provider.cxi is problem"),
+        (replace(WELL, findings=("rccl.runs ok",)), "no provider.cxi"),
+    ],
+)
+def test_a_difference_is_named_in_a_few_words(other: Fingerprint, told: str) -> None:
+    assert differences(other, WELL) == (told,)
+    assert differences(WELL, WELL) == ()
+
+
+def test_many_differences_are_counted() -> None:
+    many = tuple(Library(f"lib{n}.so.1", f"/l/lib{n}.so.1", "dd") for n in range(40))
+    told = differences(replace(WELL, libraries=(*WELL.libraries, *many)), WELL)
+    assert told[-1] == "37 more differences"
+    assert len(told) == 4
+
+
+def summed(folder: Path, job: list[str]) -> nodes.NodesReport:
+    return nodes.sum_up("image.sif", "7", gather(folder, RUN, job, started=job), (), {}, ("srun: error: x",))
+
+
+def test_all_nodes_well_and_the_same_is_no_obstacle(tmp_path: Path) -> None:
+    job = names(1, 4)
+    for node in job:
+        answer(tmp_path, node)
+    report = summed(tmp_path, job)
+    assert report.answer is Answer.NO_OBSTACLE
+    assert report.sentence.endswith("(4 nodes, all the same)")
+    assert "will work" not in report.sentence
+
+
+def test_a_node_without_an_answer_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
+    job = names(1, 64)
+    for node in job[:60]:
+        answer(tmp_path, node)
+    for node in job[60:63]:
+        answer(tmp_path, node, OTHER_CXI)
+    report = summed(tmp_path, job)
+    assert report.answer is Answer.UNDECIDED
+    assert report.sentence == (
+        "CANNOT TELL for 1 of 64 nodes: 60 the same; 3 another libcxi.so.1 (build cccccccc instead of aaaaaaaa); "
+        "1 started, and gave no answer"
+    )
+    assert report.output == ("srun: error: x",)
+
+
+def test_one_node_that_says_no_is_a_no_for_the_job(tmp_path: Path) -> None:
+    job = names(1, 3)
+    answer(tmp_path, job[0])
+    answer(tmp_path, job[1])
+    bad = Finding("plugin.loads", Severity.PROBLEM, Level.PROBE, "it cannot be opened")
+    answer(tmp_path, job[2], replace(WELL, findings=("plugin.loads problem",)), RUN, bad)
+    report = summed(tmp_path, job)
+    assert report.answer is Answer.NO
+    assert report.sentence.startswith("NO on 1 of 3 nodes: 2 the same; 1 ")
+
+
+def test_a_node_that_could_not_probe_is_undecided_not_well(tmp_path: Path) -> None:
+    answer(tmp_path, "a", Fingerprint(trouble="no container engine answers here"), RUN)
+    report = summed(tmp_path, ["a"])
+    assert report.answer is Answer.UNDECIDED
+    assert "no container engine answers here" in report.sentence
+
+
+# -- one node --
+
+
+def task(image: Path) -> NodeTask:
+    probes = ProbeTask(str(image), FabricPath(rccl="/l/librccl.so.1"), None, None, (), Tools("/probe", (), "the tests"))
+    return NodeTask(1, RUN, identity_of(image), probes)
+
+
+def take(folder: Path) -> Gathered:
+    take_part(folder, {"PATH": "/nowhere", "SLURMD_NODENAME": "nid000001"})
+    return gather(folder, RUN, ["nid000001"], started=[])
+
+
+def test_a_node_without_an_engine_answers_that(tmp_path: Path) -> None:
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"an image")
+    folder = tmp_path / "check"
+    folder.mkdir()
+    write_task(folder, task(image))
+    (group,) = take(folder).groups
+    assert "no container engine answers here" in (group.fingerprint.trouble or "")
+    assert [path.name for path in folder.iterdir() if path.name.endswith(".started")]
+
+
+def test_a_node_that_has_another_image_says_so_and_probes_nothing(tmp_path: Path) -> None:
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"an image" * 100_000)
+    folder = tmp_path / "check"
+    folder.mkdir()
+    write_task(folder, task(image))
+    image.write_bytes(b"an image" * 99_999 + b"an IMAGE")
+    (group,) = take(folder).groups
+    assert (group.fingerprint.trouble or "").startswith("another image lies there (800000 bytes, ")
+
+
+def test_a_folder_that_the_node_does_not_have_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="a folder that all nodes share") as caught:
+        take_part(tmp_path / "gone", {"SLURMD_NODENAME": "nid000009"})
+    assert "nid000009" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', "[" * 100_000])
+def test_a_task_that_is_none_is_bad_input(tmp_path: Path, text: str) -> None:
+    (tmp_path / "task").write_text(text)
+    with pytest.raises(BadInputError, match="is not the task of a check"):
+        read_task(tmp_path, "a")
+
+
+def test_a_task_survives_being_written(tmp_path: Path) -> None:
+    image = tmp_path / "i.sif"
+    image.write_bytes(b"x")
+    finding = Finding(
+        "plugin.absent", Severity.PROBLEM, Level.STATIC, "no plugin", evidence=("line",), chain=("a", "b")
+    )
+    given = replace(task(image), probes=replace(task(image).probes, findings=(finding,), binds=(("/a,b", "/c d"),)))
+    write_task(tmp_path, given)
+    assert read_task(tmp_path, "a") == given
+
+
+# -- Slurm, where it is missing or fails; stand-ins for its commands --
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    return folder
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def in_job(folder: Path, **variables: str) -> dict[str, str]:
+    path = f"{folder}:/usr/bin:/bin"
+    return {"PATH": path, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid[1-2]", **variables}
+
+
+def test_outside_of_a_job_there_is_no_allocation() -> None:
+    assert slurm.find_allocation({"PATH": "/nowhere"}) is None
+
+
+def test_a_job_without_slurms_commands_is_told(stand_in: Path) -> None:
+    with pytest.raises(MissingHereError, match="scontrol is not on PATH"):
+        slurm.find_allocation({**in_job(stand_in), "PATH": str(stand_in)})
+
+
+def test_one_of_several_tasks_of_a_step_does_not_start_a_step_of_its_own(stand_in: Path) -> None:
+    with pytest.raises(BadInputError, match="one of 8 tasks"):
+        slurm.find_allocation(in_job(stand_in, SLURM_STEP_ID="0", SLURM_STEP_NUM_TASKS="8"))
+
+
+def test_a_controller_that_does_not_answer_is_told_in_its_words(stand_in: Path) -> None:
+    program(stand_in, "scontrol", "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(FailedError, match="Unable to contact slurm controller"):
+        slurm.find_allocation(in_job(stand_in))
+
+
+def test_the_nodes_are_those_that_slurm_names(stand_in: Path) -> None:
+    program(stand_in, "scontrol", 'test "$3" = "nid[1-2]" && printf "nid1\\nnid2\\n"')
+    assert slurm.find_allocation(in_job(stand_in)) == slurm.Allocation("7", ("nid1", "nid2"))
+
+
+def test_more_nodes_than_the_job_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="job 7 has 2 nodes") as caught:
+        nodes.check_nodes(tmp_path, slurm.Allocation("7", ("a", "b")), 3, {}, None, lambda _: None)
+    assert "--nodes 3" in str(caught.value)
+
+
+def test_a_job_that_slurm_refuses_is_told_in_its_words(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program(stand_in, "sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
+    with pytest.raises(FailedError, match="invalid partition specified") as caught:
+        submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
+    assert "--sbatch=" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["bin"], "nothing is left"
+
+
+def test_a_job_that_ends_without_a_report_is_told_with_its_last_line(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = """
+    for word; do case $word in --chdir=*) cd "${word#--chdir=}";; esac; done
+    echo 12; echo 'slurmstepd: error: JOB 12 CANCELLED DUE TO TIME LIMIT' > job.out; exit 1"""
+    program(stand_in, "sbatch", script)
+    heard: list[str] = []
+    with pytest.raises(FailedError, match="DUE TO TIME LIMIT"):
+        submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, heard.append)
+    assert heard == ["12"]
+
+
+def test_a_report_comes_back_from_a_job_as_it_was_made(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lumiimg.report.nodes import to_json  # noqa: PLC0415
+
+    folder = tmp_path / "check"
+    folder.mkdir()
+    answer(folder, "a")
+    answer(folder, "b", OTHER_CXI)
+    report = summed(folder, ["a", "b", "c"])
+    (tmp_path / "made.json").write_text(json.dumps(to_json(report)))
+    monkeypatch.chdir(tmp_path)
+    script = f"""
+    for word; do case $word in --chdir=*) cd "${{word#--chdir=}}";; esac; done
+    echo '12;cluster'; cp {tmp_path}/made.json report.json; exit 3"""
+    program(stand_in, "sbatch", script)
+    environment = {"PATH": f"{stand_in}:/usr/bin:/bin"}
+    assert submit.check_by_job(["check"], 3, [], environment, lambda _: None) == report
