@@ -158,7 +158,7 @@ def _run(written: list[JobFile]) -> Iterator[str]:
 
 
 def _log() -> Iterator[str]:
-    yield from comment("Which network carried the traffic; the exit code of the job stays that of the step")
+    yield from comment("Which network carried the traffic; the exit code of the job stays that of the program")
     yield "if command -v lumiimg >/dev/null; then"
     yield '    lumiimg log "$LUMIIMG_JOB/nccl" || true'
     yield "else"
