@@ -309,12 +309,14 @@ def test_each_rank_of_a_plain_program_sees_one_gpu(with_torch: Path, slurm: dict
 
 
 @pytest.mark.parametrize("launch", ["srun", "torchrun"])
-def test_the_exit_code_of_a_rank_is_that_of_the_job(
+def test_a_rank_that_dies_ends_the_job_with_a_failure(
     launch: str, with_torch: Path, slurm: dict[str, str], tmp_path: Path
 ) -> None:
     program = "import os, sys, time\nif os.environ['RANK'] == '3': sys.exit(7)\ntime.sleep(600)\n"
     ended = submit(tmp_path, with_torch, slurm, program, "--launch", launch)
-    assert ended.code == (7 if launch == "srun" else 1), ended.out
+    # the largest of all ranks', as srun has it: those that it ended have one, too
+    assert ended.code >= (7 if launch == "srun" else 1), ended.out
+    assert "TIME LIMIT" not in ended.out
     assert str(ended.folder / "nccl") in ended.out, "the log is read where the program failed, too"
 
 

@@ -8,12 +8,14 @@ import re
 import shutil
 import subprocess
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lumiimg.catalog import sites
 from lumiimg.cli.main import main
 from lumiimg.cluster.shape import duration, seconds
 from lumiimg.cluster.words import value, word
@@ -24,13 +26,12 @@ from tests.unit.elf_builder import library
 from tests.unit.test_boundary import snapshot
 from tests.unit.test_sites import LUMI_MASKS
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 Capture = pytest.CaptureFixture[str]
 
 FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
 BY_TORCHRUN = ("ddp", "fsdp", "deepspeed", "lightning")
+ME = f"me{os.getpid()}"
+"""The user of jobs that are run: they write to /tmp."""
 HOSTILE = (
     "it's",
     "$HOME",
@@ -178,7 +179,7 @@ class Run:
         env = {
             "PATH": f"{programs}:/usr/bin:/bin",
             "PYTHONPATH": str(folder / "modules"),
-            "USER": "me",
+            "USER": ME,
             "RECORD": str(record),
             "TASKS": tasks,
             "SLURM_JOB_ID": "123456",
@@ -288,24 +289,25 @@ def test_each_rank_has_its_numbers_its_variables_and_the_words_of_the_user(
 ) -> None:
     (image / "opt/venv/lib/python3.12/site-packages/aiter-0.1.0.dist-info").mkdir()
     (image / "opt/venv/lib/python3.12/site-packages/aiter-0.1.0.dist-info/METADATA").touch()
-    script = job(image, "--nodes", "2", "--launch", launch, command=("python3", "train.py", *HOSTILE))
+    words = ("--nodes", "2", "--gpus", "3", "--partition", "standard-g", "--launch", launch)
+    script = job(image, *words, command=("python3", "train.py", *HOSTILE))
     run = Run(script, tmp_path / "run", nodes=2)
     assert run.code == 0, run.err
     ranks = run.ranks
-    assert [rank["RANK"] for rank in ranks] == [str(number) for number in range(16)]
-    assert [rank["LOCAL_RANK"] for rank in ranks] == [str(number) for number in range(8)] * 2
-    assert {rank["WORLD_SIZE"] for rank in ranks} == {"16"}
+    assert [rank["RANK"] for rank in ranks] == ["0", "1", "2", "3", "4", "5"]
+    assert [rank["LOCAL_RANK"] for rank in ranks] == ["0", "1", "2"] * 2
+    assert {rank["WORLD_SIZE"] for rank in ranks} == {"6"}
     assert {rank["MASTER_ADDR"] for rank in ranks} == {"nid000007"}
     assert {rank["MASTER_PORT"] for rank in ranks} == {"23456"}
     assert {rank["NCCL_SOCKET_IFNAME"] for rank in ranks} == {"hsn0,hsn1,hsn2,hsn3"}
     # per node, per rank: known only there
-    assert {rank["MIOPEN_USER_DB_PATH"] for rank in ranks} == {f"/tmp/me-miopen-cache-{node}" for node in (0, 1)}
-    assert [rank["AITER_JIT_DIR"] for rank in ranks[:8]] == [f"/tmp/me-aiter-{number}" for number in range(8)]
+    assert {rank["MIOPEN_USER_DB_PATH"] for rank in ranks} == {f"/tmp/{ME}-miopen-cache-{node}" for node in (0, 1)}
+    assert [rank["AITER_JIT_DIR"] for rank in ranks] == [f"/tmp/{ME}-aiter-{number}" for number in range(3)] * 2
     assert all(rank["argv"] == list(HOSTILE) for rank in ranks)
     assert {rank["SINGULARITY_BIND"] for rank in ranks} == {None}, "what a module binds does not come over it"
     assert all(rank["NCCL_DEBUG_FILE"].endswith("/lumiimg-123456/nccl/%h.%p.log") for rank in ranks)
-    for number in range(8):
-        shutil.rmtree(f"/tmp/me-aiter-{number}")
+    for number in range(3):
+        shutil.rmtree(f"/tmp/{ME}-aiter-{number}")
 
 
 def test_a_rank_of_a_plain_program_sees_its_gpu_and_one_of_torch_all(image: Path, tmp_path: Path) -> None:
@@ -338,7 +340,7 @@ def test_what_vllm_was_told_is_not_told_twice(image: Path, capsys: Capture) -> N
     ]
 
 
-def test_the_exit_code_is_that_of_the_program_and_the_log_is_read_all_the_same(image: Path, tmp_path: Path) -> None:
+def test_the_exit_code_is_that_of_the_step_and_the_log_is_read_all_the_same(image: Path, tmp_path: Path) -> None:
     script = job(image)
     run = Run(script, tmp_path / "run", FAILS="7")
     assert run.code == 7
@@ -504,6 +506,29 @@ def test_no_image_no_site_and_no_snapshot_are_bad_input(image: Path, tmp_path: P
     refused(image, capsys, "--host", str(tmp_path / "host.json"), code=ExitCode.BAD_INPUT)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("cores = 64", "cores = 64.5", "'binding.cores' should be a whole number"),
+        ("cores = 64", "cores = 100000", "'binding.cores' is 100000; a node has 4096 at most"),
+        ("group = 8", "group = 0", "'binding.group' is 0; it should be above 0"),
+        ("near = [6, 7, 2, 3, 0, 1, 4, 5]", "near = []", "'binding.near' is empty"),
+        ("near = [6, 7, 2, 3, 0, 1, 4, 5]", "near = [8]", "'binding.near' names a group that 64 cores"),
+        ("reserved = [0,", "reserved = [0, 1, 2, 3, 4, 5, 6, 7,", "leaves no core of group 0, which is near GPU 4"),
+        ("memory_gib = 480", 'memory_gib = "480"', "'binding.memory_gib' should be a whole number"),
+        ('own = "pmi2"', 'own = "pmi2 --uid=0"', "'mpi.own' is 'pmi2 --uid=0', no value for `srun --mpi=`"),
+        ('value = "userfaultfd"', 'value = "a\\nb"', "holds a control character"),
+    ],
+)
+def test_a_site_with_a_topology_that_cannot_be_is_one_line_with_the_key(
+    old: str, new: str, fault: str, image: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    text = (Path(sites.__file__).with_name("sites") / "lumi.toml").read_text()
+    assert old in text
+    (tmp_path / "mine.toml").write_text(text.replace(old, new, 1))
+    assert fault in refused(image, capsys, site=str(tmp_path / "mine.toml"), code=ExitCode.BAD_INPUT)
+
+
 # -- as text --
 
 
@@ -511,9 +536,10 @@ def test_every_script_and_what_it_writes_is_clean_for_shellcheck(tmp_path: Path)
     if shutil.which("shellcheck") is None:
         pytest.skip(f"shellcheck is {MAY_BE_ABSENT}")
     image = rocm_image(tmp_path / "an image's $(id) `x` \\ \u2019.sif", "7.0.2", "aiter-0.1", "mpi4py-4.0")
-    shapes = (("--nodes", "1"), ("--nodes", "4"), ("--gpus", "2"), ("--gpus", "2", "--partition", "standard-g"))
+    shapes = (("--nodes", "1"), ("--gpus", "2"), ("--gpus", "2", "--partition", "standard-g"))
+    cases = [*product(FRAMEWORKS, (("--nodes", "4"),)), *product(("ddp", "vllm", "plain"), shapes)]
     checked = []
-    for number, (framework, shape) in enumerate(product(FRAMEWORKS, shapes)):
+    for number, (framework, shape) in enumerate(cases):
         for launch in ("srun", "torchrun") if framework in BY_TORCHRUN else ("srun",):
             words = ("--framework", framework, "--launch", launch, "--account", "project_1")
             script = job(image, *words, *shape, command=("python", *HOSTILE))
