@@ -1,7 +1,7 @@
 """What a job is, whatever the scheduler: ranks, cores, variables, binds and the program, each with its reason.
 
-`batch.py` writes it as a script of Slurm, `pbs.py` of PBS; `container.py` what of it runs in the container, `edf.py`
-the file by which that starts.
+`batch.py` writes it as a script of Slurm, `pbs.py` of PBS; `container.py` what of it is run in the container, `edf.py`
+the file of a container.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def container(plan: JobPlan) -> Iterator[str]:
 
 def log(where: str) -> Iterator[str]:
     """Yield the reading of the log at the end; `where`: what to read, in words of bash."""
-    yield from comment("Which network carried the traffic; the exit code of the job stays that of the program")
+    yield from comment("Which network carried the traffic; the exit code of the job stays that of the step")
     yield "if command -v lumiimg >/dev/null; then"
     yield f'    lumiimg log "{where}" || true'
     yield "else"
