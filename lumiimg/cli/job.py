@@ -12,12 +12,12 @@ from lumiimg.errors import ExitCode
 _EPILOG = """\
 frameworks: ddp, fsdp, deepspeed, lightning   a rank a GPU, all GPUs seen
             vllm, ray       once a node; Ray connects several nodes
-            plain           a rank a GPU, each sees its own (MPI, rccl-tests)
+            plain           a rank a GPU, seeing its own only (MPI, …)
 Without --framework: by the command, and whether the image has torch.
 
 examples:
   lumiimg job image.sif --site lumi -o job.sh -- python train.py
-  lumiimg job image.sif --site lumi --nodes 4 --launch torchrun -- python a.py
+  lumiimg job image.sif --site lumi --nodes 4 --launch torchrun -- python x.py
   lumiimg job image.sif --site lumi --gpus 2 -- vllm serve MODEL
   lumiimg job image.sif --site lumi --explain
 
