@@ -12,12 +12,12 @@ from lumiimg.errors import ExitCode
 _EPILOG = """\
 frameworks: ddp, fsdp, deepspeed, lightning   a rank a GPU, all GPUs seen
             vllm, ray       once a node; Ray connects several nodes
-            plain           a rank a GPU, each sees its own only (MPI, rccl-tests)
+            plain           a rank a GPU, seeing its own only (MPI, …)
 Without --framework: by the command, and whether the image has torch.
 
 examples:
   lumiimg job image.sif --site lumi -o job.sh -- python train.py
-  lumiimg job image.sif --site lumi --nodes 4 --launch torchrun -- python train.py
+  lumiimg job image.sif --site lumi --nodes 4 --launch torchrun -- python x.py
   lumiimg job image.sif --site lumi --gpus 2 -- vllm serve MODEL
   lumiimg job image.sif --site lumi --explain
 
@@ -36,9 +36,10 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "job",
         usage="lumiimg job IMAGE --site NAME [options] -- COMMAND [ARGUMENT ...]",
         help="a job script for an image on a site: ranks, cores, variables, binds, each with its reason",
-        description="Write a script for Slurm or PBS that runs a command in an image on a site: which rank gets\n"
-        "which cores and GPU, the variables for this image there, what must be bound, and\n"
-        "the network that was used, at its end. Every choice has its reason beside it.",
+        description="Write a script for Slurm or PBS that runs a command in an image on a site:\n"
+        "which rank gets which cores and GPU, the variables for this image there, what\n"
+        "must be bound, and the network that was used, at its end. Every choice has its\n"
+        "reason beside it.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -54,7 +55,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "--launch",
         choices=("srun", "torchrun"),
         default="srun",
-        help="who starts the ranks on a node (default: srun)",
+        help="who starts the ranks on a node (default: srun; under PBS mpiexec)",
     )
     parser.add_argument("--partition", metavar="NAME", help="(default: the first of the site that fits)")
     parser.add_argument("--exclusive", action="store_true", help="whole nodes, also of a partition that shares them")

@@ -107,14 +107,19 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def without_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return our words, and those of the program that a job runs: argparse would mix them."""
+    words = list(argv)
+    if words[:1] != ["job"] or "--" not in words:
+        return words, []
+    cut = words.index("--")
+    return words[:cut], words[cut + 1 :]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     parser = make_parser()
-    words = list(sys.argv[1:] if argv is None else argv)
-    program: list[str] = []
-    if words[:1] == ["job"] and "--" in words:  # argparse would mix the words of the program with our own
-        cut = words.index("--")
-        words, program = words[:cut], words[cut + 1 :]
+    words, program = without_program(sys.argv[1:] if argv is None else argv)
     arguments, rest = parser.parse_known_args(words)
     arguments.program = program
     if rest:

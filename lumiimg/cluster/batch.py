@@ -71,9 +71,8 @@ def _address() -> Iterator[str]:
 
 def _step(plan: JobPlan) -> Iterator[str]:
     """Yield the options of srun; each has its reason above it."""
-    if plan.topology is not None:
-        yield from comment(f"The cores beside each GPU, a bit a core ({plan.topology.source})")
     if plan.topology is not None and not plan.torchrun:
+        yield from comment(f"The cores beside each GPU, a bit a core ({plan.topology.source})")
         yield "masks=("
         for place, mask in zip(plan.topology.places, plan.topology.masks, strict=True):
             yield f"    {mask}  # GPU {place.local_rank}: cores {ranges(place.cores)}"

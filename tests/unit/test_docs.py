@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.cli.main import make_parser
+from lumiimg.cli.main import make_parser, without_program
 from tests.compatibility import compatibility
 from tests.reference import reference
 
@@ -35,7 +35,8 @@ def documented_commands() -> list[str]:
 
 @pytest.mark.parametrize("command", documented_commands())
 def test_a_documented_command_is_one_that_the_program_takes(command: str) -> None:
-    make_parser().parse_args(shlex.split(command)[1:])
+    words, _ = without_program(shlex.split(command)[1:])
+    make_parser().parse_args(words)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
