@@ -13,9 +13,9 @@ from lumiimg.check.answer import CheckReport, decide, sentence, settle
 from lumiimg.check.boundary import study_open
 from lumiimg.check.opening import opened
 from lumiimg.check.probes import run_details
-from lumiimg.check.running import NO_GPU, RunResult, run_here
+from lumiimg.check.running import RunResult, refuse_without_gpu, run_here
 from lumiimg.check.static import check_static
-from lumiimg.check.task import carry_out, excuse, make_task
+from lumiimg.check.task import carry_out, excuse, make_task, with_manifest
 from lumiimg.definition.writer import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
@@ -28,12 +28,10 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.evidence import StaticResult
     from lumiimg.check.probing import ProbeResult
-    from lumiimg.engine.engine import Engine
     from lumiimg.host.manifest import Manifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
 
-_GPU = Path("/dev/kfd")
 _PLUGIN_LAYER = "aws-ofi-nccl"
 _NOT_ASKED = "not asked for"
 
@@ -150,31 +148,15 @@ def _run(
     site: Site | None,
     asked: bool,
 ) -> RunResult:
-    """Run a collective on this node, as the probes were run. Raises MissingHereError where there is no GPU for it.
-
-    Where nobody asked for it, the device tells that there is none: to ask HIP takes a container.
-    """
-    if not asked and not _GPU.exists():
-        raise MissingHereError(NO_GPU)
+    """Run a collective on this node, as the probes were run. Raises MissingHereError where there is no GPU for it."""
+    if not asked:
+        refuse_without_gpu()
     engine = find_engine(environment)
-    binds, told = _with_manifest(engine, environment, manifest)
+    binds, told = with_manifest(engine, environment, manifest)
     # as RCCL says in the container, where a bind may have put another in front
     code = next((said.get("value", "") for run in probed.runs if (said := run.first("version"))), "")
     version = version_of_code(int(code)) if code.isdigit() else probed.path.rccl_version
     return run_here(engine, path, image, static, told, binds, version=version, site=site, excuse=excuse(environment))
-
-
-def _with_manifest(
-    engine: Engine, environment: Mapping[str, str], manifest: Manifest | None
-) -> tuple[tuple[tuple[str, str], ...], Mapping[str, str]]:
-    """Return the binds and the engine's environment with what a manifest adds to them."""
-    if manifest is None:
-        return (), environment
-    binds = tuple((bind.source, bind.target) for bind in manifest.binds)
-    return binds, {
-        **environment,
-        **{f"{engine.prefix}ENV_{item.name}": item.value for item in manifest.variables},
-    }
 
 
 def _refuse_elsewhere(manifest: Manifest, snapshot: Snapshot) -> None:

@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from lumiimg.image import Image
     from lumiimg.nccl.report import Cause, LogReport
 
-NO_GPU = """no GPU here (/dev/kfd), so RCCL was not seen at work: run the check in a job with GPUs, or set \
-NCCL_DEBUG=INFO in your job on two nodes and give its output to `lumiimg log`"""
+NO_GPU = """no GPU here (/dev/kfd), so RCCL was not seen at work: run the check in a job with GPUs (`--nodes 2`), or \
+set NCCL_DEBUG=INFO in your job on two nodes and give its output to `lumiimg log`"""
 OUTPUT = "output.log"
+_GPU = Path("/dev/kfd")
 _COUNT_TIMEOUT_S = 120.0
-_STOP_AFTER_S = 60.0
-"""What a program that does not end by itself gets beyond its own limit."""
+LIMIT_S = TIMEOUT_S + 60.0
+"""Of a run: a program that does not end by itself gets a minute beyond its own limit."""
 _TIMED_OUT = 16
 """Exit code of the all-reduce of this project where a rank waited too long."""
 _NO_VNI = frozenset({"cxi-no-service", "cxi-no-default-vni", "cxi-slingshot-environment"})
@@ -52,9 +53,7 @@ _NEEDS_NO_NIC = frozenset({Effect.MISSING, Effect.LOAD_ERROR, Effect.NETWORK_ABS
 """What goes wrong on any machine: no excuse covers it."""
 _NOT_HERE = frozenset({"nothing-crosses"})
 """What the log reader says of a job on one node: here it is the question whether a job on two would be fast."""
-_TWO_NODES = (
-    "two nodes would decide it: run it in a job on two nodes with NCCL_DEBUG=INFO, and `lumiimg log` on its output"
-)
+_TWO_NODES = "two nodes would decide it: `lumiimg check IMAGE --nodes 2` in a job with GPUs, or one that it submits"
 _VNI = "Slurm gives a step on one node no VNI by itself: srun --network=single_node_vni,job_vni … lumiimg check IMAGE"
 
 
@@ -78,6 +77,12 @@ class RunResult:
         }
 
 
+def refuse_without_gpu() -> None:
+    """Raise MissingHereError where this node has no GPU by its devices: to ask HIP takes a container."""
+    if not _GPU.exists():
+        raise MissingHereError(NO_GPU)
+
+
 def run_here(
     engine: Engine,
     path: Path,
@@ -98,19 +103,35 @@ def run_here(
     Raises MissingHereError if HIP finds no GPU in the container, or no program can be had that asks it.
     """
     with tempfile.TemporaryDirectory(prefix="lumiimg-run-") as scratch:
-        programs, folder = Path(scratch, "programs"), Path(scratch, "run")
-        programs.mkdir()
-        folder.mkdir()
-        tools = provide_tools(engine, path, image, environment, programs, [ALL_REDUCE])
-        tools = replace(tools, binds=(*tools.binds, *binds))
-        gpus = _count_gpus(engine, path, static, environment, tools)
-        collective = choose(image, static, environment, tools, gpus=gpus)
-        prepare(folder)
+        folder = Path(scratch)
+        collective = set_up(engine, path, image, static, environment, binds, folder, nodes=1)
         with (folder / LOGS / OUTPUT).open("wb") as log:
-            ended = run(
-                collective.command(engine, path, folder), env=environment, timeout_s=TIMEOUT_S + _STOP_AFTER_S, log=log
-            )
+            ended = run(collective.command(engine, path, folder), env=environment, timeout_s=LIMIT_S, log=log)
         return judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
+
+
+def set_up(
+    engine: Engine,
+    path: Path,
+    image: Image,
+    static: StaticResult,
+    environment: Mapping[str, str],
+    binds: Sequence[tuple[str, str]],
+    folder: Path,
+    *,
+    nodes: int,
+) -> Collective:
+    """Return the collective for so many nodes like this one, with all that it needs in `folder`, which all of them see.
+
+    Raises MissingHereError as `run_here`.
+    """
+    programs = folder / "programs"
+    programs.mkdir()
+    tools = provide_tools(engine, path, image, environment, programs, [ALL_REDUCE])
+    tools = replace(tools, binds=(*tools.binds, *binds))
+    gpus = _count_gpus(engine, path, static, environment, tools)
+    prepare(folder)
+    return choose(image, static, environment, tools, gpus=gpus, nodes=nodes)
 
 
 def _count_gpus(engine: Engine, path: Path, static: StaticResult, environment: Mapping[str, str], tools: Tools) -> int:

@@ -114,6 +114,17 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     return result
 
 
+def with_manifest(
+    engine: Engine, environment: Mapping[str, str], manifest: Manifest | None
+) -> tuple[tuple[tuple[str, str], ...], Mapping[str, str]]:
+    """Return the binds of a manifest, and the engine's environment with its variables."""
+    if manifest is None:
+        return (), environment
+    binds = tuple((bind.source, bind.target) for bind in manifest.binds)
+    variables = {f"{engine.prefix}ENV_{item.name}": item.value for item in manifest.variables}
+    return binds, {**environment, **variables}
+
+
 def excuse(environment: Mapping[str, str], devices: Path = _DEVICES) -> str | None:
     """Return why a plugin that does not get onto the fabric here says nothing of the image; None where it does.
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _EPILOG = """\
 levels: static  from the files of the image, nothing run
         probe   programs run in the container, without a GPU
-        run     a real collective on the GPUs of this node: the image's own
-                rccl-tests, its torch, or a small program of lumiimg
+        run     a real collective on the GPUs of this node, or of all: the
+                image's own rccl-tests, its torch, or a program of lumiimg
 Without --level: the highest that can be taken here. docs/check.md says what
 each of them proves.
 
@@ -57,7 +57,10 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser.add_argument("--level", choices=("static", "probe", "run"), help="check as far as this")
     parser.add_argument("--site", metavar="NAME", help="compare a run's bandwidth with what a site should give: lumi")
     parser.add_argument(
-        "--nodes", metavar="N", type=_number, help="run the probes on N nodes of this job; outside of one, submit a job"
+        "--nodes",
+        metavar="N",
+        type=_number,
+        help="run the probes, and a collective, on N nodes of this job; outside of one, submit a job",
     )
     parser.add_argument(
         "--sbatch", metavar="OPTIONS", default="", help="for the job that --nodes submits: partition, account, time"
@@ -107,7 +110,9 @@ def _number(text: str) -> int:
 
 def _on_nodes(arguments: argparse.Namespace) -> int:
     """Check on the nodes of the job that this is in, else of one that is submitted for it."""
+    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
     from lumiimg.cluster.slurm import find_allocation  # noqa: PLC0415
+    from lumiimg.findings import Level  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.nodes import print_nodes, to_json  # noqa: PLC0415
@@ -115,24 +120,24 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
     if arguments.level == "static":
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
     snapshot = read_snapshot(arguments.host) if arguments.host else None
+    site = find_site(arguments.site, os.environ) if arguments.site else None
     allocation = find_allocation(os.environ)
     if allocation is None:
         report = _by_job(arguments)
     else:
         if arguments.sbatch:
             raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
-        from lumiimg.cluster.nodes import check_nodes  # noqa: PLC0415
+        from lumiimg.cluster.nodes import NodesRequest, check_nodes  # noqa: PLC0415
 
-        progress = _counter(arguments.nodes)
-        report = check_nodes(
-            arguments.image,
-            allocation,
-            arguments.nodes,
-            os.environ,
-            snapshot,
-            progress,
+        request = NodesRequest(
+            image=arguments.image,
+            nodes=arguments.nodes,
+            level=Level(arguments.level) if arguments.level else None,
+            snapshot=snapshot,
+            site=site,
             simulate=arguments.simulate_gpu,
         )
+        report = check_nodes(request, allocation, os.environ, _counter(arguments.nodes))
     if arguments.json:
         print_json(to_json(report))
     print_nodes(report, verbose=arguments.verbose, stderr=arguments.json)
@@ -152,6 +157,10 @@ def _by_job(arguments: argparse.Namespace) -> NodesReport:
     words = ["check", str(arguments.image.absolute()), "--nodes", str(arguments.nodes), "--json"]
     words += ["--host", str(arguments.host.absolute())] if arguments.host else []
     words += ["--simulate-gpu"] if arguments.simulate_gpu else []
+    words += ["--level", arguments.level] if arguments.level else []
+    if arguments.site:
+        is_file = arguments.site.endswith(".toml")
+        words += ["--site", str(Path(arguments.site).absolute()) if is_file else arguments.site]
 
     def submitted(job: str) -> None:
         print(f"job {job} is submitted; waiting for it (Ctrl-C cancels it)", file=sys.stderr, flush=True)

@@ -17,29 +17,34 @@ from typing import TYPE_CHECKING
 from lumiimg.check.answer import Answer, FabricPath, decide, sentence
 from lumiimg.check.checker import check_files, conclude
 from lumiimg.check.opening import opened
+from lumiimg.check.running import refuse_without_gpu
 from lumiimg.check.task import ProbeTask, make_task
 from lumiimg.cluster.answers import Library  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.differences import differences
 from lumiimg.cluster.groups import Silent, gather
 from lumiimg.cluster.node import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.cluster.slurm import run_step
+from lumiimg.cluster.together import Together, run_together, told_of
 from lumiimg.cluster.watch import FIRST_LIMIT_S, NODE_LIMIT_S, START_LIMIT_S, Watch
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.workspace import remove_tree
-from lumiimg.errors import BadInputError, one_line
+from lumiimg.errors import BadInputError, MissingHereError, one_line
 from lumiimg.findings import Finding, Level
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from lumiimg.catalog.sites import Site
+    from lumiimg.check.running import RunResult
     from lumiimg.cluster.groups import Gathered
     from lumiimg.cluster.slurm import Allocation
     from lumiimg.engine.process import Completed
     from lumiimg.host.snapshot import Snapshot
 
 _OUTPUT_LINES = 6
-_PROGRAMS = "programs"
+NOT_ASKED = "not asked for"
+NOTHING = "there is no RCCL to run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +71,27 @@ class NodesReport:
     job: str
     answer: Answer
     sentence: str
+    levels: dict[str, str]
+    """What became of each level: `done`, or why it was not taken."""
     groups: tuple[NodeGroup, ...]
     """The largest first."""
     silent: tuple[Silent, ...]
     output: tuple[str, ...]
     """What the step printed at its end, where nodes are silent: for people."""
+    collective: Together | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodesRequest:
+    """What is to be checked, and how far."""
+
+    image: Path
+    nodes: int
+    level: Level | None
+    """None: as far as is possible."""
+    snapshot: Snapshot | None
+    site: Site | None
+    simulate: bool
 
 
 def own_command() -> list[str]:
@@ -99,42 +120,58 @@ def shared_folder() -> Iterator[Path]:
 
 
 def check_nodes(
-    path: Path,
+    request: NodesRequest,
     allocation: Allocation,
-    wanted: int,
     environment: Mapping[str, str],
-    snapshot: Snapshot | None,
     on_progress: Callable[[int], None],
-    *,
-    simulate: bool = False,
 ) -> NodesReport:
-    """Check an image on `wanted` nodes of a job; `on_progress` hears how many have answered, `simulate` as of one node.
+    """Check an image on nodes of a job; `on_progress` hears how many have answered.
 
     Raises BadInputError for what is no image or more nodes than the job has, MissingHereError without an engine or
-    probe programs on this node.
+    probe programs on this node, or without a GPU where level run is asked for.
     """
-    if wanted > len(allocation.nodes):
-        raise BadInputError(
-            f"job {allocation.job} has {count(len(allocation.nodes), 'node')}", where=f"--nodes {wanted}"
-        )
-    nodes = allocation.nodes[:wanted]
-    path = path.absolute()
+    if request.nodes > len(allocation.nodes):
+        what = f"job {allocation.job} has {count(len(allocation.nodes), 'node')}"
+        raise BadInputError(what, where=f"--nodes {request.nodes}")
+    nodes = allocation.nodes[: request.nodes]
+    path = request.image.absolute()
     engine = find_engine(environment)
     with opened(path) as image, shared_folder() as folder:
         labels = image.labels
-        static, manifest = check_files(path, image, environment, snapshot)
+        static, manifest = check_files(path, image, environment, request.snapshot)
         files = tuple(static.findings.found)
         if static.path.rccl is None:
-            gathered, done = None, None
-        else:
-            programs = folder / _PROGRAMS
-            programs.mkdir()
-            probes = make_task(engine, path, image, static, manifest, environment, programs, simulate=simulate)
-            gathered, done = _ask(folder, nodes, probes, environment, on_progress)
-    if gathered is None:
-        group = _group(nodes, static.path, conclude(labels, files, ()), Level.STATIC, slowest_ms=0)
-        return NodesReport(str(path), allocation.job, group.answer, group.sentence, (group,), (), ())
-    return sum_up(str(path), allocation.job, gathered, files, labels, _tail(done) if done is not None else ())
+            group = _group(nodes, static.path, conclude(labels, files, ()), Level.STATIC, slowest_ms=0)
+            levels = {Level.STATIC.value: "done", Level.PROBE.value: NOTHING, Level.RUN.value: NOTHING}
+            return NodesReport(str(path), allocation.job, group.answer, group.sentence, levels, (group,), (), ())
+        programs, run = folder / "programs", folder / "run"
+        programs.mkdir()
+        run.mkdir()
+        probes = make_task(engine, path, image, static, manifest, environment, programs, simulate=request.simulate)
+        gathered, done = _ask(folder, nodes, probes, environment, on_progress)
+        well = [group for group in gathered.groups if group.fingerprint.trouble is None]
+        ran, why = None, NOT_ASKED
+        if request.level is not Level.PROBE and well:
+            try:
+                if request.level is None:
+                    refuse_without_gpu()
+                ran = run_together(
+                    engine,
+                    path,
+                    image,
+                    static,
+                    manifest,
+                    environment,
+                    [node for node in nodes if any(node in group.nodes for group in well)],
+                    run,
+                    version=well[0].fingerprint.fabric.rccl_version,
+                    site=request.site,
+                )
+            except MissingHereError as error:
+                if request.level is Level.RUN:
+                    raise
+                why = f"not taken: {error}"
+    return sum_up(str(path), allocation.job, gathered, files, labels, ran, why, _tail(done))
 
 
 def sum_up(
@@ -143,13 +180,25 @@ def sum_up(
     gathered: Gathered,
     files: Sequence[Finding],
     labels: Mapping[str, str],
-    output: tuple[str, ...],
+    ran: RunResult | None = None,
+    why: str = NOT_ASKED,
+    output: tuple[str, ...] = (),
 ) -> NodesReport:
-    """Return what the answers come to, with what the files of the image say; `output` is that of the step."""
-    groups = tuple(_groups(gathered, files, labels))
+    """Return what the answers come to, with what the files of the image say.
+
+    `ran`: a collective over all of the nodes; `why` there was none. `output` is that of the step.
+    """
+    groups = tuple(_groups(gathered, files, labels, ran))
     silent = gathered.silent
     answer = _answer(groups, silent)
-    return NodesReport(image, job, answer, _sentence(answer, groups, silent), groups, silent, output if silent else ())
+    told = told_of(ran) if ran is not None else None
+    levels = {
+        Level.STATIC.value: "done",
+        Level.PROBE.value: f"done on {count(sum(len(group.nodes) for group in groups), 'node')}",
+        Level.RUN.value: f"done: {told.program}, {count(told.ranks, 'rank')}" if told is not None else why,
+    }
+    words = _sentence(answer, groups, silent)
+    return NodesReport(image, job, answer, words, levels, groups, silent, output if silent else (), told)
 
 
 def _ask(
@@ -178,11 +227,15 @@ def _ask(
     return gather(folder, run, nodes, watch.started), done
 
 
-def _groups(gathered: Gathered, files: Sequence[Finding], labels: Mapping[str, str]) -> Iterator[NodeGroup]:
+def _groups(
+    gathered: Gathered, files: Sequence[Finding], labels: Mapping[str, str], ran: RunResult | None
+) -> Iterator[NodeGroup]:
     usual = gathered.groups[0].fingerprint if gathered.groups else None
     for found in gathered.groups:
-        findings, trouble = conclude(labels, files, found.details.findings), found.fingerprint.trouble
-        level = Level.STATIC if trouble else Level.PROBE
+        trouble = found.fingerprint.trouble
+        together = ran.findings.found if ran is not None and not trouble else ()
+        findings = conclude(labels, files, found.details.findings, together)
+        level = Level.STATIC if trouble else Level.RUN if together else Level.PROBE
         group = _group(found.nodes, found.fingerprint.fabric, findings, level, slowest_ms=found.slowest_ms)
         if trouble:
             group = replace(group, sentence=f"CANNOT TELL: not probed: {trouble}", answer=Answer.UNDECIDED)
@@ -222,7 +275,7 @@ def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[Sile
     start = {
         Answer.NO: f"NO on {of}",
         Answer.UNDECIDED: f"CANNOT TELL for {of}",
-        Answer.NO_OBSTACLE: f"no obstacle found at level {Level.PROBE.value} on {of}",
+        Answer.NO_OBSTACLE: f"no obstacle found on {of}",
     }[answer]
     return f"{start}: {'; '.join(tally)}"
 

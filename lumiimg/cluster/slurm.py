@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from lumiimg.engine.process import Completed, run
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, one_line
@@ -59,18 +59,23 @@ def run_step(
     environment: Mapping[str, str],
     *,
     timeout_s: float,
-    give_up: Callable[[], bool],
+    together: bool = False,
+    mpi: str = "none",
+    log: IO[bytes] | None = None,
+    give_up: Callable[[], bool] | None = None,
 ) -> Completed:
-    """Run a program once on each node, in one step of this job beside whatever else it runs; `give_up` as of a process.
+    """Run a program once on each node, in one step of this job beside whatever else it runs.
 
-    A node that fails does not end the others. Raises MissingHereError without srun.
+    `together`: one that fails ends the others, which would wait for it; else a node that fails is its own matter.
+    `mpi`, `log`, `give_up`: as of srun, and of a process. Raises MissingHereError without srun.
     """
     words: list[str | Path] = [_program("srun", environment)]
     words += [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}"]
-    # the job's own shape is for its work: a task here is one small process, wherever there is room
-    words += ["--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", "--input=none", "--export=ALL"]
-    words += ["--no-kill", "--kill-on-bad-exit=0", "--job-name=lumiimg"]
-    return run([*words, *argv], env=environment, timeout_s=timeout_s, give_up=give_up)
+    # the job's own shape is for its work: a task here is one process a node, wherever there is room
+    words += ["--overlap", "--mem=0", "--cpu-bind=none", f"--mpi={mpi}", "--input=none", "--export=ALL"]
+    words += ["--kill-on-bad-exit=1"] if together else ["--no-kill", "--kill-on-bad-exit=0"]
+    words += ["--job-name=lumiimg", *argv]
+    return run(words, env=environment, timeout_s=timeout_s, log=log, give_up=give_up)
 
 
 def run_job(

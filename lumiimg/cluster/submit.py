@@ -8,17 +8,22 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes import NodesReport, own_command, shared_folder
 from lumiimg.cluster.slurm import run_job
-from lumiimg.errors import FailedError, one_line
+from lumiimg.errors import BadInputError, ExitCode, FailedError, MissingHereError, one_line
 from lumiimg.host.codec import FormError, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from lumiimg.engine.process import Completed
+    from lumiimg.errors import LumiimgError
+
 _REPORT = "report.json"
 _OUTPUT = "job.out"
 _MINUTES = 15
 _MAX_BYTES = 64 << 20
+_NAME = "lumiimg"
+_ERRORS = {ExitCode.BAD_INPUT: BadInputError, ExitCode.MISSING_HERE: MissingHereError}
 # --no-kill: a node that fails is a result. The report is there whole, or not at all.
 _SCRIPT = """\
 #!/bin/bash
@@ -29,7 +34,7 @@ _SCRIPT = """\
 #SBATCH --no-kill
 {command} >{report}.part
 code=$?
-mv {report}.part {report}
+[ ! -s {report}.part ] || mv {report}.part {report}
 exit "$code"
 """
 
@@ -44,7 +49,7 @@ def check_by_job(
     """Run `lumiimg WORDS` in a job on so many nodes, and return its report; `options` are for sbatch.
 
     `words` name their files by absolute paths and ask for JSON. Raises MissingHereError without Slurm, FailedError if
-    there is no job, or it ends without a report.
+    there is no job, or it ends without a report; and what the check raised in the job.
     """
     with shared_folder() as folder:
         script = folder / "job.sh"
@@ -55,11 +60,19 @@ def check_by_job(
         try:
             with (folder / _REPORT).open("rb") as file:
                 return decode(NodesReport, json.loads(file.read(_MAX_BYTES)), "")
+        except FileNotFoundError as error:
+            raise _without_report(done, _last_line(folder / _OUTPUT)) from error
         except (OSError, ValueError, RecursionError) as error:
-            said = _last_line(folder / _OUTPUT) or done.last_line
-            reason = f"the job ended without a report (exit code {done.exit_code})"
-            detail = str(error) if isinstance(error, FormError) else said
-            raise FailedError(f"{reason}: {one_line(detail) or 'it said nothing'}") from error
+            what = str(error) if isinstance(error, FormError) else _last_line(folder / _OUTPUT)
+            raise FailedError(f"the report of the job cannot be read: {one_line(what) or 'it is no JSON'}") from error
+
+
+def _without_report(done: Completed, said: str) -> LumiimgError:
+    """Return what a job that ended without a report comes to: as lumiimg said in it, where it did."""
+    what = said.removeprefix(f"{_NAME}: ") or done.last_line or "it said nothing"
+    if said.startswith(f"{_NAME}: ") and done.exit_code in _ERRORS:
+        return _ERRORS[ExitCode(done.exit_code)](what)
+    return FailedError(f"the job ended without a report (exit code {done.exit_code}): {one_line(what)}")
 
 
 def _last_line(path: Path) -> str:

@@ -1,8 +1,9 @@
 """Frozen dataclasses to JSON data and back, by the types of their fields.
 
 What a snapshot holds is facts of other rooms, which grow: they are written by their own declaration, not field by
-field. Known are str, int, bool, StrEnum, `X | None`, tuples, `dict[str, X]` and dataclasses of these. A field that has
-its default, where that is empty (None, 0, False, nothing in it), is not written: most of a library's facts are such.
+field. Known are str, int, float, bool, StrEnum, `X | None`, tuples, `dict[str, X]` and dataclasses of these. A field
+that has its default, where that is empty (None, 0, False, nothing in it), is not written: most of a library's facts are
+such.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ def _decode(wanted: Any, data: object, key: str) -> Any:  # noqa: ANN401 - typed
         if data not in words:
             raise FormError(key, f"should be one of {', '.join(words)}")
         return wanted(data)
+    if wanted is float and type(data) is int:
+        return float(data)
     if type(data) is not wanted:
         raise FormError(key, f"should be {_ARTICLES[wanted]}, is {_named(data)}")
     if isinstance(data, int) and not 0 <= data <= _MAX_INTEGER:
@@ -85,7 +88,7 @@ def _decode(wanted: Any, data: object, key: str) -> Any:  # noqa: ANN401 - typed
     return data
 
 
-_ARTICLES = {str: "a string", int: "a whole number", bool: "true or false"}
+_ARTICLES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def _named(data: object) -> str:

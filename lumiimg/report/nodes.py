@@ -31,6 +31,7 @@ def to_json(report: NodesReport) -> dict[str, Any]:
         "job": report.job,
         "answer": report.answer.value,
         "sentence": report.sentence,
+        "levels": dict(report.levels),
         "groups": [
             {
                 "nodes": list(group.nodes),
@@ -46,6 +47,7 @@ def to_json(report: NodesReport) -> dict[str, Any]:
         ],
         "silent": [asdict(entry) | {"nodes": list(entry.nodes)} for entry in report.silent],
         "output": list(report.output),
+        "collective": report.collective and asdict(report.collective),
     }
 
 
@@ -75,6 +77,8 @@ def print_nodes(report: NodesReport, *, verbose: bool, stderr: bool = False) -> 
             out.print()
         for finding in fresh:
             print_finding(out, finding)
+    for level, text in report.levels.items():
+        out.print(wrapped(out, f"level {level}: {one_line(text)}", first="  ", rest=_INDENT), style="dim")
 
 
 def _print_group(out: Console, group: NodeGroup, text: str, *, is_usual: bool) -> None:

@@ -18,6 +18,7 @@ import pytest
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.reader import BytesReader
 from tests.engine.slurm import CONF, slurm
+from tests.engine.test_run import SITE, gpus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
-__all__ = ["slurm"]
+__all__ = ["gpus", "slurm"]
 
 OPERATOR = CONF.parent / "operator"
 """`.ci/slurm` reads it: a node dies, or comes back."""
@@ -49,12 +50,16 @@ class Told:
         return {entry["why"]: entry["nodes"] for entry in self.report["silent"]}
 
 
-def check_in_job(slurm: dict[str, str], folder: Path, image: Path, before: str = "", **variables: str) -> Told:
-    """Run the check in an allocation of all four nodes; `before` is done in the job before it."""
-    command = shlex.join([sys.executable, "-m", "lumiimg", "check", str(image), "--nodes", "4", "--json"])
+def check_in_job(
+    slurm: dict[str, str], folder: Path, image: Path, *options: str, before: str = "", nodes: int = 4, **variables: str
+) -> Told:
+    """Run the check in an allocation of its nodes; `before` is done in the job before it."""
+    command = shlex.join(
+        [sys.executable, "-m", "lumiimg", "check", str(image), "--nodes", str(nodes), "--json", *options]
+    )
     script = folder / "job.sh"
     script.write_text(f"#!/bin/bash\n{before}\n{command} >report.json\necho $? >code\n")
-    argv = ["sbatch", "--wait", "--nodes=4", "--no-kill", f"--chdir={folder}", "--output=out", str(script)]
+    argv = ["sbatch", "--wait", f"--nodes={nodes}", "--no-kill", f"--chdir={folder}", "--output=out", str(script)]
     subprocess.run(argv, env=slurm | variables, capture_output=True, check=False, timeout=300)
     text = (folder / "out").read_text()
     return Told(int((folder / "code").read_text()), json.loads((folder / "report.json").read_text() or "null"), text)
@@ -151,7 +156,7 @@ def test_a_node_that_dies_meanwhile_costs_its_own_answer_alone(
     slurm: dict[str, str], operator: Path, with_plugin: Path, tmp_path: Path
 ) -> None:
     wait = "until ls .lumiimg-check-*/node-nid000003.*.started >/dev/null 2>&1; do sleep 0.02; done"
-    told = check_in_job(slurm, tmp_path, with_plugin, f"({wait}; echo kill nid000003 >{operator}) &")
+    told = check_in_job(slurm, tmp_path, with_plugin, before=f"({wait}; echo kill nid000003 >{operator}) &")
     assert told.code == 3, told.text
     assert told.groups == [["nid000001", "nid000002", "nid000004"]]
     assert told.silent == {"started, and gave no answer": ["nid000003"]}
@@ -161,7 +166,7 @@ def test_a_node_that_dies_meanwhile_costs_its_own_answer_alone(
 def test_a_node_that_never_starts_costs_its_own_answer_alone(
     slurm: dict[str, str], operator: Path, with_plugin: Path, tmp_path: Path
 ) -> None:
-    told = check_in_job(slurm, tmp_path, with_plugin, f"echo kill nid000004 >{operator}; sleep 1")
+    told = check_in_job(slurm, tmp_path, with_plugin, before=f"echo kill nid000004 >{operator}; sleep 1")
     assert told.code == 3, told.text
     assert told.groups == [["nid000001", "nid000002", "nid000003"]]
     assert told.silent == {"never started": ["nid000004"]}
@@ -183,3 +188,40 @@ def test_a_check_that_is_interrupted_leaves_no_job_and_no_folder(
         assert time.monotonic() < deadline
         time.sleep(0.5)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("network", "code"), [("cxi", 0), ("socket", 1)])
+def test_a_collective_over_two_nodes_tells_which_network_carried_it(
+    slurm: dict[str, str], demo: Path, gpus: dict[str, str], tmp_path: Path, network: str, code: int
+) -> None:
+    """The GPUs, RCCL and the network are stand-ins; Slurm, the containers, the ranks and their logs are real."""
+    prolog = tmp_path / "prolog"
+    # all four nodes are this machine, and RCCL counts nodes by their names
+    prolog.write_text("#!/bin/sh\necho export APPTAINER_HOSTNAME=$SLURMD_NODENAME\n")
+    prolog.chmod(0o755)
+    site = tmp_path / "mine.toml"
+    site.write_text(SITE)
+    variables = gpus | {"STANDIN_NETWORK": network, "STANDIN_GB_S": "60", "SLURM_TASK_PROLOG": str(prolog)}
+    options = ("--level", "run", "--site", str(site))
+    told = check_in_job(slurm, tmp_path, demo, *options, nodes=2, **variables)
+    assert told.report is not None, told.text
+    assert told.report["levels"]["run"] == "done: lumiimg's own all-reduce, 4 ranks"
+    assert told.report["collective"]["nodes"] == 2
+    assert [measured["name"] for measured in told.report["collective"]["measurements"]] == ["lumiimg-allreduce"]
+    (group,) = told.report["groups"]
+    found = {finding["id"]: finding for finding in group["findings"]}
+    assert found["run.network"]["severity"] == {"cxi": "ok", "socket": "problem"}[network], told.text
+    assert found["run.bandwidth"]["severity"] == "ok"
+    assert told.code == code
+
+
+def test_without_a_gpu_a_collective_that_is_asked_for_is_missing_here(
+    slurm: dict[str, str], demo: Path, tmp_path: Path
+) -> None:
+    told = check_in_job(slurm, tmp_path, demo, "--level", "run", nodes=2)
+    assert told.code == 4
+    assert "HIP finds no GPU in the container" in told.text
+    argv = [sys.executable, "-m", "lumiimg", "check", str(demo), "--nodes", "2", "--level", "run"]
+    done = subprocess.run(argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 4, done.stderr
+    assert "HIP finds no GPU in the container" in done.stderr.splitlines()[-1]

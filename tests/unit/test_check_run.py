@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.catalog.sites import find_site
-from lumiimg.check import checker
+from lumiimg.check import checker, running
 from lumiimg.check.answer import Answer, FabricPath, decide, sentence, settle
 from lumiimg.check.evidence import StaticResult
 from lumiimg.check.run import LOGS, Collective, Program, choose, prepare
@@ -324,7 +324,7 @@ def test_the_command_is_the_same_on_every_node_and_writes_into_the_shared_folder
 
 
 def test_without_a_gpu_the_level_says_what_it_could_not_see(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(checker, "_GPU", tmp_path / "kfd")
+    monkeypatch.setattr(running, "_GPU", tmp_path / "kfd")
     assert "RCCL was not seen at work" in NO_GPU
     with pytest.raises(MissingHereError, match="no GPU here"):
         checker._run(Path(), None, None, {}, None, None, site=None, asked=False)  # type: ignore[arg-type]

@@ -258,7 +258,7 @@ def test_many_differences_are_counted() -> None:
 
 
 def summed(folder: Path, job: list[str]) -> nodes.NodesReport:
-    return nodes.sum_up("image.sif", "7", gather(folder, RUN, job, started=job), (), {}, ("srun: error: x",))
+    return nodes.sum_up("image.sif", "7", gather(folder, RUN, job, started=job), (), {}, output=("srun: error: x",))
 
 
 def test_all_nodes_well_and_the_same_is_no_obstacle(tmp_path: Path) -> None:
@@ -409,8 +409,9 @@ def test_the_nodes_are_those_that_slurm_names(stand_in: Path) -> None:
 
 
 def test_more_nodes_than_the_job_has_are_refused(tmp_path: Path) -> None:
+    request = nodes.NodesRequest(tmp_path, 3, level=None, snapshot=None, site=None, simulate=False)
     with pytest.raises(BadInputError, match="job 7 has 2 nodes") as caught:
-        nodes.check_nodes(tmp_path, slurm.Allocation("7", ("a", "b")), 3, {}, None, lambda _: None)
+        nodes.check_nodes(request, slurm.Allocation("7", ("a", "b")), {}, lambda _: None)
     assert "--nodes 3" in str(caught.value)
 
 
