@@ -15,12 +15,11 @@ from lumiimg.check.opening import opened
 from lumiimg.check.probes import run_details
 from lumiimg.check.running import RunResult, refuse_without_gpu, run_here
 from lumiimg.check.static import check_static
-from lumiimg.check.task import carry_out, excuse, make_task, with_manifest
+from lumiimg.check.task import carry_out, excuse, make_task, told_version, with_manifest
 from lumiimg.definition.writer import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Finding, Level
-from lumiimg.resolve.rccl import version_of_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -153,10 +152,8 @@ def _run(
         refuse_without_gpu()
     engine = find_engine(environment)
     binds, told = with_manifest(engine, environment, manifest)
-    # as RCCL says in the container, where a bind may have put another in front
-    code = next((said.get("value", "") for run in probed.runs if (said := run.first("version"))), "")
-    version = version_of_code(int(code)) if code.isdigit() else probed.path.rccl_version
-    return run_here(engine, path, image, static, told, binds, version=version, site=site, excuse=excuse(environment))
+    excused, version = excuse(environment), told_version(probed)
+    return run_here(engine, path, image, static, told, binds, version=version, site=site, excuse=excused)
 
 
 def _refuse_elsewhere(manifest: Manifest, snapshot: Snapshot) -> None:

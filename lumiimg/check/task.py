@@ -17,7 +17,7 @@ from lumiimg.check.tools import PROGRAMS, SIMULATION, Tools, provide_tools
 from lumiimg.elf.objects import FoundBy  # noqa: TC001 - as above
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Finding, Findings, Level, Severity
-from lumiimg.resolve.rccl import generation_of
+from lumiimg.resolve.rccl import generation_of, version_of_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,6 +112,12 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
         result.findings.found += judged.found
     result.findings.add("probe.engine", Severity.INFO, f"probed with {engine.name}, programs {task.tools.origin}")
     return result
+
+
+def told_version(result: ProbeResult) -> str | None:
+    """Return the version that RCCL itself says in the container, where a bind may have put another in front."""
+    code = next((said.get("value", "") for run in result.runs if (said := run.first("version"))), "")
+    return version_of_code(int(code)) if code.isdigit() else result.path.rccl_version
 
 
 def with_manifest(

@@ -48,6 +48,8 @@ class Fingerprint:
     findings: tuple[str, ...] = ()
     """`id severity` of each finding, sorted."""
     fabric: FabricPath = field(default_factory=FabricPath)
+    rccl: str | None = None
+    """The version that RCCL itself says there."""
     libraries: tuple[Library, ...] = ()
     """Sorted by their paths."""
     engine: str | None = None

@@ -25,6 +25,7 @@ def _all(of: Fingerprint, usual: Fingerprint) -> Iterator[str]:
         yield f"not probed: {of.trouble}" if of.trouble else "probed"
     if of.trouble or usual.trouble:
         return
+    yield from _word("RCCL", of.rccl or "unknown", usual.rccl or "unknown")
     yield from _libraries(of, usual)
     if of.fabric.provider != usual.fabric.provider:
         yield f"provider {of.fabric.provider or 'not known'} instead of {usual.fabric.provider or 'none known'}"

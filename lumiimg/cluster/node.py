@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.task import ProbeTask, carry_out
+from lumiimg.check.task import ProbeTask, carry_out, told_version
 from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, file_stem, write_answer
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import BadInputError, LumiimgError
@@ -139,6 +139,7 @@ def _probed(task: NodeTask, environment: Mapping[str, str]) -> tuple[Fingerprint
         here,
         findings=tuple(sorted(f"{finding.id} {finding.severity}" for finding in found)),
         fabric=result.path,
+        rccl=told_version(result),
         libraries=_libraries(result),
     )
     return told, Details(tuple(found))

@@ -164,7 +164,7 @@ def check_nodes(
                     environment,
                     [node for node in nodes if any(node in group.nodes for group in well)],
                     run,
-                    version=well[0].fingerprint.fabric.rccl_version,
+                    version=well[0].fingerprint.rccl,
                     site=request.site,
                 )
             except MissingHereError as error:
