@@ -168,19 +168,24 @@ def squashes(bench: Bench) -> tuple[int, float, float, float, tuple[int, int]]:
 _OFFSET = "import sys; from pathlib import Path; from lumiimg.build.overlay import offset_of; print(offset_of(Path(sys.argv[1])))"
 
 
-def images(bench: Bench) -> None:
-    """How an image starts, and how torch is read out of it."""
+def torch_layer(bench: Bench, then: str = "") -> list[str]:
+    """Have a layer with torch and all that it requires, and do more; return what a build of it is asked for."""
     wheels = bench.folder / "wheels"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", PYTHON]
     subprocess.run([*pip, "--dest", str(wheels), f"torch=={TORCH}"], check=True)
     base = bench.layers / "bench-base"
-    base.mkdir()
+    base.mkdir(parents=True)
     (base / "layer.toml").write_text(BASE)
     (base / "post.sh").write_text("true\n")
     # a layer's files have plain names
     plain_names = [file.rename(wheels / f"wheel-{n:02}.whl") for n, file in enumerate(sorted(wheels.glob("*.whl")))]
-    bench.layer("torch-here", UNPACK, *plain_names)
-    words = ["--base", "bench-base", "--add", "torch-here"]
+    bench.layer("torch-here", UNPACK + then, *plain_names)
+    return ["--base", "bench-base", "--add", "torch-here"]
+
+
+def images(bench: Bench) -> None:
+    """How an image starts, and how torch is read out of it."""
+    words = torch_layer(bench)
     bench.plain("torch-plain.sif", *words)
     for form in ("flat", "layered"):
         bench.lumiimg(f"torch-{form}.sif", "--format", form, *words)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from lumiimg import __version__
 from lumiimg.cli import (
     adapt,
+    bench,
     bind,
     build,
     cache,
@@ -72,6 +73,7 @@ COMMANDS = (
     verify,
     cache,
     why,
+    bench,
     doctor,
 )
 _EPILOG = """\

@@ -28,6 +28,7 @@ NAMES = [
     "check",
     "log",
     "host",
+    "bench",
     "bind",
     "drift",
     "module",

@@ -1,0 +1,91 @@
+"""`lumiimg bench`: what a start costs, in counts that hold on any machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from lumiimg.cli.options import add_json
+from lumiimg.errors import BadInputError, ExitCode
+
+_NODES, _RANKS = 2978, 8
+"""Of LUMI-G, and GPUs (GCDs) of a node: LUMI docs, hardware/lumig."""
+_EPILOG = """\
+examples:
+  lumiimg bench import image.sif
+  lumiimg bench import /project/me/site-packages venv image.sif --svg import.svg
+
+exit codes: 0 counted
+            2 no such place, or the module cannot be imported there
+            3 a part cannot be counted here: the kernel reads the image, or
+              the engine is set-user-id
+            4 no strace, no Python or no engine here
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "bench",
+        help="what the start of a program asks of the shared file system",
+        description="Count what programs ask of file systems.",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
+    imports = actions.add_parser(
+        "import",
+        help="metadata operations and bytes of an import from a folder, a venv, an image",
+        description="Count, with strace, what `import torch` asks: opens, stats, failed lookups,\n"
+        "bytes; and what of it reaches the file system that a folder of packages, a\n"
+        "virtual environment, or an image is on. No times: the counts hold on any\n"
+        "machine. The module is imported once before, which may leave bytecode behind.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    imports.add_argument(
+        "paths", metavar="PLACE", type=Path, nargs="+", help="a folder of packages, a virtual environment, or an image"
+    )
+    imports.add_argument("--module", metavar="NAME", default="torch", help="what is imported (default: torch)")
+    imports.add_argument(
+        "--python", metavar="PROGRAM", help="the interpreter for folders of packages (default: python3)"
+    )
+    imports.add_argument(
+        "--nodes", metavar="N", type=_count, default=_NODES, help=f"for the arithmetic (default: {_NODES:,}, LUMI-G)"
+    )
+    imports.add_argument(
+        "--ranks", metavar="N", type=_count, default=_RANKS, help=f"processes of a node (default: {_RANKS})"
+    )
+    imports.add_argument("--svg", metavar="FILE", type=Path, help="write the picture")
+    add_json(imports)
+    imports.set_defaults(execute=execute)
+
+
+def _count(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return number
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Count at each place, and print."""
+    from lumiimg.check.startup import MODULE, kind_of, measure  # noqa: PLC0415
+    from lumiimg.files import write_text  # noqa: PLC0415
+    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.report.startup import Scale, print_startups, svg, to_json  # noqa: PLC0415
+
+    if not MODULE.fullmatch(arguments.module):
+        raise BadInputError("is no name of a module", where=f"--module {arguments.module}")
+    places = [Path(path) for path in arguments.paths]
+    for place in places:
+        kind_of(place)  # before the first of them takes its time
+    startups = [measure(place, arguments.module, os.environ, arguments.python) for place in places]
+    scale = Scale(arguments.nodes, arguments.ranks)
+    if arguments.svg is not None:
+        write_text(arguments.svg, svg(startups, arguments.module, scale))
+    if arguments.json:
+        print_json(to_json(startups, arguments.module, scale))
+    print_startups(startups, arguments.module, scale, stderr=arguments.json)
+    return ExitCode.GOOD if all(startup.shared for startup in startups) else ExitCode.UNDECIDED

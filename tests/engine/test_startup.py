@@ -1,0 +1,72 @@
+"""From an image, the shared file system sees a few opens, whatever is imported; from a folder, one a module and more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.engine.conftest import built, lumiimg
+from tests.tools import needs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.engine.engine import Engine
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+
+MODULES = 500
+LAYER = """\
+kind = "layer"
+summary = "A package of many modules"
+status = "proved"
+source = "the tests"
+date = 2026-11-22
+"""
+# in the layer, and on this machine
+MAKE = f"""\
+mkdir -p "$site/many"
+for number in $(seq {MODULES}); do
+    echo 'x = 1' >"$site/many/m$number.py"
+    echo "from . import m$number" >>"$site/many/__init__.py"
+done
+python3 -m compileall -q "$site"
+"""
+
+
+@pytest.fixture(scope="module")
+def image(images: Path) -> Path:
+    """debian-13, whose Python finds the package where PYTHONPATH says."""
+    layer = images / "startup-layers" / "many"
+    layer.mkdir(parents=True)
+    (layer / "layer.toml").write_text(LAYER)
+    (layer / "post.sh").write_text(f"site=/opt/site\n{MAKE}")
+    return built(images / "many.sif", "--layers", layer.parent, "--base", "debian-13", "--add", "many")
+
+
+def measured(engine: Engine, place: Path, module: str) -> dict[str, Any]:
+    env = {f"{engine.prefix}ENV_PYTHONPATH": "/opt/site", "PYTHONNOUSERSITE": "1"}
+    result = lumiimg("bench", "import", place, "--module", module, "--python", sys.executable, "--json", env=env)
+    assert result.code == 0, result.err
+    (data,) = result.data["places"]
+    return dict(data)
+
+
+def test_an_image_is_one_file_to_the_shared_file_system(engine: Engine, image: Path, tmp_path: Path) -> None:
+    needs("strace")
+    site = tmp_path / "site"
+    subprocess.run(["sh", "-euc", f"site=$1\n{MAKE}", "sh", site], check=True)
+    folder, many, few = (measured(engine, *what) for what in ((site, "many"), (image, "many"), (image, "json")))
+    # the program does the same in both
+    assert folder["program"]["opens"] > MODULES
+    assert many["program"]["opens"] > MODULES
+    # but what is below the folder is asked for there, and what is in the image is not
+    assert folder["shared"]["opens"] > MODULES
+    assert many["shared"]["opens"] == few["shared"]["opens"] < 10
+    assert many["shared"]["metadata"] == few["shared"]["metadata"] < 80
+    # it is read, though: a few hundred times, and no more bytes than the image has
+    assert 0 < few["shared"]["reads"] < many["shared"]["reads"]
+    assert many["shared"]["read_bytes"] < image.stat().st_size
