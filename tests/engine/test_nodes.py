@@ -173,6 +173,17 @@ def test_a_node_that_never_starts_costs_its_own_answer_alone(
     assert any("nid000004" in line for line in told.report["output"]), "Slurm's own words for it"
 
 
+def test_a_step_that_is_cancelled_is_told_with_what_came_before(
+    slurm: dict[str, str], with_plugin: Path, tmp_path: Path
+) -> None:
+    wait = "until ls .lumiimg-check-*/node-*.started >/dev/null 2>&1; do sleep 0.02; done"
+    told = check_in_job(slurm, tmp_path, with_plugin, before=f"({wait}; scancel $SLURM_JOB_ID.0) &")
+    assert told.code == 3, told.text
+    assert told.silent, "whoever had not answered by then"
+    assert set(told.silent) <= {"started, and gave no answer", "never started"}
+    assert any("CANCELLED" in line or "aborted" in line for line in told.report["output"])
+
+
 def test_a_check_that_is_interrupted_leaves_no_job_and_no_folder(
     slurm: dict[str, str], with_plugin: Path, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -406,6 +407,45 @@ def test_a_controller_that_does_not_answer_is_told_in_its_words(stand_in: Path) 
 def test_the_nodes_are_those_that_slurm_names(stand_in: Path) -> None:
     program(stand_in, "scontrol", 'test "$3" = "nid[1-2]" && printf "nid1\\nnid2\\n"')
     assert slurm.find_allocation(in_job(stand_in)) == slurm.Allocation("7", ("nid1", "nid2"))
+
+
+def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(stand_in: Path, tmp_path: Path) -> None:
+    program(stand_in, "srun", "echo 'srun: error: Unable to create step for job 7: Job is suspended' >&2; exit 1")
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"an image")
+    folder = tmp_path / "check"
+    folder.mkdir()
+    gathered, done = nodes._ask(folder, ("a", "b"), task(image).probes, in_job(stand_in), lambda _: None)
+    assert told(gathered) == {"never started": ("a", "b")}
+    report = nodes.sum_up("image.sif", "7", gathered, (), {}, output=nodes._tail(done))
+    assert report.answer is Answer.UNDECIDED
+    assert report.sentence == "CANNOT TELL for 2 of 2 nodes: 2 never started"
+    assert report.output == ("srun: error: Unable to create step for job 7: Job is suspended",)
+
+
+def test_nodes_that_were_cut_off_by_another_are_asked_once_more(stand_in: Path, tmp_path: Path) -> None:
+    """Slurm ends a step in which one node cannot be reached; the stand-in of srun does, and then answers for `b`."""
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"an image")
+    folder = tmp_path / "check"
+    folder.mkdir()
+    program(
+        stand_in,
+        "srun",
+        f"""
+        for word; do case $word in --nodelist=*) list=${{word#--nodelist=}};; esac; done
+        echo "$list" >>{tmp_path}/steps
+        for node in $(echo $list | tr , ' '); do touch {folder}/node-$node.1.started; done
+        for word; do shift; [ "$word" = lumiimg ] && break; done
+        export SLURMD_NODENAME
+        if [ "$list" = a,b,c ]; then rm {folder}/node-c.1.started; SLURMD_NODENAME=a {sys.executable} -m lumiimg "$@"; exit 1; fi
+        SLURMD_NODENAME=b {sys.executable} -m lumiimg "$@"
+        """,
+    )
+    gathered, _ = nodes._ask(folder, ("a", "b", "c"), task(image).probes, in_job(stand_in), lambda _: None)
+    assert (tmp_path / "steps").read_text() == "a,b,c\nb\n"
+    assert [group.nodes for group in gathered.groups] == [("a", "b")]
+    assert told(gathered) == {"never started": ("c",)}
 
 
 def test_more_nodes_than_the_job_has_are_refused(tmp_path: Path) -> None:
