@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import lumiimg
 from lumiimg.check.answer import Answer, FabricPath, decide, sentence
 from lumiimg.check.checker import check_files, conclude
 from lumiimg.check.opening import opened
@@ -95,8 +96,13 @@ class NodesRequest:
 
 
 def own_command() -> list[str]:
-    """Return how this program is started on another node that has the same files; never out of the folder it is in."""
-    return [sys.executable, "-P", "-m", "lumiimg"]
+    """Return how this program is started on another node that has the same files, from a checkout or a zip file too.
+
+    Not out of the folder it is started in (-P), and without PYTHONPATH, which would reach the container.
+    """
+    home = str(Path(lumiimg.__file__).parent.parent)
+    code = f"import sys; sys.path.append({home!r}); from lumiimg.cli.main import run; run()"
+    return [sys.executable, "-P", "-c", code]
 
 
 @contextmanager

@@ -436,10 +436,9 @@ def test_nodes_that_were_cut_off_by_another_are_asked_once_more(stand_in: Path, 
         for word; do case $word in --nodelist=*) list=${{word#--nodelist=}};; esac; done
         echo "$list" >>{tmp_path}/steps
         for node in $(echo $list | tr , ' '); do touch {folder}/node-$node.1.started; done
-        for word; do shift; [ "$word" = lumiimg ] && break; done
-        export SLURMD_NODENAME
-        if [ "$list" = a,b,c ]; then rm {folder}/node-c.1.started; SLURMD_NODENAME=a {sys.executable} -m lumiimg "$@"; exit 1; fi
-        SLURMD_NODENAME=b {sys.executable} -m lumiimg "$@"
+        while [ "$1" != {sys.executable} ]; do shift; done
+        if [ "$list" = a,b,c ]; then rm {folder}/node-c.1.started; SLURMD_NODENAME=a "$@"; exit 1; fi
+        SLURMD_NODENAME=b "$@"
         """,
     )
     gathered, _ = nodes._ask(folder, ("a", "b", "c"), task(image).probes, in_job(stand_in), lambda _: None)
