@@ -27,6 +27,8 @@ _VERSION = re.compile(r"\d{1,4}(\.\d{1,5}){1,3}")
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 _MOST_CORES = 4096
 _MPI_TYPE = re.compile(r"[a-z0-9_]{1,32}")
+PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}")
+"""A name of a partition, queue or project: what can stand behind `#SBATCH` and stay one word."""
 _DOMAIN = re.compile(r"[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,9}")
 SCHEDULERS = ("Slurm", "PBS")
 """That job scripts can be written for."""
@@ -147,11 +149,13 @@ class SiteBinding:
 
 @dataclass(frozen=True, slots=True)
 class SiteMpi:
-    """How the scheduler starts MPI programs: the value of `srun --mpi=`."""
+    """How the scheduler starts MPI programs: the value of `srun --mpi=`; None where it is not known to have one."""
 
-    own: str
+    own: str | None
     """For an MPICH of the image's own."""
-    host: str
+    open: str | None
+    """For an Open MPI of the image's own."""
+    host: str | None
     """For the machine's own MPI."""
     source: str
 
@@ -303,6 +307,8 @@ def _partition(entry: Table) -> SitePartition:
         whole_nodes=entry.flag("whole_nodes"),
         source=entry.string("source"),
     )
+    if partition.name and not PARTITION.fullmatch(partition.name):
+        entry.fault("name", f"is {partition.name!r}, no name of a partition")
     if partition.least_nodes > partition.nodes:
         entry.fault("least_nodes", f"is {partition.least_nodes}, above the {partition.nodes} nodes that a job can have")
     if list(steps) != sorted(steps, key=lambda step: step[0]) or any(nodes > partition.nodes for nodes, _ in steps):
@@ -363,8 +369,9 @@ def _ranges(entry: Table, key: str) -> tuple[int, ...]:
 
 
 def _mpi(entry: Table) -> SiteMpi:
-    mpi = SiteMpi(entry.string("own"), entry.string("host"), entry.string("source"))
-    for key in ("own", "host"):
+    own, of_open, host = (entry.optional_string(key) for key in ("own", "open", "host"))
+    mpi = SiteMpi(own, of_open, host, entry.string("source"))
+    for key in ("own", "open", "host"):
         value = getattr(mpi, key)
         if value and not _MPI_TYPE.fullmatch(value):
             entry.fault(key, f"is {value!r}, no value for `srun --mpi=`")

@@ -66,7 +66,7 @@ def _address() -> Iterator[str]:
     yield from comment(
         "a port of the job's own: above those of Ray's workers (10002 to 19999), below those that the kernel gives away"
     )
-    yield "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
+    yield "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 5000 * 2))"
 
 
 def _step(plan: JobPlan) -> Iterator[str]:

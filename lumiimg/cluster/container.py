@@ -162,7 +162,7 @@ def _rank_program(plan: JobPlan) -> JobFile:
 
 def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
     """Return node.sh, which makes a Ray cluster of all nodes. Source: Ray docs, deploying on Slurm; `ray start`."""
-    gpus = f" --num-gpus={plan.shape.gpus}"
+    gpus = f' --num-cpus="$(nproc)" --num-gpus={plan.shape.gpus}'
     lines = [
         *_visible(plan),
         *_exports(plan, Scope.NODE),
@@ -175,7 +175,7 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
         'head=$(address "$MASTER_ADDR"):$MASTER_PORT',
         "ended=$LUMIIMG_JOB/ended",
         *comment("in the foreground of a process of its own: `ray stop` would end those of other jobs, too"),
-        f'set_up() {{ ray start --block --disable-usage-stats --node-ip-address="$VLLM_HOST_IP"{gpus} "$@"; }}',
+        f'set_up() {{ exec ray start --block --disable-usage-stats --node-ip-address="$VLLM_HOST_IP"{gpus} "$@"; }}',
         "",
         f'if [ "${scheduler.node}" -ne 0 ]; then',
         *comment(
@@ -192,7 +192,9 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
         "fi",
         "",
         "trap 'touch \"$ended\"' EXIT",
-        f'set_up --head --port="$MASTER_PORT" --temp-dir="/tmp/$USER-ray-${scheduler.job}" --include-dashboard=false &',
+        *comment("a second port of the job's own: that of another job's Ray on this node would end ours"),
+        'set_up --head --port="$MASTER_PORT" --ray-client-server-port="$((MASTER_PORT + 1))" \\',
+        f'    --temp-dir="/tmp/$USER-ray-${scheduler.job}" --include-dashboard=false &',
         "ray=$!",
         *comment("all nodes are there before the program starts; where Ray does not come up, it never starts"),
         "tries=0",

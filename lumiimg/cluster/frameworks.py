@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _TABLE = Path(__file__).with_name("frameworks.toml")
-LAUNCHERS = ("torchrun", "deepspeed", "srun", "mpirun", "mpiexec")
-"""Programs that start ranks: what a job does itself."""
+_LAUNCHERS = ("torchrun", "deepspeed", "srun", "mpirun", "mpiexec")
+_MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "deepspeed.launcher.runner",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,19 @@ def _framework(entry: Table) -> Framework:
         because=entry.string("because"),
         source=entry.string("source"),
     )
+
+
+def launcher_of(command: Sequence[str]) -> str | None:
+    """Return what of a command starts ranks, which a job does itself; None where nothing does."""
+    program, *rest = (command[0].rpartition("/")[2], *command[1:])
+    if program in _LAUNCHERS:
+        return program
+    if program == "accelerate" and rest[:1] == ["launch"]:
+        return "accelerate launch"
+    if program.startswith("python") and "-m" in rest[:8]:
+        module = "".join(rest[rest.index("-m") + 1 :][:1])
+        return f"python -m {module}" if module in _MODULES else None
+    return None
 
 
 def framework_of(command: Sequence[str], *, has_torch: bool) -> tuple[Framework, str]:

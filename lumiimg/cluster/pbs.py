@@ -64,7 +64,7 @@ def _address(plan: JobPlan) -> Iterator[str]:
     yield 'read -r first <"$PBS_NODEFILE"'
     yield f'export MASTER_ADDR="${{first%%.*}}.{domain}"' if domain else 'export MASTER_ADDR="$first"'
     yield from comment("a port of the job's own, below those that the kernel gives away")
-    yield "export MASTER_PORT=$((20000 + LUMIIMG_NUMBER % 10000))"
+    yield "export MASTER_PORT=$((20000 + LUMIIMG_NUMBER % 5000 * 2))"
 
 
 def _step(plan: JobPlan) -> Iterator[str]:

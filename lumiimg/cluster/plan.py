@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.frameworks import LAUNCHERS, framework_of, frameworks
+from lumiimg.cluster.frameworks import framework_of, frameworks, launcher_of
 from lumiimg.cluster.shape import shape_of
 from lumiimg.cluster.topology import bind_ranks, cores_of_a_gpu
 from lumiimg.errors import BadInputError, FailedError
@@ -200,10 +200,10 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
 def _check_words(request: Request) -> None:
     if not request.command:
         raise BadInputError("no command", hint="name it behind the options: -- python train.py")
-    program = request.command[0].rpartition("/")[2]
-    if program in LAUNCHERS:
-        hint = "--launch torchrun -- python SCRIPT" if program == "torchrun" else "name the program alone"
-        raise BadInputError(f"{program} starts ranks, and so does the job", hint=hint)
+    launcher = launcher_of(request.command)
+    if launcher is not None:
+        hint = "--launch torchrun -- python SCRIPT" if "torch" in launcher else "name the program alone"
+        raise BadInputError(f"{launcher} starts ranks, and so does the job", hint=hint)
     for word in (request.image, *request.command):
         try:
             word.encode()
@@ -271,18 +271,16 @@ def _binding(shape: Shape, site: Site, framework: Framework, *, torchrun: bool) 
 
 def _mpi(stack: Stack, site: Site) -> Choice | None:
     """Return how MPI programs are started, by the MPI that the image has."""
-    abi = stack.version("mpi-abi")
-    if abi == OPEN_MPI:
-        return Choice(
-            "pmix", "libmpi.so.40 of the image is Open MPI, which starts by PMIx (`srun --mpi=list` shows it)"
-        )
-    if site.mpi is None:
+    abi, mpi = stack.version("mpi-abi"), site.mpi
+    if mpi is None:
         return None
-    if abi == MPICH:
-        return Choice(site.mpi.own, f"libmpi.so.12 of the image is an MPICH of its own ({site.mpi.source})")
-    if "mpi4py" in stack.offers and "mpi" not in stack.offers:
-        why = f"the image has mpi4py and no MPI, so that is the machine's, which must be bound ({site.mpi.source})"
-        return Choice(site.mpi.host, why)
+    if abi == OPEN_MPI and mpi.open is not None:
+        return Choice(mpi.open, f"libmpi.so.40 of the image is Open MPI ({mpi.source})")
+    if abi == MPICH and mpi.own is not None:
+        return Choice(mpi.own, f"libmpi.so.12 of the image is an MPICH of its own ({mpi.source})")
+    if "mpi4py" in stack.offers and "mpi" not in stack.offers and mpi.host is not None:
+        why = f"the image has mpi4py and no MPI, so that is the machine's, which must be bound ({mpi.source})"
+        return Choice(mpi.host, why)
     return None
 
 
@@ -302,6 +300,9 @@ def _settings(
     for entry in framework.variables:
         if entry.nodes in fits:
             yield Setting(entry.name, entry.value, entry.because, entry.source, Scope.NODE)
+    if "python" in stack.offers or "python3" in stack.offers:
+        why = "packages in ~/.local are of no image: they are not seen"
+        yield Setting("PYTHONNOUSERSITE", "1", why, "Python docs, site", Scope.NODE)
     if framework.task_a_gpu and cores:
         why = "threads of a rank: the cores of its GPU (torchrun sets 1; a rank that is not bound counts them all)"
         yield Setting("OMP_NUM_THREADS", f"{cores}", why, "", Scope.NODE)
@@ -334,6 +335,8 @@ def _notes(stack: Stack, site: Site, shape: Shape, framework: Framework, manifes
         yield f"whole nodes are given, and billed, and {idle} of each stay idle"
     elif not shape.whole_nodes and shape.gpus == shape.node_gpus:
         yield "all GPUs of a node, of a partition that shares its nodes: with --exclusive ranks could be bound"
+    if stack.version("mpi-abi") == OPEN_MPI and site.scheduler == "Slurm" and (site.mpi is None or not site.mpi.open):
+        yield f"Open MPI of the image cannot be started by srun of {site.name}, as far as is known: no --mpi is set"
     if site.vendor is not None and "rocm" in stack.offers:
         yield f"the image has ROCm, and the GPUs of {site.name} are {site.vendor}'s: its programs find none"
     if shape.nodes == 1 or site.vendor is not None:

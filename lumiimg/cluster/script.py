@@ -65,6 +65,8 @@ def folder(number: str) -> Iterator[str]:
     """Yield the making of the job's folder; `number`: the job's, in words of bash."""
     yield from comment("What belongs to this job: the files below, and what it tells of its network")
     yield f'export LUMIIMG_JOB="$PWD/lumiimg-{number}"'
+    yield from comment("of a job that was started anew, what its first start left is no news")
+    yield 'rm -rf "$LUMIIMG_JOB/nccl" "$LUMIIMG_JOB/ended"'
     yield 'mkdir -p "$LUMIIMG_JOB/nccl"'
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import UnknownNameError
+from lumiimg.catalog.sites import PARTITION
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.wording import count
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_S = 3600
 _LIMIT_S = 365 * 86400
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}")
-"""Of a partition or an account: a word that is no option, and ends no line."""
 _DURATION = re.compile(
     r"(?:(?P<days>\d{1,4})-)?(?P<first>\d{1,6})(?::(?P<second>\d{1,2}))?(?::(?P<third>\d{1,2}))?", re.ASCII
 )
@@ -65,7 +64,7 @@ def shape_of(wish: Wish, site: Site) -> Shape:
     a name that no scheduler takes, or where the GPUs of a node are not known and were not named.
     """
     for option, name in (("--partition", wish.partition), ("--account", wish.account)):
-        if name is not None and not _NAME.fullmatch(name):
+        if name is not None and not PARTITION.fullmatch(name):
             raise BadInputError("is no name that a scheduler takes", where=f"{option} {name!r}")
     node_gpus = len(site.binding.near) if site.binding else None
     gpus = wish.gpus or node_gpus

@@ -5,7 +5,7 @@ Layers (rule 6) and torch (rule 5) are matched when the stack is put together (s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -249,7 +249,12 @@ def layers_told(stack: Stack) -> Iterator[RuleResult]:
 
 
 def environment(stack: Stack, site: Site) -> Iterator[SiteVariable]:
-    """Yield the variables of the site that are for jobs of this stack."""
+    """Yield the variables of the site that are for jobs of this stack.
+
+    Of two releases of ROCm the one in torch's wheel counts: it is what such jobs run (torch/lib comes first).
+    """
+    if (of_torch := stack.offers.get("torch-rocm")) is not None:
+        stack = replace(stack, offers={**stack.offers, "rocm": of_torch})
     for variable in site.variables:
         if all(is_met(need, stack) for need in variable.given) and not any(is_met(n, stack) for n in variable.unless):
             yield variable

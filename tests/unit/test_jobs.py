@@ -168,7 +168,7 @@ class Run:
     def __init__(self, script: str, folder: Path, *, nodes: int = 1, **more: str) -> None:
         programs, record = folder / "programs", folder / "record"
         for made in (programs, record, folder / "work", folder / "modules/torch/distributed"):
-            made.mkdir(parents=True)
+            made.mkdir(parents=True, exist_ok=True)
         texts = {"srun": SRUN, "singularity": SINGULARITY, "scontrol": SCONTROL}
         for name, text in texts.items():
             (programs / name).write_text(text)
@@ -298,7 +298,7 @@ def test_each_rank_has_its_numbers_its_variables_and_the_words_of_the_user(
     assert [rank["LOCAL_RANK"] for rank in ranks] == ["0", "1", "2"] * 2
     assert {rank["WORLD_SIZE"] for rank in ranks} == {"6"}
     assert {rank["MASTER_ADDR"] for rank in ranks} == {"nid000007"}
-    assert {rank["MASTER_PORT"] for rank in ranks} == {"23456"}
+    assert {rank["MASTER_PORT"] for rank in ranks} == {"26912"}
     assert {rank["NCCL_SOCKET_IFNAME"] for rank in ranks} == {"hsn0,hsn1,hsn2,hsn3"}
     # per node, per rank: known only there
     assert {rank["MIOPEN_USER_DB_PATH"] for rank in ranks} == {f"/tmp/{ME}-miopen-cache-{node}" for node in (0, 1)}
@@ -381,7 +381,7 @@ def test_a_step_on_one_node_asks_for_a_vni_where_the_image_opens_the_nic(
     ("name", "packages", "option"),
     [
         ("libmpi.so.12", (), "pmi2"),
-        ("libmpi.so.40", (), "pmix"),
+        ("libmpi.so.40", (), None),  # LUMI's Slurm has no pmix
         (None, ("mpi4py-4.0.0",), "cray_shasta"),
         (None, (), None),
     ],
@@ -395,6 +395,47 @@ def test_mpi_programs_are_started_by_the_mpi_that_the_image_has(
     data = told(image, capsys)
     assert (data["mpi"] and data["mpi"]["value"]) == option
     assert re.findall(r"^    --mpi=(.*)$", data["script"], re.MULTILINE) == ([option] if option else [])
+
+
+def test_the_rocm_that_torch_brings_counts_not_the_one_beside_it(tmp_path: Path, capsys: Capture) -> None:
+    """What hangs with ROCm 7.0 hangs with torch's own ROCm 7.0, whatever is in /opt/rocm (laifs-container-recipes#30)."""
+    image = rocm_image(tmp_path / "image", "6.4.4")
+    packages = image / "opt/venv/lib/python3.12/site-packages"
+    (packages / "torch-2.9.1+rocm6.4.4.dist-info").rename(packages / "torch-2.10.0+rocm7.0.dist-info")
+    names = {item["name"] for item in told(image, capsys, "--nodes", "2")["environment"]}
+    assert "NCCL_NET_GDR_LEVEL" not in names
+    assert {"NCCL_DMABUF_ENABLE", "HSA_NO_SCRATCH_RECLAIM"} <= names
+
+
+def test_mpi_of_the_image_gets_a_vni_on_one_node(tmp_path: Path, capsys: Capture) -> None:
+    image = rocm_image(tmp_path / "image", "6.4.4")
+    assert "SLURM_NETWORK" not in told(image, capsys)["script"]
+    for name in ("libmpi.so.12", "libfabric.so.1"):
+        library(image / "usr/lib" / name)
+    assert 'export SLURM_NETWORK="single_node_vni"' in told(image, capsys)["script"]
+    assert "SLURM_NETWORK" not in told(image, capsys, "--nodes", "2")["script"]
+
+
+def test_open_mpi_that_the_sites_slurm_cannot_start_is_told(tmp_path: Path, capsys: Capture) -> None:
+    image = rocm_image(tmp_path / "image", "6.4.4")
+    library(image / "usr/lib/libmpi.so.40")
+    assert any("Open MPI of the image cannot be started by srun" in note for note in told(image, capsys)["notes"])
+
+
+def test_packages_in_the_home_of_the_user_are_not_seen(image: Path, capsys: Capture) -> None:
+    assert 'export PYTHONNOUSERSITE="1"' in told(image, capsys)["script"]
+
+
+def test_what_the_first_start_of_a_job_left_does_not_end_its_second(image: Path, tmp_path: Path) -> None:
+    script = job(image, "--nodes", "2", "--framework", "ddp")
+    folder = tmp_path / "run"
+    Run(script, folder, nodes=2)
+    (left,) = folder.rglob("nccl")
+    (left / "of-the-first.log").touch()
+    (left.parent / "ended").touch()
+    Run(script, folder, nodes=2)
+    assert not (left / "of-the-first.log").exists()
+    assert not (left.parent / "ended").exists()
 
 
 def test_every_variable_and_bind_has_its_reason_above_it(image: Path, capsys: Capture) -> None:
@@ -491,6 +532,11 @@ def test_a_shape_that_the_site_does_not_have_is_refused_with_the_nearest(
         (["--"], "no command; name it behind the options: -- python train.py"),
         (["--", "torchrun", "x.py"], "torchrun starts ranks, and so does the job; --launch torchrun -- python SCRIPT"),
         (["--", "/usr/bin/srun", "x"], "srun starts ranks, and so does the job"),
+        (["--", "accelerate", "launch", "x.py"], "accelerate launch starts ranks, and so does the job"),
+        (
+            ["--", "python3", "-u", "-m", "torch.distributed.run", "x.py"],
+            "starts ranks, and so does the job; --launch torchrun",
+        ),
         (["--", "python", "\udcff.py"], "is no UTF-8"),
         (["python", "train.py", "--", "x"], "unrecognized arguments: python train.py"),
     ],
@@ -518,6 +564,11 @@ def test_no_image_no_site_and_no_snapshot_are_bad_input(image: Path, tmp_path: P
         ("memory_gib = 480", 'memory_gib = "480"', "'binding.memory_gib' should be a whole number"),
         ('own = "pmi2"', 'own = "pmi2 --uid=0"', "'mpi.own' is 'pmi2 --uid=0', no value for `srun --mpi=`"),
         ('value = "userfaultfd"', 'value = "a\\nb"', "holds a control character"),
+        (
+            'name = "small-g"',
+            'name = "small-g\\nid"',
+            "'partition[1].name' is 'small-g\\nid', no name of a partition",
+        ),
     ],
 )
 def test_a_site_with_a_topology_that_cannot_be_is_one_line_with_the_key(
