@@ -176,7 +176,7 @@ def judge(
     if not (ended.exit_code != 0 and report.verdict is Verdict.NONE):  # it failed before it came to a network
         signatures = vocabulary().signatures
         needs_no_nic = any(c.id in signatures and signatures[c.id].effect in _NEEDS_NO_NIC for c in causes)
-        _judge_network(result, causes, version, excuse=None if needs_no_nic else excuse)
+        _judge_network(result, causes, version, ended, excuse=None if needs_no_nic else excuse)
     return result
 
 
@@ -199,7 +199,9 @@ def _judge_end(program: ProbeRun, result: RunResult, causes: tuple[Cause, ...], 
         result.findings.add("run.failed", severity, what, **explained(causes, evidence=tail(program)))
 
 
-def _judge_network(result: RunResult, causes: tuple[Cause, ...], version: str | None, *, excuse: str | None) -> None:
+def _judge_network(
+    result: RunResult, causes: tuple[Cause, ...], version: str | None, ended: Completed, *, excuse: str | None
+) -> None:
     """Judge which network carried the traffic, or would have on several nodes."""
     report, collective, found = result.report, result.collective, result.findings
     by = f"{collective.program.value}, {count(collective.ranks, 'rank')} on {count(collective.nodes, 'node')}"
@@ -220,6 +222,9 @@ def _judge_network(result: RunResult, causes: tuple[Cause, ...], version: str | 
     elif report.verdict in FAST and collective.nodes == 1:
         what = f"{by}: RCCL selected {network}; on one node nothing crosses it, so that it carries traffic is not shown"
         found.add("run.selected", Severity.OK, what, evidence=proof, remedy=(_TWO_NODES,))
+    elif report.verdict in FAST and (missing := _missing(result, ended)):
+        what = f"{by}: {network} was selected; that it carried all traffic is not shown: {missing}"
+        found.add("run.network", Severity.UNKNOWN, what, evidence=proof)
     elif report.verdict in FAST and report.answer is ExitCode.GOOD:
         found.add("run.network", Severity.OK, f"{by}: {network} carried the traffic", evidence=proof)
     elif report.answer is ExitCode.UNDECIDED:
@@ -240,6 +245,18 @@ def _judge_network(result: RunResult, causes: tuple[Cause, ...], version: str | 
             "carried the traffic" if collective.nodes > 1 else "is what RCCL took, and would carry that of two nodes"
         )
         found.add("run.network", Severity.PROBLEM, f"{by}: {network} {would}", **explained(causes, evidence=proof))
+
+
+def _missing(result: RunResult, ended: Completed) -> str | None:
+    """Return what a collective over several nodes lacks for a proof; None where it lacks nothing."""
+    told = result.report.told.ranks
+    if not ended.ok:
+        return "it did not come to its end"
+    if told < result.collective.ranks:
+        return f"{told} of {count(result.collective.ranks, 'rank')} left a log"
+    if not any(measured.wrong == 0 for measured in result.report.measurements):
+        return "no table says that the sums were right"
+    return None
 
 
 def _name(report: LogReport) -> str:

@@ -19,6 +19,7 @@ from lumiimg.host.codec import FormError, decode, encode
 from lumiimg.host.snapshot import Nic  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 T = TypeVar("T")
@@ -97,6 +98,11 @@ def write_answer(folder: Path, head: Head, fingerprint: Fingerprint, details: De
     """Put a node's answer into the folder of a check: whole, or not at all. Raises FailedError."""
     lines = [json.dumps(encode(part), sort_keys=True) for part in (head, fingerprint, details)]
     write_text(folder / f"{file_stem(head.node)}.{os.getpid()}{_SUFFIX}", "\n".join(lines) + "\n")
+
+
+def told_by(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Return what a fingerprint has of findings."""
+    return tuple(sorted(f"{finding.id} {finding.severity}" for finding in findings))
 
 
 def file_stem(node: str) -> str:

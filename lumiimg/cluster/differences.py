@@ -15,7 +15,9 @@ _BUILD_DIGITS = 8
 
 def differences(of: Fingerprint, usual: Fingerprint) -> tuple[str, ...]:
     """Return what a fingerprint has other than the usual one, what most explains the rest first; a few at most."""
-    found = list(_all(of, usual))
+    if of == usual:
+        return ()
+    found = list(dict.fromkeys(_all(of, usual))) or ["something else than is told here"]
     shown = found if len(found) <= _SHOWN else [*found[: _SHOWN - 1], f"{len(found) - _SHOWN + 1} more differences"]
     return tuple(shown)
 
@@ -23,7 +25,7 @@ def differences(of: Fingerprint, usual: Fingerprint) -> tuple[str, ...]:
 def _all(of: Fingerprint, usual: Fingerprint) -> Iterator[str]:
     if of.trouble != usual.trouble:
         yield f"not probed: {of.trouble}" if of.trouble else "probed"
-    if of.trouble or usual.trouble:
+    if of.trouble != usual.trouble:
         return
     yield from _word("RCCL", of.rccl or "unknown", usual.rccl or "unknown")
     yield from _libraries(of, usual)
@@ -31,6 +33,9 @@ def _all(of: Fingerprint, usual: Fingerprint) -> Iterator[str]:
         yield f"provider {of.fabric.provider or 'not known'} instead of {usual.fabric.provider or 'none known'}"
     if of.nics != usual.nics:
         yield f"other NICs: {_nics(of)} instead of {_nics(usual)}"
+    for field in ("plugin", "plugin_api", "libfabric", "libcxi"):
+        here, there = getattr(of.fabric, field), getattr(usual.fabric, field)
+        yield from _word(field.replace("_", " "), f"{here or 'none'}", f"{there or 'none'}")
     yield from _word("amdgpu", of.gpu_driver or "none", usual.gpu_driver or "none")
     yield from _word("engine", of.engine or "none", usual.engine or "none")
     yield from _word("kernel", of.kernel, usual.kernel)

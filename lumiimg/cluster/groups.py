@@ -15,10 +15,11 @@ from lumiimg.cluster.answers import (
     read_details,
     read_fingerprint,
     read_raw,
+    told_by,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.cluster.answers import RawAnswer
@@ -68,17 +69,37 @@ def gather(folder: Path, run: str, nodes: Collection[str], started: Collection[s
             by_print.setdefault(raws[0].fingerprint, []).append(raws[0])
     groups = []
     for raws in by_print.values():
-        try:
-            fingerprint, details = read_fingerprint(raws[0]), read_details(raws[0])
-        except AnswerError as error:
-            faults |= {raw.head.node: str(error) for raw in raws}
-            continue
-        names = tuple(sorted(raw.head.node for raw in raws))
-        groups.append(Group(names, fingerprint, details, max(raw.head.milliseconds for raw in raws)))
+        whole = list(_with_evidence(raws, faults))
+        if whole:
+            fingerprint, details = whole[0][1:]
+            names = tuple(sorted(raw.head.node for raw, _, _ in whole))
+            groups.append(Group(names, fingerprint, details, max(raw.head.milliseconds for raw, _, _ in whole)))
     groups.sort(key=lambda group: (-len(group.nodes), group.nodes))
     for node in set(nodes) - found.keys() - faults.keys():
         faults[node] = "started, and gave no answer" if node in started else "never started"
     return Gathered(tuple(groups), tuple(_silent(faults)))
+
+
+def _with_evidence(
+    raws: Sequence[RawAnswer], faults: dict[str, str]
+) -> Iterator[tuple[RawAnswer, Fingerprint, Details]]:
+    """Yield the answers of one fingerprint, the first with evidence that says the same as the fingerprint.
+
+    One that does not is a fault of its node alone; behind the first good one nothing is read any more.
+    """
+    shown: tuple[Fingerprint, Details] | None = None
+    for raw in raws:
+        if shown is None:
+            try:
+                fingerprint, details = read_fingerprint(raw), read_details(raw)
+            except AnswerError as error:
+                faults[raw.head.node] = str(error)
+                continue
+            if fingerprint.findings != told_by(details.findings):
+                faults[raw.head.node] = "its answer contradicts itself"
+                continue
+            shown = fingerprint, details
+        yield raw, *shown
 
 
 def _read_all(folder: Path, run: str, nodes: Collection[str]) -> tuple[dict[str, list[RawAnswer]], dict[str, str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.task import ProbeTask, carry_out, told_version
-from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, file_stem, write_answer
+from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, file_stem, told_by, write_answer
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import write_text
@@ -137,7 +137,7 @@ def _probed(task: NodeTask, environment: Mapping[str, str]) -> tuple[Fingerprint
     found = result.findings.found
     told = replace(
         here,
-        findings=tuple(sorted(f"{finding.id} {finding.severity}" for finding in found)),
+        findings=told_by(found),
         fabric=result.path,
         rccl=told_version(result),
         libraries=_libraries(result),

@@ -29,7 +29,7 @@ from lumiimg.cluster.together import Together, run_together, told_of
 from lumiimg.cluster.watch import FIRST_LIMIT_S, NODE_LIMIT_S, START_LIMIT_S, Watch
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.workspace import remove_tree
-from lumiimg.errors import BadInputError, MissingHereError, one_line
+from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
 from lumiimg.findings import Finding, Level
 from lumiimg.wording import count
 
@@ -177,6 +177,8 @@ def check_nodes(
                 if request.level is Level.RUN:
                     raise
                 why = f"not taken: {error}"
+            except LumiimgError as error:
+                why = f"failed: {error}"  # what the nodes have answered stands
     return sum_up(str(path), allocation.job, gathered, files, labels, ran, why, _tail(done))
 
 

@@ -18,6 +18,14 @@ _ASK_TIMEOUT_S = 30.0
 _SIGNAL_BASE = 128
 _JOB_ID = re.compile(r"(\d{1,20})(?:;\S+)?")
 """As `sbatch --parsable` prints it: the number, and with several clusters the name of one."""
+_OF_THE_JOB = frozenset(
+    f"SLURM_{name}"
+    for name in (
+        *("TRES_PER_TASK", "GPUS_PER_TASK", "CPUS_PER_TASK", "NTASKS_PER_GPU", "NTASKS_PER_TRES", "CPUS_PER_GPU"),
+        *("GPUS", "GPU_BIND", "TRES_BIND", "EXACT", "LABELIO", "STDOUTMODE", "STDERRMODE", "STDINMODE"),
+    )
+) | {"SRUN_CPUS_PER_TASK"}
+"""Variables by which srun takes over the shape of the job's own tasks (srun(1), input environment variables)."""
 _HINT = "run this on a machine with Slurm: a login node (it submits a job), or inside of an allocation (salloc, sbatch)"
 
 
@@ -75,7 +83,8 @@ def run_step(
     words += ["--overlap", "--mem=0", "--cpu-bind=none", f"--mpi={mpi}", "--input=none", "--export=ALL"]
     words += ["--kill-on-bad-exit=1"] if together else ["--no-kill", "--kill-on-bad-exit=0"]
     words += ["--job-name=lumiimg", *argv]
-    return run(words, env=environment, timeout_s=timeout_s, log=log, give_up=give_up)
+    own = {name: value for name, value in environment.items() if name not in _OF_THE_JOB}
+    return run(words, env=own, timeout_s=timeout_s, log=log, give_up=give_up)
 
 
 def run_job(

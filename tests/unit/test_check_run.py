@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,39 @@ def test_a_collective_over_slingshot_is_green_whatever_was_open_before(tmp_path:
     kept = settle([], below, result.findings.found)
     assert [f.severity for f in kept if f.level is not Level.RUN] == [Severity.INFO, Severity.INFO]
     assert result.data()["measurements"][0]["best_gb_s"] == 86.0
+
+
+def only_of_one_node(folder: Path) -> None:
+    for file in (folder / LOGS).glob("nccl.nid000002.*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("how", "lacks"),
+    [
+        ({"exit_code": 139}, "it did not come to its end"),
+        ({"output": ""}, "no table says that the sums were right"),
+    ],
+)
+def test_a_collective_that_did_not_finish_proves_nothing(tmp_path: Path, how: dict[str, Any], lacks: str) -> None:
+    result = ran(tmp_path, "cxi", nodes=2, **how)
+    network = by_id(result)["run.network"]
+    assert network.severity is Severity.UNKNOWN
+    assert lacks in network.summary
+    below = Finding("plugin.listen", Severity.PROBLEM, Level.PROBE, "it failed")
+    assert answer(result, below)[0] is Answer.NO, "what the probes saw stands"
+
+
+def test_ranks_that_left_no_log_are_missing_from_the_proof(tmp_path: Path) -> None:
+    ran(tmp_path, "cxi", nodes=2)
+    only_of_one_node(tmp_path)
+    collective = Collective(Program.OWN, ("x",), (), 8, 2, needs_mpi=False)
+    ended = Completed(("x",), 0, table(2, 16, 86.0), 1.0)
+    result = judge(tmp_path / LOGS, ended, collective, "2.22.3", site=None, excuse=None)
+    network = by_id(result)["run.network"]
+    assert network.severity is Severity.UNKNOWN
+    assert "8 of 16 ranks left a log" in network.summary
+    assert answer(result)[0] is Answer.UNDECIDED
 
 
 def test_a_collective_that_is_slower_than_the_site_gives_is_a_no(tmp_path: Path) -> None:

@@ -48,7 +48,11 @@ OTHER_CXI = replace(WELL, libraries=(FABRIC, replace(CXI, name="libcxi.so.1.7.0"
 
 
 def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = RUN, *findings: Finding) -> None:
-    write_answer(folder, Head(1, run, node, 900), fingerprint, Details(findings or (PROOF,)))
+    """Write what a node answers; its evidence is that of its fingerprint, unless it is named."""
+    made = (
+        Finding(text.split()[0], Severity(text.split()[1]), Level.PROBE, "as it was") for text in fingerprint.findings
+    )
+    write_answer(folder, Head(1, run, node, 900), fingerprint, Details(findings or tuple(made)))
 
 
 def names(first: int, count: int) -> list[str]:
@@ -116,6 +120,40 @@ def test_garbage_is_a_fact_about_its_node_and_of_no_weight_for_the_others(tmp_pa
     (silent,) = gathered.silent
     assert silent.nodes == ("a",)
     assert "answer" in silent.why
+
+
+def test_evidence_that_contradicts_its_fingerprint_is_a_fault_of_its_node_alone(tmp_path: Path) -> None:
+    """Nodes of a group are judged by the evidence of one of them, so that one must say what all of them say."""
+    bad = replace(WELL, findings=("plugin.listen problem", "rccl.runs ok"))
+    answer(tmp_path, "a", bad, RUN, PROOF)
+    for node in ("b", "c"):
+        answer(tmp_path, node, bad)
+    gathered = gather(tmp_path, RUN, ["a", "b", "c"], started=[])
+    assert [group.nodes for group in gathered.groups] == [("b", "c")]
+    assert told(gathered) == {"its answer contradicts itself": ("a",)}
+    assert summed(tmp_path, ["a", "b", "c"]).answer is Answer.NO
+
+
+def test_the_first_node_with_broken_evidence_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+    job = names(1, 60)
+    for node in job:
+        answer(tmp_path, node)
+    first = next(path for path in tmp_path.iterdir() if job[0] in path.name)
+    lines = first.read_bytes().split(b"\n")
+    first.write_bytes(b"\n".join([*lines[:2], b"{", b""]))
+    gathered = gather(tmp_path, RUN, job, started=job)
+    assert [len(group.nodes) for group in gathered.groups] == [59]
+    assert told(gathered) == {"its answer is no JSON": (job[0],)}
+
+
+def test_groups_that_differ_in_what_has_no_words_are_told_all_the_same(tmp_path: Path) -> None:
+    trouble = Fingerprint(trouble="no container engine answers here")
+    answer(tmp_path, "a", trouble)
+    answer(tmp_path, "b", trouble)
+    answer(tmp_path, "c", replace(trouble, kernel="6.5"))
+    assert "1 kernel 6.5 instead of " in summed(tmp_path, ["a", "b", "c"]).sentence
+    twice = replace(WELL, findings=(*WELL.findings, "rccl.runs ok"))
+    assert differences(twice, WELL) == ("something else than is told here",)
 
 
 def test_random_damage_never_ends_the_check(tmp_path: Path) -> None:
