@@ -41,6 +41,8 @@ class SiteBind:
 
     path: str
     reason: str
+    source: str | None
+    """None where it is that of the site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +292,7 @@ def _fabric(entry: Table) -> SiteFabric:
 
 
 def _bind(entry: Table) -> SiteBind:
-    bind = SiteBind(entry.string("path"), entry.string("reason"))
+    bind = SiteBind(entry.string("path"), entry.string("reason"), entry.optional_string("source"))
     if bind.path and not bind.path.startswith("/"):
         entry.fault("path", f"is {bind.path!r}, no absolute path")
     return bind

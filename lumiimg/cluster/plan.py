@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.frameworks import framework_of, frameworks, launcher_of
+from lumiimg.cluster.mounts import unbound, with_own
 from lumiimg.cluster.shape import shape_of
 from lumiimg.cluster.topology import bind_ranks, cores_of_a_gpu
 from lumiimg.errors import BadInputError, FailedError
@@ -23,9 +24,10 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.catalog.sites import Site
+    from lumiimg.catalog.sites import Site, SiteBind
     from lumiimg.check.boundary import Boundary
     from lumiimg.cluster.frameworks import Framework
+    from lumiimg.cluster.mounts import Absent
     from lumiimg.cluster.shape import Shape, Wish
     from lumiimg.cluster.topology import Topology
     from lumiimg.host.manifest import Manifest
@@ -148,6 +150,10 @@ class Request:
     torchrun: bool = False
     kind: ImageKind = ImageKind.SIF
     """What the image is made of."""
+    binds: tuple[str, ...] = ()
+    """On top of the site's: `PATH` or `SRC:DEST[:ro]`."""
+    absent: tuple[Absent, ...] = ()
+    """Paths of the command that the image does not have."""
 
 
 def starter_of(site: Site) -> str:
@@ -175,6 +181,7 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
     cores = cores_of_a_gpu(site.binding, sparing=_spares(framework)) if site.binding else None
     memory = site.binding.memory_gib if site.binding else None
     ranks = shape.gpus if framework.task_a_gpu else 1
+    binds = with_own(manifest.binds if manifest else tuple(map(_bind, site.binds)), request.binds)
     return JobPlan(
         image=request.image,
         site=site,
@@ -192,9 +199,13 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
         request_gpus=shape.node_gpus if shape.whole_nodes and shape.node_gpus else shape.gpus,
         mpi=None if site.scheduler == "PBS" else _mpi(stack, site),
         settings=tuple(_settings(stack, site, shape, framework, cores, manifest)),
-        binds=manifest.binds if manifest else tuple(Bind(b.path, b.path, b.reason) for b in site.binds),
-        notes=tuple(_notes(stack, site, shape, framework, manifest)),
+        binds=binds,
+        notes=(*_notes(stack, site, shape, framework, manifest), *unbound(request.absent, binds)),
     )
+
+
+def _bind(entry: SiteBind) -> Bind:
+    return Bind(entry.path, entry.path, f"{entry.reason} ({entry.source})" if entry.source else entry.reason)
 
 
 def _check_words(request: Request) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
+from lumiimg.cluster.binds import spec
 from lumiimg.cluster.plan import Scope
 from lumiimg.cluster.words import comment, value, word
 from lumiimg.errors import BadInputError
-from lumiimg.host.inside import BindSpec
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -96,11 +96,10 @@ def container(plan: JobPlan) -> Iterator[str]:
     yield from comment("the folder of this job", "    ")
     yield '    --bind "$LUMIIMG_JOB"'
     for bind in plan.binds:
-        spec = BindSpec(bind.source, bind.target)
-        if not str(spec).isprintable():
+        if not spec(bind).isprintable():
             raise BadInputError("a path with such characters cannot be bound", where=bind.source)
         yield from comment(bind.reason, "    ")
-        yield f"    --bind {word(str(spec))}"
+        yield f"    --bind {word(spec(bind))}"
     yield '    "$image"'
     yield ")"
 

@@ -61,7 +61,10 @@ def to_json(plan: JobPlan, script: str) -> dict[str, Any]:
             }
             for setting in plan.settings
         ],
-        "binds": [{"source": bind.source, "target": bind.target, "reason": bind.reason} for bind in plan.binds],
+        "binds": [
+            {"source": bind.source, "target": bind.target, "read_only": bind.read_only, "reason": bind.reason}
+            for bind in plan.binds
+        ],
         "notes": list(plan.notes),
         "script": script,
     }

@@ -46,7 +46,7 @@ def print_site(site: Site, *, as_json: bool) -> None:
     if site.binding is not None:
         _cores(out, site.binding)
     for bind in site.binds:
-        _fact(out, "bind", f"{bind.path}: {bind.reason}", "")
+        _fact(out, "bind", f"{bind.path}: {bind.reason}", bind.source or "")
     for variable in site.variables:
         given = "".join(f"  # with {need}" for need in variable.given)
         given += "".join(f"  # not with {need}" for need in variable.unless)
@@ -131,7 +131,7 @@ def _data(site: Site) -> dict[str, Any]:
         ],
         "cores": binding and [list(binding.cores_near(gpu)) for gpu in range(len(binding.near))],
         "cores_sparing": binding and [list(binding.cores_near(gpu, sparing=True)) for gpu in range(len(binding.near))],
-        "binds": [{"path": bind.path, "reason": bind.reason} for bind in site.binds],
+        "binds": [{"path": bind.path, "reason": bind.reason, "source": bind.source} for bind in site.binds],
         "environment": [
             variable_data(each) | {"given": list(map(str, each.given)), "unless": list(map(str, each.unless))}
             for each in site.variables

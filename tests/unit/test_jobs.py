@@ -485,6 +485,81 @@ def test_a_site_of_which_nothing_is_known_gets_a_plain_script_that_says_so(image
     }
 
 
+# -- what is bound --
+
+
+def test_a_user_binds_more_than_the_site_does(image: Path, tmp_path: Path, capsys: Capture) -> None:
+    own = ("--bind", "/data", "--bind", "/in put:/opt/in:ro", "--bind", "/other:/scratch", "--bind", "/x/:/opt")
+    run = Run(job(image, *own), tmp_path / "run")
+    assert run.code == 0, run.err
+    bound = run.lines("binds")
+    assert {"/data", "/in put:/opt/in:ro", "/other:/scratch", "/pfs", "/var/spool/slurmd"} <= set(bound)
+    assert "/scratch" not in bound, "the user's comes in the place of the site's"
+    assert bound.index("/x:/opt") < bound.index("/in put:/opt/in:ro"), "a folder does not hide what is bound below it"
+    (data,) = [bind for bind in told(image, capsys, *own)["binds"] if bind["target"] == "/opt/in"]
+    assert (data["source"], data["read_only"], data["reason"]) == ("/in put", True, "as you asked (--bind)")
+
+
+@pytest.mark.parametrize(
+    ("bind", "what"),
+    [
+        ("data", "is no absolute path"),
+        ("/data:in", "is no absolute path"),
+        ("", "is no absolute path"),
+        ("/a,/b", "no path with a comma"),
+        ("/a\n--bind /", "no path with a comma or a control character"),
+        ("/a:/b:ro:x", "is more than a source, a target and `ro`"),
+        ("/a:/b:image-src=/", "is more than a source, a target and `ro`"),
+        ("/a:/", "would hide the whole image"),
+        ("/", "would hide the whole image"),
+    ],
+)
+def test_a_bind_that_no_engine_takes_so_is_one_line(bind: str, what: str, image: Path, capsys: Capture) -> None:
+    said = refused(image, capsys, "--bind", bind, code=ExitCode.BAD_INPUT)
+    assert what in said
+    assert "--bind PATH, or SRC:DEST, or SRC:DEST:ro" in said
+
+
+def test_one_target_is_bound_once(image: Path, capsys: Capture) -> None:
+    assert [bind["target"] for bind in told(image, capsys, "--bind", "/d", "--bind", "/d/")["binds"]].count("/d") == 1
+    said = refused(image, capsys, "--bind", "/d", "--bind", "/e:/d", code=ExitCode.BAD_INPUT)
+    assert "--bind /e:/d: another bind has this target" in said
+
+
+@pytest.mark.parametrize(
+    ("word", "bind"),
+    [
+        ("/data/set/x", "/data"),
+        ("--input=/data/x", "/data"),
+        ("/opt/sets/x", "/opt/sets"),  # /opt is in the image: a bind there would hide ROCm
+        ("/opt/rocm/.info/version", None),
+        ("/scratch/project_1/x", None),
+        ("/scratchy/x", "/scratchy"),
+        ("/tmp/x", None),
+        ("/", None),
+        ("--url=//host/x", None),
+        ("data/x", None),
+    ],
+)
+def test_a_path_of_the_command_that_nothing_brings_is_told(
+    word: str, bind: str | None, image: Path, capsys: Capture
+) -> None:
+    notes = [note for note in told(image, capsys, command=("python", word))["notes"] if "no bind of the job" in note]
+    assert [note.rpartition("add ")[2] for note in notes] == ([f"--bind {bind}"] if bind else [])
+    if bind:
+        again = told(image, capsys, "--bind", bind, command=("python", word))
+        assert not [note for note in again["notes"] if "no bind of the job" in note]
+
+
+def test_home_and_the_folder_of_the_submission_are_there(
+    image: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home-of/me")
+    words = ("python", "/home-of/me/x.py", "/home-of/you/x", str(Path.cwd() / "absent"))
+    notes = [note for note in told(image, capsys, command=words)["notes"] if "no bind of the job" in note]
+    assert [note.partition(" ")[0] for note in notes] == ["/home-of/you/x"]
+
+
 # -- what cannot be had --
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.cluster.edf import toml_string
 from lumiimg.errors import ExitCode
@@ -81,6 +82,27 @@ def test_a_script_says_at_its_head_that_it_never_ran_there(site: str, tmp_path: 
     script = job(capsys, image_for(site, tmp_path), site)["script"]
     head = script[: re.search(r"^#(SBATCH|PBS)", script, re.MULTILINE).start()]  # type: ignore[union-attr]
     assert f"never run on {site} by the project" in " ".join(head.replace("\n#", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("site", "folders"),
+    [
+        ("frontier", {"/lustre/orion", "/ccs/home", "/ccs/proj"}),
+        ("aurora", {"/lus/flare", "/home"}),
+        ("alps", {"/capstor/scratch", "/capstor/store", "/iopsstor/scratch"}),
+    ],
+)
+def test_the_file_systems_of_a_site_are_bound_each_with_its_source(
+    site: str, folders: set[str], tmp_path: Path, capsys: Capture
+) -> None:
+    data = job(capsys, image_for(site, tmp_path), site, "--bind", "/data:/in:ro")
+    assert folders <= {bind["target"] for bind in data["binds"]}
+    assert all(bind.source for bind in find_site(site, {}).binds)
+    if site == "alps":
+        assert {*(f"{folder}:{folder}" for folder in folders), "/data:/in:ro"} <= set(edf_of(data["script"])["mounts"])
+        return
+    for word in (*folders, "/data:/in:ro"):
+        assert f"    --bind {word}\n" in data["script"]
 
 
 def test_a_site_of_ones_own_is_not_spoken_of(tmp_path: Path, capsys: Capture) -> None:
@@ -256,7 +278,9 @@ sys.exit(done.returncode)
 _APPTAINER = """\
 #!/bin/sh
 [ "$1 $2" = "exec --bind" ] || exit 99
-shift 4
+shift
+while [ "$1" = --bind ]; do shift 2; done
+shift
 exec "$@"
 """
 
