@@ -15,6 +15,7 @@ from lumiimg.cluster.frameworks import framework_of, frameworks, launcher_of
 from lumiimg.cluster.mounts import unbound, with_own
 from lumiimg.cluster.shape import shape_of
 from lumiimg.cluster.topology import bind_ranks, cores_of_a_gpu
+from lumiimg.cluster.vllm import told
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.host.manifest import Bind, Fabric
 from lumiimg.image import ImageKind
@@ -181,6 +182,7 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
     cores = cores_of_a_gpu(site.binding, sparing=_spares(framework)) if site.binding else None
     memory = site.binding.memory_gib if site.binding else None
     ranks = shape.gpus if framework.task_a_gpu else 1
+    command, untold = told(request.command, shape) if framework.name == "vllm" else (request.command, None)
     binds = with_own(manifest.binds if manifest else tuple(map(_bind, site.binds)), request.binds)
     return JobPlan(
         image=request.image,
@@ -189,7 +191,7 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
         framework=framework,
         chosen=chosen,
         torchrun=request.torchrun,
-        command=_command(request.command, framework, shape),
+        command=command,
         tasks=1 if a_task_a_node else shape.gpus,
         ranks=ranks,
         topology=topology,
@@ -200,7 +202,11 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
         mpi=None if site.scheduler == "PBS" else _mpi(stack, site),
         settings=tuple(_settings(stack, site, shape, framework, cores, manifest)),
         binds=binds,
-        notes=(*_notes(stack, site, shape, framework, manifest), *unbound(request.absent, binds)),
+        notes=(
+            *_notes(stack, site, shape, framework, manifest),
+            *([untold] if untold else []),
+            *unbound(request.absent, binds),
+        ),
     )
 
 
@@ -244,19 +250,6 @@ def _check_site(request: Request, site: Site, framework: Framework, shape: Shape
 def _spares(framework: Framework) -> bool:
     """Whether helpers of the collective library run beside the ranks: a program of its own kind has its cores all."""
     return framework.name != "plain"
-
-
-def _command(command: tuple[str, ...], framework: Framework, shape: Shape) -> tuple[str, ...]:
-    """Return the command with what vLLM has to be told of the job, unless its user has said it."""
-    if framework.name != "vllm":
-        return command
-    wanted = {"--tensor-parallel-size": f"{shape.gpus}"}
-    if shape.nodes > 1:
-        wanted |= {"--pipeline-parallel-size": f"{shape.nodes}", "--distributed-executor-backend": "ray"}
-    short = {"--tensor-parallel-size": "-tp", "--pipeline-parallel-size": "-pp"}
-    said = {word.partition("=")[0].replace("_", "-") for word in command}
-    missing = [(name, value) for name, value in wanted.items() if not said & {name, short.get(name, name)}]
-    return command + tuple(word for pair in missing for word in pair)
 
 
 def _binding(shape: Shape, site: Site, framework: Framework, *, torchrun: bool) -> tuple[Topology | None, str]:

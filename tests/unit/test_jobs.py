@@ -321,23 +321,74 @@ def test_vllm_runs_once_with_all_gpus_by_hips_numbers(image: Path, tmp_path: Pat
     script = job(image, "--gpus", "2", "--framework", "vllm")
     run = Run(script, tmp_path / "run", ROCR_VISIBLE_DEVICES="0,1")
     (rank,) = run.ranks
-    assert rank["argv"] == ["--tensor-parallel-size", "2"]
+    assert rank["argv"] == []
     assert (rank["HIP_VISIBLE_DEVICES"], rank["ROCR_VISIBLE_DEVICES"]) == ("0,1", None)
     assert "--cpus-per-task=14" in directives(script)
 
 
-def test_what_vllm_was_told_is_not_told_twice(image: Path, capsys: Capture) -> None:
-    data = told(image, capsys, "--nodes", "2", command=("vllm", "serve", "m", "-tp", "4", "--pipeline_parallel_size=4"))
+RAY = ("--distributed-executor-backend", "ray")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "command", "added"),
+    [
+        ("1", "vllm serve m", ("--tensor-parallel-size", "8")),
+        ("2", "vllm serve m", ("--tensor-parallel-size", "8", "--pipeline-parallel-size", "2", *RAY)),
+        ("1", "/opt/x/bin/vllm serve m", ("--tensor-parallel-size", "8")),
+        ("1", "python3 -u -m vllm.entrypoints.openai.api_server --model m", ("--tensor-parallel-size", "8")),
+        ("1", "python -um vllm.entrypoints.openai.api_server", ("--tensor-parallel-size", "8")),
+        # what its user said, in any form; one size says all, as their product is the number of GPUs
+        ("1", "vllm serve m --tensor-parallel-size 4", ()),
+        ("1", "vllm serve m --tensor_parallel_size=4", ()),
+        ("1", "vllm serve m --tensor-parallel=4", ()),
+        ("1", "vllm serve m -tp 4", ()),
+        ("1", "vllm serve m -tp=4", ()),
+        ("1", "vllm serve m -dp 8", ()),
+        ("1", "vllm serve m -dp=2", ()),
+        ("1", "vllm serve m -pp 8", ()),
+        ("2", "vllm serve m -tp 16", RAY),
+        ("2", "vllm serve m -tp 4 --pipeline_parallel_size=4", RAY),
+        ("2", "vllm serve m -tp 4 -pp=4 --distributed-executor-backend=mp", ()),
+        (
+            "2",
+            "vllm serve m --distributed_executor_backend mp",
+            ("--tensor-parallel-size", "8", "--pipeline-parallel-size", "2"),
+        ),
+    ],
+)
+def test_a_server_of_vllm_is_told_what_its_user_has_not_said(
+    nodes: str, command: str, added: tuple[str, ...], image: Path, capsys: Capture
+) -> None:
+    words = tuple(command.split())
+    data = told(image, capsys, "--nodes", nodes, command=words)
     assert data["framework"] == "vllm", "by the command"
-    assert data["launch"] == "ray"
-    assert data["command"][2:] == [
-        "m",
-        "-tp",
-        "4",
-        "--pipeline_parallel_size=4",
-        "--distributed-executor-backend",
-        "ray",
-    ]
+    assert data["launch"] == ("ray" if nodes == "2" else "srun")
+    assert tuple(data["command"]) == words + added
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 mine.py",
+        "python3 mine.py -m vllm.entrypoints.openai.api_server",
+        "vllm bench throughput",
+        "vllm serve m --config c.yaml",
+        "bash start.sh",
+    ],
+)
+def test_no_other_command_gets_options_of_vllm_and_the_job_says_so(command: str, image: Path, capsys: Capture) -> None:
+    words = tuple(command.split())
+    data = told(image, capsys, "--nodes", "2", "--framework", "vllm", command=words)
+    assert tuple(data["command"]) == words
+    options = "--tensor-parallel-size 8 --pipeline-parallel-size 2 --distributed-executor-backend ray"
+    assert sum(options in note for note in data["notes"]) == 1
+
+
+@pytest.mark.parametrize(
+    "command", ["python x.py -m torch.distributed.run", "python -c -m torch.distributed.run", "python -W -m x.py"]
+)
+def test_a_launcher_is_one_only_where_python_starts_it(command: str, image: Path, capsys: Capture) -> None:
+    assert told(image, capsys, command=tuple(command.split()))["framework"] == "ddp"
 
 
 def test_the_exit_code_is_that_of_the_step_and_the_log_is_read_all_the_same(image: Path, tmp_path: Path) -> None:
