@@ -34,6 +34,8 @@ class FrameworkVariable:
     value: str
     nodes: str
     """`any`, or `several`: of the jobs that it is for."""
+    scheduler: str | None
+    """That it is for; None: any."""
     because: str
     source: str
 
@@ -83,6 +85,7 @@ def _framework(entry: Table) -> Framework:
                 variable.string("name"),
                 variable.string("value"),
                 variable.choice("nodes", ("any", "several")),
+                variable.optional_string("scheduler"),
                 variable.string("because"),
                 variable.string("source"),
             )

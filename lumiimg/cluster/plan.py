@@ -302,7 +302,7 @@ def _settings(
                 variable.name, value, variable.because, variable.source, _scope(variable.name, value), variable.folder
             )
     for entry in framework.variables:
-        if entry.nodes in fits:
+        if entry.nodes in fits and entry.scheduler in (None, site.scheduler):
             yield Setting(entry.name, entry.value, entry.because, entry.source, Scope.NODE)
     if "python" in stack.offers or "python3" in stack.offers:
         why = "packages in ~/.local are of no image: they are not seen"

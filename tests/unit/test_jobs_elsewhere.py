@@ -285,6 +285,31 @@ exec "$@"
 """
 
 
+def submitted(script: str, tmp_path: Path, job_id: str = "4711.aurora-pbs") -> subprocess.CompletedProcess[str]:
+    """Run a script for Aurora on two nodes, with stand-ins for mpiexec, apptainer and lumiimg."""
+    (tmp_path / "job.sh").write_text(script)
+    stand_ins = tmp_path / "bin"
+    stand_ins.mkdir(exist_ok=True)
+    for name, text in (("mpiexec", _MPIEXEC), ("apptainer", _APPTAINER), ("lumiimg", "#!/bin/sh\necho read: $*\n")):
+        (stand_ins / name).write_text(text)
+        (stand_ins / name).chmod(0o755)
+    nodes = tmp_path / "nodes"
+    nodes.write_text("x4117c4s0b0n0.hostmgmt.example\nx4117c4s1b0n0.hostmgmt.example\n")
+    environment = {
+        "PATH": f"{stand_ins}:{os.environ['PATH']}",
+        "PBS_NODEFILE": str(nodes),
+        "PBS_JOBID": job_id,
+        "PBS_O_WORKDIR": str(tmp_path),
+    }
+    shell = ["bash", "-c", f'module() {{ :; }}; export -f module; bash "{tmp_path}/job.sh"']
+    return subprocess.run(shell, env=environment, capture_output=True, text=True, check=False)
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return what the ranks of a job printed, one after another."""
+    return [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("x4117")]
+
+
 @pytest.mark.parametrize("status", [0, 7])
 def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(
     status: int, tmp_path: Path, capsys: Capture
@@ -296,29 +321,25 @@ def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(
         "sh",
         *HOSTILE[:1],
     )
-    script = tmp_path / "job.sh"
     image = image_for("aurora", tmp_path)
-    script.write_text(job(capsys, image, "aurora", "--nodes", "2", "--framework", "ddp", words=words)["script"])
-    stand_ins = tmp_path / "bin"
-    stand_ins.mkdir()
-    for name, text in (("mpiexec", _MPIEXEC), ("apptainer", _APPTAINER), ("lumiimg", "#!/bin/sh\necho read: $*\n")):
-        (stand_ins / name).write_text(text)
-        (stand_ins / name).chmod(0o755)
-    nodes = tmp_path / "nodes"
-    nodes.write_text("x4117c4s0b0n0.hostmgmt.example\nx4117c4s1b0n0.hostmgmt.example\n")
-    environment = {
-        "PATH": f"{stand_ins}:{os.environ['PATH']}",
-        "PBS_NODEFILE": str(nodes),
-        "PBS_JOBID": "4711[3].aurora-pbs",
-        "PBS_O_WORKDIR": str(tmp_path),
-    }
-    shell = ["bash", "-c", f'module() {{ :; }}; export -f module; bash "{script}"']
-    done = subprocess.run(shell, env=environment, capture_output=True, text=True, check=False)
+    done = submitted(
+        job(capsys, image, "aurora", "--nodes", "2", "--framework", "ddp", words=words)["script"], tmp_path
+    )
     assert done.returncode == status, done.stderr
-    lines = [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("x4117")]
     address = "x4117c4s0b0n0.hsn.cm.aurora.alcf.anl.gov"
     cores = FOR_TORCH.removeprefix("list:").split(":")
-    assert lines == [f"{rank} {rank % 12} 24 {cores[rank % 12]} {address} info|it's" for rank in range(24)]
+    assert said(done) == [f"{rank} {rank % 12} 24 {cores[rank % 12]} {address} info|it's" for rank in range(24)]
     log = tmp_path / "lumiimg-4711" / "ranks.log"
     assert len(log.read_text().splitlines()) == 24
     assert f"read: log {log}" in done.stdout
+
+
+def test_lightning_makes_the_right_rank_where_it_knows_no_scheduler(tmp_path: Path, capsys: Capture) -> None:
+    """As LightningEnvironment and its DDP strategy have it: node_rank * devices + local_rank."""
+    words = ("sh", "-c", 'echo "$RANK $((NODE_RANK * 12 + LOCAL_RANK)) $MASTER_PORT"')
+    image = image_for("aurora", tmp_path)
+    script = job(capsys, image, "aurora", "--nodes", "2", "--framework", "lightning", words=words)["script"]
+    assert said(submitted(script, tmp_path)) == [f"{rank} {rank} 29422" for rank in range(24)]
+    assert "SLURM" not in script
+    assert "NODE_RANK" not in job(capsys, image, "aurora", "--framework", "ddp")["script"]
+    assert "NODE_RANK" not in job(capsys, image, "lumi", "--framework", "lightning")["script"]
