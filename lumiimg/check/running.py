@@ -170,7 +170,7 @@ def judge(
     measured = tuple(replace(m, test=m.test or "all_reduce_perf") for m in report.measurements)
     report = replace(report, measurements=measured)
     result = RunResult(collective, report, Findings(Level.RUN))
-    result.findings.found += bandwidth_findings(report, site)
+    result.findings.found += bandwidth_findings(report, site, of_check=True)
     causes = tuple(cause for cause in report.causes if cause.id not in _NOT_HERE)
     _judge_end(read_run(collective.program.value, ended), result, causes, excuse=excuse)
     if not (ended.exit_code != 0 and report.verdict is Verdict.NONE):  # it failed before it came to a network
