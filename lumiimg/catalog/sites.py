@@ -108,6 +108,8 @@ class SitePartition:
     """Hours at most for jobs of up to so many nodes, where those depend on it: `((91, 2.0), (183, 6.0))`."""
     whole_nodes: bool
     """Whether a job has its nodes for itself: only then is it known which cores and GPUs it gets."""
+    debug: bool
+    """Whether it is for short tests: it is taken only by its name."""
     source: str
 
     def hours_for(self, nodes: int) -> float:
@@ -307,6 +309,7 @@ def _partition(entry: Table) -> SitePartition:
         hours=entry.number("hours"),
         steps=steps,
         whole_nodes=entry.flag("whole_nodes"),
+        debug=entry.flag("debug"),
         source=entry.string("source"),
     )
     if partition.name and not PARTITION.fullmatch(partition.name):

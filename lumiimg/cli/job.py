@@ -58,7 +58,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         default="srun",
         help="who starts the ranks on a node (default: srun; under PBS mpiexec)",
     )
-    parser.add_argument("--partition", metavar="NAME", help="(default: the first of the site that fits)")
+    parser.add_argument(
+        "--partition", metavar="NAME", help="(default: the first of the site that fits, none for tests)"
+    )
     parser.add_argument("--exclusive", action="store_true", help="whole nodes, also of a partition that shares them")
     parser.add_argument("--account", metavar="NAME", help="the project that pays")
     parser.add_argument("--time", metavar="TIME", type=_time, help="as Slurm's: minutes, HH:MM:SS, D-HH (default: 1 h)")

@@ -42,6 +42,7 @@ def _directives(plan: JobPlan) -> Iterator[str]:
     if shape.account:
         yield f"#PBS -A {shape.account}"
     if shape.partition:
+        yield from comment(f"{shape.partition}: {shape.because}")
         yield f"#PBS -q {shape.partition}"
     yield f"#PBS -l select={shape.nodes}"
     yield f"#PBS -l walltime={hours:02}:{rest // 60:02}:{rest % 60:02}"

@@ -68,7 +68,8 @@ def _limits(part: SitePartition) -> str:
         nodes = f"{part.least_nodes} to {count(part.nodes, 'node')}"
     steps = "".join(f"; {hours:g} h up to {count(up_to, 'node')}" for up_to, hours in part.steps)
     whole = ", nodes of its own" if part.whole_nodes else ""
-    return f"{part.name}: {nodes}, {part.hours:g} h{whole}{steps}"
+    tests = "; for tests" if part.debug else ""
+    return f"{part.name}: {nodes}, {part.hours:g} h{whole}{steps}{tests}"
 
 
 def _cores(out: Console, binding: SiteBinding) -> None:
@@ -126,6 +127,7 @@ def _data(site: Site) -> dict[str, Any]:
                 "hours": part.hours,
                 "steps": [{"nodes": nodes, "hours": hours} for nodes, hours in part.steps],
                 "whole_nodes": part.whole_nodes,
+                "debug": part.debug,
             }
             for part in site.partitions
         ],

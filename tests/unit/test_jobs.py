@@ -250,7 +250,30 @@ def test_whole_nodes_of_a_partition_that_shares_them_can_be_asked_for(image: Pat
 def test_the_partition_goes_by_the_gpus(image: Path, capsys: Capture) -> None:
     assert told(image, capsys)["shape"]["partition"] == "standard-g"
     assert told(image, capsys, "--gpus", "1")["shape"]["partition"] == "small-g"
-    assert told(image, capsys, "--gpus", "1", "--nodes", "8")["shape"]["partition"] == "dev-g"
+
+
+@pytest.mark.parametrize(
+    ("words", "partition"),
+    [
+        (("--nodes", "5", "--gpus", "2"), "standard-g"),  # dev-g has room for it, and is for tests
+        (("--gpus", "8", "--time", "60:00:00"), "small-g"),
+        (("--gpus", "2", "--exclusive"), "standard-g"),
+        (("--gpus", "2", "--partition", "dev-g"), "dev-g"),
+    ],
+)
+def test_the_script_says_why_this_partition_and_takes_none_for_tests_unasked(
+    words: tuple[str, ...], partition: str, image: Path, capsys: Capture
+) -> None:
+    data = told(image, capsys, *words)
+    assert data["shape"]["partition"] == partition
+    above = " ".join(data["script"].partition(f"\n#SBATCH --partition={partition}\n")[0].replace("\n#", "").split())
+    assert above.endswith(f"{partition}: {data['shape']['because']}")
+    if "--partition" in words:
+        assert data["shape"]["because"] == "as you asked"
+    else:
+        assert "dev-g is for tests, taken by --partition alone" in data["shape"]["because"]
+    if words == ("--nodes", "5", "--gpus", "2"):
+        assert "small-g gives at most 4 nodes, not 5" in data["shape"]["because"]
 
 
 def test_ranks_of_torchrun_bind_themselves_or_say_that_they_cannot(image: Path, tmp_path: Path) -> None:

@@ -209,8 +209,18 @@ def test_auroras_cores_are_the_lists_that_alcf_prints(
     assert data["launch"] == "mpiexec"
 
 
+def test_on_aurora_a_queue_for_tests_is_named_and_not_taken(tmp_path: Path, capsys: Capture) -> None:
+    image = image_for("aurora", tmp_path)
+    shape = job(capsys, image, "aurora", "--nodes", "2")["shape"]
+    assert shape["partition"] == "capacity"
+    assert "prod gives at least 256 nodes, not 2" in shape["because"]
+    answer, line = refused(capsys, str(image), "--site", "aurora", "--nodes", "32", "--", "true")
+    assert answer == ExitCode.NO
+    assert line.endswith("or --partition debug-scaling\n")
+
+
 def test_aurora_is_asked_through_pbs(tmp_path: Path, capsys: Capture) -> None:
-    options = ("--nodes", "4", "--time", "00:30:00", "--account", "mine")
+    options = ("--nodes", "4", "--time", "00:30:00", "--account", "mine", "--partition", "debug-scaling")
     script = job(capsys, image_for("aurora", tmp_path), "aurora", *options)["script"]
     asked = re.findall(r"^#PBS (.*)$", script, re.MULTILINE)
     assert asked == [
