@@ -62,7 +62,14 @@ def program(plan: JobPlan) -> Iterator[str]:
 
 
 def folder(number: str) -> Iterator[str]:
-    """Yield the making of the job's folder; `number`: the job's, in words of bash."""
+    """Yield the making of the job's folder, which is bound; `number`: the job's, in words of bash."""
+    yield from comment("engines take these signs in a path that is bound for their own")
+    yield "case $PWD in"
+    yield r"    *[:,\\]*)"
+    yield "        echo \"no engine binds a folder with ':', ',' or a backslash, submit from another: $PWD\" >&2"
+    yield "        exit 2"
+    yield "        ;;"
+    yield "esac"
     yield from comment("What belongs to this job: the files below, and what it tells of its network")
     yield f'export LUMIIMG_JOB="$PWD/lumiimg-{number}"'
     yield from comment("of a job that was started anew, what its first start left is no news")

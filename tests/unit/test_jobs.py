@@ -594,6 +594,18 @@ def test_a_bind_that_no_engine_takes_so_is_one_line(bind: str, what: str, image:
     assert "--bind PATH, or SRC:DEST, or SRC:DEST:ro" in said
 
 
+@pytest.mark.parametrize("name", ["a:b", "a,b", "a\\b"])
+def test_a_folder_that_cannot_be_bound_ends_the_job_with_one_line(name: str, image: Path, tmp_path: Path) -> None:
+    script = job(image)
+    run = Run(script, tmp_path / name)
+    assert run.code == 2
+    assert run.err == (
+        f"no engine binds a folder with ':', ',' or a backslash, submit from another: {tmp_path / name}/work\n"
+    )
+    assert not (tmp_path / name / "record/srun").exists()
+    assert Run(script, tmp_path / "it's a (good) one; $X").code == 0
+
+
 def test_one_target_is_bound_once(image: Path, capsys: Capture) -> None:
     assert [bind["target"] for bind in told(image, capsys, "--bind", "/d", "--bind", "/d/")["binds"]].count("/d") == 1
     said = refused(image, capsys, "--bind", "/d", "--bind", "/e:/d", code=ExitCode.BAD_INPUT)

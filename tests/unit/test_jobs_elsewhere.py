@@ -344,6 +344,25 @@ def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(
     assert f"read: log {log}" in done.stdout
 
 
+def test_each_element_of_an_array_has_a_folder_and_a_port_of_its_own(tmp_path: Path, capsys: Capture) -> None:
+    words = ("sh", "-c", 'echo "$MASTER_PORT $LUMIIMG_JOB"')
+    script = job(capsys, image_for("aurora", tmp_path), "aurora", "--nodes", "2", words=words)["script"]
+    told = {}
+    for job_id in ("4711.aurora-pbs", "4711[0].aurora-pbs", "4711[12].aurora-pbs", "4711[13]", "4711"):
+        done = submitted(script, tmp_path, job_id)
+        assert done.returncode == 0, done.stderr
+        (told[job_id],) = set(said(done))
+    folder = f"{tmp_path}/lumiimg-4711"
+    assert list(told.values()) == [
+        f"29422 {folder}",
+        f"29422 {folder}-0",
+        f"29446 {folder}-12",
+        f"29448 {folder}-13",
+        f"29422 {folder}",
+    ]
+    assert (tmp_path / "lumiimg-4711-12" / "ranks.log").is_file()
+
+
 def test_lightning_makes_the_right_rank_where_it_knows_no_scheduler(tmp_path: Path, capsys: Capture) -> None:
     """As LightningEnvironment and its DDP strategy have it: node_rank * devices + local_rank."""
     words = ("sh", "-c", 'echo "$RANK $((NODE_RANK * 12 + LOCAL_RANK)) $MASTER_PORT"')
