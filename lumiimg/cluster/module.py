@@ -72,6 +72,8 @@ class JobVariable:
     because: str
     source: str
     when: When
+    folder: str | None
+    """To be made first, as a shell reads it."""
     left_out: str = ""
     """Why, where it is."""
 
@@ -320,17 +322,19 @@ def _job_variables(image: Image, contents: Contents, site: Site | None) -> Itera
 
 
 def _job_variable(item: SiteVariable, of_image: Mapping[str, str]) -> JobVariable:
+    for written in (item.value, item.folder or ""):
+        text = _REFERENCE.sub("", written)
+        if UNSAFE.search(text) or not is_path(text):
+            hint = "plain text, and $NAME for what each rank has: mend the site file"
+            raise FailedError("holds a character that shells evaluate", where=f"{item.name}={written}", hint=hint)
     text = _REFERENCE.sub("", item.value)
-    if UNSAFE.search(text) or not is_path(text):
-        hint = "plain text, and $NAME for what each rank has: mend the site file"
-        raise FailedError("holds a character that shells evaluate", where=f"{item.name}={item.value}", hint=hint)
     when, left_out = When.RANK if text != item.value else When.LOADED, ""
     because = f"{item.because}{' (counts on several nodes)' if item.nodes == 'several' else ''}"
     if item.name in of_image:
         when, left_out = When.NEVER, f"the image sets {one_line(of_image[item.name])!r} itself"
     elif item.nodes == "one":
         when, left_out = When.NEVER, "for jobs on one node only: set it in their scripts"
-    return JobVariable(item.name, item.value, because, item.source, when, left_out)
+    return JobVariable(item.name, item.value, because, item.source, when, item.folder, left_out)
 
 
 def in_shell(value: str) -> str:

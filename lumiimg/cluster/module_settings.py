@@ -82,9 +82,10 @@ def _binding(engine: str, binds: Iterable[Bind], variables: Iterable[Variable]) 
 
 def _variables_left(module: ImageModule) -> Iterator[str]:
     for item in module.variables(When.RANK):
+        made = f'; mkdir -p "{item.folder}"' if item.folder is not None else ""
         yield (
             f"{item.name} is set by the wrappers, as each rank has its own; in your scripts, for each rank: "
-            f'export {item.name}="{item.value}"  ({item.because})'
+            f'export {item.name}="{item.value}"{made}  ({item.because})'
         )
     for item in module.variables(When.NEVER):
         yield f"{item.name}={item.value} is left out, {item.left_out} ({item.because})"

@@ -198,5 +198,7 @@ def _outside(module: ImageModule) -> Iterator[str]:
         lines.append(f'[ -n "${{{item.name}+set}}" ] || export {item.name}="{in_shell(item.value)}"')
         if item.when is When.RANK and item.value.startswith("/"):
             lines.append(f'mkdir -p "${item.name}"')
+        if item.folder is not None:
+            lines.append(f'mkdir -p "{in_shell(item.folder)}"')
     lines.append('enter=("$engine" exec "$image")')
     yield "\n".join(f"    {line}" for line in lines) + "\n"

@@ -364,6 +364,38 @@ def test_a_wrapper_alone_binds_and_sets_what_its_module_does(
     assert (after["NCCL_SOCKET_IFNAME"], after["CACHE"]) == ("lo", str(tmp_path))
 
 
+def test_a_wrapper_makes_the_folder_that_a_variable_wants(
+    tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
+) -> None:
+    """As AITER wants `$AITER_JIT_DIR/build` (ROCm/aiter#887); so does a job."""
+    folder = f"{tmp_path}/of $USER/jit-${{SLURM_LOCALID}}"
+    with site.open("a") as more:
+        more.write(
+            f'\n[[environment]]\nname = "JIT"\nvalue = "{folder}"\nfolder = "$JIT/build"\nnodes = "any"\n'
+            'because = "locks"\nsource = "the tests"\n'
+        )
+    data = made(capsys, image, tmp_path / "mods", "--name", "a/1", "--site", site)
+    wrapper = Path(data["files"]["wrappers"]) / "python3"
+    _, told = run(wrapper, path=engine, env={"USER": "me", "SLURM_LOCALID": "3", "CACHE": str(tmp_path)})
+    assert told["JIT"] == f"{tmp_path}/of me/jit-3"
+    assert Path(told["JIT"], "build").is_dir()
+    _, told = run(wrapper, path=engine, env={"JIT": f"{tmp_path}/mine", "CACHE": str(tmp_path)})
+    assert Path(told["JIT"], "build").is_dir(), "the user's own, too"
+    # who starts the engine without a wrapper reads what to do
+    told_by_module = " ".join((tmp_path / "mods/modulefiles/a/1.lua").read_text().split())
+    assert f'export JIT="{folder}"; mkdir -p "$JIT/build"' in told_by_module
+
+
+def test_a_folder_of_a_variable_that_shells_would_evaluate_is_refused(
+    tmp_path: Path, image: Path, site: Path, capsys: Capture
+) -> None:
+    with site.open("a") as more:
+        more.write('\n[[environment]]\nname = "JIT"\nvalue = "/x"\nfolder = "$(id)"\nnodes = "any"\n')
+        more.write('because = "b"\nsource = "s"\n')
+    assert main(["module", str(image), "-o", str(tmp_path / "mods"), "--site", str(site)]) == 1
+    assert "JIT=$(id): holds a character that shells evaluate" in capsys.readouterr().err
+
+
 def failing(wrapper: Path, *argv: str, env: dict[str, str]) -> tuple[int, str]:
     env = {"HOME": "/nonexistent", **env}
     done = subprocess.run([wrapper, *argv], env=env, capture_output=True, text=True, check=False)
