@@ -330,6 +330,43 @@ def test_on_nodes_that_are_shared_nothing_is_bound_by_mask(
     assert [rank["total"] for rank in ended.seen] == [10.0] * 4
 
 
+def test_what_a_user_binds_is_in_the_container_and_read_only_where_he_says_so(
+    demo: Path, slurm: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "site.toml").write_text(SITE.format(whole="true"))
+    data = tmp_path / "some data"
+    (data / "below").mkdir(parents=True)
+    (data / "x").write_text("read\n")
+    binds = ["--bind", f"{data}:/in/data:ro", "--bind", f"{data}/below:/out"]
+    program = "cat /in/data/x; touch /in/data/y 2>/dev/null || echo not written; touch /out/$RANK"
+    words = ["--site", tmp_path / "site.toml", "--framework", "plain", *binds, "-o", tmp_path / "job.sh"]
+    told = lumiimg("job", demo, *words, "--", "sh", "-c", program, "sh", "/in/data/x", "/elsewhere/x")
+    assert told.code == ExitCode.GOOD, told.err
+    assert "/elsewhere/x is not in the image, and lies under no bind of the job: add --bind /elsewhere" in told.err
+    assert "/in/data/x" not in told.err
+    argv = ["sbatch", "--wait", "--gpus-per-node=0", "--time=5", f"--output={tmp_path}/job.out", "job.sh"]
+    done = subprocess.run(argv, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=False, timeout=400)
+    out = (tmp_path / "job.out").read_text()
+    assert done.returncode == 0, out
+    assert out.count("read\n") == out.count("not written\n") == 2
+    assert sorted(file.name for file in (data / "below").iterdir()) == ["0", "1"]
+
+
+@pytest.mark.parametrize("name", ["a:b", "a,b"])
+def test_a_job_from_a_folder_that_no_engine_binds_says_so(
+    name: str, demo: Path, slurm: dict[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    (tmp_path / "site.toml").write_text(SITE.format(whole="true"))
+    told = lumiimg("job", demo, "--site", tmp_path / "site.toml", "-o", folder / "job.sh", "--", "true")
+    assert told.code == ExitCode.GOOD, told.err
+    argv = ["sbatch", "--wait", "--gpus-per-node=0", "--time=5", f"--output={tmp_path}/job.out", "job.sh"]
+    done = subprocess.run(argv, cwd=folder, env=slurm, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 2
+    assert (tmp_path / "job.out").read_text().endswith(f"submit from another: {folder}\n")
+
+
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("framework", ["ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain"])
 @pytest.mark.parametrize("shape", [("--nodes", "1"), ("--nodes", "2"), ("--nodes", "4", "--gpus", "2")], ids=" ".join)
