@@ -339,7 +339,7 @@ def test_what_a_user_binds_is_in_the_container_and_read_only_where_he_says_so(
     (data / "x").write_text("read\n")
     binds = ["--bind", f"{data}:/in/data:ro", "--bind", f"{data}/below:/out"]
     program = "cat /in/data/x; touch /in/data/y 2>/dev/null || echo not written; touch /out/$RANK"
-    words = ["--site", tmp_path / "site.toml", "--framework", "plain", *binds, "-o", tmp_path / "job.sh"]
+    words = ["--site", str(tmp_path / "site.toml"), "--framework", "plain", *binds, "-o", str(tmp_path / "job.sh")]
     told = lumiimg("job", demo, *words, "--", "sh", "-c", program, "sh", "/in/data/x", "/elsewhere/x")
     assert told.code == ExitCode.GOOD, told.err
     assert "/elsewhere/x is not in the image, and lies under no bind of the job: add --bind /elsewhere" in told.err
