@@ -92,6 +92,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.batch import slurm_script  # noqa: PLC0415
     from lumiimg.cluster.pbs import pbs_script  # noqa: PLC0415
     from lumiimg.cluster.plan import Request, loading, plan_job  # noqa: PLC0415
+    from lumiimg.cluster.python import python_of  # noqa: PLC0415
     from lumiimg.cluster.shape import Wish  # noqa: PLC0415
     from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
@@ -110,14 +111,15 @@ def execute(arguments: argparse.Namespace) -> int:
     )
     words = tuple(arguments.program) or (("true",) if arguments.explain else ())
     with opened(arguments.image) as image:
-        stack, kind = read_contents(image.root).stack, image.kind
+        contents, kind = read_contents(image.root), image.kind
+        python = python_of(image, contents)
     torchrun = arguments.launch == "torchrun"
-    request = Request(str(arguments.image), words, wish, arguments.framework, torchrun, kind)
+    request = Request(str(arguments.image), words, wish, arguments.framework, torchrun, kind, python)
     manifest = None
     if arguments.host:
         snapshot = read_snapshot(arguments.host)
         manifest = loading(study(arguments.image, os.environ, snapshot, site))
-    plan = plan_job(request, stack, site, manifest)
+    plan = plan_job(request, contents.stack, site, manifest)
     script = pbs_script(plan) if plan.by_pbs else slurm_script(plan)
     if arguments.json:
         print_json(to_json(plan, script))
