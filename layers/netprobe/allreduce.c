@@ -19,7 +19,8 @@
 
 enum { EXIT_DEVICE = 20, EXIT_MEETING = 21, EXIT_COMMUNICATOR = 22, EXIT_COLLECTIVE = 23, EXIT_WRONG = 24 };
 enum { MAX_LOCAL = 64, MAX_TASKS = 100000, SMALLEST = 1 << 20, LARGEST = 256 << 20, STEP = 4, WARM_UP = 5, ROUNDS = 20 };
-enum { FLOAT = 7, SUM = 0, TO_DEVICE = 1, TO_HOST = 2, PERIOD = 13, POLL_US = 20000, PATIENCE_S = 5 };
+enum { OF_INDEX = 13, OF_RANK = 7 };
+enum { FLOAT = 7, SUM = 0, TO_DEVICE = 1, TO_HOST = 2, POLL_US = 20000, PATIENCE_S = 5 };
 
 struct unique_id {
     char bytes[128];
@@ -146,14 +147,22 @@ static size_t collect(const char *folder, const char *name, int number, void *da
 
 /* ---- the collective ---- */
 
+/*
+ * Small whole numbers, of two periods that share no factor, so that another element, or the lack of a rank, shows. A sum is at
+ * most 15 a rank on the average, and float holds whole numbers up to 2^24: every sum is exact, in any order, for up to 1118481
+ * ranks.
+ */
 static float element(size_t index, int rank)
 {
-    return (float)(index % PERIOD) + (float)rank;
+    return (float)(index % OF_INDEX + (size_t)rank % OF_RANK);
 }
 
 static float sum_of(size_t index, int ranks)
 {
-    return (float)ranks * (float)(index % PERIOD) + (float)ranks * (float)(ranks - 1) / 2;
+    long long whole = ranks / OF_RANK, rest = ranks % OF_RANK;
+    long long of_ranks = whole * OF_RANK * (OF_RANK - 1) / 2 + rest * (rest - 1) / 2;
+
+    return (float)((long long)(index % OF_INDEX) * ranks + of_ranks);
 }
 
 static bool reduce(const struct buffers *b, const void *from, void *into, size_t count, int times, int rank)
