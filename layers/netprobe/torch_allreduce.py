@@ -17,17 +17,46 @@ import multiprocessing
 import os
 import socket
 import sys
+import threading
 import time
+from multiprocessing import connection
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import torch
 import torch.distributed as dist
 
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
 SIZES = [1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28]
 WARM_UP, ROUNDS = 5, 20
 OF_INDEX, OF_RANK = 13, 7
-WRONG, NO_GPU = 24, 20
-POLL_S = 0.02
+WRONG, LATE = 24, 16
+POLL_S, PATIENCE_S = 0.02, 5
+
+
+def tell(topic: str, **values: object) -> None:
+    """Print an event as the programs beside this one do (probe.h): by one write, on a line of its own."""
+    words = [f"{key}={quote(str(value), safe='/:+')}" for key, value in values.items()]
+    os.write(1, f"\n@probe {topic} {' '.join(words)}\n".encode())
+
+
+def guard(options: argparse.Namespace, rank: int) -> None:
+    """End this rank at the deadline, wherever it waits: torch lets other threads run meanwhile.
+
+    The deadline is the same for all ranks of a task, and comes before each of torch's own limits.
+    """
+
+    def late() -> None:
+        sys.stdout.flush()
+        tell("timeout", rank=rank, seconds=options.timeout, during=options.stage)
+        os._exit(LATE)
+
+    timer = threading.Timer(options.deadline - time.monotonic(), late)
+    timer.daemon = True
+    timer.start()
 
 
 def leave(path: Path, text: str) -> None:
@@ -37,11 +66,9 @@ def leave(path: Path, text: str) -> None:
     unfinished.rename(path)
 
 
-def collect(path: Path, deadline: float) -> str:
-    """Wait for a file of another rank, and return what is in it."""
+def collect(path: Path) -> str:
+    """Wait for a file of another rank until the guard ends this one, and return what is in it."""
     while not path.exists():
-        if time.monotonic() > deadline:
-            sys.exit(f"{path} did not appear")
         time.sleep(POLL_S)
     return path.read_text()
 
@@ -55,7 +82,7 @@ def meet(options: argparse.Namespace, rank: int, ranks: int) -> None:
         store = dist.TCPStore(host, 0, ranks, is_master=True, timeout=limit, wait_for_workers=False)
         leave(address, f"{host} {store.port}")
     else:
-        host, port = collect(address, time.monotonic() + options.timeout).split()
+        host, port = collect(address).split()
         store = dist.TCPStore(host, int(port), ranks, is_master=False, timeout=limit)
     dist.init_process_group(options.backend, store=store, rank=rank, world_size=ranks, timeout=limit)
 
@@ -63,6 +90,8 @@ def meet(options: argparse.Namespace, rank: int, ranks: int) -> None:
 def take_part(options: argparse.Namespace, local: int) -> None:
     """Be one rank."""
     rank, ranks = options.task * options.local + local, options.tasks * options.local
+    guard(options, rank)
+    options.stage = "devices"
     device, name, bus = torch.device("cpu"), "CPU", "none"
     if options.backend == "nccl":
         # tasks of one node see all its GPUs, or each its own
@@ -71,8 +100,10 @@ def take_part(options: argparse.Namespace, local: int) -> None:
         torch.cuda.set_device(index)
         device, name, bus = torch.device("cuda", index), torch.cuda.get_device_name(index), str(index)
     shown = f"Pid {os.getpid():6} on {socket.gethostname():>10} device {local:2} [{bus}] {name}"
+    options.stage = "meeting"
     leave(options.folder / f"rank-{rank}", shown)
     meet(options, rank, ranks)
+    options.stage = "allreduce"
     if rank == 0:
         print_head(options, ranks)
     wrong = measure(device, rank, ranks, sizes=[size for size in SIZES if size <= options.largest])
@@ -88,7 +119,7 @@ def print_head(options: argparse.Namespace, ranks: int) -> None:
         f"iters: {ROUNDS} validation: 1\n#\n# Using devices"
     )
     for rank in range(ranks):
-        text = collect(options.folder / f"rank-{rank}", time.monotonic() + options.timeout)
+        text = collect(options.folder / f"rank-{rank}")
         print(f"#  Rank {rank:2} Group  0 {text}")
     print(
         "#\n#                                                              in-place\n"
@@ -121,7 +152,7 @@ def measure(device: torch.device, rank: int, ranks: int, sizes: list[int]) -> in
         algbw = size / seconds / 1e9
         bandwidths.append(algbw * 2 * (ranks - 1) / ranks)
         if wrong:
-            print(f"\n@probe wrong rank={rank} bytes={size} elements={wrong}", flush=True)
+            tell("wrong", rank=rank, bytes=size, elements=wrong)
         if rank == 0:
             cells = f"{seconds * 1e6:8.2f} {algbw:7.2f} {bandwidths[-1]:7.2f} {wrong:6}"
             print(f"{size:12} {count:13}     float     sum      -1 {cells}", flush=True)
@@ -137,8 +168,36 @@ def finish(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
+def attend(ranks: list[BaseProcess], options: argparse.Namespace) -> int:
+    """Wait for the ranks of this task and return its exit code, as the shell counts.
+
+    After the first that fails the others would wait for it for ever; who found a wrong sum was the last to take part.
+    """
+    limit = options.deadline + PATIENCE_S  # that each rank may say first where it waits
+    while (
+        (running := [process for process in ranks if process.exitcode is None])
+        and not failure(ranks)
+        and time.monotonic() < limit
+    ):
+        connection.wait([process.sentinel for process in running], timeout=limit - time.monotonic())
+    code = failure(ranks)
+    if running and not code:
+        code = LATE
+        tell("timeout", rank=options.task * options.local + ranks.index(running[0]), seconds=options.timeout)
+    for process in running:
+        process.kill()
+    if not code and any(process.exitcode == WRONG for process in ranks):
+        code = WRONG
+    return code if code >= 0 else 128 - code
+
+
+def failure(ranks: list[BaseProcess]) -> int:
+    """Return the exit code of a rank that did not come to its end; 0 while there is none."""
+    return next((process.exitcode for process in ranks if process.exitcode not in {None, 0, WRONG}), None) or 0
+
+
 def main() -> int:
-    """Start the ranks of this task; after the first that fails the others would wait for it for ever."""
+    """Start the ranks of this task, and wait for them."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--folder", type=Path, required=True, help="where the ranks meet: empty, and seen by all")
     parser.add_argument("--local", type=int, default=1, help="how many ranks this process starts")
@@ -152,18 +211,12 @@ def main() -> int:
     if options.slurm:
         options.task = int(os.environ["SLURM_PROCID"])
         options.tasks = int(os.environ["SLURM_STEP_NUM_TASKS"])
+    options.stage, options.deadline = "start", time.monotonic() + options.timeout
     context = multiprocessing.get_context("spawn")
     ranks = [context.Process(target=take_part, args=(options, local)) for local in range(options.local)]
     for process in ranks:
         process.start()
-    deadline = time.monotonic() + options.timeout
-    while any(process.is_alive() for process in ranks):
-        failed = any(process.exitcode not in {None, 0, WRONG} for process in ranks)
-        if failed or time.monotonic() > deadline:
-            for process in ranks:
-                process.kill()
-        time.sleep(POLL_S)
-    return next((abs(process.exitcode or 0) for process in ranks if process.exitcode), 0)
+    return attend(list(ranks), options)
 
 
 if __name__ == "__main__":

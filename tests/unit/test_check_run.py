@@ -251,6 +251,7 @@ def test_a_proof_for_another_rccl_is_none(tmp_path: Path) -> None:
     ("output", "exit_code", "identity", "severity"),
     [
         ("@probe timeout seconds=300 during=communicator\n", 16, "run.hang", Severity.PROBLEM),
+        ("@probe timeout rank=3 seconds=300 during=allreduce\n", 137, "run.hang", Severity.PROBLEM),
         ("Segmentation fault\n", 139, "run.failed", Severity.UNKNOWN),
         (table(2, 16, 86, wrong=3), 24, "run.data-errors", Severity.PROBLEM),
         (
@@ -260,7 +261,7 @@ def test_a_proof_for_another_rccl_is_none(tmp_path: Path) -> None:
             Severity.PROBLEM,
         ),
     ],
-    ids=["hang", "crash", "wrong sums", "wrong sums on another rank"],
+    ids=["hang", "hang under srun", "crash", "wrong sums", "wrong sums on another rank"],
 )
 def test_an_end_that_is_no_good_keeps_the_answer_from_being_green(
     tmp_path: Path, output: str, exit_code: int, identity: str, severity: Severity
@@ -268,6 +269,27 @@ def test_an_end_that_is_no_good_keeps_the_answer_from_being_green(
     result = ran(tmp_path, "cxi", nodes=2, output=output, exit_code=exit_code)
     assert by_id(result)[identity].severity is severity
     assert answer(result)[0] is (Answer.NO if severity is Severity.PROBLEM else Answer.UNDECIDED)
+
+
+def hangs(folder: Path, output: str, *, timed_out: bool) -> Finding:
+    (folder / LOGS).mkdir(parents=True)
+    (folder / LOGS / "output.log").write_text(output)
+    ended = Completed(("x",), 143 if timed_out else 16, output, 360.0, timed_out=timed_out)
+    collective = Collective(Program.TORCH, ("x",), (), 8, 2, needs_mpi=False)
+    result = judge(folder / LOGS, ended, collective, "2.22.3", site=None, excuse=None)
+    return by_id(result)["run.hang"]
+
+
+def test_a_hang_before_any_rank_showed_itself_says_nothing_of_the_image(tmp_path: Path) -> None:
+    waiting = "srun: Job step creation temporarily disabled, retrying (Requested nodes are busy)\n"
+    meeting = "@probe timeout rank=8 seconds=300 during=meeting\n"
+    for number, (output, timed_out) in enumerate([(waiting, True), (meeting, False)]):
+        hang = hangs(tmp_path / str(number), output, timed_out=timed_out)
+        assert hang.severity is Severity.UNKNOWN
+        assert "no rank showed itself" in hang.summary
+    assert "did not come back from meeting" in hang.summary
+    ranks = table(2, 16, 86).partition("#  ")[0] + "#  Rank  0 Group  0 Pid 40 on nid000001 device 0 [none] CPU\n"
+    assert hangs(tmp_path / "table", ranks, timed_out=True).severity is Severity.PROBLEM
 
 
 def test_old_rccl_tests_which_do_not_print_their_name_are_compared_all_the_same(tmp_path: Path) -> None:
