@@ -15,6 +15,7 @@ import argparse
 import datetime as dt
 import multiprocessing
 import os
+import re
 import socket
 import sys
 import threading
@@ -104,11 +105,21 @@ def take_part(options: argparse.Namespace, local: int) -> None:
     leave(options.folder / f"rank-{rank}", shown)
     meet(options, rank, ranks)
     options.stage = "allreduce"
+    if local == 0:
+        tell_mapped()
     if rank == 0:
         print_head(options, ranks)
     wrong = measure(device, rank, ranks, sizes=[size for size in SIZES if size <= options.largest])
     dist.destroy_process_group()
     sys.exit(WRONG if wrong else 0)
+
+
+def tell_mapped() -> None:
+    """Say which RCCL this process has, and of which torch: one of ~/.local comes before that of an image."""
+    with Path("/proc/self/maps").open() as maps:
+        files = {found[0] for line in maps if (found := re.search(r"/.*/librccl\.so(\.\d+)*$", line))}
+    for file in sorted(files):
+        tell("mapped", path=file, torch=torch.__file__)
 
 
 def print_head(options: argparse.Namespace, ranks: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.check.bandwidth import bandwidth_findings
 from lumiimg.check.probes import read_run
-from lumiimg.check.run import LOGS, RCCL_LOGS, TIMEOUT_S, Collective, choose, prepare
+from lumiimg.check.run import LOGS, RCCL_LOGS, TIMEOUT_S, Collective, Program, choose, prepare
 from lumiimg.check.telling import EVIDENCE_LINES, ending, explained, tail
 from lumiimg.check.tools import ALL_REDUCE, provide_tools
 from lumiimg.engine.engine import execute
@@ -173,15 +173,39 @@ def judge(
     measured = tuple(replace(m, test=m.test or "all_reduce_perf") for m in report.measurements)
     report = replace(report, measurements=measured)
     result = RunResult(collective, report, Findings(Level.RUN))
+    program = read_run(collective.program.value, ended)
+    if _ran_another(program, result):
+        return result
     result.findings.found += bandwidth_findings(report, site)
     causes = tuple(cause for cause in report.causes if cause.id not in _NOT_HERE)
     started = any(logs.glob(RCCL_LOGS)) or _RANK_LINE.search(ended.output) is not None
-    _judge_end(read_run(collective.program.value, ended), result, causes, started=started, excuse=excuse)
+    _judge_end(program, result, causes, started=started, excuse=excuse)
     if not (ended.exit_code != 0 and report.verdict is Verdict.NONE):  # it failed before it came to a network
         signatures = vocabulary().signatures
         needs_no_nic = any(c.id in signatures and signatures[c.id].effect in _NEEDS_NO_NIC for c in causes)
         _judge_network(result, causes, version, ended, excuse=None if needs_no_nic else excuse)
     return result
+
+
+def _ran_another(program: ProbeRun, result: RunResult) -> bool:
+    """Judge whether torch had the RCCL that is looked at; which Python it imports torch from, only its ranks tell."""
+    mapped = {told.get("path", ""): told.get("torch", "") for told in program.all("mapped")}
+    wanted = result.collective.rccl
+    other = next((path for path in sorted(mapped) if path != wanted), None)
+    if other is None and (mapped or result.collective.program is not Program.TORCH or program.exit_code != 0):
+        return False
+    result.findings.add(
+        "run.other-rccl",
+        Severity.UNKNOWN,
+        f"the collective ran with {other or 'an RCCL that is no file of its own'}, and the RCCL looked at is {wanted}: "
+        "what it did says nothing of that one",
+        evidence=(f"imported: {mapped[other]}",) if other else (),
+        remedy=(
+            "a torch of ~/.local or PYTHONPATH comes before the image's: PYTHONNOUSERSITE=1, unset PYTHONPATH",
+            "a library of LD_LIBRARY_PATH, LD_PRELOAD, or the engine's --rocm comes before it too",
+        ),
+    )
+    return True
 
 
 def _judge_end(
