@@ -41,6 +41,8 @@ class SiteBind:
 
     path: str
     reason: str
+    source: str | None
+    """None where it is that of the site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class SitePartition:
     """Hours at most for jobs of up to so many nodes, where those depend on it: `((91, 2.0), (183, 6.0))`."""
     whole_nodes: bool
     """Whether a job has its nodes for itself: only then is it known which cores and GPUs it gets."""
+    debug: bool
+    """Whether it is for short tests: it is taken only by its name."""
     source: str
 
     def hours_for(self, nodes: int) -> float:
@@ -293,7 +297,7 @@ def _fabric(entry: Table) -> SiteFabric:
 
 
 def _bind(entry: Table) -> SiteBind:
-    bind = SiteBind(entry.string("path"), entry.string("reason"))
+    bind = SiteBind(entry.string("path"), entry.string("reason"), entry.optional_string("source"))
     if bind.path and not bind.path.startswith("/"):
         entry.fault("path", f"is {bind.path!r}, no absolute path")
     return bind
@@ -308,6 +312,7 @@ def _partition(entry: Table) -> SitePartition:
         hours=entry.number("hours"),
         steps=steps,
         whole_nodes=entry.flag("whole_nodes"),
+        debug=entry.flag("debug"),
         source=entry.string("source"),
     )
     if partition.name and not PARTITION.fullmatch(partition.name):

@@ -176,7 +176,7 @@ def judge(
     program = read_run(collective.program.value, ended)
     if _ran_another(program, result):
         return result
-    result.findings.found += bandwidth_findings(report, site)
+    result.findings.found += bandwidth_findings(report, site, of_check=True)
     causes = tuple(cause for cause in report.causes if cause.id not in _NOT_HERE)
     started = any(logs.glob(RCCL_LOGS)) or _RANK_LINE.search(ended.output) is not None
     _judge_end(program, result, causes, started=started, excuse=excuse)

@@ -19,6 +19,7 @@ examples:
   lumiimg job image.sif --site lumi -o job.sh -- python train.py
   lumiimg job image.sif --site lumi --nodes 4 --launch torchrun -- python x.py
   lumiimg job image.sif --site lumi --gpus 2 -- vllm serve MODEL
+  lumiimg job image.sif --site lumi --bind /data -- python x.py --in=/data/x
   lumiimg job image.sif --site lumi --explain
 
 exit codes: 0 written
@@ -57,10 +58,19 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         default="srun",
         help="who starts the ranks on a node (default: srun; under PBS mpiexec)",
     )
-    parser.add_argument("--partition", metavar="NAME", help="(default: the first of the site that fits)")
+    parser.add_argument(
+        "--partition", metavar="NAME", help="(default: the first of the site that fits, none for tests)"
+    )
     parser.add_argument("--exclusive", action="store_true", help="whole nodes, also of a partition that shares them")
     parser.add_argument("--account", metavar="NAME", help="the project that pays")
     parser.add_argument("--time", metavar="TIME", type=_time, help="as Slurm's: minutes, HH:MM:SS, D-HH (default: 1 h)")
+    parser.add_argument(
+        "--bind",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="a folder or file that the job needs, beside what the site binds: PATH or SRC:DEST[:ro] (may be repeated)",
+    )
     add_host(parser)
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the script there")
     parser.add_argument("--explain", action="store_true", help="show how the cores of each rank are found, no script")
@@ -90,8 +100,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.check.boundary import study  # noqa: PLC0415
     from lumiimg.check.opening import opened  # noqa: PLC0415
     from lumiimg.cluster.batch import slurm_script  # noqa: PLC0415
+    from lumiimg.cluster.mounts import absent_paths  # noqa: PLC0415
     from lumiimg.cluster.pbs import pbs_script  # noqa: PLC0415
-    from lumiimg.cluster.plan import Request, loading, plan_job  # noqa: PLC0415
+    from lumiimg.cluster.plan import CONTAINER_ENGINE, Request, loading, plan_job  # noqa: PLC0415
     from lumiimg.cluster.python import python_of  # noqa: PLC0415
     from lumiimg.cluster.shape import Wish  # noqa: PLC0415
     from lumiimg.files import write_text  # noqa: PLC0415
@@ -110,11 +121,22 @@ def execute(arguments: argparse.Namespace) -> int:
         exclusive=arguments.exclusive,
     )
     words = tuple(arguments.program) or (("true",) if arguments.explain else ())
+    # the Container Engine mounts where the job is submitted; the others home, too
+    mounted = (os.getcwd(),) if site.engine == CONTAINER_ENGINE else (os.getcwd(), os.path.expanduser("~"))  # noqa: PTH109, PTH111
     with opened(arguments.image) as image:
         contents, kind = read_contents(image.root), image.kind
-        python = python_of(image, contents)
-    torchrun = arguments.launch == "torchrun"
-    request = Request(str(arguments.image), words, wish, arguments.framework, torchrun, kind, python)
+        python, absent = python_of(image, contents), absent_paths(words, image.root, mounted)
+    request = Request(
+        image=str(arguments.image),
+        command=words,
+        wish=wish,
+        framework=arguments.framework,
+        torchrun=arguments.launch == "torchrun",
+        kind=kind,
+        python=python,
+        binds=tuple(arguments.bind),
+        absent=absent,
+    )
     manifest = None
     if arguments.host:
         snapshot = read_snapshot(arguments.host)

@@ -25,14 +25,17 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "reframe",
         help="a ReFrame test of an image: does it use the fast network here, and how fast is it?",
         description="Print a test for ReFrame 4 that runs `lumiimg check IMAGE --nodes 2`, and\n"
-        "compares the bandwidth, where one is measured, with that of the site.",
+        "compares the bandwidth, where one is measured, with that of the site, in the\n"
+        "environment that a job there would have.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF, squashfs file or sandbox folder")
     add_host(parser)
-    parser.add_argument("--site", metavar="NAME", help="whose bandwidth is the reference: lumi, or a file")
+    parser.add_argument(
+        "--site", metavar="NAME", help="whose bandwidth is the reference, and whose variables are set: lumi, or a file"
+    )
     add_json(parser)
     parser.set_defaults(execute=execute)
 
@@ -44,13 +47,14 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.reframe import reframe_test  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.resolve.contents import read_contents  # noqa: PLC0415
 
     site = find_site(arguments.site, os.environ) if arguments.site else None
-    with opened(arguments.image):
-        pass  # is it an image?
+    with opened(arguments.image) as image:
+        stack = read_contents(image.root).stack
     if arguments.host:
         read_snapshot(arguments.host)
-    test = reframe_test(arguments.image, arguments.host, site)
+    test = reframe_test(arguments.image, stack, arguments.host, site)
     if not arguments.json:
         sys.stdout.write(test.text)
         return ExitCode.GOOD
@@ -62,6 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "command": ["lumiimg", *test.options, "--nodes", str(test.nodes), "--json"],
             "reference": reference
             and {"test": reference.test, "gb_s": reference.gb_s, "least_gb_s": reference.least_gb_s},
+            "environment": {variable.name: variable.value for variable in test.variables},
             "text": test.text,
         }
     )

@@ -38,6 +38,7 @@ def slurm_script(plan: JobPlan) -> str:
 def _directives(plan: JobPlan) -> Iterator[str]:
     shape = plan.shape
     if shape.partition:
+        yield from comment(f"{shape.partition}: {shape.because}")
         yield f"#SBATCH --partition={shape.partition}"
     if shape.account:
         yield f"#SBATCH --account={shape.account}"

@@ -32,7 +32,10 @@ def variables_of_engine(snapshot: Snapshot | None, site: Site | None = None) -> 
 
 def spec(bind: Bind) -> str:
     """Return a bind as `--bind` takes it."""
-    return str(BindSpec(bind.source, bind.target))
+    text = str(BindSpec(bind.source, bind.target))
+    if not bind.read_only:
+        return text
+    return f"{text}:ro" if bind.source != bind.target else f"{text}:{text}:ro"
 
 
 def is_path(text: str) -> bool:

@@ -57,7 +57,8 @@ def _mounts(plan: JobPlan) -> Iterator[str]:
             if ":" in path:
                 raise BadInputError("a path with a colon cannot be mounted by the Container Engine", where=path)
         yield from comment(bind.reason, "    ")
-        yield f"    {toml_string(_literal(f'{bind.source}:{bind.target}'))},"
+        flags = ":ro" if bind.read_only else ""
+        yield f"    {toml_string(_literal(f'{bind.source}:{bind.target}{flags}'))},"
     yield "]"
 
 

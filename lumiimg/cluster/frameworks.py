@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,9 @@ _MODULES = (
     "accelerate.commands.launch",
     "deepspeed.launcher.runner",
 )
+_DASH_M = re.compile(r"-[bBdEiIOPqsSuvx]*m(.*)", re.DOTALL)
+"""Also behind other letters, and with the module in the same word: `-um x`, `-mx` (python(1))."""
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class FrameworkVariable:
     value: str
     nodes: str
     """`any`, or `several`: of the jobs that it is for."""
+    scheduler: str | None
+    """That it is for; None: any."""
     because: str
     source: str
 
@@ -79,6 +85,7 @@ def _framework(entry: Table) -> Framework:
                 variable.string("name"),
                 variable.string("value"),
                 variable.choice("nodes", ("any", "several")),
+                variable.optional_string("scheduler"),
                 variable.string("because"),
                 variable.string("source"),
             )
@@ -96,15 +103,29 @@ def launcher_of(command: Sequence[str]) -> str | None:
         return program
     if program == "accelerate" and rest[:1] == ["launch"]:
         return "accelerate launch"
-    if program.startswith("python") and "-m" in rest[:8]:
-        module = "".join(rest[rest.index("-m") + 1 :][:1])
-        return f"python -m {module}" if module in _MODULES else None
+    module = module_of(command)
+    return f"python -m {module}" if module in _MODULES else None
+
+
+def module_of(command: Sequence[str]) -> str | None:
+    """Return the module that a command runs by `python -m`; None where it runs anything else."""
+    if not command[0].rpartition("/")[2].startswith("python"):
+        return None
+    words = iter(command[1:])
+    for word in words:
+        if (found := _DASH_M.fullmatch(word)) is not None:
+            return found[1] or next(words, None)
+        if word in _WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-") or word in ("-", "-c"):
+            return None  # a script, or the text of one
     return None
 
 
 def framework_of(command: Sequence[str], *, has_torch: bool) -> tuple[Framework, str]:
     """Return the framework of a command that nobody named one for, and why."""
-    if command[0].rpartition("/")[2] == "vllm" or any(word.startswith("vllm.entrypoints") for word in command):
+    is_vllm = command[0].rpartition("/")[2] == "vllm" or (module_of(command) or "").startswith("vllm.entrypoints.")
+    if is_vllm:
         return frameworks()["vllm"], "the command starts vLLM"
     if has_torch:
         return frameworks()["ddp"], "the image has torch; --framework names another"

@@ -27,7 +27,15 @@ def pbs_script(plan: JobPlan) -> str:
     lines = ["#!/bin/bash -l", *script.head(plan, "qsub -A PROJECT FILE"), *_directives(plan), ""]
     lines += [*script.modules(plan), "set -euo pipefail"]
     lines += [': "${PBS_NODEFILE:?this is a job script: qsub takes it}"', 'cd "$PBS_O_WORKDIR"', ""]
-    lines += [*script.program(plan), "", *_numbers(plan), "", *script.folder("$LUMIIMG_NUMBER"), "", *_address(plan)]
+    lines += [
+        *script.program(plan),
+        "",
+        *_numbers(plan),
+        "",
+        *script.folder("$LUMIIMG_NUMBER${element:+-$element}"),
+        "",
+        *_address(plan),
+    ]
     lines += ["", *script.variables(plan)]
     for file in written:
         lines += ["", *script.heredoc(file)]
@@ -42,6 +50,7 @@ def _directives(plan: JobPlan) -> Iterator[str]:
     if shape.account:
         yield f"#PBS -A {shape.account}"
     if shape.partition:
+        yield from comment(f"{shape.partition}: {shape.because}")
         yield f"#PBS -q {shape.partition}"
     yield f"#PBS -l select={shape.nodes}"
     yield f"#PBS -l walltime={hours:02}:{rest // 60:02}:{rest % 60:02}"
@@ -51,10 +60,14 @@ def _directives(plan: JobPlan) -> Iterator[str]:
 
 
 def _numbers(plan: JobPlan) -> Iterator[str]:
-    yield from comment("What PALS does not tell its tasks; the number of a job, of `123.server` or `123[4].server`")
+    yield from comment(
+        "What PALS does not tell its tasks; of `123.server` the job's number, of `123[4].server` that too, and 4"
+    )
     yield 'LUMIIMG_NODES=$(sort -u "$PBS_NODEFILE" | wc -l)'
     yield f"export LUMIIMG_NODES LUMIIMG_TASKS=$((LUMIIMG_NODES * {plan.tasks}))"
     yield 'export LUMIIMG_NUMBER="${PBS_JOBID%%[!0-9]*}"'
+    yield 'element="${PBS_JOBID%%.*}"'
+    yield 'element="${element#"$LUMIIMG_NUMBER"}" element="${element//[!0-9]/}"'
 
 
 def _address(plan: JobPlan) -> Iterator[str]:
@@ -63,8 +76,8 @@ def _address(plan: JobPlan) -> Iterator[str]:
     yield from comment(f"Where the ranks meet: the first node{over}")
     yield 'read -r first <"$PBS_NODEFILE"'
     yield f'export MASTER_ADDR="${{first%%.*}}.{domain}"' if domain else 'export MASTER_ADDR="$first"'
-    yield from comment("a port of the job's own, below those that the kernel gives away")
-    yield "export MASTER_PORT=$((20000 + LUMIIMG_NUMBER % 5000 * 2))"
+    yield from comment("a port of its own for the job, and for each element of an array, below those of the kernel")
+    yield "export MASTER_PORT=$((20000 + (LUMIIMG_NUMBER + ${element:-0}) % 5000 * 2))"
 
 
 def _step(plan: JobPlan) -> Iterator[str]:

@@ -12,8 +12,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.frameworks import framework_of, frameworks, launcher_of
+from lumiimg.cluster.mounts import unbound, with_own
 from lumiimg.cluster.shape import shape_of
 from lumiimg.cluster.topology import bind_ranks, cores_of_a_gpu
+from lumiimg.cluster.vllm import told
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.host.manifest import Bind, Fabric
 from lumiimg.image import ImageKind
@@ -23,9 +25,10 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.catalog.sites import Site
+    from lumiimg.catalog.sites import Site, SiteBind
     from lumiimg.check.boundary import Boundary
     from lumiimg.cluster.frameworks import Framework
+    from lumiimg.cluster.mounts import Absent
     from lumiimg.cluster.python import Python
     from lumiimg.cluster.shape import Shape, Wish
     from lumiimg.cluster.topology import Topology
@@ -157,6 +160,10 @@ class Request:
     """What the image is made of."""
     python: Python | None = None
     """Of the image."""
+    binds: tuple[str, ...] = ()
+    """On top of the site's: `PATH` or `SRC:DEST[:ro]`."""
+    absent: tuple[Absent, ...] = ()
+    """Paths of the command that the image does not have."""
 
 
 def starter_of(site: Site) -> str:
@@ -184,6 +191,8 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
     cores = cores_of_a_gpu(site.binding, sparing=_spares(framework)) if site.binding else None
     memory = site.binding.memory_gib if site.binding else None
     ranks = shape.gpus if framework.task_a_gpu else 1
+    command, untold = told(request.command, shape) if framework.name == "vllm" else (request.command, None)
+    binds = with_own(manifest.binds if manifest else tuple(map(_bind, site.binds)), request.binds)
     return JobPlan(
         image=request.image,
         site=site,
@@ -191,7 +200,7 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
         framework=framework,
         chosen=chosen,
         torchrun=request.torchrun,
-        command=_command(request.command, framework, shape),
+        command=command,
         tasks=1 if a_task_a_node else shape.gpus,
         ranks=ranks,
         topology=topology,
@@ -201,9 +210,17 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
         request_gpus=shape.node_gpus if shape.whole_nodes and shape.node_gpus else shape.gpus,
         mpi=None if site.scheduler == "PBS" else _mpi(stack, site),
         settings=(*_of_python(request.python), *_settings(stack, site, shape, framework, cores, manifest)),
-        binds=manifest.binds if manifest else tuple(Bind(b.path, b.path, b.reason) for b in site.binds),
-        notes=tuple(_notes(stack, site, shape, framework, manifest)),
+        binds=binds,
+        notes=(
+            *_notes(stack, site, shape, framework, manifest),
+            *([untold] if untold else []),
+            *unbound(request.absent, binds),
+        ),
     )
+
+
+def _bind(entry: SiteBind) -> Bind:
+    return Bind(entry.path, entry.path, f"{entry.reason} ({entry.source})" if entry.source else entry.reason)
 
 
 def _check_words(request: Request) -> None:
@@ -242,19 +259,6 @@ def _check_site(request: Request, site: Site, framework: Framework, shape: Shape
 def _spares(framework: Framework) -> bool:
     """Whether helpers of the collective library run beside the ranks: a program of its own kind has its cores all."""
     return framework.name != "plain"
-
-
-def _command(command: tuple[str, ...], framework: Framework, shape: Shape) -> tuple[str, ...]:
-    """Return the command with what vLLM has to be told of the job, unless its user has said it."""
-    if framework.name != "vllm":
-        return command
-    wanted = {"--tensor-parallel-size": f"{shape.gpus}"}
-    if shape.nodes > 1:
-        wanted |= {"--pipeline-parallel-size": f"{shape.nodes}", "--distributed-executor-backend": "ray"}
-    short = {"--tensor-parallel-size": "-tp", "--pipeline-parallel-size": "-pp"}
-    said = {word.partition("=")[0].replace("_", "-") for word in command}
-    missing = [(name, value) for name, value in wanted.items() if not said & {name, short.get(name, name)}]
-    return command + tuple(word for pair in missing for word in pair)
 
 
 def _binding(shape: Shape, site: Site, framework: Framework, *, torchrun: bool) -> tuple[Topology | None, str]:
@@ -313,7 +317,7 @@ def _settings(
                 variable.name, value, variable.because, variable.source, _scope(variable.name, value), variable.folder
             )
     for entry in framework.variables:
-        if entry.nodes in fits:
+        if entry.nodes in fits and entry.scheduler in (None, site.scheduler):
             yield Setting(entry.name, entry.value, entry.because, entry.source, Scope.NODE)
     if "python" in stack.offers or "python3" in stack.offers:
         why = "packages in ~/.local are of no image: they are not seen"

@@ -12,11 +12,14 @@ from lumiimg import __version__
 from lumiimg.cluster.binds import is_path
 from lumiimg.cluster.modulefile import comment
 from lumiimg.errors import BadInputError, one_line
+from lumiimg.resolve.rules import environment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from lumiimg.catalog.sites import Site, SiteBandwidth
+    from lumiimg.catalog.sites import Site, SiteBandwidth, SiteVariable
+    from lumiimg.resolve.stack import Stack
 
 TEST = "all_reduce_perf"
 """The program whose bandwidth is compared."""
@@ -47,6 +50,7 @@ class @NAME@(rfm.RunOnlyRegressionTest):
     executable = "lumiimg"
     nodes = variable(int, value=@NODES@)
     gpus_per_node = variable(int, value=@GPUS@)
+@VARIABLES@
     test = @TEST@
 @SOURCE@
     reference = @REFERENCE@
@@ -114,11 +118,13 @@ class ReframeTest:
     gpus: int
     """Of a node, to be asked for; 0 where that is not known."""
     reference: SiteBandwidth | None
+    variables: tuple[SiteVariable, ...]
+    """Of the site, for this image, that jobs on several nodes set."""
     text: str = ""
 
 
-def reframe_test(image: Path, host: Path | None, site: Site | None) -> ReframeTest:
-    """Return the test of an image. Raises BadInputError for a path that cannot be written."""
+def reframe_test(image: Path, stack: Stack, host: Path | None, site: Site | None) -> ReframeTest:
+    """Return the test of an image; `stack` is what it has. Raises BadInputError for a path that cannot be written."""
     options = ["check", str(image.absolute())]
     if host is not None:
         options += ["--host", str(host.absolute())]
@@ -132,8 +138,28 @@ def reframe_test(image: Path, host: Path | None, site: Site | None) -> ReframeTe
         nodes=_NODES,
         gpus=len(site.binding.near) if site and site.binding and site.scheduler == "Slurm" else 0,
         reference=next((b for b in site.bandwidths if (b.test, b.nodes) == (TEST, _NODES)), None) if site else None,
+        variables=tuple(_variables(stack, site)) if site else (),
     )
     return replace(test, text=_text(test))
+
+
+def _variables(stack: Stack, site: Site) -> Iterator[SiteVariable]:
+    """Yield the variables that are the same in all ranks: the check has no ranks of the scheduler's own."""
+    for variable in environment(stack, site):
+        if variable.nodes != "one" and not variable.ranks and "$" not in variable.value:
+            yield variable
+
+
+def _exports(variables: Iterable[SiteVariable]) -> Iterator[str]:
+    """Yield `env_vars`: ReFrame writes `export NAME=VALUE` with the value as it is."""
+    if not (found := tuple(variables)):
+        return
+    yield "    # what a job on several nodes sets; where the image sets one itself, that may come over it"
+    yield "    env_vars = {"
+    for item in found:
+        yield textwrap.indent(comment("#", f"{item.because} ({item.source})"), " " * 8)
+        yield f"        {item.name!a}: {shlex.quote(item.value)!a},"
+    yield "    }"
 
 
 def _text(test: ReframeTest) -> str:
@@ -148,9 +174,11 @@ def _text(test: ReframeTest) -> str:
         "NODES": str(test.nodes),
         "GPUS": str(test.gpus),
         "TEST": ascii(TEST),
+        "VARIABLES": "\n".join(_exports(test.variables)),
         "SOURCE": textwrap.indent(comment("#", f"GB/s of the bus, by the site's facts: {source}"), "    "),
         "REFERENCE": ascii(reference),
         # ReFrame puts them into its job script as they are
         "OPTIONS": ", ".join(ascii(shlex.quote(word)) for word in test.options),
     }
-    return re.sub("@([A-Z]+)@", lambda match: values[match[1]], _TEXT)
+    text = _TEXT if test.variables else _TEXT.replace("@VARIABLES@\n", "")
+    return re.sub("@([A-Z]+)@", lambda match: values[match[1]], text)

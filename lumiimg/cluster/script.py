@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
+from lumiimg.cluster.binds import spec
 from lumiimg.cluster.plan import Scope
 from lumiimg.cluster.words import comment, value, word
 from lumiimg.errors import BadInputError
-from lumiimg.host.inside import BindSpec
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -62,7 +62,14 @@ def program(plan: JobPlan) -> Iterator[str]:
 
 
 def folder(number: str) -> Iterator[str]:
-    """Yield the making of the job's folder; `number`: the job's, in words of bash."""
+    """Yield the making of the job's folder, which is bound; `number`: the job's, in words of bash."""
+    yield from comment("engines take these signs in a path that is bound for their own")
+    yield "case $PWD in"
+    yield r"    *[:,\\]*)"
+    yield "        echo \"no engine binds a folder with ':', ',' or a backslash, submit from another: $PWD\" >&2"
+    yield "        exit 2"
+    yield "        ;;"
+    yield "esac"
     yield from comment("What belongs to this job: the files below, and what it tells of its network")
     yield f'export LUMIIMG_JOB="$PWD/lumiimg-{number}"'
     yield from comment("of a job that was started anew, what its first start left is no news")
@@ -96,11 +103,10 @@ def container(plan: JobPlan) -> Iterator[str]:
     yield from comment("the folder of this job", "    ")
     yield '    --bind "$LUMIIMG_JOB"'
     for bind in plan.binds:
-        spec = BindSpec(bind.source, bind.target)
-        if not str(spec).isprintable():
+        if not spec(bind).isprintable():
             raise BadInputError("a path with such characters cannot be bound", where=bind.source)
         yield from comment(bind.reason, "    ")
-        yield f"    --bind {word(str(spec))}"
+        yield f"    --bind {word(spec(bind))}"
     yield '    "$image"'
     yield ")"
 

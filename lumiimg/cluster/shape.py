@@ -12,10 +12,11 @@ from lumiimg.errors import BadInputError, FailedError
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from lumiimg.catalog.sites import Site, SitePartition
 
+_ASKED = "as you asked"
 _DEFAULT_S = 3600
 _LIMIT_S = 365 * 86400
 _DURATION = re.compile(
@@ -55,6 +56,8 @@ class Shape:
     time_s: int
     whole_nodes: bool
     """Whether the job has its nodes for itself."""
+    because: str
+    """Why this partition; empty where the scheduler chooses."""
 
 
 def shape_of(wish: Wish, site: Site) -> Shape:
@@ -74,11 +77,11 @@ def shape_of(wish: Wish, site: Site) -> Shape:
         nodes = -(-wish.nodes * gpus // node_gpus)
         what = f"a node of {site.name} has {count(node_gpus, 'GPU')}, {gpus} were asked for"
         raise ShapeError(what, hint=f"the nearest: --nodes {nodes} --gpus {node_gpus}")
-    partition = _partition(wish, site, full=gpus == node_gpus)
-    if partition is None:
-        return Shape(
-            wish.nodes, gpus, node_gpus, wish.partition, wish.account, wish.time_s or _DEFAULT_S, wish.exclusive
-        )
+    if not site.partitions:
+        because = _ASKED if wish.partition else ""
+        time_s = wish.time_s or _DEFAULT_S
+        return Shape(wish.nodes, gpus, node_gpus, wish.partition, wish.account, time_s, wish.exclusive, because)
+    partition, because = _partition(wish, site, full=gpus == node_gpus)
     limit_s = int(partition.hours_for(wish.nodes) * 3600)
     return Shape(
         nodes=wish.nodes,
@@ -88,25 +91,31 @@ def shape_of(wish: Wish, site: Site) -> Shape:
         account=wish.account,
         time_s=wish.time_s or min(_DEFAULT_S, limit_s),
         whole_nodes=partition.whole_nodes or wish.exclusive,
+        because=because,
     )
 
 
-def _partition(wish: Wish, site: Site, *, full: bool) -> SitePartition | None:
-    """Return the partition that was named, else the first that can give it: whole nodes for all GPUs of a node, a
-    partition that shares its nodes for fewer. None where the site's file has no partitions.
+def _partition(wish: Wish, site: Site, *, full: bool) -> tuple[SitePartition, str]:
+    """Return the partition that was named, else the first that can give it, and why.
+
+    Whole nodes come first for all GPUs of a node, a partition that shares its nodes for fewer; one for tests never.
     """
-    if not site.partitions:
-        return None
     if wish.partition is not None:
         named = [partition for partition in site.partitions if partition.name == wish.partition]
         if not named:
             raise UnknownNameError("partition", wish.partition, [partition.name for partition in site.partitions])
         candidates = named
     else:
-        candidates = sorted(site.partitions, key=lambda partition: partition.whole_nodes != (full or wish.exclusive))
+        whole = full or wish.exclusive
+        work = [partition for partition in site.partitions if not partition.debug] or site.partitions
+        candidates = sorted(work, key=lambda partition: partition.whole_nodes != whole)
+    passed: list[str] = []
     for partition in candidates:
-        if not list(_against(wish, partition)):
-            return partition
+        against = [what for what, _ in _against(wish, partition)]
+        if not against:
+            tests = [other.name for other in site.partitions if other.debug and other not in candidates]
+            return partition, _ASKED if wish.partition else _why(partition, passed, tests)
+        passed.append(f"{partition.name} gives {' and '.join(against)}")
     others = [partition.name for partition in site.partitions if not list(_against(wish, partition))]
     closest = min(candidates, key=lambda partition: len(list(_against(wish, partition))))
     what, nearest = zip(*_against(wish, closest), strict=True)
@@ -114,6 +123,14 @@ def _partition(wish: Wish, site: Site, *, full: bool) -> SitePartition | None:
     if others:
         hint += f"; or --partition {others[0]}"
     raise ShapeError(f"{closest.name} gives {' and '.join(what)}", hint=hint)
+
+
+def _why(partition: SitePartition, passed: Sequence[str], tests: Sequence[str]) -> str:
+    kind = "whole nodes" if partition.whole_nodes else "a part of nodes that others share"
+    told = [f"the first that gives such a job, {kind}", *passed]
+    if tests:
+        told.append(f"{' and '.join(tests)} {'is' if len(tests) == 1 else 'are'} for tests, taken by --partition alone")
+    return "; ".join(told)
 
 
 def _against(wish: Wish, partition: SitePartition) -> Iterator[tuple[str, str]]:

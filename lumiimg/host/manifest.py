@@ -34,6 +34,7 @@ class Bind:
     reason: str
     chain: tuple[str, ...] = ()
     """Names from the program to this library, each needed by the one before."""
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ def to_json(plan: JobPlan, script: str) -> dict[str, Any]:
             "nodes": shape.nodes,
             "gpus": shape.gpus,
             "partition": shape.partition,
+            "because": shape.because,
             "account": shape.account,
             "time_s": shape.time_s,
             "whole_nodes": shape.whole_nodes,
@@ -61,7 +62,10 @@ def to_json(plan: JobPlan, script: str) -> dict[str, Any]:
             }
             for setting in plan.settings
         ],
-        "binds": [{"source": bind.source, "target": bind.target, "reason": bind.reason} for bind in plan.binds],
+        "binds": [
+            {"source": bind.source, "target": bind.target, "read_only": bind.read_only, "reason": bind.reason}
+            for bind in plan.binds
+        ],
         "notes": list(plan.notes),
         "script": script,
     }
@@ -86,6 +90,10 @@ def explain_job(plan: JobPlan, *, stderr: bool) -> None:
     nodes = "nodes of its own" if shape.whole_nodes else "nodes that others may share"
     told = f"{count(shape.nodes, 'node')} of {where}, {count(shape.gpus, 'GPU')} each: {nodes}"
     out.print(one_line(told), style="bold", soft_wrap=True)
+    if shape.partition:
+        out.print(
+            wrapped(out, one_line(f"{shape.partition}: {shape.because}"), first=_INDENT, rest=_INDENT), style="dim"
+        )
     out.print(wrapped(out, one_line(plan.binding), first=_INDENT, rest=_INDENT))
     if plan.topology is None:
         return

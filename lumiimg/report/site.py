@@ -46,7 +46,7 @@ def print_site(site: Site, *, as_json: bool) -> None:
     if site.binding is not None:
         _cores(out, site.binding)
     for bind in site.binds:
-        _fact(out, "bind", f"{bind.path}: {bind.reason}", "")
+        _fact(out, "bind", f"{bind.path}: {bind.reason}", bind.source or "")
     for variable in site.variables:
         given = "".join(f"  # with {need}" for need in variable.given)
         given += "".join(f"  # not with {need}" for need in variable.unless)
@@ -68,7 +68,8 @@ def _limits(part: SitePartition) -> str:
         nodes = f"{part.least_nodes} to {count(part.nodes, 'node')}"
     steps = "".join(f"; {hours:g} h up to {count(up_to, 'node')}" for up_to, hours in part.steps)
     whole = ", nodes of its own" if part.whole_nodes else ""
-    return f"{part.name}: {nodes}, {part.hours:g} h{whole}{steps}"
+    tests = "; for tests" if part.debug else ""
+    return f"{part.name}: {nodes}, {part.hours:g} h{whole}{steps}{tests}"
 
 
 def _cores(out: Console, binding: SiteBinding) -> None:
@@ -126,12 +127,13 @@ def _data(site: Site) -> dict[str, Any]:
                 "hours": part.hours,
                 "steps": [{"nodes": nodes, "hours": hours} for nodes, hours in part.steps],
                 "whole_nodes": part.whole_nodes,
+                "debug": part.debug,
             }
             for part in site.partitions
         ],
         "cores": binding and [list(binding.cores_near(gpu)) for gpu in range(len(binding.near))],
         "cores_sparing": binding and [list(binding.cores_near(gpu, sparing=True)) for gpu in range(len(binding.near))],
-        "binds": [{"path": bind.path, "reason": bind.reason} for bind in site.binds],
+        "binds": [{"path": bind.path, "reason": bind.reason, "source": bind.source} for bind in site.binds],
         "environment": [
             variable_data(each) | {"given": list(map(str, each.given)), "unless": list(map(str, each.unless))}
             for each in site.variables

@@ -184,6 +184,8 @@ def test_a_collective_that_is_slower_than_the_site_gives_is_a_no(tmp_path: Path)
     told, words = answer(result)
     assert told is Answer.NO
     assert "slower than it should be" in words
+    # a job script sets what the check does not
+    assert by_id(result)["run.bandwidth"].remedy[0].startswith("The check sets none of the site's variables")
 
 
 def test_a_collective_over_sockets_is_a_no_with_the_cause_that_the_log_names(tmp_path: Path) -> None:

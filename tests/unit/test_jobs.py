@@ -250,7 +250,30 @@ def test_whole_nodes_of_a_partition_that_shares_them_can_be_asked_for(image: Pat
 def test_the_partition_goes_by_the_gpus(image: Path, capsys: Capture) -> None:
     assert told(image, capsys)["shape"]["partition"] == "standard-g"
     assert told(image, capsys, "--gpus", "1")["shape"]["partition"] == "small-g"
-    assert told(image, capsys, "--gpus", "1", "--nodes", "8")["shape"]["partition"] == "dev-g"
+
+
+@pytest.mark.parametrize(
+    ("words", "partition"),
+    [
+        (("--nodes", "5", "--gpus", "2"), "standard-g"),  # dev-g has room for it, and is for tests
+        (("--gpus", "8", "--time", "60:00:00"), "small-g"),
+        (("--gpus", "2", "--exclusive"), "standard-g"),
+        (("--gpus", "2", "--partition", "dev-g"), "dev-g"),
+    ],
+)
+def test_the_script_says_why_this_partition_and_takes_none_for_tests_unasked(
+    words: tuple[str, ...], partition: str, image: Path, capsys: Capture
+) -> None:
+    data = told(image, capsys, *words)
+    assert data["shape"]["partition"] == partition
+    above = " ".join(data["script"].partition(f"\n#SBATCH --partition={partition}\n")[0].replace("\n#", "").split())
+    assert above.endswith(f"{partition}: {data['shape']['because']}")
+    if "--partition" in words:
+        assert data["shape"]["because"] == "as you asked"
+    else:
+        assert "dev-g is for tests, taken by --partition alone" in data["shape"]["because"]
+    if words == ("--nodes", "5", "--gpus", "2"):
+        assert "small-g gives at most 4 nodes, not 5" in data["shape"]["because"]
 
 
 def test_ranks_of_torchrun_bind_themselves_or_say_that_they_cannot(image: Path, tmp_path: Path) -> None:
@@ -342,23 +365,74 @@ def test_vllm_runs_once_with_all_gpus_by_hips_numbers(image: Path, tmp_path: Pat
     script = job(image, "--gpus", "2", "--framework", "vllm")
     run = Run(script, tmp_path / "run", ROCR_VISIBLE_DEVICES="0,1")
     (rank,) = run.ranks
-    assert rank["argv"] == ["--tensor-parallel-size", "2"]
+    assert rank["argv"] == []
     assert (rank["HIP_VISIBLE_DEVICES"], rank["ROCR_VISIBLE_DEVICES"]) == ("0,1", None)
     assert "--cpus-per-task=14" in directives(script)
 
 
-def test_what_vllm_was_told_is_not_told_twice(image: Path, capsys: Capture) -> None:
-    data = told(image, capsys, "--nodes", "2", command=("vllm", "serve", "m", "-tp", "4", "--pipeline_parallel_size=4"))
+RAY = ("--distributed-executor-backend", "ray")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "command", "added"),
+    [
+        ("1", "vllm serve m", ("--tensor-parallel-size", "8")),
+        ("2", "vllm serve m", ("--tensor-parallel-size", "8", "--pipeline-parallel-size", "2", *RAY)),
+        ("1", "/opt/x/bin/vllm serve m", ("--tensor-parallel-size", "8")),
+        ("1", "python3 -u -m vllm.entrypoints.openai.api_server --model m", ("--tensor-parallel-size", "8")),
+        ("1", "python -um vllm.entrypoints.openai.api_server", ("--tensor-parallel-size", "8")),
+        # what its user said, in any form; one size says all, as their product is the number of GPUs
+        ("1", "vllm serve m --tensor-parallel-size 4", ()),
+        ("1", "vllm serve m --tensor_parallel_size=4", ()),
+        ("1", "vllm serve m --tensor-parallel=4", ()),
+        ("1", "vllm serve m -tp 4", ()),
+        ("1", "vllm serve m -tp=4", ()),
+        ("1", "vllm serve m -dp 8", ()),
+        ("1", "vllm serve m -dp=2", ()),
+        ("1", "vllm serve m -pp 8", ()),
+        ("2", "vllm serve m -tp 16", RAY),
+        ("2", "vllm serve m -tp 4 --pipeline_parallel_size=4", RAY),
+        ("2", "vllm serve m -tp 4 -pp=4 --distributed-executor-backend=mp", ()),
+        (
+            "2",
+            "vllm serve m --distributed_executor_backend mp",
+            ("--tensor-parallel-size", "8", "--pipeline-parallel-size", "2"),
+        ),
+    ],
+)
+def test_a_server_of_vllm_is_told_what_its_user_has_not_said(
+    nodes: str, command: str, added: tuple[str, ...], image: Path, capsys: Capture
+) -> None:
+    words = tuple(command.split())
+    data = told(image, capsys, "--nodes", nodes, command=words)
     assert data["framework"] == "vllm", "by the command"
-    assert data["launch"] == "ray"
-    assert data["command"][2:] == [
-        "m",
-        "-tp",
-        "4",
-        "--pipeline_parallel_size=4",
-        "--distributed-executor-backend",
-        "ray",
-    ]
+    assert data["launch"] == ("ray" if nodes == "2" else "srun")
+    assert tuple(data["command"]) == words + added
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 mine.py",
+        "python3 mine.py -m vllm.entrypoints.openai.api_server",
+        "vllm bench throughput",
+        "vllm serve m --config c.yaml",
+        "bash start.sh",
+    ],
+)
+def test_no_other_command_gets_options_of_vllm_and_the_job_says_so(command: str, image: Path, capsys: Capture) -> None:
+    words = tuple(command.split())
+    data = told(image, capsys, "--nodes", "2", "--framework", "vllm", command=words)
+    assert tuple(data["command"]) == words
+    options = "--tensor-parallel-size 8 --pipeline-parallel-size 2 --distributed-executor-backend ray"
+    assert sum(options in note for note in data["notes"]) == 1
+
+
+@pytest.mark.parametrize(
+    "command", ["python x.py -m torch.distributed.run", "python -c -m torch.distributed.run", "python -W -m x.py"]
+)
+def test_a_launcher_is_one_only_where_python_starts_it(command: str, image: Path, capsys: Capture) -> None:
+    assert told(image, capsys, command=tuple(command.split()))["framework"] == "ddp"
 
 
 def test_the_exit_code_is_that_of_the_step_and_the_log_is_read_all_the_same(image: Path, tmp_path: Path) -> None:
@@ -504,6 +578,93 @@ def test_a_site_of_which_nothing_is_known_gets_a_plain_script_that_says_so(image
         "--gpus-per-node=4",
         "--time=01:00:00",
     }
+
+
+# -- what is bound --
+
+
+def test_a_user_binds_more_than_the_site_does(image: Path, tmp_path: Path, capsys: Capture) -> None:
+    own = ("--bind", "/data", "--bind", "/in put:/opt/in:ro", "--bind", "/other:/scratch", "--bind", "/x/:/opt")
+    run = Run(job(image, *own), tmp_path / "run")
+    assert run.code == 0, run.err
+    bound = run.lines("binds")
+    assert {"/data", "/in put:/opt/in:ro", "/other:/scratch", "/pfs", "/var/spool/slurmd"} <= set(bound)
+    assert "/scratch" not in bound, "the user's comes in the place of the site's"
+    assert bound.index("/x:/opt") < bound.index("/in put:/opt/in:ro"), "a folder does not hide what is bound below it"
+    (data,) = [bind for bind in told(image, capsys, *own)["binds"] if bind["target"] == "/opt/in"]
+    assert (data["source"], data["read_only"], data["reason"]) == ("/in put", True, "as you asked (--bind)")
+
+
+@pytest.mark.parametrize(
+    ("bind", "what"),
+    [
+        ("data", "is no absolute path"),
+        ("/data:in", "is no absolute path"),
+        ("", "is no absolute path"),
+        ("/a,/b", "no path with a comma"),
+        ("/a\n--bind /", "no path with a comma or a control character"),
+        ("/a:/b:ro:x", "is more than a source, a target and `ro`"),
+        ("/a:/b:image-src=/", "is more than a source, a target and `ro`"),
+        ("/a:/", "would hide the whole image"),
+        ("/", "would hide the whole image"),
+    ],
+)
+def test_a_bind_that_no_engine_takes_so_is_one_line(bind: str, what: str, image: Path, capsys: Capture) -> None:
+    said = refused(image, capsys, "--bind", bind, code=ExitCode.BAD_INPUT)
+    assert what in said
+    assert "--bind PATH, or SRC:DEST, or SRC:DEST:ro" in said
+
+
+@pytest.mark.parametrize("name", ["a:b", "a,b", "a\\b"])
+def test_a_folder_that_cannot_be_bound_ends_the_job_with_one_line(name: str, image: Path, tmp_path: Path) -> None:
+    script = job(image)
+    run = Run(script, tmp_path / name)
+    assert run.code == 2
+    assert run.err == (
+        f"no engine binds a folder with ':', ',' or a backslash, submit from another: {tmp_path / name}/work\n"
+    )
+    assert not (tmp_path / name / "record/srun").exists()
+    assert Run(script, tmp_path / "it's a (good) one; $X").code == 0
+
+
+def test_one_target_is_bound_once(image: Path, capsys: Capture) -> None:
+    assert [bind["target"] for bind in told(image, capsys, "--bind", "/d", "--bind", "/d/")["binds"]].count("/d") == 1
+    said = refused(image, capsys, "--bind", "/d", "--bind", "/e:/d", code=ExitCode.BAD_INPUT)
+    assert "--bind /e:/d: another bind has this target" in said
+
+
+@pytest.mark.parametrize(
+    ("word", "bind"),
+    [
+        ("/data/set/x", "/data"),
+        ("--input=/data/x", "/data"),
+        ("/opt/sets/x", "/opt/sets"),  # /opt is in the image: a bind there would hide ROCm
+        ("/opt/rocm/.info/version", None),
+        ("/scratch/project_1/x", None),
+        ("/scratchy/x", "/scratchy"),
+        ("/tmp/x", None),
+        ("/", None),
+        ("--url=//host/x", None),
+        ("data/x", None),
+    ],
+)
+def test_a_path_of_the_command_that_nothing_brings_is_told(
+    word: str, bind: str | None, image: Path, capsys: Capture
+) -> None:
+    notes = [note for note in told(image, capsys, command=("python", word))["notes"] if "no bind of the job" in note]
+    assert [note.rpartition("add ")[2] for note in notes] == ([f"--bind {bind}"] if bind else [])
+    if bind:
+        again = told(image, capsys, "--bind", bind, command=("python", word))
+        assert not [note for note in again["notes"] if "no bind of the job" in note]
+
+
+def test_home_and_the_folder_of_the_submission_are_there(
+    image: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home-of/me")
+    words = ("python", "/home-of/me/x.py", "/home-of/you/x", str(Path.cwd() / "absent"))
+    notes = [note for note in told(image, capsys, command=words)["notes"] if "no bind of the job" in note]
+    assert [note.partition(" ")[0] for note in notes] == ["/home-of/you/x"]
 
 
 # -- what cannot be had --

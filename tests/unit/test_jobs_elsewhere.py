@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.cluster.edf import toml_string
 from lumiimg.errors import ExitCode
@@ -81,6 +82,27 @@ def test_a_script_says_at_its_head_that_it_never_ran_there(site: str, tmp_path: 
     script = job(capsys, image_for(site, tmp_path), site)["script"]
     head = script[: re.search(r"^#(SBATCH|PBS)", script, re.MULTILINE).start()]  # type: ignore[union-attr]
     assert f"never run on {site} by the project" in " ".join(head.replace("\n#", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("site", "folders"),
+    [
+        ("frontier", {"/lustre/orion", "/ccs/home", "/ccs/proj"}),
+        ("aurora", {"/lus/flare", "/home"}),
+        ("alps", {"/capstor/scratch", "/capstor/store", "/iopsstor/scratch"}),
+    ],
+)
+def test_the_file_systems_of_a_site_are_bound_each_with_its_source(
+    site: str, folders: set[str], tmp_path: Path, capsys: Capture
+) -> None:
+    data = job(capsys, image_for(site, tmp_path), site, "--bind", "/data:/in:ro")
+    assert folders <= {bind["target"] for bind in data["binds"]}
+    assert all(bind.source for bind in find_site(site, {}).binds)
+    if site == "alps":
+        assert {*(f"{folder}:{folder}" for folder in folders), "/data:/in:ro"} <= set(edf_of(data["script"])["mounts"])
+        return
+    for word in (*folders, "/data:/in:ro"):
+        assert f"    --bind {word}\n" in data["script"]
 
 
 def test_a_site_of_ones_own_is_not_spoken_of(tmp_path: Path, capsys: Capture) -> None:
@@ -187,8 +209,18 @@ def test_auroras_cores_are_the_lists_that_alcf_prints(
     assert data["launch"] == "mpiexec"
 
 
+def test_on_aurora_a_queue_for_tests_is_named_and_not_taken(tmp_path: Path, capsys: Capture) -> None:
+    image = image_for("aurora", tmp_path)
+    shape = job(capsys, image, "aurora", "--nodes", "2")["shape"]
+    assert shape["partition"] == "capacity"
+    assert "prod gives at least 256 nodes, not 2" in shape["because"]
+    answer, line = refused(capsys, str(image), "--site", "aurora", "--nodes", "32", "--", "true")
+    assert answer == ExitCode.NO
+    assert line.endswith("or --partition debug-scaling\n")
+
+
 def test_aurora_is_asked_through_pbs(tmp_path: Path, capsys: Capture) -> None:
-    options = ("--nodes", "4", "--time", "00:30:00", "--account", "mine")
+    options = ("--nodes", "4", "--time", "00:30:00", "--account", "mine", "--partition", "debug-scaling")
     script = job(capsys, image_for("aurora", tmp_path), "aurora", *options)["script"]
     asked = re.findall(r"^#PBS (.*)$", script, re.MULTILINE)
     assert asked == [
@@ -256,9 +288,36 @@ sys.exit(done.returncode)
 _APPTAINER = """\
 #!/bin/sh
 [ "$1 $2" = "exec --bind" ] || exit 99
-shift 4
+shift
+while [ "$1" = --bind ]; do shift 2; done
+shift
 exec "$@"
 """
+
+
+def submitted(script: str, tmp_path: Path, job_id: str = "4711.aurora-pbs") -> subprocess.CompletedProcess[str]:
+    """Run a script for Aurora on two nodes, with stand-ins for mpiexec, apptainer and lumiimg."""
+    (tmp_path / "job.sh").write_text(script)
+    stand_ins = tmp_path / "bin"
+    stand_ins.mkdir(exist_ok=True)
+    for name, text in (("mpiexec", _MPIEXEC), ("apptainer", _APPTAINER), ("lumiimg", "#!/bin/sh\necho read: $*\n")):
+        (stand_ins / name).write_text(text)
+        (stand_ins / name).chmod(0o755)
+    nodes = tmp_path / "nodes"
+    nodes.write_text("x4117c4s0b0n0.hostmgmt.example\nx4117c4s1b0n0.hostmgmt.example\n")
+    environment = {
+        "PATH": f"{stand_ins}:{os.environ['PATH']}",
+        "PBS_NODEFILE": str(nodes),
+        "PBS_JOBID": job_id,
+        "PBS_O_WORKDIR": str(tmp_path),
+    }
+    shell = ["bash", "-c", f'module() {{ :; }}; export -f module; bash "{tmp_path}/job.sh"']
+    return subprocess.run(shell, env=environment, capture_output=True, text=True, check=False)
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return what the ranks of a job printed, one after another."""
+    return [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("x4117")]
 
 
 @pytest.mark.parametrize("status", [0, 7])
@@ -272,29 +331,44 @@ def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(
         "sh",
         *HOSTILE[:1],
     )
-    script = tmp_path / "job.sh"
     image = image_for("aurora", tmp_path)
-    script.write_text(job(capsys, image, "aurora", "--nodes", "2", "--framework", "ddp", words=words)["script"])
-    stand_ins = tmp_path / "bin"
-    stand_ins.mkdir()
-    for name, text in (("mpiexec", _MPIEXEC), ("apptainer", _APPTAINER), ("lumiimg", "#!/bin/sh\necho read: $*\n")):
-        (stand_ins / name).write_text(text)
-        (stand_ins / name).chmod(0o755)
-    nodes = tmp_path / "nodes"
-    nodes.write_text("x4117c4s0b0n0.hostmgmt.example\nx4117c4s1b0n0.hostmgmt.example\n")
-    environment = {
-        "PATH": f"{stand_ins}:{os.environ['PATH']}",
-        "PBS_NODEFILE": str(nodes),
-        "PBS_JOBID": "4711[3].aurora-pbs",
-        "PBS_O_WORKDIR": str(tmp_path),
-    }
-    shell = ["bash", "-c", f'module() {{ :; }}; export -f module; bash "{script}"']
-    done = subprocess.run(shell, env=environment, capture_output=True, text=True, check=False)
+    done = submitted(
+        job(capsys, image, "aurora", "--nodes", "2", "--framework", "ddp", words=words)["script"], tmp_path
+    )
     assert done.returncode == status, done.stderr
-    lines = [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("x4117")]
     address = "x4117c4s0b0n0.hsn.cm.aurora.alcf.anl.gov"
     cores = FOR_TORCH.removeprefix("list:").split(":")
-    assert lines == [f"{rank} {rank % 12} 24 {cores[rank % 12]} {address} info|it's" for rank in range(24)]
+    assert said(done) == [f"{rank} {rank % 12} 24 {cores[rank % 12]} {address} info|it's" for rank in range(24)]
     log = tmp_path / "lumiimg-4711" / "ranks.log"
     assert len(log.read_text().splitlines()) == 24
     assert f"read: log {log}" in done.stdout
+
+
+def test_each_element_of_an_array_has_a_folder_and_a_port_of_its_own(tmp_path: Path, capsys: Capture) -> None:
+    words = ("sh", "-c", 'echo "$MASTER_PORT $LUMIIMG_JOB"')
+    script = job(capsys, image_for("aurora", tmp_path), "aurora", "--nodes", "2", words=words)["script"]
+    told = {}
+    for job_id in ("4711.aurora-pbs", "4711[0].aurora-pbs", "4711[12].aurora-pbs", "4711[13]", "4711"):
+        done = submitted(script, tmp_path, job_id)
+        assert done.returncode == 0, done.stderr
+        (told[job_id],) = set(said(done))
+    folder = f"{tmp_path}/lumiimg-4711"
+    assert list(told.values()) == [
+        f"29422 {folder}",
+        f"29422 {folder}-0",
+        f"29446 {folder}-12",
+        f"29448 {folder}-13",
+        f"29422 {folder}",
+    ]
+    assert (tmp_path / "lumiimg-4711-12" / "ranks.log").is_file()
+
+
+def test_lightning_makes_the_right_rank_where_it_knows_no_scheduler(tmp_path: Path, capsys: Capture) -> None:
+    """As LightningEnvironment and its DDP strategy have it: node_rank * devices + local_rank."""
+    words = ("sh", "-c", 'echo "$RANK $((NODE_RANK * 12 + LOCAL_RANK)) $MASTER_PORT"')
+    image = image_for("aurora", tmp_path)
+    script = job(capsys, image, "aurora", "--nodes", "2", "--framework", "lightning", words=words)["script"]
+    assert said(submitted(script, tmp_path)) == [f"{rank} {rank} 29422" for rank in range(24)]
+    assert "SLURM" not in script
+    assert "NODE_RANK" not in job(capsys, image, "aurora", "--framework", "ddp")["script"]
+    assert "NODE_RANK" not in job(capsys, image, "lumi", "--framework", "lightning")["script"]

@@ -86,3 +86,35 @@ def test_what_is_no_image_gets_no_test(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "x").write_text("x")
     assert main(["reframe", str(tmp_path / "x")]) == 2
     assert capsys.readouterr().out == ""
+
+
+def test_the_check_runs_with_the_variables_of_a_job_there(
+    test_file: Path, image: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert main(["reframe", str(image), "--site", "lumi", "--json"]) == 0
+    wanted = json.loads(capsys.readouterr().out)["environment"]
+    assert main(["job", str(image), "--site", "lumi", "--nodes", "2", "--json", "--", "true"]) == 0
+    of_job = {item["name"]: item["value"] for item in json.loads(capsys.readouterr().out)["environment"]}
+    assert wanted.items() <= of_job.items()
+    assert {"NCCL_NET_GDR_LEVEL", "FI_MR_CACHE_MONITOR", "FI_CXI_DEFAULT_CQ_SIZE"} <= wanted.keys()
+    reframe(test_file, tmp_path, "-r")
+    (script,) = (tmp_path / "rfm").rglob("rfm_job.sh")
+    for name, value in wanted.items():
+        assert f"export {name}={value}\n" in script.read_text()
+
+
+def test_a_site_s_value_is_one_word_of_the_test_s_script(image: Path, tmp_path: Path, capsys: Capture) -> None:
+    mine = tmp_path / "mine.toml"
+    value = "a b;touch here `touch here` \u00e9'\""
+    mine.write_text(
+        'title = "mine"\nsource = "me"\ndate = 2026-11-22\n[[environment]]\nname = "MINE"\nnodes = "any"\n'
+        f'because = "x\\\\ntouch here"\nsource = "me"\nvalue = {json.dumps(value)}\n'
+    )
+    assert main(["reframe", str(image), "--site", str(mine)]) == 0
+    test = tmp_path / "mine.py"
+    test.write_text(capsys.readouterr().out)
+    reframe(test, tmp_path, "-r")
+    (script,) = (tmp_path / "rfm").rglob("rfm_job.sh")
+    (line,) = [line for line in script.read_text().splitlines() if line.startswith("export MINE=")]
+    done = subprocess.run(["sh", "-c", f'{line}; printf %s "$MINE"'], capture_output=True, text=True, check=True)
+    assert done.stdout == value
