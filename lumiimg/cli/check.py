@@ -26,14 +26,17 @@ levels: static  from the files of the image, nothing run
 Without --level: the highest that can be taken here. docs/check.md says what
 each of them proves.
 
-On many nodes at once, by Slurm; the nodes that are the same are told together:
-  salloc --nodes=4; lumiimg check image.sif --nodes 4
-  lumiimg check image.sif --nodes 64 --sbatch='-p standard-g -A project_XXX'
+On many nodes at once, by Slurm; the nodes that are the same are told together.
+Level run takes GPUs, so ask for them (--gpus-per-node), here or in --sbatch:
+  salloc --nodes=4 --gpus-per-node=8; lumiimg check image.sif --nodes 4
+  lumiimg check image.sif --nodes 64 \\
+      --sbatch='-p standard-g -A project_XXX --gpus-per-node=8'
 
 exit codes: 0 no obstacle found at this level
             1 no: RCCL would not use the fast network
             2 not an image
-            3 cannot be decided from here; of several nodes, one gave no answer
+            3 cannot be decided from here; of several nodes, one gave no answer,
+              or they have no GPUs for the level that was asked for
             4 no engine or no GPU for the level that was asked for; no Slurm for
               --nodes
 """
@@ -63,7 +66,10 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         help="run the probes, and a collective, on N nodes of this job; outside of one, submit a job",
     )
     parser.add_argument(
-        "--sbatch", metavar="OPTIONS", default="", help="for the job that --nodes submits: partition, account, time"
+        "--sbatch",
+        metavar="OPTIONS",
+        default="",
+        help="for the job that --nodes submits: partition, account, GPUs, time",
     )
     parser.add_argument(
         "--simulate-gpu",

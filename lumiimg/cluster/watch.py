@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-NODE_LIMIT_S = 240.0
-"""From when a node was seen to start; a plugin that hangs is told by its probe after a minute."""
+NODE_LIMIT_S = 300.0
+"""From when a node was seen to start; a plugin that hangs is told by its probe after a minute, HIP after two."""
 START_LIMIT_S = 120.0
 """For a node to start, from when the first one did."""
 FIRST_LIMIT_S = 600.0

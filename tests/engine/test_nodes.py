@@ -217,6 +217,7 @@ def test_a_collective_over_two_nodes_tells_which_network_carried_it(
     told = check_in_job(slurm, tmp_path, demo, *options, nodes=2, **variables)
     assert told.report is not None, told.text
     assert told.report["levels"]["run"] == "done: lumiimg's own all-reduce, 4 ranks"
+    assert told.report["groups"][0]["gpus"] == 2
     assert told.report["collective"]["nodes"] == 2
     assert [measured["name"] for measured in told.report["collective"]["measurements"]] == ["lumiimg-allreduce"]
     (group,) = told.report["groups"]
@@ -226,13 +227,27 @@ def test_a_collective_over_two_nodes_tells_which_network_carried_it(
     assert told.code == code
 
 
-def test_without_a_gpu_a_collective_that_is_asked_for_is_missing_here(
-    slurm: dict[str, str], demo: Path, tmp_path: Path
+def test_the_gpus_of_a_collective_are_those_of_the_nodes_not_of_where_it_is_started(
+    slurm: dict[str, str], demo: Path, gpus: dict[str, str], tmp_path: Path
 ) -> None:
-    told = check_in_job(slurm, tmp_path, demo, "--level", "run", nodes=2)
-    assert told.code == 4
-    assert "HIP finds no GPU in the container" in told.text
-    argv = [sys.executable, "-m", "lumiimg", "check", str(demo), "--nodes", "2", "--level", "run"]
-    done = subprocess.run(argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 4, done.stderr
-    assert "HIP finds no GPU in the container" in done.stderr.splitlines()[-1]
+    """As with salloc on LUMI, whose shell is on a login node: here the stand-ins are bound in the tasks of a step only."""
+    prolog = tmp_path / "prolog"
+    prolog.write_text(
+        "#!/bin/sh\necho export APPTAINER_HOSTNAME=$SLURMD_NODENAME\n"
+        + "".join(f"echo {shlex.quote(f'export {name}={value}')}\n" for name, value in gpus.items())
+    )
+    prolog.chmod(0o755)
+    variables = {"STANDIN_NETWORK": "cxi", "SLURM_TASK_PROLOG": str(prolog)}
+    told = check_in_job(slurm, tmp_path, demo, nodes=2, **variables)
+    assert told.report["levels"]["run"] == "done: lumiimg's own all-reduce, 4 ranks", told.text
+
+
+def test_without_a_gpu_a_collective_that_is_asked_for_leaves_it_open_with_what_the_nodes_said(
+    slurm: dict[str, str], with_plugin: Path, tmp_path: Path
+) -> None:
+    told = check_in_job(slurm, tmp_path, with_plugin, "--level", "run", nodes=2)
+    assert told.code == 3, told.text
+    assert told.groups == [ALL[:2]]
+    assert told.report["levels"]["run"].startswith("not taken: HIP finds no GPU in the container: ")
+    assert told.report["levels"]["run"].endswith("--sbatch='--gpus-per-node=8'")
+    assert "level run: not taken: HIP finds no GPU" in told.text

@@ -19,6 +19,7 @@ from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, write_a
 from lumiimg.cluster.differences import differences
 from lumiimg.cluster.groups import Gathered, gather
 from lumiimg.cluster.node import NodeTask, identity_of, read_task, take_part, write_task
+from lumiimg.cluster.together import shared_gpus
 from lumiimg.cluster.watch import Watch
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.findings import Finding, Level, Severity
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RUN = "of-this-check"
+TOOLS = Tools("/probe", (("/a", "/probe"),), "the tests")
 CXI = Library("libcxi.so.1.5.0", "/usr/lib64/libcxi.so.1.5.0", "aa" * 20)
 FABRIC = Library("libfabric.so.1.18.2", "/opt/cray/libfabric.so.1.18.2", "bb" * 20)
 WELL = Fingerprint(
@@ -39,6 +41,7 @@ WELL = Fingerprint(
     engine="SingularityCE 4.1.3",
     kernel="6.4.0-150600.23.73_15.0.14-cray_shasta_c",
     gpu_driver="6.3.60300",
+    gpus=8,
     nics=tuple(Nic(f"cxi{n}", 200000, link_is_up=True, firmware="1.5.53") for n in range(4)),
 )
 PROOF = Finding(
@@ -276,6 +279,7 @@ def test_a_step_that_does_not_end_though_all_have_answered_is_ended(tmp_path: Pa
             replace(WELL, nics=(*WELL.nics[:3], replace(WELL.nics[3], link_is_up=False))),
             "other NICs: 4, 1 down, firmware 1.5.53 instead of 4, firmware 1.5.53",
         ),
+        (replace(WELL, gpus=7), "GPUs 7 instead of 8"),
         (replace(WELL, gpu_driver=None), "amdgpu none instead of 6.3.60300"),
         (replace(WELL, kernel="6.4.1"), "kernel 6.4.1 instead of 6.4.0-150600.23.73_15.0.14-cray_shasta_c"),
         (replace(WELL, libraries=(FABRIC,)), "without libcxi.so.1"),
@@ -343,12 +347,55 @@ def test_a_node_that_could_not_probe_is_undecided_not_well(tmp_path: Path) -> No
     assert "no container engine answers here" in report.sentence
 
 
+# -- how many GPUs there are --
+
+
+def grouped(folder: Path, *of_nodes: Fingerprint) -> Gathered:
+    for number, fingerprint in enumerate(of_nodes):
+        answer(folder, f"nid{number:06}", fingerprint)
+    return gather(folder, RUN, names(0, len(of_nodes)), started=[])
+
+
+def test_what_gpus_there_are_is_what_the_nodes_say(tmp_path: Path) -> None:
+    assert shared_gpus(grouped(tmp_path, WELL, WELL, OTHER_CXI).groups) == 8
+
+
+def test_nodes_with_other_numbers_of_gpus_have_no_collective(tmp_path: Path) -> None:
+    seven, none = replace(WELL, gpus=7), replace(WELL, gpus=0)
+    with pytest.raises(MissingHereError, match="0 on nid000003, 7 on nid000002, 8 on nid") as caught:
+        shared_gpus(grouped(tmp_path, WELL, WELL, seven, none).groups)
+    assert "--gpus-per-node" in str(caught.value)
+
+
+def test_why_there_is_no_gpu_is_told_in_the_words_of_a_node(tmp_path: Path) -> None:
+    why = "HIP finds no GPU in the container: no ROCm-capable device is detected"
+    answer(tmp_path, "b", replace(WELL, gpus=0))
+    write_answer(tmp_path, Head(1, RUN, "c", 900), Fingerprint(gpus=0), Details((), why))
+    with pytest.raises(MissingHereError, match="no ROCm-capable device is detected; ask Slurm for"):
+        shared_gpus(gather(tmp_path, RUN, ["b", "c"], started=[]).groups)
+
+
+def test_where_no_node_could_be_probed_nothing_is_run_on_them() -> None:
+    with pytest.raises(MissingHereError, match="no node could be probed"):
+        shared_gpus(())
+
+
+def test_a_collective_that_is_owed_and_not_taken_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
+    gathered = grouped(tmp_path, WELL, WELL)
+    report = nodes.sum_up("image.sif", "7", gathered, (), {}, None, "not taken: no GPU", owes_run=True)
+    assert report.answer is Answer.UNDECIDED
+    assert report.sentence.startswith("CANNOT TELL: level run not taken: no GPU; no obstacle found at level probe")
+    assert report.levels["run"] == "not taken: no GPU"
+    assert report.groups[0].nodes == ("nid000000", "nid000001"), "what the nodes answered is told all the same"
+    assert nodes.sum_up("image.sif", "7", gathered, (), {}, None, "not taken").answer is Answer.NO_OBSTACLE
+
+
 # -- one node --
 
 
 def task(image: Path) -> NodeTask:
-    probes = ProbeTask(str(image), FabricPath(rccl="/l/librccl.so.1"), None, None, (), Tools("/probe", (), "the tests"))
-    return NodeTask(1, RUN, identity_of(image), probes)
+    probes = ProbeTask(str(image), FabricPath(rccl="/l/librccl.so.1"), None, None, (), TOOLS)
+    return NodeTask(2, RUN, identity_of(image), probes, None)
 
 
 def take(folder: Path) -> Gathered:
@@ -397,7 +444,9 @@ def test_a_task_survives_being_written(tmp_path: Path) -> None:
     finding = Finding(
         "plugin.absent", Severity.PROBLEM, Level.STATIC, "no plugin", evidence=("line",), chain=("a", "b")
     )
-    given = replace(task(image), probes=replace(task(image).probes, findings=(finding,), binds=(("/a,b", "/c d"),)))
+    given = replace(
+        task(image), probes=replace(task(image).probes, findings=(finding,), binds=(("/a,b", "/c d"),)), counter=TOOLS
+    )
     write_task(tmp_path, given)
     assert read_task(tmp_path, "a") == given
 
@@ -453,7 +502,7 @@ def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(s
     image.write_bytes(b"an image")
     folder = tmp_path / "check"
     folder.mkdir()
-    gathered, done = nodes._ask(folder, ("a", "b"), task(image).probes, in_job(stand_in), lambda _: None)
+    gathered, done = nodes._ask(folder, ("a", "b"), task(image).probes, None, in_job(stand_in), lambda _: None)
     assert told(gathered) == {"never started": ("a", "b")}
     report = nodes.sum_up("image.sif", "7", gathered, (), {}, output=nodes._tail(done))
     assert report.answer is Answer.UNDECIDED
@@ -479,7 +528,7 @@ def test_nodes_that_were_cut_off_by_another_are_asked_once_more(stand_in: Path, 
         SLURMD_NODENAME=b "$@"
         """,
     )
-    gathered, _ = nodes._ask(folder, ("a", "b", "c"), task(image).probes, in_job(stand_in), lambda _: None)
+    gathered, _ = nodes._ask(folder, ("a", "b", "c"), task(image).probes, None, in_job(stand_in), lambda _: None)
     assert (tmp_path / "steps").read_text() == "a,b,c\nb\n"
     assert [group.nodes for group in gathered.groups] == [("a", "b")]
     assert told(gathered) == {"never started": ("c",)}
