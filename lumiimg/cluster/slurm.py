@@ -22,7 +22,8 @@ _OF_THE_JOB = frozenset(
     f"SLURM_{name}"
     for name in (
         *("TRES_PER_TASK", "GPUS_PER_TASK", "CPUS_PER_TASK", "NTASKS_PER_GPU", "NTASKS_PER_TRES", "CPUS_PER_GPU"),
-        *("GPUS", "GPU_BIND", "TRES_BIND", "EXACT", "LABELIO", "STDOUTMODE", "STDERRMODE", "STDINMODE"),
+        *("GPUS", "GPU_BIND", "TRES_BIND", "LABELIO", "STDOUTMODE", "STDERRMODE", "STDINMODE"),
+        *("EXACT", "EXCLUSIVE", "HINT", "THREADS_PER_CORE", "NTASKS_PER_CORE", "NTASKS_PER_SOCKET", "DISTRIBUTION"),
     )
 ) | {"SRUN_CPUS_PER_TASK"}
 """Variables by which srun takes over the shape of the job's own tasks (srun(1), input environment variables)."""
@@ -79,8 +80,17 @@ def run_step(
     """
     words: list[str | Path] = [_program("srun", environment)]
     words += [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}"]
-    # the job's own shape is for its work: a task here is one process a node, wherever there is room
-    words += ["--overlap", "--mem=0", "--cpu-bind=none", f"--mpi={mpi}", "--input=none", "--export=ALL"]
+    # The job's own shape is for its work. A task here is one process a node, with all that the job has there: a step
+    # takes that where nothing implies --exact (the option --whole, which says it, is not documented everywhere).
+    words += [
+        "--overlap",
+        "--mem=0",
+        "--cpu-bind=none",
+        "--gpu-bind=none",
+        f"--mpi={mpi}",
+        "--input=none",
+        "--export=ALL",
+    ]
     words += ["--kill-on-bad-exit=1"] if together else ["--no-kill", "--kill-on-bad-exit=0"]
     words += ["--job-name=lumiimg", *argv]
     own = {name: value for name, value in environment.items() if name not in _OF_THE_JOB}

@@ -24,12 +24,15 @@ _MINUTES = 15
 _MAX_BYTES = 64 << 20
 _NAME = "lumiimg"
 _ERRORS = {ExitCode.BAD_INPUT: BadInputError, ExitCode.MISSING_HERE: MissingHereError}
-# --no-kill: a node that fails is a result. The report is there whole, or not at all.
+# --no-kill: a node that fails is a result. --exclusive: work of others, or few cores, would make a collective slow,
+# which would be told as a no; --oversubscribe, which can come from the user, takes it back. The report is there whole,
+# or not at all.
 _SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name=lumiimg-check
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
+#SBATCH --exclusive
 #SBATCH --time={minutes}
 #SBATCH --no-kill
 {command} >{report}.part

@@ -510,6 +510,17 @@ def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(s
     assert report.output == ("srun: error: Unable to create step for job 7: Job is suspended",)
 
 
+def test_a_step_has_its_own_shape_whatever_that_of_the_job_is(stand_in: Path) -> None:
+    """In the environment of a job, srun takes over the shape of the job's tasks from variables."""
+    program(stand_in, "srun", 'echo "$@"; env')
+    shape = {"SLURM_HINT": "nomultithread", "SLURM_CPUS_PER_TASK": "7", "SLURM_GPUS_PER_TASK": "1", "SLURM_EXACT": "1"}
+    done = slurm.run_step(("a", "b"), ["x"], {**in_job(stand_in), **shape, "SLURM_NETWORK": "job_vni"}, timeout_s=60)
+    words, *variables = done.output.splitlines()
+    assert {"--overlap", "--gpu-bind=none", "--cpu-bind=none", "--mem=0"} <= set(words.split())
+    assert not {line for line in variables if line.partition("=")[0] in shape}
+    assert "SLURM_NETWORK=job_vni" in variables
+
+
 def test_nodes_that_were_cut_off_by_another_are_asked_once_more(stand_in: Path, tmp_path: Path) -> None:
     """Slurm ends a step in which one node cannot be reached; the stand-in of srun does, and then answers for `b`."""
     image = tmp_path / "image.sif"
