@@ -26,7 +26,7 @@ from lumiimg.cluster.groups import Silent, gather
 from lumiimg.cluster.node import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.cluster.slurm import run_step
 from lumiimg.cluster.together import Together, run_together, shared_gpus, told_of
-from lumiimg.cluster.watch import FIRST_LIMIT_S, NODE_LIMIT_S, START_LIMIT_S, Watch
+from lumiimg.cluster.watch import Watch, limit_s
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.workspace import remove_tree
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _OUTPUT_LINES = 6
 NOT_ASKED = "not asked for"
 NOTHING = "there is no RCCL to run"
+_CUT_OFF = "not done: the job ended before it did"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +134,11 @@ def check_nodes(
     allocation: Allocation,
     environment: Mapping[str, str],
     on_progress: Callable[[int], None],
+    on_probed: Callable[[NodesReport], None],
 ) -> NodesReport:
     """Check an image on nodes of a job; `on_progress` hears how many have answered.
+
+    `on_probed` hears what the probes came to, before a collective begins that may outlast the job.
 
     This process may be on a login node, in the shell of salloc: what GPUs there are is what the nodes answer.
 
@@ -175,6 +179,7 @@ def check_nodes(
             try:
                 gpus = shared_gpus(well)
                 owes_run = True
+                on_probed(sum_up(str(path), allocation.job, gathered, files, labels, why=_CUT_OFF, owes_run=True))
                 ran = run_together(
                     engine,
                     path,
@@ -241,14 +246,13 @@ def _ask(
     run = secrets.token_hex(8)
     write_task(folder, NodeTask(SCHEMA, run, identity_of(Path(probes.image)), probes, counter))
     argv: list[str | Path] = [*own_command(), "node", folder]
-    limit_s = FIRST_LIMIT_S + START_LIMIT_S + NODE_LIMIT_S
     watch = Watch(folder, nodes, on_progress)
-    done = run_step(nodes, argv, environment, timeout_s=limit_s, give_up=watch.is_over)
+    done = run_step(nodes, argv, environment, timeout_s=limit_s(len(nodes)), give_up=watch.is_over)
     watch.look()
     cut = [node for node in nodes if node in watch.waiting and node in watch.started]
     if not done.ok and not done.timed_out and 0 < len(cut) < len(nodes):
         again = Watch(folder, cut, lambda answered: on_progress(len(nodes) - len(watch.waiting) + answered))
-        run_step(cut, argv, environment, timeout_s=limit_s, give_up=again.is_over)
+        run_step(cut, argv, environment, timeout_s=limit_s(len(cut)), give_up=again.is_over)
     return gather(folder, run, nodes, watch.started), done
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
     from lumiimg.image import Image
 
-_STEP_S = 60.0
-"""For Slurm to start the step."""
+TOGETHER_LIMIT_S = LIMIT_S + 60.0
+"""Of the step; a minute is for Slurm to start it."""
 _ASK = "ask Slurm for all GPUs of each node: salloc --gpus-per-node=8, or --sbatch='--gpus-per-node=8'"
 
 
@@ -94,7 +94,7 @@ def run_together(
             nodes,
             collective.command(engine, path, folder),
             environment,
-            timeout_s=LIMIT_S + _STEP_S,
+            timeout_s=TOGETHER_LIMIT_S,
             together=True,
             mpi="pmi2" if collective.needs_mpi else "none",
             log=log,

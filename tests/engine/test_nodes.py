@@ -125,7 +125,7 @@ def test_a_job_that_slurm_refuses_is_bad_luck_in_one_line(
 ) -> None:
     argv = [sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4", "--sbatch=--partition=nowhere"]
     done = subprocess.run(argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "sbatch does not take the job" in done.stderr
     assert "nowhere" in done.stderr or "invalid partition" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -225,6 +225,27 @@ def test_a_collective_over_two_nodes_tells_which_network_carried_it(
     assert found["run.network"]["severity"] == {"cxi": "ok", "socket": "problem"}[network], told.text
     assert found["run.bandwidth"]["severity"] == "ok"
     assert told.code == code
+
+
+def test_a_job_that_ends_in_its_collective_leaves_what_the_nodes_said(
+    slurm: dict[str, str], demo: Path, gpus: dict[str, str], tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-m", "lumiimg", "check", str(demo), "--nodes", "2", "--json", "--sbatch=--partition=four"]
+    environment = slurm | gpus | {"STANDIN_NETWORK": "cxi"}
+    with subprocess.Popen(
+        argv, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stderr is not None
+        job = program.stderr.readline().split()[1]
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob(".lumiimg-check-*/report.json")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        subprocess.run(["scancel", job], env=slurm, check=True)
+        out, told = program.communicate(timeout=120)
+    report = json.loads(out)
+    assert report["levels"]["run"] == "not done: the job ended before it did", told
+    assert [group["nodes"] for group in report["groups"]] == [ALL[:2]]
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_gpus_of_a_collective_are_those_of_the_nodes_not_of_where_it_is_started(

@@ -19,9 +19,9 @@ from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, write_a
 from lumiimg.cluster.differences import differences
 from lumiimg.cluster.groups import Gathered, gather
 from lumiimg.cluster.node import NodeTask, identity_of, read_task, take_part, write_task
-from lumiimg.cluster.together import shared_gpus
+from lumiimg.cluster.together import TOGETHER_LIMIT_S, shared_gpus
 from lumiimg.cluster.watch import Watch
-from lumiimg.errors import BadInputError, FailedError, MissingHereError
+from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.snapshot import Nic
 
@@ -247,9 +247,20 @@ def test_a_node_that_never_starts_is_waited_for_from_when_the_first_one_did(tmp_
     (tmp_path / "node-a.1.started").touch()
     answer(tmp_path, "a")
     assert not seen.is_over()
-    clock.now += watch.START_LIMIT_S + 10
+    clock.now += watch.start_limit_s(2) + 10
     assert seen.is_over()
     assert seen.started == {"a"}
+
+
+def test_many_nodes_have_more_time_to_start(tmp_path: Path) -> None:
+    seen, clock, _ = watching(tmp_path, *names(1, 1000))
+    (tmp_path / "node-nid000001.1.started").touch()
+    assert not seen.is_over()
+    clock.now += watch.START_LIMIT_S + 30
+    assert not seen.is_over(), "a thousand nodes read the same files at once"
+    clock.now += 40
+    answer(tmp_path, "nid000001")
+    assert seen.is_over()
 
 
 def test_a_step_in_which_nothing_starts_is_not_waited_for_for_ever(tmp_path: Path) -> None:
@@ -487,7 +498,7 @@ def test_one_of_several_tasks_of_a_step_does_not_start_a_step_of_its_own(stand_i
 
 def test_a_controller_that_does_not_answer_is_told_in_its_words(stand_in: Path) -> None:
     program(stand_in, "scontrol", "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(FailedError, match="Unable to contact slurm controller"):
+    with pytest.raises(UndecidedError, match="Unable to contact slurm controller"):
         slurm.find_allocation(in_job(stand_in))
 
 
@@ -548,7 +559,7 @@ def test_nodes_that_were_cut_off_by_another_are_asked_once_more(stand_in: Path, 
 def test_more_nodes_than_the_job_has_are_refused(tmp_path: Path) -> None:
     request = nodes.NodesRequest(tmp_path, 3, level=None, snapshot=None, site=None, simulate=False)
     with pytest.raises(BadInputError, match="job 7 has 2 nodes") as caught:
-        nodes.check_nodes(request, slurm.Allocation("7", ("a", "b")), {}, lambda _: None)
+        nodes.check_nodes(request, slurm.Allocation("7", ("a", "b")), {}, print, print)
     assert "--nodes 3" in str(caught.value)
 
 
@@ -557,9 +568,10 @@ def test_a_job_that_slurm_refuses_is_told_in_its_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     program(stand_in, "sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
-    with pytest.raises(FailedError, match="invalid partition specified") as caught:
+    with pytest.raises(UndecidedError, match="invalid partition specified") as caught:
         submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
     assert "--sbatch=" in str(caught.value)
+    assert caught.value.exit_code == ExitCode.UNDECIDED, "a refused job says nothing of the image"
     assert [path.name for path in tmp_path.iterdir()] == ["bin"], "nothing is left"
 
 
@@ -572,9 +584,37 @@ def test_a_job_that_ends_without_a_report_is_told_with_its_last_line(
     echo 12; echo 'slurmstepd: error: JOB 12 CANCELLED DUE TO TIME LIMIT' > job.out; exit 1"""
     program(stand_in, "sbatch", script)
     heard: list[str] = []
-    with pytest.raises(FailedError, match="DUE TO TIME LIMIT"):
+    with pytest.raises(UndecidedError, match="DUE TO TIME LIMIT"):
         submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, heard.append)
     assert heard == ["12"]
+
+
+def test_the_number_of_a_job_is_not_told_as_what_it_said(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program(stand_in, "sbatch", "echo '12;cluster'; exit 1")
+    with pytest.raises(UndecidedError, match="it said nothing; sacct tells") as caught:
+        submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
+    assert "12" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", [1, 3, 70])
+def test_what_the_check_says_in_a_job_is_told_and_is_no_no(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = f"""
+    for word; do case $word in --chdir=*) cd "${{word#--chdir=}}";; esac; done
+    echo 12; echo 'lumiimg: scontrol cannot tell the nodes of job 12' > job.out; exit {code}"""
+    program(stand_in, "sbatch", script)
+    with pytest.raises(UndecidedError, match="scontrol cannot tell"):
+        submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
+
+
+def test_the_time_limit_of_a_job_holds_all_limits_of_the_check() -> None:
+    longest = 2 * (watch.start_limit_s(64) + watch.NODE_LIMIT_S) + watch.FIRST_LIMIT_S + TOGETHER_LIMIT_S
+    assert longest < 60 * submit.minutes(64) < longest + 300
 
 
 def test_a_report_comes_back_from_a_job_as_it_was_made(
