@@ -28,7 +28,7 @@ from lumiimg.cluster.slurm import run_step
 from lumiimg.cluster.together import Together, run_together, shared_gpus, told_of
 from lumiimg.cluster.watch import Watch, limit_s
 from lumiimg.engine.engine import find_engine
-from lumiimg.engine.workspace import remove_tree
+from lumiimg.engine.workspace import owner_mark, remove_stale, remove_tree
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
 from lumiimg.findings import Finding, Level
 from lumiimg.wording import count
@@ -113,10 +113,13 @@ def own_command() -> list[str]:
 def shared_folder() -> Iterator[Path]:
     """Make a folder for a check where the user is, which all nodes share as a rule; it is gone afterwards.
 
+    What a check of this machine left there when it was killed is removed.
+
     Raises BadInputError where nothing can be written.
     """
     try:
-        folder = Path(tempfile.mkdtemp(prefix=".lumiimg-check-", dir=Path.cwd()))
+        remove_stale(Path.cwd())
+        folder = Path(tempfile.mkdtemp(prefix=".lumiimg-check-", suffix=owner_mark(), dir=Path.cwd()))
     except OSError as error:
         raise BadInputError(
             f"the answers of the nodes cannot be put here: {error.strerror}",

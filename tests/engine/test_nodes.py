@@ -184,15 +184,16 @@ def test_a_step_that_is_cancelled_is_told_with_what_came_before(
     assert any("CANCELLED" in line or "aborted" in line for line in told.report["output"])
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_check_that_is_interrupted_leaves_no_job_and_no_folder(
-    slurm: dict[str, str], with_plugin: Path, tmp_path: Path
+    slurm: dict[str, str], with_plugin: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     argv = [sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4"]
     with subprocess.Popen(argv, env=slurm, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as program:
         assert program.stderr is not None
         job = program.stderr.readline().split()[1]
-        program.send_signal(signal.SIGINT)
-        assert program.wait(timeout=60) == 130
+        program.send_signal(number)
+        assert program.wait(timeout=60) == 128 + number
     left = ["squeue", "--noheader", "--states=PENDING,RUNNING", f"--jobs={job}"]
     deadline = time.monotonic() + 30
     while subprocess.run(left, env=slurm, capture_output=True, text=True, check=False).stdout.strip():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -24,9 +25,6 @@ from lumiimg.cluster.watch import Watch
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.snapshot import Nic
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUN = "of-this-check"
 TOOLS = Tools("/probe", (("/a", "/probe"),), "the tests")
@@ -460,6 +458,21 @@ def test_a_task_survives_being_written(tmp_path: Path) -> None:
     )
     write_task(tmp_path, given)
     assert read_task(tmp_path, "a") == given
+
+
+def test_a_check_that_was_killed_leaves_nothing_behind_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "from lumiimg.cluster.nodes import shared_folder; import os\nwith shared_folder(): os.kill(os.getpid(), 9)"
+    subprocess.run(
+        [sys.executable, "-c", code], check=False, env=dict(os.environ, PYTHONPATH=str(Path(nodes.__file__).parents[2]))
+    )
+    (left,) = tmp_path.iterdir()
+    with nodes.shared_folder() as first, nodes.shared_folder() as second:
+        assert not left.exists()
+        assert {first, second} == set(tmp_path.iterdir()), "one that goes on is left alone"
+    assert not list(tmp_path.iterdir())
 
 
 # -- Slurm, where it is missing or fails; stand-ins for its commands --
