@@ -107,39 +107,36 @@ def run_here(
     """
     with tempfile.TemporaryDirectory(prefix="lumiimg-run-") as scratch:
         folder = Path(scratch)
-        collective = set_up(engine, path, image, static, environment, binds, folder, nodes=1)
+        tools = provide_all_reduce(engine, path, image, environment, binds, folder)
+        gpus = count_gpus(engine, path, static.path.rccl or "", environment, tools)
+        prepare(folder)
+        collective = choose(image, static, environment, tools, gpus=gpus)
         with (folder / LOGS / OUTPUT).open("wb") as log:
             ended = run(collective.command(engine, path, folder), env=environment, timeout_s=LIMIT_S, log=log)
         return judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
 
 
-def set_up(
+def provide_all_reduce(
     engine: Engine,
     path: Path,
     image: Image,
-    static: StaticResult,
     environment: Mapping[str, str],
     binds: Sequence[tuple[str, str]],
     folder: Path,
-    *,
-    nodes: int,
-) -> Collective:
-    """Return the collective for so many nodes like this one, with all that it needs in `folder`, which all of them see.
+) -> Tools:
+    """Return the all-reduce of this project, which counts GPUs too, with what else is to be bound.
 
-    Raises MissingHereError as `run_here`.
+    It lies in `folder` where the image does not have it. Raises MissingHereError if it cannot be had.
     """
     programs = folder / "programs"
     programs.mkdir()
     tools = provide_tools(engine, path, image, environment, programs, [ALL_REDUCE])
-    tools = replace(tools, binds=(*tools.binds, *binds))
-    gpus = _count_gpus(engine, path, static, environment, tools)
-    prepare(folder)
-    return choose(image, static, environment, tools, gpus=gpus, nodes=nodes)
+    return replace(tools, binds=(*tools.binds, *binds))
 
 
-def _count_gpus(engine: Engine, path: Path, static: StaticResult, environment: Mapping[str, str], tools: Tools) -> int:
-    """Ask HIP in the container. Raises MissingHereError if it finds none."""
-    argv = [tools.command(ALL_REDUCE), "--devices", static.path.rccl or ""]
+def count_gpus(engine: Engine, path: Path, rccl: str, environment: Mapping[str, str], tools: Tools) -> int:
+    """Ask HIP in a container on this node. Raises MissingHereError if it finds none."""
+    argv = [tools.command(ALL_REDUCE), "--devices", rccl]
     done = execute(engine, path, argv, environment=environment, binds=tools.binds, timeout_s=_COUNT_TIMEOUT_S)
     asked = read_run(ALL_REDUCE, done)
     found = (asked.first("gpus") or {}).get("count", "0")
