@@ -51,6 +51,12 @@ class FailedError(LumiimgError):
     exit_code = ExitCode.NO
 
 
+class UndecidedError(LumiimgError):
+    """The question stays open, for no fault of what it is about: a job that was not taken, or that ended too early."""
+
+    exit_code = ExitCode.UNDECIDED
+
+
 class MissingHereError(LumiimgError):
     """Something that the command needs is not on this machine."""
 

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 from lumiimg.check.answer import FabricPath
 from lumiimg.check.checker import check_files
 from lumiimg.check.opening import opened
+from lumiimg.check.running import provide_all_reduce
 from lumiimg.check.task import make_task
 from lumiimg.cluster import nodes
 from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, write_answer
 from lumiimg.cluster.groups import gather
-from lumiimg.cluster.node import NodeTask, identity_of, write_task
+from lumiimg.cluster.node import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.engine.engine import find_engine
 from lumiimg.findings import Finding, Level, Severity
 
@@ -89,7 +90,8 @@ def bench_node(scratch: Path) -> None:
     with opened(image_path) as image:
         static, _ = check_files(image_path, image, os.environ, None)
         probes = make_task(engine, image_path, image, static, None, os.environ, folder, simulate=False)
-    write_task(folder, NodeTask(1, "run", identity_of(image_path), probes))
+    counter = provide_all_reduce(engine, image_path, image, os.environ, (), folder)
+    write_task(folder, NodeTask(SCHEMA, "run", identity_of(image_path), probes, counter))
     argv = [*nodes.own_command(), "node", str(folder)]
     start = best(lambda: subprocess.run([engine.path, "exec", image_path, "true"], check=True, capture_output=True))
     whole = best(lambda: subprocess.run(argv, check=True, capture_output=True))

@@ -67,7 +67,7 @@ def commands_of(parser: argparse.ArgumentParser, above: str) -> Iterator[str]:
             continue
         yield f"\n## {above} {name}\n\n{' '.join((command.description or '').split())}\n\n| | |\n|---|---|"
         for action in command._actions:
-            if "--help" in action.option_strings:
+            if "--help" in action.option_strings or action.help == argparse.SUPPRESS:
                 continue
             words = ", ".join(action.option_strings) or str(action.metavar)
             choices = f"{{{','.join(action.choices)}}}" if action.choices else ""

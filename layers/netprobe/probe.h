@@ -387,4 +387,31 @@ static inline int parse_timeout(const char *text)
     return parse_number(text, text + strlen(text), 1, MAX_TIMEOUT_S);
 }
 
+/* Read the arguments of a program that looks at one library: its path, and after how many seconds to give up. */
+static inline const char *the_library(int argc, char **argv, const char *usage, int *timeout_s)
+{
+    const char *path = NULL;
+
+    *timeout_s = 60;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            fputs(usage, stdout);
+            exit(EXIT_OK);
+        }
+        if (strcmp(argv[i], "--timeout") == 0 && i + 1 < argc && (*timeout_s = parse_timeout(argv[i + 1])) > 0) {
+            i++;
+        } else if (argv[i][0] != '-' && argv[i][0] && !path) {
+            path = argv[i];
+        } else {
+            fputs(usage, stderr);
+            exit(EXIT_USAGE);
+        }
+    }
+    if (!path) {
+        fputs(usage, stderr);
+        exit(EXIT_USAGE);
+    }
+    return path;
+}
+
 #endif

@@ -134,28 +134,10 @@ int main(int argc, char **argv)
     const char *(*get_error_string)(int) = NULL;
     static struct unique_id id;
     struct event event;
-    const char *path = NULL;
     void *library, *comm = NULL;
-    int timeout_s = 60, version = 0, rc;
+    int timeout_s, version = 0, rc;
 
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            fputs(usage, stdout);
-            return EXIT_OK;
-        }
-        if (strcmp(argv[i], "--timeout") == 0 && i + 1 < argc && (timeout_s = parse_timeout(argv[i + 1])) > 0) {
-            i++;
-        } else if (argv[i][0] != '-' && argv[i][0] && !path) {
-            path = argv[i];
-        } else {
-            fputs(usage, stderr);
-            return EXIT_USAGE;
-        }
-    }
-    if (!path) {
-        fputs(usage, stderr);
-        return EXIT_USAGE;
-    }
+    const char *path = the_library(argc, argv, usage, &timeout_s);
 
     begin("rcclsim", timeout_s);
     event_begin(&event, "simulation");

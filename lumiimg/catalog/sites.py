@@ -217,6 +217,8 @@ class Site:
     partitions: tuple[SitePartition, ...]
     binding: SiteBinding | None
     mpi: SiteMpi | None
+    caches: str | None
+    """A folder on each node for the caches of one job, as a shell reads it; its jobs make it first, and remove it."""
     variables: tuple[SiteVariable, ...]
     modules: tuple[SiteModule, ...]
     options: tuple[SiteOption, ...]
@@ -246,6 +248,7 @@ def read_site(path: Path) -> Site:
         partitions=tuple(_partition(entry) for entry in table.tables("partition")),
         binding=_binding(table.table("binding")) if "binding" in table.keys() else None,  # noqa: SIM118
         mpi=_mpi(table.table("mpi")) if "mpi" in table.keys() else None,  # noqa: SIM118
+        caches=table.optional_string("caches"),
         variables=tuple(_variable(entry) for entry in table.tables("environment")),
         modules=tuple(read_module(entry) for entry in table.tables("module")),
         options=tuple(read_option(entry) for entry in table.tables("option")),

@@ -37,6 +37,8 @@ MOUNTED = "/opt/lumiimg-run"
 """Where the folder of the run is in the container."""
 LOGS = "logs"
 """In that folder: what RCCL wrote, a file a process, and what the launcher keeps of the output."""
+RCCL_LOGS = "nccl.*"
+"""Of them, those of RCCL."""
 _MEETING = "meeting"
 _SCRIPT = "torch_allreduce.py"
 _RCCL_TESTS = "all_reduce_perf"
@@ -73,6 +75,8 @@ class Collective:
     gpus: int
     """Of a node; the command starts a rank for each."""
     nodes: int
+    rccl: str
+    """The RCCL that is looked at: its path in the container, without symlinks, as a process has it mapped."""
     needs_mpi: bool
     """Whether the launcher must give it MPI's process management (`srun --mpi=pmi2`)."""
 
@@ -102,6 +106,7 @@ def choose(
     """Return the collective for an image; `tools` have the all-reduce of this project."""
     rccl = static.path.rccl
     assert rccl is not None  # noqa: S101 - without one there is nothing to run
+    resolved = _resolved(image, rccl)
     several = ["--slurm"] if nodes > 1 else []
     meeting = ["--folder", f"{MOUNTED}/{_MEETING}", "--local", str(gpus), "--timeout", str(TIMEOUT_S), *several]
     for path in _programs(image):
@@ -109,16 +114,23 @@ def choose(
         process.start(path)
         found = process.find("librccl.so.1") or process.find("librccl.so")
         needs_mpi = any(name.startswith("libmpi") for loaded in process.objects[:1] for name in loaded.facts.needed)
-        if found is None or image.root.resolve(found.path) != image.root.resolve(rccl) or (nodes > 1 and not needs_mpi):
+        if found is None or _resolved(image, found.path) != resolved or (nodes > 1 and not needs_mpi):
             continue  # without MPI each node would be a job of its own
         tests = (path, *_SIZES, "-g", str(gpus))
-        return Collective(Program.RCCL_TESTS, tests, tools.binds, gpus, nodes, needs_mpi=needs_mpi)
+        return Collective(Program.RCCL_TESTS, tests, tools.binds, gpus, nodes, resolved, needs_mpi=needs_mpi)
     if (python := _python_of_torch(image, static.start)) is not None:
         script = (python, f"{MOUNTED}/{_SCRIPT}", *meeting)
-        return Collective(Program.TORCH, script, tools.binds, gpus, nodes, needs_mpi=False)
-    return Collective(
-        Program.OWN, (tools.command(ALL_REDUCE), *meeting, rccl), tools.binds, gpus, nodes, needs_mpi=False
-    )
+        return Collective(Program.TORCH, script, tools.binds, gpus, nodes, resolved, needs_mpi=False)
+    own = (tools.command(ALL_REDUCE), *meeting, rccl)
+    return Collective(Program.OWN, own, tools.binds, gpus, nodes, resolved, needs_mpi=False)
+
+
+def _resolved(image: Image, path: str) -> str:
+    """Return a path in the image without symlinks; what leads out of the image as it is."""
+    try:
+        return image.root.resolve(path)
+    except OSError:
+        return path
 
 
 def _programs(image: Image) -> Iterator[str]:

@@ -6,6 +6,7 @@ it carries traffic is not. Across nodes a launcher starts the same command (`run
 
 from __future__ import annotations
 
+import re
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.check.bandwidth import bandwidth_findings
 from lumiimg.check.probes import read_run
-from lumiimg.check.run import LOGS, TIMEOUT_S, Collective, choose, prepare
+from lumiimg.check.run import LOGS, RCCL_LOGS, TIMEOUT_S, Collective, Program, choose, prepare
 from lumiimg.check.telling import EVIDENCE_LINES, ending, explained, tail
 from lumiimg.check.tools import ALL_REDUCE, provide_tools
 from lumiimg.engine.engine import execute
@@ -46,7 +47,9 @@ _COUNT_TIMEOUT_S = 120.0
 LIMIT_S = TIMEOUT_S + 60.0
 """Of a run: a program that does not end by itself gets a minute beyond its own limit."""
 _TIMED_OUT = 16
-"""Exit code of the all-reduce of this project where a rank waited too long."""
+"""Exit code of the all-reduce of this project where a rank waited too long; srun may give that of another one."""
+_RANK_LINE = re.compile(r"^#\s+Rank\s+\d+ ", re.MULTILINE)
+"""Of a table's head, in which a benchmark lists its ranks."""
 _NO_VNI = frozenset({"cxi-no-service", "cxi-no-default-vni", "cxi-slingshot-environment"})
 """Causes of the log reader: libfabric got no service and VNI on the NIC (RC -38)."""
 _NEEDS_NO_NIC = frozenset({Effect.MISSING, Effect.LOAD_ERROR, Effect.NETWORK_ABSENT})
@@ -104,39 +107,36 @@ def run_here(
     """
     with tempfile.TemporaryDirectory(prefix="lumiimg-run-") as scratch:
         folder = Path(scratch)
-        collective = set_up(engine, path, image, static, environment, binds, folder, nodes=1)
+        tools = provide_all_reduce(engine, path, image, environment, binds, folder)
+        gpus = count_gpus(engine, path, static.path.rccl or "", environment, tools)
+        prepare(folder)
+        collective = choose(image, static, environment, tools, gpus=gpus)
         with (folder / LOGS / OUTPUT).open("wb") as log:
             ended = run(collective.command(engine, path, folder), env=environment, timeout_s=LIMIT_S, log=log)
         return judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
 
 
-def set_up(
+def provide_all_reduce(
     engine: Engine,
     path: Path,
     image: Image,
-    static: StaticResult,
     environment: Mapping[str, str],
     binds: Sequence[tuple[str, str]],
     folder: Path,
-    *,
-    nodes: int,
-) -> Collective:
-    """Return the collective for so many nodes like this one, with all that it needs in `folder`, which all of them see.
+) -> Tools:
+    """Return the all-reduce of this project, which counts GPUs too, with what else is to be bound.
 
-    Raises MissingHereError as `run_here`.
+    It lies in `folder` where the image does not have it. Raises MissingHereError if it cannot be had.
     """
     programs = folder / "programs"
     programs.mkdir()
     tools = provide_tools(engine, path, image, environment, programs, [ALL_REDUCE])
-    tools = replace(tools, binds=(*tools.binds, *binds))
-    gpus = _count_gpus(engine, path, static, environment, tools)
-    prepare(folder)
-    return choose(image, static, environment, tools, gpus=gpus, nodes=nodes)
+    return replace(tools, binds=(*tools.binds, *binds))
 
 
-def _count_gpus(engine: Engine, path: Path, static: StaticResult, environment: Mapping[str, str], tools: Tools) -> int:
-    """Ask HIP in the container. Raises MissingHereError if it finds none."""
-    argv = [tools.command(ALL_REDUCE), "--devices", static.path.rccl or ""]
+def count_gpus(engine: Engine, path: Path, rccl: str, environment: Mapping[str, str], tools: Tools) -> int:
+    """Ask HIP in a container on this node. Raises MissingHereError if it finds none."""
+    argv = [tools.command(ALL_REDUCE), "--devices", rccl]
     done = execute(engine, path, argv, environment=environment, binds=tools.binds, timeout_s=_COUNT_TIMEOUT_S)
     asked = read_run(ALL_REDUCE, done)
     found = (asked.first("gpus") or {}).get("count", "0")
@@ -170,9 +170,13 @@ def judge(
     measured = tuple(replace(m, test=m.test or "all_reduce_perf") for m in report.measurements)
     report = replace(report, measurements=measured)
     result = RunResult(collective, report, Findings(Level.RUN))
+    program = read_run(collective.program.value, ended)
+    if _ran_another(program, result):
+        return result
     result.findings.found += bandwidth_findings(report, site, of_check=True)
     causes = tuple(cause for cause in report.causes if cause.id not in _NOT_HERE)
-    _judge_end(read_run(collective.program.value, ended), result, causes, excuse=excuse)
+    started = any(logs.glob(RCCL_LOGS)) or _RANK_LINE.search(ended.output) is not None
+    _judge_end(program, result, causes, started=started, excuse=excuse)
     if not (ended.exit_code != 0 and report.verdict is Verdict.NONE):  # it failed before it came to a network
         signatures = vocabulary().signatures
         needs_no_nic = any(c.id in signatures and signatures[c.id].effect in _NEEDS_NO_NIC for c in causes)
@@ -180,8 +184,31 @@ def judge(
     return result
 
 
-def _judge_end(program: ProbeRun, result: RunResult, causes: tuple[Cause, ...], *, excuse: str | None) -> None:
-    """Judge how the program ended, whatever the network was."""
+def _ran_another(program: ProbeRun, result: RunResult) -> bool:
+    """Judge whether torch had the RCCL that is looked at; which Python it imports torch from, only its ranks tell."""
+    mapped = {told.get("path", ""): told.get("torch", "") for told in program.all("mapped")}
+    wanted = result.collective.rccl
+    other = next((path for path in sorted(mapped) if path != wanted), None)
+    if other is None and (mapped or result.collective.program is not Program.TORCH or program.exit_code != 0):
+        return False
+    result.findings.add(
+        "run.other-rccl",
+        Severity.UNKNOWN,
+        f"the collective ran with {other or 'an RCCL that is no file of its own'}, and the RCCL looked at is {wanted}: "
+        "what it did says nothing of that one",
+        evidence=(f"imported: {mapped[other]}",) if other else (),
+        remedy=(
+            "a torch of ~/.local or PYTHONPATH comes before the image's: PYTHONNOUSERSITE=1, unset PYTHONPATH",
+            "a library of LD_LIBRARY_PATH, LD_PRELOAD, or the engine's --rocm comes before it too",
+        ),
+    )
+    return True
+
+
+def _judge_end(
+    program: ProbeRun, result: RunResult, causes: tuple[Cause, ...], *, started: bool, excuse: str | None
+) -> None:
+    """Judge how the program ended, whatever the network was; `started`: whether any rank showed itself."""
     wrong = program.all("wrong")
     told = any(finding.id == "run.data-errors" for finding in result.findings.found)
     severity = Severity.UNKNOWN if excuse or result.collective.nodes == 1 else Severity.PROBLEM
@@ -189,9 +216,12 @@ def _judge_end(program: ProbeRun, result: RunResult, causes: tuple[Cause, ...], 
         what = f"{count(len(wrong), 'all-reduce')} gave wrong sums to a rank"
         lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
         result.findings.add("run.data-errors", Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
-    elif program.timed_out or program.exit_code == _TIMED_OUT:
+    elif program.timed_out or program.exit_code == _TIMED_OUT or program.first("timeout") is not None:
         during = (program.first("timeout") or {}).get("during", "its run")
         what = f"the collective did not come back from {during} within {TIMEOUT_S} s"
+        if not started:
+            severity = Severity.UNKNOWN
+            what += ", and no rank showed itself: whether the step, its container or RCCL did not start is not shown"
         result.findings.add("run.hang", severity, what, **explained(causes, evidence=tail(program)))
     elif program.exit_code != 0 and not told:
         what = f"the collective failed: {result.collective.program.value} {ending(program)}"

@@ -47,6 +47,10 @@ class ProbeTask:
     simulate: bool = False
     """Whether RCCL is asked on a stand-in for HIP too (`simulation.py`)."""
 
+    def told(self, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the engine's environment with the variables of the task."""
+        return {**environment, **{f"{engine.prefix}ENV_{name}": value for name, value in self.variables}}
+
     @property
     def static(self) -> StaticResult:
         """What the files say, as the probes want it."""
@@ -97,8 +101,7 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     gone = next((source for source, _ in task.binds if not os.path.exists(source)), None)  # noqa: PTH110 - as given
     if gone is not None:
         raise MissingHereError(f"{gone}, which is to be bound, is not here")
-    variables = {f"{engine.prefix}ENV_{name}": value for name, value in task.variables}
-    environment = {**environment, **variables}
+    environment = task.told(engine, environment)
     binds = (*task.tools.binds, *task.binds)
     tools = Tools(task.tools.folder, binds, task.tools.origin)
     container = Container(engine, Path(task.image), environment, tools)

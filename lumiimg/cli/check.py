@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
@@ -26,14 +27,18 @@ levels: static  from the files of the image, nothing run
 Without --level: the highest that can be taken here. docs/check.md says what
 each of them proves.
 
-On many nodes at once, by Slurm; the nodes that are the same are told together:
-  salloc --nodes=4; lumiimg check image.sif --nodes 4
-  lumiimg check image.sif --nodes 64 --sbatch='-p standard-g -A project_XXX'
+On many nodes at once, by Slurm; the nodes that are the same are told together.
+Level run takes GPUs, so ask for them (--gpus-per-node), here or in --sbatch:
+  salloc --nodes=4 --gpus-per-node=8; lumiimg check image.sif --nodes 4
+  lumiimg check image.sif --nodes 64 \\
+      --sbatch='-p standard-g -A project_XXX --gpus-per-node=8'
 
 exit codes: 0 no obstacle found at this level
             1 no: RCCL would not use the fast network
             2 not an image
-            3 cannot be decided from here; of several nodes, one gave no answer
+            3 cannot be decided from here; of several nodes, one gave no answer,
+              or they have no GPUs for the level that was asked for; Slurm did
+              not take the job of --nodes, or ended it before the answer
             4 no engine or no GPU for the level that was asked for; no Slurm for
               --nodes
 """
@@ -63,7 +68,10 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         help="run the probes, and a collective, on N nodes of this job; outside of one, submit a job",
     )
     parser.add_argument(
-        "--sbatch", metavar="OPTIONS", default="", help="for the job that --nodes submits: partition, account, time"
+        "--sbatch",
+        metavar="OPTIONS",
+        default="",
+        help="for the job that --nodes submits: partition, account, GPUs, time",
     )
     parser.add_argument(
         "--simulate-gpu",
@@ -71,6 +79,8 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         help="have RCCL choose its network on a stand-in for HIP: a simulation, for RCCL "
         "2.22 and later (ROCm 6.4), which looks for its plugin only when it has a GPU",
     )
+    # for the job that --nodes submits: the report as far as it is, should the job end before it is whole
+    parser.add_argument("--so-far", metavar="FILE", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--verbose", action="store_true", help="show everything that was looked at")
     add_json(parser)
     parser.set_defaults(execute=execute)
@@ -112,6 +122,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
     """Check on the nodes of the job that this is in, else of one that is submitted for it."""
     from lumiimg.catalog.sites import find_site  # noqa: PLC0415
     from lumiimg.cluster.slurm import find_allocation  # noqa: PLC0415
+    from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.findings import Level  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
@@ -137,7 +148,12 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
             site=site,
             simulate=arguments.simulate_gpu,
         )
-        report = check_nodes(request, allocation, os.environ, _counter(arguments.nodes))
+
+        def keep(report: NodesReport) -> None:
+            if arguments.so_far:
+                write_text(arguments.so_far, json.dumps(to_json(report)))
+
+        report = check_nodes(request, allocation, os.environ, _counter(arguments.nodes), keep)
     if arguments.json:
         print_json(to_json(report))
     print_nodes(report, verbose=arguments.verbose, stderr=arguments.json)

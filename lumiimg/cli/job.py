@@ -103,6 +103,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.mounts import absent_paths  # noqa: PLC0415
     from lumiimg.cluster.pbs import pbs_script  # noqa: PLC0415
     from lumiimg.cluster.plan import CONTAINER_ENGINE, Request, loading, plan_job  # noqa: PLC0415
+    from lumiimg.cluster.python import python_of  # noqa: PLC0415
     from lumiimg.cluster.shape import Wish  # noqa: PLC0415
     from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
@@ -123,17 +124,24 @@ def execute(arguments: argparse.Namespace) -> int:
     # the Container Engine mounts where the job is submitted; the others home, too
     mounted = (os.getcwd(),) if site.engine == CONTAINER_ENGINE else (os.getcwd(), os.path.expanduser("~"))  # noqa: PTH109, PTH111
     with opened(arguments.image) as image:
-        stack, kind = read_contents(image.root).stack, image.kind
-        absent = absent_paths(words, image.root, mounted)
-    torchrun = arguments.launch == "torchrun"
+        contents, kind = read_contents(image.root), image.kind
+        python, absent = python_of(image, contents), absent_paths(words, image.root, mounted)
     request = Request(
-        str(arguments.image), words, wish, arguments.framework, torchrun, kind, tuple(arguments.bind), absent
+        image=str(arguments.image),
+        command=words,
+        wish=wish,
+        framework=arguments.framework,
+        torchrun=arguments.launch == "torchrun",
+        kind=kind,
+        python=python,
+        binds=tuple(arguments.bind),
+        absent=absent,
     )
     manifest = None
     if arguments.host:
         snapshot = read_snapshot(arguments.host)
         manifest = loading(study(arguments.image, os.environ, snapshot, site))
-    plan = plan_job(request, stack, site, manifest)
+    plan = plan_job(request, contents.stack, site, manifest)
     script = pbs_script(plan) if plan.by_pbs else slurm_script(plan)
     if arguments.json:
         print_json(to_json(plan, script))

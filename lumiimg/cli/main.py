@@ -164,8 +164,11 @@ def run() -> NoReturn:
         # LANG=C on a compute node has no letter for what a log line or a file name may hold.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    # A job's time limit sends SIGTERM: leave through the `finally` blocks, which remove what is half-written.
-    signal.signal(signal.SIGTERM, _terminate)
+    # A job's time limit sends SIGTERM, a terminal that is closed SIGHUP: leave through the `finally` blocks, which
+    # remove what is half-written. Under nohup SIGHUP is ignored, and stays so.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _terminate)
     sys.exit(main())
 
 

@@ -58,6 +58,8 @@ class Fingerprint:
     gpu_driver: str | None = None
     nics: tuple[Nic, ...] = ()
     """Without what is the node's own, as PCI addresses."""
+    gpus: int | None = None
+    """How many HIP finds in the container; None where it was not asked."""
     trouble: str | None = None
     """Why nothing could be probed there."""
 
@@ -67,6 +69,8 @@ class Details:
     """The evidence."""
 
     findings: tuple[Finding, ...] = ()
+    no_gpu: str | None = None
+    """What HIP says where it finds none."""
 
 
 @dataclass(frozen=True, slots=True)

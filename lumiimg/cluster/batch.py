@@ -9,7 +9,7 @@ from lumiimg.cluster.container import SLURM, files
 from lumiimg.cluster.edf import EDF, container_file, without_edf
 from lumiimg.cluster.shape import duration
 from lumiimg.cluster.topology import ranges
-from lumiimg.cluster.words import comment
+from lumiimg.cluster.words import comment, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,3 +101,7 @@ def _run(plan: JobPlan, first: str) -> Iterator[str]:
     inside = "" if plan.by_edf else '"${container[@]}" '
     yield "status=0"
     yield f'srun "${{step[@]}}" {inside}sh "$LUMIIMG_JOB/{first}" "${{command[@]}}" || status=$?'
+    if plan.caches is not None:
+        yield from comment("the caches of the job go with it, on every node")
+        once = '--ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1'
+        yield f"srun {once} rm -rf {value(plan.caches)} || true"

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 
     from lumiimg.cluster.plan import JobPlan, Setting
 
+# a connection first: Ray itself asks for minutes where nothing answers
 _ARE_HERE = (
-    "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False); "
+    'import socket, sys; socket.create_connection(sys.argv[1].split(":"), 5).close(); '
+    "import ray; ray.init(address=sys.argv[1], log_to_driver=False); "
     'sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[2]))'
 )
-_TRIES = 60
+_TRIES = 300
+"""A second apart: a cluster that starts from a shared file system takes its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ def files(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
     if plan.ray:
         return [_ray(plan, scheduler)]
     about = "In the container, each rank: its numbers, its variables, then the program takes its place"
-    lines = [*(_numbers(plan, scheduler)), *_visible(plan), *_exports(plan, Scope.NODE), *_exports(plan, Scope.RANK)]
+    lines = [*_numbers(plan, scheduler), *_visible(plan), *_caches(plan)]
+    lines += [*_exports(plan, Scope.NODE), *_exports(plan, Scope.RANK)]
     return [JobFile("rank.sh", about, _text([*lines, "", 'exec "$@"']))]
 
 
@@ -99,6 +103,18 @@ def _visible(plan: JobPlan) -> Iterator[str]:
         yield from comment("Ray and vLLM refuse ROCR_VISIBLE_DEVICES, which Slurm sets, and ask for HIP's (ray#53737)")
         yield "unset ROCR_VISIBLE_DEVICES"
         yield f"export HIP_VISIBLE_DEVICES={','.join(map(str, range(plan.shape.gpus)))}"
+
+
+def _caches(plan: JobPlan) -> Iterator[str]:
+    if plan.caches is None:
+        return
+    folder = value(plan.caches)
+    yield from comment("caches, on the node: a folder of this job, which is nobody else's, whoever can write there")
+    yield f"mkdir -m 700 {folder} 2>/dev/null"
+    yield f"if [ -L {folder} ] || ! chmod 700 {folder}; then"
+    yield f'    echo "no folder for caches:" {folder} >&2'
+    yield "    exit 1"
+    yield "fi"
 
 
 def _exports(plan: JobPlan, scope: Scope) -> Iterator[str]:
@@ -132,7 +148,7 @@ def _torchrun(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
         *[f"    --no_python {line}" for line in rank],
     ]
     about = "In the container, once a node: variables, then torchrun, which starts the ranks"
-    node = JobFile("node.sh", about, _text([*_visible(plan), *_exports(plan, Scope.NODE), *start]))
+    node = JobFile("node.sh", about, _text([*_visible(plan), *_caches(plan), *_exports(plan, Scope.NODE), *start]))
     return [node, _rank_program(plan)] if per_rank else [node]
 
 
@@ -165,6 +181,7 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
     gpus = f' --num-cpus="$(nproc)" --num-gpus={plan.shape.gpus}'
     lines = [
         *_visible(plan),
+        *_caches(plan),
         *_exports(plan, Scope.NODE),
         *_exports(plan, Scope.RANK),
         "",
@@ -174,6 +191,7 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
         "export VLLM_HOST_IP",
         'head=$(address "$MASTER_ADDR"):$MASTER_PORT',
         "ended=$LUMIIMG_JOB/ended",
+        f"session=/tmp/$USER-ray-${scheduler.job}",
         *comment("in the foreground of a process of its own: `ray stop` would end those of other jobs, too"),
         f'set_up() {{ exec ray start --block --disable-usage-stats --node-ip-address="$VLLM_HOST_IP"{gpus} "$@"; }}',
         "",
@@ -188,13 +206,19 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
         "    done",
         '    kill "$ray" 2>/dev/null',
         '    wait "$ray"',
+        '    rm -rf "$session"',
         "    exit 0",
         "fi",
         "",
         "trap 'touch \"$ended\"' EXIT",
-        *comment("a second port of the job's own: that of another job's Ray on this node would end ours"),
-        'set_up --head --port="$MASTER_PORT" --ray-client-server-port="$((MASTER_PORT + 1))" \\',
-        f'    --temp-dir="/tmp/$USER-ray-${scheduler.job}" --include-dashboard=false &',
+        *comment(
+            "clients are served on a port of the job's own: that of another job's Ray on this node would end ours; a "
+            "Ray that serves none (no grpc) refuses a port"
+        ),
+        "clients=",
+        "if python3 -c 'import grpc' 2>/dev/null; then clients=$((MASTER_PORT + 1)); fi",
+        'set_up --head --port="$MASTER_PORT" ${clients:+--ray-client-server-port="$clients"} \\',
+        '    --temp-dir="$session" --include-dashboard=false &',
         "ray=$!",
         *comment("all nodes are there before the program starts; where Ray does not come up, it never starts"),
         "tries=0",
@@ -209,6 +233,7 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
         'touch "$ended"',
         'kill "$ray"',
         'wait "$ray"',
+        'rm -rf "$session"',
         'exit "$status"',
     ]
     about = "In the container, once a node: a Ray cluster of all nodes, the program on the first"

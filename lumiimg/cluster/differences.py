@@ -36,6 +36,7 @@ def _all(of: Fingerprint, usual: Fingerprint) -> Iterator[str]:
     for field in ("plugin", "plugin_api", "libfabric", "libcxi"):
         here, there = getattr(of.fabric, field), getattr(usual.fabric, field)
         yield from _word(field.replace("_", " "), f"{here or 'none'}", f"{there or 'none'}")
+    yield from _word("GPUs", f"{of.gpus or 0}", f"{usual.gpus or 0}")
     yield from _word("amdgpu", of.gpu_driver or "none", usual.gpu_driver or "none")
     yield from _word("engine", of.engine or "none", usual.engine or "none")
     yield from _word("kernel", of.kernel, usual.kernel)

@@ -16,6 +16,7 @@ from lumiimg.check.boundary import study_open
 from lumiimg.check.opening import opened
 from lumiimg.check.static import check_static
 from lumiimg.cluster.binds import UNSAFE, is_path, refuse_unsafe, variables_of_engine
+from lumiimg.cluster.python import Python, python_of
 from lumiimg.errors import BadInputError, FailedError, one_line
 from lumiimg.host.digests import fingerprint
 from lumiimg.host.manifest import PRIVATE, Bind
@@ -45,7 +46,6 @@ _NAME = re.compile(r"(?!default\b)[A-Za-z0-9][A-Za-z0-9._+-]{0,127}(?<!\.lua)")
 _NOT_FOR_FOLDERS = re.compile(r"[:$\[\]{}\\*?]")
 """The colon ends a path in MODULEPATH and PATH; Tcl modules match the others as patterns (seen with 5.2.0)."""
 _TOLD = ("torch", "vllm", "sglang", "jax", "deepspeed", "transformers", "rocm", "python")
-_FRAMEWORKS = frozenset(("torch", "jax"))
 _WRITTEN = {"rocm": "ROCm", "python": "Python"}
 _NOT_RUNNABLE = (ImageKind.OCI_LAYOUT, ImageKind.OCI_ARCHIVE, ImageKind.DOCKER_ARCHIVE)
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
@@ -76,15 +76,6 @@ class JobVariable:
     """To be made first, as a shell reads it."""
     left_out: str = ""
     """Why, where it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Python:
-    """The Python of an image that its wrappers start."""
-
-    path: str
-    folder: str | None
-    """The folder that is put in front of the image's own search path; None where Python is on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +159,7 @@ def plan_module(
             static = check_static(image, environment)
             boundary = study_open(str(file), image, environment, snapshot, static, site)
         contents = read_contents(image.root)
-        python = _python(image, contents)
+        python = python_of(image, contents)
         folders = (*([python.folder] if python and python.folder else []), *search_path(image))
         bash = find_program(image.root, "bash", folders) or find_program(image.root, "sh", folders)
         module = ImageModule(
@@ -265,21 +256,6 @@ def _told(contents: Contents) -> str:
 
 
 # -- programs --
-
-
-def _python(image: Image, contents: Contents) -> Python | None:
-    """Return the Python that counts: the one of torch's folder, else the first on the image's search path.
-
-    Images with an environment of conda that is not activated (AMD's for LUMI) have another one on their path.
-    """
-    folders = search_path(image)
-    prefix, inside, _ = (contents.site_packages or "").partition("/lib/python")
-    if inside and not _FRAMEWORKS.isdisjoint(contents.has) and f"{prefix}/bin" not in folders:
-        found = find_program(image.root, "python3", (f"{prefix}/bin",))
-        if found is not None:
-            return Python(found.path, f"{prefix}/bin")
-    found = find_program(image.root, "python3", folders) or find_program(image.root, "python", folders)
-    return Python(found.path, None) if found else None
 
 
 def _programs(image: Image, folders: Sequence[str], python: Python | None) -> Iterator[Program]:

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.check.running import count_gpus
 from lumiimg.check.task import ProbeTask, carry_out, told_version
+from lumiimg.check.tools import Tools  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, file_stem, told_by, write_answer
 from lumiimg.engine.engine import find_engine
-from lumiimg.errors import BadInputError, LumiimgError
+from lumiimg.errors import BadInputError, LumiimgError, MissingHereError
 from lumiimg.files import write_text
 from lumiimg.host import node as host_node
 from lumiimg.host.codec import FormError, decode, encode
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.check.probing import ProbeResult
+    from lumiimg.engine.engine import Engine
 
-SCHEMA = 1
+SCHEMA = 2
 TASK = "task"
 _STARTED = ".started"
 _MAX_TASK_BYTES = 64 << 20
@@ -46,6 +49,8 @@ class NodeTask:
     identity: str
     """Of the image, as `identity_of` has it."""
     probes: ProbeTask
+    counter: Tools | None
+    """What counts GPUs, with all that is to be bound for it; None where no collective is wanted."""
 
 
 def identity_of(path: Path) -> str:
@@ -134,6 +139,7 @@ def _probed(task: NodeTask, environment: Mapping[str, str]) -> tuple[Fingerprint
         result = carry_out(task.probes, engine, environment)
     except LumiimgError as error:
         return replace(here, trouble=str(error)), Details()
+    gpus, no_gpu = _gpus(task, engine, environment)
     found = result.findings.found
     told = replace(
         here,
@@ -141,8 +147,20 @@ def _probed(task: NodeTask, environment: Mapping[str, str]) -> tuple[Fingerprint
         fabric=result.path,
         rccl=told_version(result),
         libraries=_libraries(result),
+        gpus=gpus,
     )
-    return told, Details(tuple(found))
+    return told, Details(tuple(found), no_gpu)
+
+
+def _gpus(task: NodeTask, engine: Engine, environment: Mapping[str, str]) -> tuple[int | None, str | None]:
+    """Return how many GPUs a collective would have here, and why it has none."""
+    if task.counter is None:
+        return None, None
+    image, rccl = Path(task.probes.image), task.probes.fabric.rccl or ""
+    try:
+        return count_gpus(engine, image, rccl, task.probes.told(engine, environment), task.counter), None
+    except MissingHereError as error:
+        return 0, error.what
 
 
 def _libraries(result: ProbeResult) -> tuple[Library, ...]:

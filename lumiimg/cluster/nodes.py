@@ -18,17 +18,17 @@ import lumiimg
 from lumiimg.check.answer import Answer, FabricPath, decide, sentence
 from lumiimg.check.checker import check_files, conclude
 from lumiimg.check.opening import opened
-from lumiimg.check.running import refuse_without_gpu
-from lumiimg.check.task import ProbeTask, make_task
+from lumiimg.check.running import provide_all_reduce
+from lumiimg.check.task import ProbeTask, make_task, with_manifest
 from lumiimg.cluster.answers import Library  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.differences import differences
 from lumiimg.cluster.groups import Silent, gather
 from lumiimg.cluster.node import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.cluster.slurm import run_step
-from lumiimg.cluster.together import Together, run_together, told_of
-from lumiimg.cluster.watch import FIRST_LIMIT_S, NODE_LIMIT_S, START_LIMIT_S, Watch
+from lumiimg.cluster.together import Together, run_together, shared_gpus, told_of
+from lumiimg.cluster.watch import Watch, limit_s
 from lumiimg.engine.engine import find_engine
-from lumiimg.engine.workspace import remove_tree
+from lumiimg.engine.workspace import owner_mark, remove_stale, remove_tree
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
 from lumiimg.findings import Finding, Level
 from lumiimg.wording import count
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.running import RunResult
+    from lumiimg.check.tools import Tools
     from lumiimg.cluster.groups import Gathered
     from lumiimg.cluster.slurm import Allocation
     from lumiimg.engine.process import Completed
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _OUTPUT_LINES = 6
 NOT_ASKED = "not asked for"
 NOTHING = "there is no RCCL to run"
+_CUT_OFF = "not done: the job ended before it did"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class NodeGroup:
     libraries: tuple[Library, ...]
     """That were in the processes of the probes."""
     slowest_ms: int
+    gpus: int | None = None
+    """Of one node, as HIP says there; None where it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +113,13 @@ def own_command() -> list[str]:
 def shared_folder() -> Iterator[Path]:
     """Make a folder for a check where the user is, which all nodes share as a rule; it is gone afterwards.
 
+    What a check of this machine left there when it was killed is removed.
+
     Raises BadInputError where nothing can be written.
     """
     try:
-        folder = Path(tempfile.mkdtemp(prefix=".lumiimg-check-", dir=Path.cwd()))
+        remove_stale(Path.cwd())
+        folder = Path(tempfile.mkdtemp(prefix=".lumiimg-check-", suffix=owner_mark(), dir=Path.cwd()))
     except OSError as error:
         raise BadInputError(
             f"the answers of the nodes cannot be put here: {error.strerror}",
@@ -130,11 +137,16 @@ def check_nodes(
     allocation: Allocation,
     environment: Mapping[str, str],
     on_progress: Callable[[int], None],
+    on_probed: Callable[[NodesReport], None],
 ) -> NodesReport:
     """Check an image on nodes of a job; `on_progress` hears how many have answered.
 
+    `on_probed` hears what the probes came to, before a collective begins that may outlast the job.
+
+    This process may be on a login node, in the shell of salloc: what GPUs there are is what the nodes answer.
+
     Raises BadInputError for what is no image or more nodes than the job has, MissingHereError without an engine or
-    probe programs on this node, or without a GPU where level run is asked for.
+    the programs of a level on this node.
     """
     if request.nodes > len(allocation.nodes):
         what = f"job {allocation.job} has {count(len(allocation.nodes), 'node')}"
@@ -154,32 +166,39 @@ def check_nodes(
         programs.mkdir()
         run.mkdir()
         probes = make_task(engine, path, image, static, manifest, environment, programs, simulate=request.simulate)
-        gathered, done = _ask(folder, nodes, probes, environment, on_progress)
-        well = [group for group in gathered.groups if group.fingerprint.trouble is None]
-        ran, why = None, NOT_ASKED
-        if request.level is not Level.PROBE and well:
+        binds, told = with_manifest(engine, environment, manifest)
+        owes_run = request.level is Level.RUN
+        counter, ran, why = None, None, NOT_ASKED
+        if request.level is not Level.PROBE:
             try:
-                if request.level is None:
-                    refuse_without_gpu()
+                counter = provide_all_reduce(engine, path, image, told, binds, run)
+            except MissingHereError as error:
+                if owes_run:
+                    raise
+                why = f"not taken: {error}"
+        gathered, done = _ask(folder, nodes, probes, counter, environment, on_progress)
+        well = [group for group in gathered.groups if group.fingerprint.trouble is None]
+        if counter is not None:
+            try:
+                gpus = shared_gpus(well)
+                owes_run = True
+                on_probed(sum_up(str(path), allocation.job, gathered, files, labels, why=_CUT_OFF, owes_run=True))
                 ran = run_together(
                     engine,
                     path,
                     image,
                     static,
-                    manifest,
-                    environment,
+                    told,
+                    counter,
                     [node for node in nodes if any(node in group.nodes for group in well)],
                     run,
+                    gpus=gpus,
                     version=well[0].fingerprint.rccl,
                     site=request.site,
                 )
-            except MissingHereError as error:
-                if request.level is Level.RUN:
-                    raise
-                why = f"not taken: {error}"
-            except LumiimgError as error:
-                why = f"failed: {error}"  # what the nodes have answered stands
-    return sum_up(str(path), allocation.job, gathered, files, labels, ran, why, _tail(done))
+            except LumiimgError as error:  # what the nodes have answered stands
+                why = f"{'not taken' if isinstance(error, MissingHereError) else 'failed'}: {error}"
+    return sum_up(str(path), allocation.job, gathered, files, labels, ran, why, _tail(done), owes_run=owes_run)
 
 
 def sum_up(
@@ -191,10 +210,13 @@ def sum_up(
     ran: RunResult | None = None,
     why: str = NOT_ASKED,
     output: tuple[str, ...] = (),
+    *,
+    owes_run: bool = False,
 ) -> NodesReport:
     """Return what the answers come to, with what the files of the image say.
 
-    `ran`: a collective over all of the nodes; `why` there was none. `output` is that of the step.
+    `ran`: a collective over all of the nodes; `why` there was none. `owes_run`: one was asked for, or begun, so that
+    without one the question is open. `output` is that of the step.
     """
     groups = tuple(_groups(gathered, files, labels, ran))
     silent = gathered.silent
@@ -206,6 +228,8 @@ def sum_up(
         Level.RUN.value: f"done: {told.program}, {count(told.ranks, 'rank')}" if told is not None else why,
     }
     words = _sentence(answer, groups, silent)
+    if answer is Answer.NO_OBSTACLE and owes_run and ran is None:
+        answer, words = Answer.UNDECIDED, f"CANNOT TELL: level run {why}; {words}"
     return NodesReport(image, job, answer, words, levels, groups, silent, output if silent else (), told)
 
 
@@ -213,6 +237,7 @@ def _ask(
     folder: Path,
     nodes: Sequence[str],
     probes: ProbeTask,
+    counter: Tools | None,
     environment: Mapping[str, str],
     on_progress: Callable[[int], None],
 ) -> tuple[Gathered, Completed]:
@@ -222,16 +247,15 @@ def _ask(
     asked once more, without the others.
     """
     run = secrets.token_hex(8)
-    write_task(folder, NodeTask(SCHEMA, run, identity_of(Path(probes.image)), probes))
+    write_task(folder, NodeTask(SCHEMA, run, identity_of(Path(probes.image)), probes, counter))
     argv: list[str | Path] = [*own_command(), "node", folder]
-    limit_s = FIRST_LIMIT_S + START_LIMIT_S + NODE_LIMIT_S
     watch = Watch(folder, nodes, on_progress)
-    done = run_step(nodes, argv, environment, timeout_s=limit_s, give_up=watch.is_over)
+    done = run_step(nodes, argv, environment, timeout_s=limit_s(len(nodes)), give_up=watch.is_over)
     watch.look()
     cut = [node for node in nodes if node in watch.waiting and node in watch.started]
     if not done.ok and not done.timed_out and 0 < len(cut) < len(nodes):
         again = Watch(folder, cut, lambda answered: on_progress(len(nodes) - len(watch.waiting) + answered))
-        run_step(cut, argv, environment, timeout_s=limit_s, give_up=again.is_over)
+        run_step(cut, argv, environment, timeout_s=limit_s(len(cut)), give_up=again.is_over)
     return gather(folder, run, nodes, watch.started), done
 
 
@@ -248,7 +272,7 @@ def _groups(
         if trouble:
             group = replace(group, sentence=f"CANNOT TELL: not probed: {trouble}", answer=Answer.UNDECIDED)
         differs = differences(found.fingerprint, usual) if usual else ()
-        yield replace(group, differs=differs, libraries=found.fingerprint.libraries)
+        yield replace(group, differs=differs, libraries=found.fingerprint.libraries, gpus=found.fingerprint.gpus)
 
 
 def _group(

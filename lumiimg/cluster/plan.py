@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lumiimg.check.boundary import Boundary
     from lumiimg.cluster.frameworks import Framework
     from lumiimg.cluster.mounts import Absent
+    from lumiimg.cluster.python import Python
     from lumiimg.cluster.shape import Shape, Wish
     from lumiimg.cluster.topology import Topology
     from lumiimg.host.manifest import Manifest
@@ -134,6 +135,12 @@ class JobPlan:
         """The container engine of the site; both families answer to `singularity`."""
         return "apptainer" if (self.site.engine or "").startswith("Apptainer") else "singularity"
 
+    @property
+    def caches(self) -> str | None:
+        """The folder on each node in which variables of this job put their caches; None where none does."""
+        caches = self.site.caches
+        return caches if caches and any(setting.value.startswith(caches) for setting in self.settings) else None
+
     def in_scope(self, scope: Scope) -> tuple[Setting, ...]:
         """Return the variables that get their value there."""
         return tuple(setting for setting in self.settings if setting.scope is scope)
@@ -151,6 +158,8 @@ class Request:
     torchrun: bool = False
     kind: ImageKind = ImageKind.SIF
     """What the image is made of."""
+    python: Python | None = None
+    """Of the image."""
     binds: tuple[str, ...] = ()
     """On top of the site's: `PATH` or `SRC:DEST[:ro]`."""
     absent: tuple[Absent, ...] = ()
@@ -200,7 +209,7 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
         memory_gib=memory // len(site.binding.near) if memory and site.binding else None,
         request_gpus=shape.node_gpus if shape.whole_nodes and shape.node_gpus else shape.gpus,
         mpi=None if site.scheduler == "PBS" else _mpi(stack, site),
-        settings=tuple(_settings(stack, site, shape, framework, cores, manifest)),
+        settings=(*_of_python(request.python), *_settings(stack, site, shape, framework, cores, manifest)),
         binds=binds,
         notes=(
             *_notes(stack, site, shape, framework, manifest),
@@ -286,6 +295,12 @@ def _mpi(stack: Stack, site: Site) -> Choice | None:
         why = f"the image has mpi4py and no MPI, so that is the machine's, which must be bound ({mpi.source})"
         return Choice(mpi.host, why)
     return None
+
+
+def _of_python(python: Python | None) -> Iterator[Setting]:
+    if python is not None and python.folder is not None:
+        why = f"torch is in the Python of {python.folder}, which is not on the image's own search path"
+        yield Setting("PATH", f"{python.folder}:$PATH", why, "", Scope.NODE)
 
 
 def _settings(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from lumiimg.engine.process import Completed, run
-from lumiimg.errors import BadInputError, FailedError, MissingHereError, one_line
+from lumiimg.errors import BadInputError, MissingHereError, UndecidedError, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 _ASK_TIMEOUT_S = 30.0
 _SIGNAL_BASE = 128
-_JOB_ID = re.compile(r"(\d{1,20})(?:;\S+)?")
+_JOB_ID = re.compile(r"\s*\d{1,20}(?:;\S+)?\s*")
 """As `sbatch --parsable` prints it: the number, and with several clusters the name of one."""
 _OF_THE_JOB = frozenset(
     f"SLURM_{name}"
     for name in (
         *("TRES_PER_TASK", "GPUS_PER_TASK", "CPUS_PER_TASK", "NTASKS_PER_GPU", "NTASKS_PER_TRES", "CPUS_PER_GPU"),
-        *("GPUS", "GPU_BIND", "TRES_BIND", "EXACT", "LABELIO", "STDOUTMODE", "STDERRMODE", "STDINMODE"),
+        *("GPUS", "GPU_BIND", "TRES_BIND", "LABELIO", "STDOUTMODE", "STDERRMODE", "STDINMODE"),
+        *("EXACT", "EXCLUSIVE", "HINT", "THREADS_PER_CORE", "NTASKS_PER_CORE", "NTASKS_PER_SOCKET", "DISTRIBUTION"),
     )
 ) | {"SRUN_CPUS_PER_TASK"}
 """Variables by which srun takes over the shape of the job's own tasks (srun(1), input environment variables)."""
@@ -41,8 +42,8 @@ class Allocation:
 def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
     """Return the job that this process is in; None outside of one.
 
-    Raises BadInputError in one of several tasks of a step, MissingHereError without Slurm's commands, FailedError if
-    they fail.
+    Raises BadInputError in one of several tasks of a step, MissingHereError without Slurm's commands, UndecidedError
+    if they fail.
     """
     job, folded = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
     if not job or not folded:
@@ -57,7 +58,7 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
     done = run(argv, env=environment, timeout_s=_ASK_TIMEOUT_S)
     nodes = tuple(done.output.split())
     if not done.ok or not nodes:
-        raise FailedError(f"scontrol cannot tell the nodes of job {job}: {done.last_line or 'it says nothing'}")
+        raise UndecidedError(f"scontrol cannot tell the nodes of job {job}: {done.last_line or 'it says nothing'}")
     return Allocation(job, nodes)
 
 
@@ -79,8 +80,17 @@ def run_step(
     """
     words: list[str | Path] = [_program("srun", environment)]
     words += [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}"]
-    # the job's own shape is for its work: a task here is one process a node, wherever there is room
-    words += ["--overlap", "--mem=0", "--cpu-bind=none", f"--mpi={mpi}", "--input=none", "--export=ALL"]
+    # The job's own shape is for its work. A task here is one process a node, with all that the job has there: a step
+    # takes that where nothing implies --exact (the option --whole, which says it, is not documented everywhere).
+    words += [
+        "--overlap",
+        "--mem=0",
+        "--cpu-bind=none",
+        "--gpu-bind=none",
+        f"--mpi={mpi}",
+        "--input=none",
+        "--export=ALL",
+    ]
     words += ["--kill-on-bad-exit=1"] if together else ["--no-kill", "--kill-on-bad-exit=0"]
     words += ["--job-name=lumiimg", *argv]
     own = {name: value for name, value in environment.items() if name not in _OF_THE_JOB}
@@ -96,14 +106,14 @@ def run_job(
     """Submit a batch script and wait until the job has ended, however long it queues; `on_submitted` hears its number.
 
     A job is not left behind: whatever ends the wait, an interrupt too, cancels it. Raises MissingHereError without
-    sbatch, FailedError if it refuses the script.
+    sbatch, UndecidedError if it refuses the script.
     """
     job: list[str] = []
 
     def hear(line: str) -> None:
-        if not job and (match := _JOB_ID.fullmatch(line.strip())) is not None:
-            job.append(match[1])
-            on_submitted(match[1])
+        if not job and is_job_number(line):
+            job.append(line.strip().partition(";")[0])
+            on_submitted(job[0])
 
     argv: list[str | Path] = [_program("sbatch", environment), "--parsable", "--wait", *options, script]
     done: Completed | None = None
@@ -114,11 +124,16 @@ def run_job(
             cancel = [_program("scancel", environment), "--quiet", job[0]]
             run(cancel, env=environment, timeout_s=_ASK_TIMEOUT_S)
     if not job:
-        raise FailedError(
+        raise UndecidedError(
             f"sbatch does not take the job: {_said(done)}",
-            hint="what it needs goes into --sbatch: --sbatch='--partition=dev-g --account=project_XXX'",
+            hint="what it needs goes into --sbatch: --sbatch='-p dev-g -A project_XXX --gpus-per-node=8 --time=15'",
         )
     return done
+
+
+def is_job_number(line: str) -> bool:
+    """Whether a line of sbatch says the number of the job, and nothing else."""
+    return _JOB_ID.fullmatch(line) is not None
 
 
 def _said(done: Completed) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes import NodesReport, own_command, shared_folder
-from lumiimg.cluster.slurm import run_job
-from lumiimg.errors import BadInputError, ExitCode, FailedError, MissingHereError, one_line
+from lumiimg.cluster.slurm import is_job_number, run_job
+from lumiimg.cluster.together import TOGETHER_LIMIT_S
+from lumiimg.cluster.watch import FIRST_LIMIT_S, limit_s
+from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError, one_line
 from lumiimg.host.codec import FormError, decode
 
 if TYPE_CHECKING:
@@ -20,16 +23,22 @@ if TYPE_CHECKING:
 
 _REPORT = "report.json"
 _OUTPUT = "job.out"
-_MINUTES = 15
+_PREPARE_S = 120.0
+"""For the files of the image to be read, and the probe programs compiled."""
 _MAX_BYTES = 64 << 20
 _NAME = "lumiimg"
 _ERRORS = {ExitCode.BAD_INPUT: BadInputError, ExitCode.MISSING_HERE: MissingHereError}
-# --no-kill: a node that fails is a result. The report is there whole, or not at all.
+SO_FAR = "--so-far"
+"""The option of `lumiimg check` that names where a report lies before it is whole."""
+# --no-kill: a node that fails is a result. --exclusive: work of others, or few cores, would make a collective slow,
+# which would be told as a no; --oversubscribe, which can come from the user, takes it back. The report is there whole,
+# or not at all; one of the probes alone is there before the collective begins.
 _SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name=lumiimg-check
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
+#SBATCH --exclusive
 #SBATCH --time={minutes}
 #SBATCH --no-kill
 {command} >{report}.part
@@ -48,31 +57,47 @@ def check_by_job(
 ) -> NodesReport:
     """Run `lumiimg WORDS` in a job on so many nodes, and return its report; `options` are for sbatch.
 
-    `words` name their files by absolute paths and ask for JSON. Raises MissingHereError without Slurm, FailedError if
-    there is no job, or it ends without a report; and what the check raised in the job.
+    `words` name their files by absolute paths and ask for JSON. Raises MissingHereError without Slurm, UndecidedError
+    if there is no job, or it ends without a report; and what the check raised in the job.
     """
     with shared_folder() as folder:
-        script = folder / "job.sh"
-        command = shlex.join([*own_command(), *words])
-        script.write_text(_SCRIPT.format(nodes=nodes, minutes=_MINUTES, command=command, report=_REPORT))
+        script, report = folder / "job.sh", folder / _REPORT
+        command = shlex.join([*own_command(), *words, SO_FAR, str(report)])
+        place = shlex.quote(str(report))
+        script.write_text(_SCRIPT.format(nodes=nodes, minutes=minutes(nodes), command=command, report=place))
         # the name of an output file is a pattern to Slurm; relative to --chdir it is ours
         done = run_job(script, [f"--chdir={folder}", f"--output={_OUTPUT}", *options], environment, on_submitted)
         try:
-            with (folder / _REPORT).open("rb") as file:
+            with report.open("rb") as file:
                 return decode(NodesReport, json.loads(file.read(_MAX_BYTES)), "")
         except FileNotFoundError as error:
             raise _without_report(done, _last_line(folder / _OUTPUT)) from error
         except (OSError, ValueError, RecursionError) as error:
             what = str(error) if isinstance(error, FormError) else _last_line(folder / _OUTPUT)
-            raise FailedError(f"the report of the job cannot be read: {one_line(what) or 'it is no JSON'}") from error
+            raise UndecidedError(
+                f"the report of the job cannot be read: {one_line(what) or 'it is no JSON'}"
+            ) from error
+
+
+def minutes(nodes: int) -> int:
+    """Return the time limit of a job: all limits of the check, as if each were reached.
+
+    Nodes that another has cut off are asked once more; they were there before, so that none has to be booted.
+    """
+    seconds = _PREPARE_S + limit_s(nodes) + (limit_s(nodes) - FIRST_LIMIT_S) + TOGETHER_LIMIT_S
+    return math.ceil(seconds / 60)
 
 
 def _without_report(done: Completed, said: str) -> LumiimgError:
     """Return what a job that ended without a report comes to: as lumiimg said in it, where it did."""
-    what = said.removeprefix(f"{_NAME}: ") or done.last_line or "it said nothing"
+    # what sbatch says itself is the number of the job, as a rule
+    what = said.removeprefix(f"{_NAME}: ") or ("" if is_job_number(done.last_line) else done.last_line)
     if said.startswith(f"{_NAME}: ") and done.exit_code in _ERRORS:
         return _ERRORS[ExitCode(done.exit_code)](what)
-    return FailedError(f"the job ended without a report (exit code {done.exit_code}): {one_line(what)}")
+    return UndecidedError(
+        f"the job ended without a report (exit code {done.exit_code}): {one_line(what) or 'it said nothing'}",
+        hint="sacct tells whether it was cancelled, ran out of time or lost a node",
+    )
 
 
 def _last_line(path: Path) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.check.run import LOGS
-from lumiimg.check.running import LIMIT_S, OUTPUT, judge, set_up
-from lumiimg.check.task import with_manifest
+from lumiimg.check.run import LOGS, choose, prepare
+from lumiimg.check.running import LIMIT_S, OUTPUT, judge
 from lumiimg.cluster.slurm import run_step
+from lumiimg.errors import MissingHereError
+from lumiimg.nccl.nodes import folded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.evidence import StaticResult
     from lumiimg.check.running import RunResult
+    from lumiimg.check.tools import Tools
+    from lumiimg.cluster.groups import Group
     from lumiimg.engine.engine import Engine
-    from lumiimg.host.manifest import Manifest
     from lumiimg.image import Image
 
-_STEP_S = 60.0
-"""For Slurm to start the step."""
+TOGETHER_LIMIT_S = LIMIT_S + 60.0
+"""Of the step; a minute is for Slurm to start it."""
+_ASK = "ask Slurm for all GPUs of each node: salloc --gpus-per-node=8, or --sbatch='--gpus-per-node=8'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +50,51 @@ class Together:
     measurements: tuple[Measured, ...]
 
 
+def shared_gpus(groups: Sequence[Group]) -> int:
+    """Return how many GPUs each node of these groups has, as HIP says on the nodes themselves.
+
+    Raises MissingHereError where they have none, or some have other than the rest.
+    """
+    if not groups:
+        raise MissingHereError("no node could be probed")
+    nodes_by_gpus: dict[int, list[str]] = {}
+    for group in groups:
+        nodes_by_gpus.setdefault(group.fingerprint.gpus or 0, []).extend(group.nodes)
+    if nodes_by_gpus.keys() == {0}:
+        why = next((group.details.no_gpu for group in groups if group.details.no_gpu), None)
+        raise MissingHereError(why or "HIP finds no GPU in the container", hint=_ASK)
+    if len(nodes_by_gpus) != 1:
+        counts = (f"{gpus} on {folded(sorted(nodes))}" for gpus, nodes in sorted(nodes_by_gpus.items()))
+        raise MissingHereError(f"the nodes have not as many GPUs each: {', '.join(counts)}", hint=_ASK)
+    return next(iter(nodes_by_gpus))
+
+
 def run_together(
     engine: Engine,
     path: Path,
     image: Image,
     static: StaticResult,
-    manifest: Manifest | None,
     environment: Mapping[str, str],
+    tools: Tools,
     nodes: Sequence[str],
     folder: Path,
     *,
+    gpus: int,
     version: str | None,
     site: Site | None,
 ) -> RunResult:
-    """Run the collective once on each of these nodes, of which this is one; `folder` is empty, and seen by all of them.
+    """Run the collective once on each of these nodes, with so many GPUs each; this may be a login node.
 
-    `version`: of the RCCL that is looked at. Raises MissingHereError where HIP finds no GPU here.
+    `tools`: of `provide_all_reduce`. `folder` is seen by all nodes. `version`: of the RCCL that is looked at.
     """
-    binds, told = with_manifest(engine, environment, manifest)
-    collective = set_up(engine, path, image, static, told, binds, folder, nodes=len(nodes))
+    prepare(folder)
+    collective = choose(image, static, environment, tools, gpus=gpus, nodes=len(nodes))
     with (folder / LOGS / OUTPUT).open("wb") as log:
         ended = run_step(
             nodes,
             collective.command(engine, path, folder),
-            told,
-            timeout_s=LIMIT_S + _STEP_S,
+            environment,
+            timeout_s=TOGETHER_LIMIT_S,
             together=True,
             mpi="pmi2" if collective.needs_mpi else "none",
             log=log,

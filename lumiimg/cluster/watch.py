@@ -13,15 +13,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-NODE_LIMIT_S = 240.0
-"""From when a node was seen to start; a plugin that hangs is told by its probe after a minute."""
+NODE_LIMIT_S = 300.0
+"""From when a node was seen to start; a plugin that hangs is told by its probe after a minute, HIP after two."""
 START_LIMIT_S = 120.0
-"""For a node to start, from when the first one did."""
+"""For a node to start, from when the first one did; and more for each node of the check:"""
+START_LIMIT_PER_NODE_S = 0.05
+"""All of them read Python and lumiimg off one file system at once. The project's own choice, measured nowhere."""
 FIRST_LIMIT_S = 600.0
 """For the first node to start: Slurm may have to boot it."""
 END_LIMIT_S = 30.0
 """For the step to end by itself when all have answered."""
 _LOOK_EVERY_S = 0.5
+
+
+def start_limit_s(nodes: int) -> float:
+    """Return how long one of so many nodes may take to start, from when the first one did."""
+    return START_LIMIT_S + START_LIMIT_PER_NODE_S * nodes
+
+
+def limit_s(nodes: int) -> float:
+    """Return after how long every one of so many nodes has answered, or had its time."""
+    return FIRST_LIMIT_S + start_limit_s(nodes) + NODE_LIMIT_S
 
 
 class Watch:
@@ -36,6 +48,7 @@ class Watch:
     ) -> None:
         self._folder = folder
         self._nodes = set(nodes)
+        self._start_limit_s = start_limit_s(len(self._nodes))
         self._on_progress = on_progress
         self._clock = clock
         self._begun = self._looked = clock()
@@ -64,7 +77,7 @@ class Watch:
             return now - self._begun > FIRST_LIMIT_S
         first = min(self._started.values())
         return all(
-            now - self._started[node] > NODE_LIMIT_S if node in self._started else now - first > START_LIMIT_S
+            now - self._started[node] > NODE_LIMIT_S if node in self._started else now - first > self._start_limit_s
             for node in self.waiting
         )
 

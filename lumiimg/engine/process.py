@@ -37,6 +37,7 @@ _READ_BYTES = 64 * 1024
 _POLL_S = 0.1
 _REAP_S = 0.005
 _DRAIN_S = 1.0
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Reads until the other end is closed, which the kernel does when lumiimg is gone; then ends the group in $0.
 _WATCH = f'read -r _; kill -TERM "-$0" 2>/dev/null && sleep {GRACE_S:.0f} && kill -KILL "-$0" 2>/dev/null'
 
@@ -78,8 +79,8 @@ def run(
     """Run `argv` to its end and return how it ended; a status other than 0 is a result, not an exception.
 
     `env` is the whole environment. Every byte of output goes to `log`, every line to `on_line`. `give_up` is asked some
-    ten times a second whether to end the child, as at its time limit. SIGINT and SIGTERM that
-    reach lumiimg meanwhile are passed on to the child's process group, and act on lumiimg when the child has ended.
+    ten times a second whether to end the child, as at its time limit. SIGINT, SIGTERM and SIGHUP
+    that reach lumiimg meanwhile end the child's process group, and act on lumiimg when the child has ended.
 
     Raises MissingHereError if the program cannot be started.
     """
@@ -271,7 +272,11 @@ def _watch(child: subprocess.Popen[bytes]) -> Iterator[None]:
 
 @contextmanager
 def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """While the child runs, SIGINT and SIGTERM go to its group first; afterwards they take their usual effect."""
+    """While the child runs, what would end us goes to its group first; afterwards it takes its usual effect.
+
+    A signal that is ignored stays so (SIGHUP under nohup). To many programs SIGHUP means to read their settings again,
+    so that the group gets SIGTERM for it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -279,10 +284,12 @@ def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[None]:
 
     def forward(number: int, _frame: FrameType | None) -> None:
         caught.append(number)
+        polite = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
         # The third Ctrl-C means it.
-        _signal_group(child, signal.SIGKILL if len(caught) > 2 else signal.Signals(number))
+        _signal_group(child, signal.SIGKILL if len(caught) > 2 else polite)
 
-    previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, forward) for number in heard}
     try:
         yield
     finally:

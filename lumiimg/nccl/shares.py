@@ -85,23 +85,26 @@ def _blocks(part: Part, warn: Callable[[str], None]) -> Iterator[bytes]:
         return
     try:
         with Path(part.file).open("rb") as stream:
-            start, end = _line_start(stream, part.start), _line_start(stream, part.end)
+            start = _line_start(stream, part.start, part.end)
+            # a line that goes on for longer is cut all the same (LineSplitter)
+            end = _line_start(stream, part.end, part.end + sources.LINE_LIMIT_BYTES)
             stream.seek(start)
-            if end > start:
+            if start < part.end:
                 yield from sources.whole_lines(stream, end - start)
     except OSError as error:
         raise BadInputError(f"cannot be read: {error.strerror or error}", where=part.file) from error
 
 
-def _line_start(stream: BinaryIO, offset: int) -> int:
-    """Return where the first line starts that does not start before `offset`."""
+def _line_start(stream: BinaryIO, offset: int, limit: int) -> int:
+    """Return where the first line starts that does not start before `offset`; `limit` where there is none before it."""
     if offset == 0:
         return 0
-    stream.seek(offset - 1)
-    while block := stream.readline(sources.BLOCK_BYTES):
-        if block.endswith(b"\n"):
-            break
-    return stream.tell()
+    stream.seek(at := offset - 1)
+    while block := stream.read(min(sources.BLOCK_BYTES, limit - at)):
+        if (newline := block.find(b"\n")) >= 0:
+            return at + newline + 1
+        at += len(block)
+    return at
 
 
 def _read_together(shares: Sequence[Sequence[Part]], warn: Callable[[str], None]) -> LogReader:

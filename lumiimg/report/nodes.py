@@ -40,6 +40,7 @@ def to_json(report: NodesReport) -> dict[str, Any]:
                 "differs": list(group.differs),
                 "path": path_data(group.path),
                 "findings": [finding_data(finding) for finding in group.findings],
+                "gpus": group.gpus,
                 "libraries": [asdict(library) for library in group.libraries],
                 "slowest_ms": group.slowest_ms,
             }

@@ -125,7 +125,7 @@ def test_a_job_that_slurm_refuses_is_bad_luck_in_one_line(
 ) -> None:
     argv = [sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4", "--sbatch=--partition=nowhere"]
     done = subprocess.run(argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "sbatch does not take the job" in done.stderr
     assert "nowhere" in done.stderr or "invalid partition" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -184,15 +184,16 @@ def test_a_step_that_is_cancelled_is_told_with_what_came_before(
     assert any("CANCELLED" in line or "aborted" in line for line in told.report["output"])
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_check_that_is_interrupted_leaves_no_job_and_no_folder(
-    slurm: dict[str, str], with_plugin: Path, tmp_path: Path
+    slurm: dict[str, str], with_plugin: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     argv = [sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4"]
     with subprocess.Popen(argv, env=slurm, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as program:
         assert program.stderr is not None
         job = program.stderr.readline().split()[1]
-        program.send_signal(signal.SIGINT)
-        assert program.wait(timeout=60) == 130
+        program.send_signal(number)
+        assert program.wait(timeout=60) == 128 + number
     left = ["squeue", "--noheader", "--states=PENDING,RUNNING", f"--jobs={job}"]
     deadline = time.monotonic() + 30
     while subprocess.run(left, env=slurm, capture_output=True, text=True, check=False).stdout.strip():
@@ -217,6 +218,7 @@ def test_a_collective_over_two_nodes_tells_which_network_carried_it(
     told = check_in_job(slurm, tmp_path, demo, *options, nodes=2, **variables)
     assert told.report is not None, told.text
     assert told.report["levels"]["run"] == "done: lumiimg's own all-reduce, 4 ranks"
+    assert told.report["groups"][0]["gpus"] == 2
     assert told.report["collective"]["nodes"] == 2
     assert [measured["name"] for measured in told.report["collective"]["measurements"]] == ["lumiimg-allreduce"]
     (group,) = told.report["groups"]
@@ -226,13 +228,48 @@ def test_a_collective_over_two_nodes_tells_which_network_carried_it(
     assert told.code == code
 
 
-def test_without_a_gpu_a_collective_that_is_asked_for_is_missing_here(
-    slurm: dict[str, str], demo: Path, tmp_path: Path
+def test_a_job_that_ends_in_its_collective_leaves_what_the_nodes_said(
+    slurm: dict[str, str], demo: Path, gpus: dict[str, str], tmp_path: Path
 ) -> None:
-    told = check_in_job(slurm, tmp_path, demo, "--level", "run", nodes=2)
-    assert told.code == 4
-    assert "HIP finds no GPU in the container" in told.text
-    argv = [sys.executable, "-m", "lumiimg", "check", str(demo), "--nodes", "2", "--level", "run"]
-    done = subprocess.run(argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 4, done.stderr
-    assert "HIP finds no GPU in the container" in done.stderr.splitlines()[-1]
+    argv = [sys.executable, "-m", "lumiimg", "check", str(demo), "--nodes", "2", "--json", "--sbatch=--partition=four"]
+    environment = slurm | gpus | {"STANDIN_NETWORK": "cxi"}
+    with subprocess.Popen(
+        argv, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stderr is not None
+        job = program.stderr.readline().split()[1]
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob(".lumiimg-check-*/report.json")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        subprocess.run(["scancel", job], env=slurm, check=True)
+        out, told = program.communicate(timeout=120)
+    report = json.loads(out)
+    assert report["levels"]["run"] == "not done: the job ended before it did", told
+    assert [group["nodes"] for group in report["groups"]] == [ALL[:2]]
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_gpus_of_a_collective_are_those_of_the_nodes_not_of_where_it_is_started(
+    slurm: dict[str, str], demo: Path, gpus: dict[str, str], tmp_path: Path
+) -> None:
+    """As with salloc on LUMI, whose shell is on a login node: here the stand-ins are bound in the tasks of a step only."""
+    prolog = tmp_path / "prolog"
+    prolog.write_text(
+        "#!/bin/sh\necho export APPTAINER_HOSTNAME=$SLURMD_NODENAME\n"
+        + "".join(f"echo {shlex.quote(f'export {name}={value}')}\n" for name, value in gpus.items())
+    )
+    prolog.chmod(0o755)
+    variables = {"STANDIN_NETWORK": "cxi", "SLURM_TASK_PROLOG": str(prolog)}
+    told = check_in_job(slurm, tmp_path, demo, nodes=2, **variables)
+    assert told.report["levels"]["run"] == "done: lumiimg's own all-reduce, 4 ranks", told.text
+
+
+def test_without_a_gpu_a_collective_that_is_asked_for_leaves_it_open_with_what_the_nodes_said(
+    slurm: dict[str, str], with_plugin: Path, tmp_path: Path
+) -> None:
+    told = check_in_job(slurm, tmp_path, with_plugin, "--level", "run", nodes=2)
+    assert told.code == 3, told.text
+    assert told.groups == [ALL[:2]]
+    assert told.report["levels"]["run"].startswith("not taken: HIP finds no GPU in the container: ")
+    assert told.report["levels"]["run"].endswith("--sbatch='--gpus-per-node=8'")
+    assert "level run: not taken: HIP finds no GPU" in told.text

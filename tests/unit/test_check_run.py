@@ -104,7 +104,7 @@ def ran(
     program: Program = Program.OWN,
     **how: bool | str,
 ) -> RunResult:
-    collective = Collective(program, ("x",), (), gpus, nodes, needs_mpi=program is Program.RCCL_TESTS)
+    collective = Collective(program, ("x",), (), gpus, nodes, RCCL, needs_mpi=program is Program.RCCL_TESTS)
     logs = write_logs(folder, network, nodes=nodes, ranks=gpus * nodes, **how)  # type: ignore[arg-type]
     output = table(nodes, gpus * nodes, busbw) if output is None else output
     (logs / "output.log").write_text(output)
@@ -169,7 +169,7 @@ def test_a_collective_that_did_not_finish_proves_nothing(tmp_path: Path, how: di
 def test_ranks_that_left_no_log_are_missing_from_the_proof(tmp_path: Path) -> None:
     ran(tmp_path, "cxi", nodes=2)
     only_of_one_node(tmp_path)
-    collective = Collective(Program.OWN, ("x",), (), 8, 2, needs_mpi=False)
+    collective = Collective(Program.OWN, ("x",), (), 8, 2, RCCL, needs_mpi=False)
     ended = Completed(("x",), 0, table(2, 16, 86.0), 1.0)
     result = judge(tmp_path / LOGS, ended, collective, "2.22.3", site=None, excuse=None)
     network = by_id(result)["run.network"]
@@ -249,10 +249,45 @@ def test_a_proof_for_another_rccl_is_none(tmp_path: Path) -> None:
     assert "it ran with RCCL 2.20.5, and the RCCL looked at is 2.22.3" in network.summary
 
 
+USERS = "/users/x/.local/lib/python3.12/site-packages/torch"
+IMAGES = f"@probe mapped path={RCCL} torch=/opt/venv/torch/__init__.py\n"
+
+
+@pytest.mark.parametrize(
+    ("mapped", "said"),
+    [
+        (f"@probe mapped path={USERS}/lib/librccl.so torch={USERS}/__init__.py\n", f"{USERS}/lib/librccl.so"),
+        (
+            f"{IMAGES}@probe mapped path=/.singularity.d/libs/librccl.so.1 torch=/t\n",
+            "/.singularity.d/libs/librccl.so.1",
+        ),
+        ("", "no file of its own"),
+    ],
+    ids=["of the user", "of one node", "in torch itself"],
+)
+def test_a_torch_with_another_rccl_than_the_one_looked_at_proves_nothing(
+    tmp_path: Path, mapped: str, said: str
+) -> None:
+    result = ran(tmp_path, "cxi", nodes=2, output=mapped + table(2, 16, 12.0), program=Program.TORCH)
+    ((identity, other),) = by_id(result).items()
+    assert (identity, other.severity) == ("run.other-rccl", Severity.UNKNOWN)
+    assert said in other.summary
+    assert f"the RCCL looked at is {RCCL}" in other.summary
+    assert "PYTHONNOUSERSITE=1" in other.remedy[0]
+    listens = Finding("provider.cxi", Severity.OK, Level.PROBE, "it listens")
+    assert answer(result, listens)[0] is Answer.UNDECIDED
+
+
+def test_a_torch_with_the_rccl_that_was_looked_at_is_a_proof(tmp_path: Path) -> None:
+    result = ran(tmp_path, "cxi", nodes=2, output=IMAGES * 2 + table(2, 16, 86), program=Program.TORCH)
+    assert by_id(result)["run.network"].severity is Severity.OK
+
+
 @pytest.mark.parametrize(
     ("output", "exit_code", "identity", "severity"),
     [
         ("@probe timeout seconds=300 during=communicator\n", 16, "run.hang", Severity.PROBLEM),
+        ("@probe timeout rank=3 seconds=300 during=allreduce\n", 137, "run.hang", Severity.PROBLEM),
         ("Segmentation fault\n", 139, "run.failed", Severity.UNKNOWN),
         (table(2, 16, 86, wrong=3), 24, "run.data-errors", Severity.PROBLEM),
         (
@@ -262,7 +297,7 @@ def test_a_proof_for_another_rccl_is_none(tmp_path: Path) -> None:
             Severity.PROBLEM,
         ),
     ],
-    ids=["hang", "crash", "wrong sums", "wrong sums on another rank"],
+    ids=["hang", "hang under srun", "crash", "wrong sums", "wrong sums on another rank"],
 )
 def test_an_end_that_is_no_good_keeps_the_answer_from_being_green(
     tmp_path: Path, output: str, exit_code: int, identity: str, severity: Severity
@@ -270,6 +305,27 @@ def test_an_end_that_is_no_good_keeps_the_answer_from_being_green(
     result = ran(tmp_path, "cxi", nodes=2, output=output, exit_code=exit_code)
     assert by_id(result)[identity].severity is severity
     assert answer(result)[0] is (Answer.NO if severity is Severity.PROBLEM else Answer.UNDECIDED)
+
+
+def hangs(folder: Path, output: str, *, timed_out: bool) -> Finding:
+    (folder / LOGS).mkdir(parents=True)
+    (folder / LOGS / "output.log").write_text(output)
+    ended = Completed(("x",), 143 if timed_out else 16, output, 360.0, timed_out=timed_out)
+    collective = Collective(Program.TORCH, ("x",), (), 8, 2, RCCL, needs_mpi=False)
+    result = judge(folder / LOGS, ended, collective, "2.22.3", site=None, excuse=None)
+    return by_id(result)["run.hang"]
+
+
+def test_a_hang_before_any_rank_showed_itself_says_nothing_of_the_image(tmp_path: Path) -> None:
+    waiting = "srun: Job step creation temporarily disabled, retrying (Requested nodes are busy)\n"
+    meeting = "@probe timeout rank=8 seconds=300 during=meeting\n"
+    for number, (output, timed_out) in enumerate([(waiting, True), (meeting, False)]):
+        hang = hangs(tmp_path / str(number), output, timed_out=timed_out)
+        assert hang.severity is Severity.UNKNOWN
+        assert "no rank showed itself" in hang.summary
+    assert "did not come back from meeting" in hang.summary
+    ranks = table(2, 16, 86).partition("#  ")[0] + "#  Rank  0 Group  0 Pid 40 on nid000001 device 0 [none] CPU\n"
+    assert hangs(tmp_path / "table", ranks, timed_out=True).severity is Severity.PROBLEM
 
 
 def test_old_rccl_tests_which_do_not_print_their_name_are_compared_all_the_same(tmp_path: Path) -> None:
@@ -293,6 +349,13 @@ def root(tmp_path: Path) -> Path:
 
 def rccl_tests(root: Path, folder: str, *needed: str | Path) -> None:
     program(root / folder / "all_reduce_perf", *needed, "-Wl,-rpath,/opt/rocm/lib")
+
+
+def test_the_rccl_that_is_looked_at_is_known_by_the_path_that_the_kernel_shows(root: Path) -> None:
+    path = root / RCCL.lstrip("/")
+    path.rename(path.with_name("librccl.so.1.0.60400"))
+    path.symlink_to("librccl.so.1.0.60400")
+    assert chosen(root).rccl == f"{RCCL}.0.60400"
 
 
 def chosen(root: Path, *, nodes: int = 1, start: str | None = RCCL) -> Collective:

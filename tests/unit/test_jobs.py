@@ -324,13 +324,34 @@ def test_each_rank_has_its_numbers_its_variables_and_the_words_of_the_user(
     assert {rank["MASTER_PORT"] for rank in ranks} == {"26912"}
     assert {rank["NCCL_SOCKET_IFNAME"] for rank in ranks} == {"hsn0,hsn1,hsn2,hsn3"}
     # per node, per rank: known only there
-    assert {rank["MIOPEN_USER_DB_PATH"] for rank in ranks} == {f"/tmp/{ME}-miopen-cache-{node}" for node in (0, 1)}
-    assert [rank["AITER_JIT_DIR"] for rank in ranks] == [f"/tmp/{ME}-aiter-{number}" for number in range(3)] * 2
+    caches = f"/tmp/{ME}-123456"
+    assert {rank["MIOPEN_USER_DB_PATH"] for rank in ranks} == {f"{caches}/miopen"}
+    assert [rank["AITER_JIT_DIR"] for rank in ranks] == [f"{caches}/aiter-{number}" for number in range(3)] * 2
     assert all(rank["argv"] == list(HOSTILE) for rank in ranks)
     assert {rank["SINGULARITY_BIND"] for rank in ranks} == {None}, "what a module binds does not come over it"
     assert all(rank["NCCL_DEBUG_FILE"].endswith("/lumiimg-123456/nccl/%h.%p.log") for rank in ranks)
-    for number in range(3):
-        shutil.rmtree(f"/tmp/{ME}-aiter-{number}")
+    assert not Path(caches).exists(), "the caches of a job go with it"
+
+
+def test_a_folder_of_others_in_the_place_of_the_caches_is_not_used(image: Path, tmp_path: Path) -> None:
+    others = tmp_path / "of-others"
+    others.mkdir()
+    caches = Path(f"/tmp/{ME}-123456")
+    caches.symlink_to(others)
+    run = Run(job(image, command=("python3", "train.py")), tmp_path / "run")
+    assert run.code == 1
+    assert f"no folder for caches: {caches}" in run.err
+    assert not list(others.iterdir())
+    assert not caches.is_symlink()
+
+
+def test_the_python_of_torch_comes_first_where_the_image_does_not_activate_it(image: Path) -> None:
+    (image / "opt/venv/bin").mkdir()
+    (image / "opt/venv/bin/python3").write_text("")
+    (image / "opt/venv/bin/python3").chmod(0o755)
+    text = job(image)
+    assert 'export PATH="/opt/venv/bin:$PATH"' in text
+    assert "# torch is in the Python of /opt/venv/bin" in text
 
 
 def test_a_rank_of_a_plain_program_sees_its_gpu_and_one_of_torch_all(image: Path, tmp_path: Path) -> None:

@@ -187,6 +187,25 @@ def test_a_table_across_the_pieces_of_several_processes_is_read(
     assert read_logs([str(log)], unexpected).report() == alone
 
 
+def test_a_line_without_end_is_passed_over_by_each_process_in_its_own_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = b"x" * 5000 + b" n2:1:1 [0] NCCL INFO Using network IB " * 200 + b"x" * 5000
+    log = tmp_path / "job.out"
+    log.write_bytes(SOCKET + inside + b"\n" + SOCKET.replace(b"n1", b"n3"))
+    monkeypatch.setattr(sources, "LINE_LIMIT_BYTES", 700)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 64)
+    alone = read_logs([str(log)], unexpected).report()
+    monkeypatch.setattr(shares, "WORTH_BYTES", 1)
+    monkeypatch.setattr(shares, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    report = read_logs([str(log)], unexpected).report()
+    assert report.verdict.value == alone.verdict.value == "socket"
+    assert [group.nodes for group in report.nodes] == [group.nodes for group in alone.nodes]
+    with log.open("rb") as stream:
+        assert shares._line_start(stream, 2000, 3000) == stream.tell() == 3000, "what is beyond is not even read"
+
+
 def test_a_pipe_beside_large_files_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, pipe = tmp_path / "job.out", tmp_path / "pipe"
     log.write_bytes(SOCKET * 100)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,15 +20,14 @@ from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, write_a
 from lumiimg.cluster.differences import differences
 from lumiimg.cluster.groups import Gathered, gather
 from lumiimg.cluster.node import NodeTask, identity_of, read_task, take_part, write_task
+from lumiimg.cluster.together import TOGETHER_LIMIT_S, shared_gpus
 from lumiimg.cluster.watch import Watch
-from lumiimg.errors import BadInputError, FailedError, MissingHereError
+from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.snapshot import Nic
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 RUN = "of-this-check"
+TOOLS = Tools("/probe", (("/a", "/probe"),), "the tests")
 CXI = Library("libcxi.so.1.5.0", "/usr/lib64/libcxi.so.1.5.0", "aa" * 20)
 FABRIC = Library("libfabric.so.1.18.2", "/opt/cray/libfabric.so.1.18.2", "bb" * 20)
 WELL = Fingerprint(
@@ -39,6 +39,7 @@ WELL = Fingerprint(
     engine="SingularityCE 4.1.3",
     kernel="6.4.0-150600.23.73_15.0.14-cray_shasta_c",
     gpu_driver="6.3.60300",
+    gpus=8,
     nics=tuple(Nic(f"cxi{n}", 200000, link_is_up=True, firmware="1.5.53") for n in range(4)),
 )
 PROOF = Finding(
@@ -244,9 +245,20 @@ def test_a_node_that_never_starts_is_waited_for_from_when_the_first_one_did(tmp_
     (tmp_path / "node-a.1.started").touch()
     answer(tmp_path, "a")
     assert not seen.is_over()
-    clock.now += watch.START_LIMIT_S + 10
+    clock.now += watch.start_limit_s(2) + 10
     assert seen.is_over()
     assert seen.started == {"a"}
+
+
+def test_many_nodes_have_more_time_to_start(tmp_path: Path) -> None:
+    seen, clock, _ = watching(tmp_path, *names(1, 1000))
+    (tmp_path / "node-nid000001.1.started").touch()
+    assert not seen.is_over()
+    clock.now += watch.START_LIMIT_S + 30
+    assert not seen.is_over(), "a thousand nodes read the same files at once"
+    clock.now += 40
+    answer(tmp_path, "nid000001")
+    assert seen.is_over()
 
 
 def test_a_step_in_which_nothing_starts_is_not_waited_for_for_ever(tmp_path: Path) -> None:
@@ -276,6 +288,7 @@ def test_a_step_that_does_not_end_though_all_have_answered_is_ended(tmp_path: Pa
             replace(WELL, nics=(*WELL.nics[:3], replace(WELL.nics[3], link_is_up=False))),
             "other NICs: 4, 1 down, firmware 1.5.53 instead of 4, firmware 1.5.53",
         ),
+        (replace(WELL, gpus=7), "GPUs 7 instead of 8"),
         (replace(WELL, gpu_driver=None), "amdgpu none instead of 6.3.60300"),
         (replace(WELL, kernel="6.4.1"), "kernel 6.4.1 instead of 6.4.0-150600.23.73_15.0.14-cray_shasta_c"),
         (replace(WELL, libraries=(FABRIC,)), "without libcxi.so.1"),
@@ -343,12 +356,55 @@ def test_a_node_that_could_not_probe_is_undecided_not_well(tmp_path: Path) -> No
     assert "no container engine answers here" in report.sentence
 
 
+# -- how many GPUs there are --
+
+
+def grouped(folder: Path, *of_nodes: Fingerprint) -> Gathered:
+    for number, fingerprint in enumerate(of_nodes):
+        answer(folder, f"nid{number:06}", fingerprint)
+    return gather(folder, RUN, names(0, len(of_nodes)), started=[])
+
+
+def test_what_gpus_there_are_is_what_the_nodes_say(tmp_path: Path) -> None:
+    assert shared_gpus(grouped(tmp_path, WELL, WELL, OTHER_CXI).groups) == 8
+
+
+def test_nodes_with_other_numbers_of_gpus_have_no_collective(tmp_path: Path) -> None:
+    seven, none = replace(WELL, gpus=7), replace(WELL, gpus=0)
+    with pytest.raises(MissingHereError, match="0 on nid000003, 7 on nid000002, 8 on nid") as caught:
+        shared_gpus(grouped(tmp_path, WELL, WELL, seven, none).groups)
+    assert "--gpus-per-node" in str(caught.value)
+
+
+def test_why_there_is_no_gpu_is_told_in_the_words_of_a_node(tmp_path: Path) -> None:
+    why = "HIP finds no GPU in the container: no ROCm-capable device is detected"
+    answer(tmp_path, "b", replace(WELL, gpus=0))
+    write_answer(tmp_path, Head(1, RUN, "c", 900), Fingerprint(gpus=0), Details((), why))
+    with pytest.raises(MissingHereError, match="no ROCm-capable device is detected; ask Slurm for"):
+        shared_gpus(gather(tmp_path, RUN, ["b", "c"], started=[]).groups)
+
+
+def test_where_no_node_could_be_probed_nothing_is_run_on_them() -> None:
+    with pytest.raises(MissingHereError, match="no node could be probed"):
+        shared_gpus(())
+
+
+def test_a_collective_that_is_owed_and_not_taken_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
+    gathered = grouped(tmp_path, WELL, WELL)
+    report = nodes.sum_up("image.sif", "7", gathered, (), {}, None, "not taken: no GPU", owes_run=True)
+    assert report.answer is Answer.UNDECIDED
+    assert report.sentence.startswith("CANNOT TELL: level run not taken: no GPU; no obstacle found at level probe")
+    assert report.levels["run"] == "not taken: no GPU"
+    assert report.groups[0].nodes == ("nid000000", "nid000001"), "what the nodes answered is told all the same"
+    assert nodes.sum_up("image.sif", "7", gathered, (), {}, None, "not taken").answer is Answer.NO_OBSTACLE
+
+
 # -- one node --
 
 
 def task(image: Path) -> NodeTask:
-    probes = ProbeTask(str(image), FabricPath(rccl="/l/librccl.so.1"), None, None, (), Tools("/probe", (), "the tests"))
-    return NodeTask(1, RUN, identity_of(image), probes)
+    probes = ProbeTask(str(image), FabricPath(rccl="/l/librccl.so.1"), None, None, (), TOOLS)
+    return NodeTask(2, RUN, identity_of(image), probes, None)
 
 
 def take(folder: Path) -> Gathered:
@@ -397,9 +453,26 @@ def test_a_task_survives_being_written(tmp_path: Path) -> None:
     finding = Finding(
         "plugin.absent", Severity.PROBLEM, Level.STATIC, "no plugin", evidence=("line",), chain=("a", "b")
     )
-    given = replace(task(image), probes=replace(task(image).probes, findings=(finding,), binds=(("/a,b", "/c d"),)))
+    given = replace(
+        task(image), probes=replace(task(image).probes, findings=(finding,), binds=(("/a,b", "/c d"),)), counter=TOOLS
+    )
     write_task(tmp_path, given)
     assert read_task(tmp_path, "a") == given
+
+
+def test_a_check_that_was_killed_leaves_nothing_behind_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "from lumiimg.cluster.nodes import shared_folder; import os\nwith shared_folder(): os.kill(os.getpid(), 9)"
+    subprocess.run(
+        [sys.executable, "-c", code], check=False, env=dict(os.environ, PYTHONPATH=str(Path(nodes.__file__).parents[2]))
+    )
+    (left,) = tmp_path.iterdir()
+    with nodes.shared_folder() as first, nodes.shared_folder() as second:
+        assert not left.exists()
+        assert {first, second} == set(tmp_path.iterdir()), "one that goes on is left alone"
+    assert not list(tmp_path.iterdir())
 
 
 # -- Slurm, where it is missing or fails; stand-ins for its commands --
@@ -438,7 +511,7 @@ def test_one_of_several_tasks_of_a_step_does_not_start_a_step_of_its_own(stand_i
 
 def test_a_controller_that_does_not_answer_is_told_in_its_words(stand_in: Path) -> None:
     program(stand_in, "scontrol", "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(FailedError, match="Unable to contact slurm controller"):
+    with pytest.raises(UndecidedError, match="Unable to contact slurm controller"):
         slurm.find_allocation(in_job(stand_in))
 
 
@@ -453,12 +526,23 @@ def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(s
     image.write_bytes(b"an image")
     folder = tmp_path / "check"
     folder.mkdir()
-    gathered, done = nodes._ask(folder, ("a", "b"), task(image).probes, in_job(stand_in), lambda _: None)
+    gathered, done = nodes._ask(folder, ("a", "b"), task(image).probes, None, in_job(stand_in), lambda _: None)
     assert told(gathered) == {"never started": ("a", "b")}
     report = nodes.sum_up("image.sif", "7", gathered, (), {}, output=nodes._tail(done))
     assert report.answer is Answer.UNDECIDED
     assert report.sentence == "CANNOT TELL for 2 of 2 nodes: 2 never started"
     assert report.output == ("srun: error: Unable to create step for job 7: Job is suspended",)
+
+
+def test_a_step_has_its_own_shape_whatever_that_of_the_job_is(stand_in: Path) -> None:
+    """In the environment of a job, srun takes over the shape of the job's tasks from variables."""
+    program(stand_in, "srun", 'echo "$@"; env')
+    shape = {"SLURM_HINT": "nomultithread", "SLURM_CPUS_PER_TASK": "7", "SLURM_GPUS_PER_TASK": "1", "SLURM_EXACT": "1"}
+    done = slurm.run_step(("a", "b"), ["x"], {**in_job(stand_in), **shape, "SLURM_NETWORK": "job_vni"}, timeout_s=60)
+    words, *variables = done.output.splitlines()
+    assert {"--overlap", "--gpu-bind=none", "--cpu-bind=none", "--mem=0"} <= set(words.split())
+    assert not {line for line in variables if line.partition("=")[0] in shape}
+    assert "SLURM_NETWORK=job_vni" in variables
 
 
 def test_nodes_that_were_cut_off_by_another_are_asked_once_more(stand_in: Path, tmp_path: Path) -> None:
@@ -479,7 +563,7 @@ def test_nodes_that_were_cut_off_by_another_are_asked_once_more(stand_in: Path, 
         SLURMD_NODENAME=b "$@"
         """,
     )
-    gathered, _ = nodes._ask(folder, ("a", "b", "c"), task(image).probes, in_job(stand_in), lambda _: None)
+    gathered, _ = nodes._ask(folder, ("a", "b", "c"), task(image).probes, None, in_job(stand_in), lambda _: None)
     assert (tmp_path / "steps").read_text() == "a,b,c\nb\n"
     assert [group.nodes for group in gathered.groups] == [("a", "b")]
     assert told(gathered) == {"never started": ("c",)}
@@ -488,7 +572,7 @@ def test_nodes_that_were_cut_off_by_another_are_asked_once_more(stand_in: Path, 
 def test_more_nodes_than_the_job_has_are_refused(tmp_path: Path) -> None:
     request = nodes.NodesRequest(tmp_path, 3, level=None, snapshot=None, site=None, simulate=False)
     with pytest.raises(BadInputError, match="job 7 has 2 nodes") as caught:
-        nodes.check_nodes(request, slurm.Allocation("7", ("a", "b")), {}, lambda _: None)
+        nodes.check_nodes(request, slurm.Allocation("7", ("a", "b")), {}, print, print)
     assert "--nodes 3" in str(caught.value)
 
 
@@ -497,9 +581,10 @@ def test_a_job_that_slurm_refuses_is_told_in_its_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     program(stand_in, "sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
-    with pytest.raises(FailedError, match="invalid partition specified") as caught:
+    with pytest.raises(UndecidedError, match="invalid partition specified") as caught:
         submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
     assert "--sbatch=" in str(caught.value)
+    assert caught.value.exit_code == ExitCode.UNDECIDED, "a refused job says nothing of the image"
     assert [path.name for path in tmp_path.iterdir()] == ["bin"], "nothing is left"
 
 
@@ -512,9 +597,37 @@ def test_a_job_that_ends_without_a_report_is_told_with_its_last_line(
     echo 12; echo 'slurmstepd: error: JOB 12 CANCELLED DUE TO TIME LIMIT' > job.out; exit 1"""
     program(stand_in, "sbatch", script)
     heard: list[str] = []
-    with pytest.raises(FailedError, match="DUE TO TIME LIMIT"):
+    with pytest.raises(UndecidedError, match="DUE TO TIME LIMIT"):
         submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, heard.append)
     assert heard == ["12"]
+
+
+def test_the_number_of_a_job_is_not_told_as_what_it_said(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program(stand_in, "sbatch", "echo '12;cluster'; exit 1")
+    with pytest.raises(UndecidedError, match="it said nothing; sacct tells") as caught:
+        submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
+    assert "12" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", [1, 3, 70])
+def test_what_the_check_says_in_a_job_is_told_and_is_no_no(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = f"""
+    for word; do case $word in --chdir=*) cd "${{word#--chdir=}}";; esac; done
+    echo 12; echo 'lumiimg: scontrol cannot tell the nodes of job 12' > job.out; exit {code}"""
+    program(stand_in, "sbatch", script)
+    with pytest.raises(UndecidedError, match="scontrol cannot tell"):
+        submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
+
+
+def test_the_time_limit_of_a_job_holds_all_limits_of_the_check() -> None:
+    longest = 2 * (watch.start_limit_s(64) + watch.NODE_LIMIT_S) + watch.FIRST_LIMIT_S + TOGETHER_LIMIT_S
+    assert longest < 60 * submit.minutes(64) < longest + 300
 
 
 def test_a_report_comes_back_from_a_job_as_it_was_made(

@@ -108,7 +108,7 @@ def test_a_program_that_cannot_start_is_missing_here(argv: list[str]) -> None:
         run(argv, env=ENV)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_the_child_ends_with_lumiimg(number: signal.Signals, tmp_path: Path) -> None:
     """With all that it started, and also where a grandchild does not care for the signal."""
     pid_file = tmp_path / "pid"
@@ -123,6 +123,20 @@ def test_the_child_ends_with_lumiimg(number: signal.Signals, tmp_path: Path) -> 
         parent.send_signal(number)
         parent.wait(timeout=20)
     assert ends(child)
+
+
+def test_a_child_goes_on_when_the_terminal_is_closed_under_nohup(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    program = (
+        "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "from lumiimg.engine import process\n"
+        f"print(process.run(['bash', '-c', 'echo $$ > {pid_file}; sleep 1; echo done'], env=dict(os.environ)).output)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        wait_for_number(pid_file)
+        parent.send_signal(signal.SIGHUP)
+        out, _ = parent.communicate(timeout=20)
+    assert (out.strip(), parent.returncode) == ("done", 0)
 
 
 def wait_for_number(path: Path) -> int:

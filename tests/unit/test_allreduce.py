@@ -1,0 +1,97 @@
+"""The all-reduces of the netprobe layer: sums that float can hold, however large the job, and how ranks end."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.catalogue import shipped_layers
+from lumiimg.check.probes import read_events
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NETPROBE = shipped_layers() / "netprobe"
+SUMS = """
+#define main the_program
+#include "allreduce.c"
+#undef main
+int main(void)
+{
+    static const int jobs[] = {1, 2, 8, 13, 5781, 24000, 100003, 1118481};
+
+    for (size_t i = 0; i < sizeof jobs / sizeof jobs[0]; i++) {
+        for (size_t index = 0; index < OF_INDEX; index++) {
+            long long whole = 0;
+            float up = 0, down = 0;
+
+            for (int rank = 0; rank < jobs[i]; rank++) {
+                whole += (long long)element(index, rank);
+                up += element(index, rank);
+                down += element(index, jobs[i] - 1 - rank);
+            }
+            if (up != sum_of(index, jobs[i]) || down != up || (long long)up != whole)
+                printf("%d ranks, element %zu: %f and %f, not %lld\\n", jobs[i], index, up, down, whole);
+        }
+    }
+    return 0;
+}
+"""
+
+
+def test_sums_are_exact_in_any_order_for_more_ranks_than_any_machine_has(tmp_path: Path) -> None:
+    source = tmp_path / "sums.c"
+    source.write_text(SUMS)
+    built: list[str | Path] = ["gcc", "-std=c11", "-O2", "-I", NETPROBE, "-o", tmp_path / "sums", source, "-ldl"]
+    subprocess.run(built, check=True)
+    assert subprocess.run([tmp_path / "sums"], capture_output=True, text=True, check=True).stdout == ""
+
+
+def test_both_programs_sum_the_same_numbers() -> None:
+    in_c = re.search(r"OF_INDEX = (\d+), OF_RANK = (\d+)", (NETPROBE / "allreduce.c").read_text())
+    in_python = re.search(r"OF_INDEX, OF_RANK = (\d+), (\d+)", (NETPROBE / "torch_allreduce.py").read_text())
+    assert in_c is not None
+    assert in_python is not None
+    assert in_c.groups() == in_python.groups()
+
+
+# ---- ranks that do not come back: nothing of torch is needed to see how they end
+
+
+def ranks_of_torch(folder: Path, device: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the script on a stand-in for torch, whose ranks do `device` first of all."""
+    (folder / "torch").mkdir()
+    (folder / "torch/__init__.py").write_text(f"import multiprocessing, os\ndef device(name):\n    {device}\n")
+    (folder / "torch/distributed.py").touch()
+    (folder / "meeting").mkdir()
+    argv: list[str | Path] = [
+        sys.executable,
+        NETPROBE / "torch_allreduce.py",
+        "--folder",
+        folder / "meeting",
+        "--backend",
+        "gloo",
+    ]
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    return subprocess.run([*argv, *options], env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_rank_that_waits_too_long_says_where_and_is_told_by_the_exit_code(tmp_path: Path) -> None:
+    """The first rank is on another node, which never starts."""
+    done = ranks_of_torch(tmp_path, "return name", "--task=1", "--tasks=2", "--timeout=2")
+    assert done.returncode == 16, done.stderr
+    (event, *_) = read_events(done.stdout)
+    assert (event.topic, event.values) == ("timeout", {"rank": "1", "seconds": "2", "during": "meeting"})
+
+
+def test_after_a_rank_that_dies_the_others_are_not_waited_for(tmp_path: Path) -> None:
+    start = time.monotonic()
+    dies = "if multiprocessing.current_process().name.endswith('-2'): os.kill(os.getpid(), 11)"
+    done = ranks_of_torch(tmp_path, dies, "--local=2", "--task=1", "--tasks=2", "--timeout=50")
+    assert done.returncode == 128 + 11, done.stderr
+    assert "@probe" not in done.stdout
+    assert time.monotonic() - start < 30
