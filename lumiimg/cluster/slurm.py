@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from dataclasses import dataclass
@@ -75,23 +76,20 @@ def run_step(
 ) -> Completed:
     """Run a program once on each node, in one step of this job beside whatever else it runs.
 
-    `together`: one that fails ends the others, which would wait for it; else a node that fails is its own matter.
+    `together`: one that fails ends the others, which would wait for it, and Slurm ends them all at the time limit,
+    should srun be gone by then; else a node that fails is its own matter, and each task ends by itself.
     `mpi`, `log`, `give_up`: as of srun, and of a process. Raises MissingHereError without srun.
     """
     words: list[str | Path] = [_program("srun", environment)]
     words += [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}"]
     # The job's own shape is for its work. A task here is one process a node, with all that the job has there: a step
     # takes that where nothing implies --exact (the option --whole, which says it, is not documented everywhere).
-    words += [
-        "--overlap",
-        "--mem=0",
-        "--cpu-bind=none",
-        "--gpu-bind=none",
-        f"--mpi={mpi}",
-        "--input=none",
-        "--export=ALL",
-    ]
-    words += ["--kill-on-bad-exit=1"] if together else ["--no-kill", "--kill-on-bad-exit=0"]
+    words += ["--overlap", "--mem=0", "--cpu-bind=none", "--gpu-bind=none", f"--mpi={mpi}"]
+    words += ["--input=none", "--export=ALL", "--quit-on-interrupt"]
+    if together:
+        words += ["--kill-on-bad-exit=1", f"--time={math.ceil(timeout_s / 60)}"]
+    else:  # no --time: Slurm may refuse a step with a longer one than the partition's (EnforcePartLimits)
+        words += ["--kill-on-bad-exit=0", "--no-kill"]
     words += ["--job-name=lumiimg", *argv]
     own = {name: value for name, value in environment.items() if name not in _OF_THE_JOB}
     return run(words, env=own, timeout_s=timeout_s, log=log, give_up=give_up)

@@ -540,9 +540,19 @@ def test_a_step_has_its_own_shape_whatever_that_of_the_job_is(stand_in: Path) ->
     shape = {"SLURM_HINT": "nomultithread", "SLURM_CPUS_PER_TASK": "7", "SLURM_GPUS_PER_TASK": "1", "SLURM_EXACT": "1"}
     done = slurm.run_step(("a", "b"), ["x"], {**in_job(stand_in), **shape, "SLURM_NETWORK": "job_vni"}, timeout_s=60)
     words, *variables = done.output.splitlines()
-    assert {"--overlap", "--gpu-bind=none", "--cpu-bind=none", "--mem=0"} <= set(words.split())
+    assert {"--overlap", "--gpu-bind=none", "--cpu-bind=none", "--mem=0", "--quit-on-interrupt"} <= set(words.split())
     assert not {line for line in variables if line.partition("=")[0] in shape}
     assert "SLURM_NETWORK=job_vni" in variables
+
+
+def test_a_collective_ends_at_its_time_limit_also_without_srun(stand_in: Path) -> None:
+    program(stand_in, "srun", 'echo "$@"')
+    alone, together = (
+        slurm.run_step(("a", "b"), ["x"], in_job(stand_in), timeout_s=421, together=together).output.split()
+        for together in (False, True)
+    )
+    assert {"--time=8", "--kill-on-bad-exit=1"} <= set(together)
+    assert not any(word.startswith("--time") for word in alone)
 
 
 def test_nodes_that_were_cut_off_by_another_are_asked_once_more(stand_in: Path, tmp_path: Path) -> None:
@@ -557,9 +567,9 @@ def test_nodes_that_were_cut_off_by_another_are_asked_once_more(stand_in: Path, 
         f"""
         for word; do case $word in --nodelist=*) list=${{word#--nodelist=}};; esac; done
         echo "$list" >>{tmp_path}/steps
-        for node in $(echo $list | tr , ' '); do touch {folder}/node-$node.1.started; done
+        touch {folder}/node-a.1.started {folder}/node-b.1.started
         while [ "$1" != {sys.executable} ]; do shift; done
-        if [ "$list" = a,b,c ]; then rm {folder}/node-c.1.started; SLURMD_NODENAME=a "$@"; exit 1; fi
+        if [ "$list" = a,b,c ]; then SLURMD_NODENAME=a "$@"; exit 1; fi
         SLURMD_NODENAME=b "$@"
         """,
     )
