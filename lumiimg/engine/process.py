@@ -79,7 +79,7 @@ def run(
 ) -> Completed:
     """Run `argv` to its end and return how it ended; a status other than 0 is a result, not an exception.
 
-    `env` is the whole environment. Output goes to `log`, up to a limit, every line to `on_line`. `give_up` is asked some
+    `env` is the whole environment. Output goes to `log` up to a limit, every line to `on_line`. `give_up` is asked some
     ten times a second whether to end the child, as at its time limit. SIGINT and SIGTERM that
     reach lumiimg meanwhile are passed on to the child's process group, and act on lumiimg when the child has ended.
 
