@@ -343,6 +343,7 @@ static int take_part(const struct job *job, int local)
     if (!leave(job->folder, "rank", rank, text, (size_t)length))
         return EXIT_MEETING;
     if (rank == 0) {
+        probe_stage = "uniqueid";
         if (!tell("uniqueid", rank, rccl.get_unique_id(&id), rccl.get_error_string))
             return EXIT_COMMUNICATOR;
         if (!leave(job->folder, "id", 0, &id, sizeof id))

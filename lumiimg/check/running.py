@@ -175,8 +175,9 @@ def judge(
         return result
     result.findings.found += bandwidth_findings(report, site, of_check=True)
     causes = tuple(cause for cause in report.causes if cause.id not in _NOT_HERE)
-    started = any(logs.glob(RCCL_LOGS)) or _RANK_LINE.search(ended.output) is not None
-    _judge_end(program, result, causes, started=started, excuse=excuse)
+    began = {log.name.split(".")[1] for log in logs.glob(RCCL_LOGS)}  # by the host in the name
+    silent = 0 if _RANK_LINE.search(ended.output) else max(0, collective.nodes - len(began))
+    _judge_end(program, result, causes, silent=silent, excuse=excuse)
     if not (ended.exit_code != 0 and report.verdict is Verdict.NONE):  # it failed before it came to a network
         signatures = vocabulary().signatures
         needs_no_nic = any(c.id in signatures and signatures[c.id].effect in _NEEDS_NO_NIC for c in causes)
@@ -206,12 +207,13 @@ def _ran_another(program: ProbeRun, result: RunResult) -> bool:
 
 
 def _judge_end(
-    program: ProbeRun, result: RunResult, causes: tuple[Cause, ...], *, started: bool, excuse: str | None
+    program: ProbeRun, result: RunResult, causes: tuple[Cause, ...], *, silent: int, excuse: str | None
 ) -> None:
-    """Judge how the program ended, whatever the network was; `started`: whether any rank showed itself."""
+    """Judge how the program ended, whatever the network was; `silent`: nodes of which no rank showed itself."""
     wrong = program.all("wrong")
     told = any(finding.id == "run.data-errors" for finding in result.findings.found)
-    severity = Severity.UNKNOWN if excuse or result.collective.nodes == 1 else Severity.PROBLEM
+    nodes = result.collective.nodes
+    severity = Severity.UNKNOWN if excuse or nodes == 1 else Severity.PROBLEM
     if wrong and not told:
         what = f"{count(len(wrong), 'all-reduce')} gave wrong sums to a rank"
         lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
@@ -219,9 +221,10 @@ def _judge_end(
     elif program.timed_out or program.exit_code == _TIMED_OUT or program.first("timeout") is not None:
         during = (program.first("timeout") or {}).get("during", "its run")
         what = f"the collective did not come back from {during} within {TIMEOUT_S} s"
-        if not started:
+        if silent:  # it may be these nodes' own fault
             severity = Severity.UNKNOWN
-            what += ", and no rank showed itself: whether the step, its container or RCCL did not start is not shown"
+            who = f"no rank of {silent} of {count(nodes, 'node')} showed itself"
+            what += f", and {who}: whether the step and its container started there is not shown"
         result.findings.add("run.hang", severity, what, **explained(causes, evidence=tail(program)))
     elif program.exit_code != 0 and not told:
         what = f"the collective failed: {result.collective.program.value} {ending(program)}"

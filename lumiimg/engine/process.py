@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
 OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
-"""Output kept in memory of one child, its end; all of it goes to the log, if there is one."""
+"""Output kept in memory of one child, its end; the log, if there is one, has it from its start."""
+LOG_LIMIT_BYTES = 256 * 1024 * 1024
+"""Output of one child that goes to its log: more than a build prints, and one that never ends fills no file system."""
 LINE_LIMIT_BYTES = 64 * 1024
 GRACE_S = 10.0
 """Between the polite signal and SIGKILL."""
@@ -78,9 +80,9 @@ def run(
 ) -> Completed:
     """Run `argv` to its end and return how it ended; a status other than 0 is a result, not an exception.
 
-    `env` is the whole environment. Every byte of output goes to `log`, every line to `on_line`. `give_up` is asked some
-    ten times a second whether to end the child, as at its time limit. SIGINT, SIGTERM and SIGHUP
-    that reach lumiimg meanwhile end the child's process group, and act on lumiimg when the child has ended.
+    `env` is the whole environment. Output goes to `log` up to a limit, every line to `on_line`. `give_up` is asked some
+    ten times a second whether to end the child, as at its time limit. SIGINT, SIGTERM and SIGHUP that reach lumiimg
+    meanwhile end the child's process group, and act on lumiimg when the child has ended.
 
     Raises MissingHereError if the program cannot be started.
     """
@@ -208,6 +210,7 @@ class _Collector:
 
     def __init__(self, log: IO[bytes] | None, on_line: Callable[[str], None] | None) -> None:
         self._log = log
+        self._log_room = LOG_LIMIT_BYTES
         self._on_line = on_line
         self._kept: deque[bytes] = deque()
         self._kept_bytes = 0
@@ -215,8 +218,11 @@ class _Collector:
         self.truncated = False
 
     def feed(self, chunk: bytes) -> None:
-        if self._log is not None:
-            self._log.write(chunk)
+        if self._log is not None and self._log_room > 0:
+            self._log.write(chunk[: self._log_room])
+            self._log_room -= len(chunk)
+            if self._log_room <= 0:
+                self._log.write(f"\nlumiimg: what came after {LOG_LIMIT_BYTES} bytes is not kept\n".encode())
         # The end of it is kept: that is where a failure is told.
         self._kept.append(chunk)
         self._kept_bytes += len(chunk)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +25,9 @@ from lumiimg.errors import ExitCode, MissingHereError
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.image import open_image
 from tests.unit.elf_builder import library, program
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 TOOLS = Tools("/opt/lumiimg-probe", (("/scratch", "/opt/lumiimg-probe"),), "compiled")
@@ -307,8 +310,12 @@ def test_an_end_that_is_no_good_keeps_the_answer_from_being_green(
     assert answer(result)[0] is (Answer.NO if severity is Severity.PROBLEM else Answer.UNDECIDED)
 
 
-def hangs(folder: Path, output: str, *, timed_out: bool) -> Finding:
+def hangs(folder: Path, output: str, *, timed_out: bool, began: Sequence[str] = ()) -> Finding:
     (folder / LOGS).mkdir(parents=True)
+    for host in began:
+        (folder / LOGS / f"nccl.{host}.4000").write_text(
+            f"{host}:1:1 [0] NCCL INFO Bootstrap : Using hsn0:10.1.1.1<0>\n"
+        )
     (folder / LOGS / "output.log").write_text(output)
     ended = Completed(("x",), 143 if timed_out else 16, output, 360.0, timed_out=timed_out)
     collective = Collective(Program.TORCH, ("x",), (), 8, 2, RCCL, needs_mpi=False)
@@ -316,16 +323,22 @@ def hangs(folder: Path, output: str, *, timed_out: bool) -> Finding:
     return by_id(result)["run.hang"]
 
 
-def test_a_hang_before_any_rank_showed_itself_says_nothing_of_the_image(tmp_path: Path) -> None:
+def test_a_hang_while_no_rank_of_a_node_showed_itself_says_nothing_of_the_image(tmp_path: Path) -> None:
     waiting = "srun: Job step creation temporarily disabled, retrying (Requested nodes are busy)\n"
     meeting = "@probe timeout rank=8 seconds=300 during=meeting\n"
     for number, (output, timed_out) in enumerate([(waiting, True), (meeting, False)]):
         hang = hangs(tmp_path / str(number), output, timed_out=timed_out)
         assert hang.severity is Severity.UNKNOWN
-        assert "no rank showed itself" in hang.summary
+        assert "no rank of 2 of 2 nodes showed itself" in hang.summary
     assert "did not come back from meeting" in hang.summary
     ranks = table(2, 16, 86).partition("#  ")[0] + "#  Rank  0 Group  0 Pid 40 on nid000001 device 0 [none] CPU\n"
     assert hangs(tmp_path / "table", ranks, timed_out=True).severity is Severity.PROBLEM
+    waits = "@probe timeout seconds=300 during=communicator\n"
+    one = hangs(tmp_path / "one", waits, timed_out=False, began=["nid000001"])
+    assert one.severity is Severity.UNKNOWN
+    assert "no rank of 1 of 2 nodes showed itself" in one.summary
+    both = hangs(tmp_path / "both", waits, timed_out=False, began=["nid000001", "nid000002"])
+    assert both.severity is Severity.PROBLEM
 
 
 def test_old_rccl_tests_which_do_not_print_their_name_are_compared_all_the_same(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.engine import process
 from lumiimg.engine.process import LINE_LIMIT_BYTES, OUTPUT_LIMIT_BYTES, run
 from lumiimg.errors import MissingHereError
 
@@ -44,6 +45,14 @@ def test_everything_reaches_the_log_and_lines_reach_the_listener() -> None:
     run(["/bin/sh", "-c", "printf 'a\\r\\nb\\nno end'"], env=ENV, log=log, on_line=lines.append)
     assert log.getvalue() == b"a\r\nb\nno end"
     assert lines == ["a", "b", "no end"]
+
+
+def test_a_child_that_prints_without_end_does_not_fill_the_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "LOG_LIMIT_BYTES", 100_000)
+    log = io.BytesIO()
+    done = run(["/bin/sh", "-c", "yes | head -c 1000000; echo end"], env=ENV, log=log)
+    assert done.last_line == "end"
+    assert log.getvalue() == b"y\n" * 50_000 + b"\nlumiimg: what came after 100000 bytes is not kept\n"
 
 
 def test_a_line_without_end_is_handed_on_in_pieces() -> None:
