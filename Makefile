@@ -1,13 +1,13 @@
 # make demo         build a small real image and check it, end to end; installs an engine where it may
 # make test         unit tests, offline once the packages are in; under two minutes
 # make test-engine  the same against a real Apptainer, a real loader and a real RCCL
-# make fuzz         the property tests with many more inputs (FUZZ=50 for an hour's worth)
+# make fuzz         the property tests with many more inputs (FUZZ=100 for an hour's worth)
 # make lint         ruff, mypy --strict, shellcheck
 # make bench        speed, as ratios against named peers
 # make docs         write docs/reference.md from the program and its data
 
 PYTHON ?= python3
-FUZZ ?= 5
+FUZZ ?= 10
 VENV := .venv
 BIN := $(VENV)/bin
 SCRIPTS := .ci/run .ci/demo .ci/get-engine .ci/slurm .ci/unprivileged

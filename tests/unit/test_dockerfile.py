@@ -533,7 +533,7 @@ WORDS = [
 
 
 @given(words=st.lists(st.sampled_from(WORDS), max_size=25))
-@settings(deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_shell_gets_the_words_that_docker_gives_it(words: list[str], tmp_path: Path) -> None:
     text = f"FROM a\nENV X=value\nRUN echo {''.join(words)}\n"
     shutil.rmtree(tmp_path / "layers", ignore_errors=True)
@@ -667,7 +667,7 @@ BYTES = st.one_of(st.binary(max_size=300), st.lists(FRAGMENTS, max_size=40).map(
 
 
 @given(data=BYTES)
-@settings(deadline=5000, max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=5000, max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_read_or_refused(data: bytes, tmp_path: Path) -> None:
     file, folder = tmp_path / "Dockerfile", tmp_path / "drafted"
     file.write_bytes(data)

@@ -123,7 +123,7 @@ _SEED = _cache([(f"lib{c}.so.{n}", f"/lib/{c}{n}", 0) for c in "zyx" for n in (3
 
 
 @given(st.lists(st.tuples(st.integers(0, len(_SEED)), st.binary(min_size=1, max_size=6)), max_size=5))
-@settings(max_examples=examples(300), deadline=5000)
+@settings(max_examples=examples(150), deadline=5000)
 def test_no_other_error_whatever_the_bytes(changes: list[tuple[int, bytes]]) -> None:
     data = bytearray(_SEED)
     for offset, value in changes:

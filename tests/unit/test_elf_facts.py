@@ -197,7 +197,7 @@ def test_dynamic_entry_that_points_nowhere_is_an_elf_error(tag: int) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4000), st.binary(min_size=1, max_size=8)), min_size=1, max_size=6))
-@settings(max_examples=examples(300), deadline=5000)
+@settings(max_examples=examples(150), deadline=5000)
 def test_no_other_error_whatever_the_bytes(changes: list[tuple[int, bytes]]) -> None:
     data = bytearray(_FUZZ_SEED)
     for offset, value in changes:
@@ -208,7 +208,7 @@ def test_no_other_error_whatever_the_bytes(changes: list[tuple[int, bytes]]) -> 
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=examples(100), deadline=5000)
+@settings(max_examples=examples(50), deadline=5000)
 def test_no_other_error_for_bytes_behind_a_good_magic(tail: bytes) -> None:
     with pytest.raises(ElfError):
         read_elf(BytesReader(b"\x7fELF\2\1\1" + bytes(9) + b"\3\0\x3e\0" + tail[:30]))

@@ -74,7 +74,7 @@ _CHANGES = st.lists(
 
 @pytest.mark.skipif(len(_FILES) < 5, reason="not the libraries of a Debian")
 @given(_CHANGES)
-@settings(max_examples=examples(60), deadline=5000)
+@settings(max_examples=examples(30), deadline=5000)
 def test_a_process_over_damaged_libraries_ends(changes: list[tuple[str, int, bytes]]) -> None:
     files = dict(_FILES)
     for name, offset, value in changes:

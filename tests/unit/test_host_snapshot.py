@@ -65,13 +65,13 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("file") / "host.json"
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(values_of(ElfFacts))
 def test_every_fact_of_an_elf_file_survives(facts: ElfFacts) -> None:
     assert decode(ElfFacts, json.loads(json.dumps(encode(facts))), "") == facts
 
 
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(values_of(Snapshot))
 def test_every_field_of_a_snapshot_survives(snapshot: Snapshot) -> None:
     assert decode(Snapshot, json.loads(to_text(snapshot)), "") == snapshot
@@ -229,7 +229,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_the_file_says_it_is_read_or_refused(good: Snapshot, target: Path, data: st.DataObject) -> None:
     content = json.loads(to_text(good))

@@ -91,7 +91,7 @@ _NAMES = st.from_regex(r"lib[a-z+_.0-9-]{1,6}\.so(\.[1-9][0-9]{0,2}){0,2}", full
 )
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.dictionaries(_NAMES, st.sampled_from(["/a", "/usr/lib64/libx.so.1"]), max_size=12))
 def test_what_the_cache_said_is_found_under_every_name(paths: dict[str, str]) -> None:
     cache = parse_cache(cache_file({**paths, "x" * 2000: "/too/long"}))

@@ -69,7 +69,7 @@ def test_what_is_beyond_a_plain_export_is_left_out_and_said(script: str) -> None
 
 
 @given(st.text(alphabet="export AB={}$:-+\"'\\;\n#()`if", max_size=80))
-@settings(max_examples=examples(300), deadline=5000)
+@settings(max_examples=examples(150), deadline=5000)
 def test_any_text_can_be_read(text: str) -> None:
     assert isinstance(_read(text).result(), dict)
 

@@ -144,7 +144,7 @@ def test_same_inode_numbers_of_two_layers_are_two_files(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 600), st.binary(min_size=1, max_size=4)), min_size=1, max_size=4))
-@settings(max_examples=examples(150), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(75), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_attributes_are_image_errors(
     packed: list[Path], tmp_path: Path, changes: list[tuple[int, bytes]]
 ) -> None:

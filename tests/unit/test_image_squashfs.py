@@ -382,7 +382,7 @@ def test_block_that_unpacks_to_more_than_a_block_is_refused() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 4095), st.binary(min_size=1, max_size=4)), min_size=1, max_size=4), st.booleans()
 )
-@settings(max_examples=examples(250), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(125), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_other_error_whatever_the_bytes(
     small: bytes, tmp_path: Path, changes: list[tuple[int, bytes]], from_end: bool
 ) -> None:

@@ -85,7 +85,7 @@ def test_every_layout_is_read(log: Path) -> None:
     assert (table.wrong_line is None) == (not table.wrong)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_any_division_into_blocks_gives_the_same_tables(data: st.DataObject) -> None:
     log = b"".join(data.draw(st.lists(logs, min_size=1, max_size=3)))
@@ -95,13 +95,13 @@ def test_any_division_into_blocks_gives_the_same_tables(data: st.DataObject) -> 
     assert read(*blocks) == read(log) == read(*lines)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(logs, st.sampled_from(LABELS))
 def test_a_label_before_all_lines_changes_nothing(log: bytes, label: bytes) -> None:
     assert read(b"".join(label + line for line in log.splitlines(keepends=True))) == read(log)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_lines_of_nccl_between_change_nothing(data: st.DataObject) -> None:
     log = data.draw(logs)
@@ -110,7 +110,7 @@ def test_lines_of_nccl_between_change_nothing(data: st.DataObject) -> None:
     assert nowhere(read(mixed)) == nowhere(read(log))
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.data())
 def test_tables_of_two_labelled_processes_do_not_mix(data: st.DataObject) -> None:
     one, two = (data.draw(logs).splitlines(keepends=True) for _ in range(2))
@@ -127,7 +127,7 @@ cut_lines = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=60), cut_lines, st.sampled_from(TABLE_HEADERS), logs), max_size=12))
 def test_any_bytes_are_read(parts: list[bytes]) -> None:
     tables = read(*(part + b"\n" for part in parts))
@@ -136,7 +136,7 @@ def test_any_bytes_are_read(parts: list[bytes]) -> None:
     assert list(tables) == sorted(tables, key=lambda t: t.line)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.sampled_from([p for p in LOGS if "tests" in p.name]).map(Path.read_bytes), st.data())
 def test_a_cut_row_never_tells_more_than_the_row(log: bytes, data: st.DataObject) -> None:
     (whole,) = read(log)
@@ -215,17 +215,17 @@ def test_the_number_of_tables_and_names_is_bounded() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"# OSU " * 100_000,
-        b"busbw " * 100_000,
-        b" " * 600_000,
-        b"1  " * 200_000,
-        b"1  2.3 " * 100_000,
-        b"8  4  float  sum  -1 " * 30_000,
-        b"1" * 600_000,
-        b"#  Rank 0 Group 0 Pid" * 30_000,
-        b"[" * 600_000,
-        b"Out of bounds values " * 30_000,
-        b"Avg bus bandwidth : 1 " * 30_000,
+        b"# OSU " * 33_000,
+        b"busbw " * 33_000,
+        b" " * 200_000,
+        b"1  " * 66_000,
+        b"1  2.3 " * 33_000,
+        b"8  4  float  sum  -1 " * 10_000,
+        b"1" * 200_000,
+        b"#  Rank 0 Group 0 Pid" * 10_000,
+        b"[" * 200_000,
+        b"Out of bounds values " * 10_000,
+        b"Avg bus bandwidth : 1 " * 10_000,
     ],
     ids=lambda line: line[:12].decode(),
 )
@@ -235,4 +235,4 @@ def test_a_hostile_line_takes_time_that_grows_with_its_length_only(line: bytes) 
         table_open = b"".join(log.splitlines(keepends=True)[:17])
         start = time.process_time()
         read(table_open, line + b"\n", b"0: " + line + b"\n", line.replace(b" ", b"\n") + b"\n")
-        assert time.process_time() - start < 5
+        assert time.process_time() - start < 2

@@ -66,7 +66,7 @@ def read_files(files: list[list[str]]) -> LogReport:
     return reader.report()
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(
     st.sampled_from(sorted(LOGS)),
     st.sampled_from(sorted(TAGS)),

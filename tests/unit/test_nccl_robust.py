@@ -28,7 +28,7 @@ cut_examples = st.sampled_from(EXAMPLES).flatmap(
 )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=80), cut_examples), max_size=12))
 def test_any_bytes_give_a_report_that_can_be_written_as_json(lines: list[bytes]) -> None:
     report = read_lines("job.out", lines)
@@ -38,7 +38,7 @@ def test_any_bytes_give_a_report_that_can_be_written_as_json(lines: list[bytes])
     assert all(e.text.isprintable() for e in report.proof)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_a_line_cut_anywhere_never_turns_a_slow_path_into_a_fast_one(data: st.DataObject) -> None:
     log = data.draw(st.sampled_from(sorted(FIXTURES.glob("*.log"))))

@@ -146,7 +146,7 @@ def test_an_overlong_line_costs_neither_memory_nor_the_next_line() -> None:
     assert proof.line == 2
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.lists(st.integers(0, len(JOB)), max_size=6), st.integers(1, 5))
 def test_a_log_in_parts_read_by_several_readers_is_the_log(cuts: list[int], readers: int) -> None:
     borders = sorted({0, len(JOB), *(JOB.find(b"\n", cut) + 1 for cut in cuts)})

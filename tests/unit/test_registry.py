@@ -690,7 +690,7 @@ def spoiled(data: st.DataObject, value: Any) -> Any:
     return data.draw(ANY_JSON)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data(), spoil=st.sampled_from(["config", "image", "index", ""]))
 def test_any_json_is_an_answer_or_one_clear_error(data: st.DataObject, spoil: str) -> None:
     documents: dict[str, bytes] = {}

@@ -166,7 +166,7 @@ def test_a_trace_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         read_trace(file)
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.text(alphabet='9 openatrd<>()"\\,={}[]./3-1E\n…', max_size=60), max_size=6))
 def test_no_text_is_a_fault(parts: list[str]) -> None:
     for call in parse([f'9 openat(AT_FDCWD, "/{part}' for part in parts] + parts):

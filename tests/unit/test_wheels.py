@@ -471,7 +471,7 @@ def test_a_page_of_many_files_is_read_across_the_borders_of_pieces() -> None:
 
 
 @pytest.mark.parametrize("kind", [HTML, JSON])
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     body=st.one_of(
         st.binary(), st.text().map(str.encode), st.text('<>!-[]&#;="/a scriptbase hf', max_size=80).map(str.encode)
@@ -490,7 +490,7 @@ VALUES = st.recursive(
 KEYS = ["filename", "url", "hashes", "requires-python", "yanked", "core-metadata", "dist-info-metadata", "size"]
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES))
 def test_no_json_of_wrong_types_breaks_the_reader(changes: dict[str, Any]) -> None:
     survives(lambda: choose(api_page({**entry(whl("1.0")), **changes}), kind=JSON))
@@ -822,7 +822,7 @@ HEADER_LINES = st.tuples(
 ).map(": ".join)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(st.binary() | st.lists(HEADER_LINES).map("\n".join).map(lambda text: (text + "\n\n--x\n\nbody").encode()))
 def test_no_bytes_break_the_metadata_reader(body: bytes) -> None:
     file = only(anchors((whl("1.0"), 'data-core-metadata="true"')))
