@@ -126,6 +126,8 @@ def _exports(plan: JobPlan, scope: Scope) -> Iterator[str]:
         yield f"export {setting.name}={value(setting.value, literal=setting.literal)}"
         if setting.folder:
             yield f"mkdir -p {value(setting.folder)}"
+        elif plan.caches is not None and setting.value.startswith(plan.caches):
+            yield f'mkdir -p "${setting.name}"'
 
 
 def _reason(setting: Setting) -> str:

@@ -97,6 +97,8 @@ class ImageModule:
     container_variables: tuple[Variable, ...]
     """Set in the container only, over what it has itself."""
     job_variables: tuple[JobVariable, ...]
+    caches: str | None
+    """A folder of one job on its node, in which some of these variables are; None where none is."""
     programs: tuple[Program, ...]
     python: Python | None
     shell: str | None
@@ -162,6 +164,7 @@ def plan_module(
         python = python_of(image, contents)
         folders = (*([python.folder] if python and python.folder else []), *search_path(image))
         bash = find_program(image.root, "bash", folders) or find_program(image.root, "sh", folders)
+        variables = tuple(_job_variables(image, contents, site))
         module = ImageModule(
             name=own,
             version=version,
@@ -172,7 +175,8 @@ def plan_module(
             boundary=boundary,
             binds=_binds(boundary, site),
             container_variables=boundary.manifest.variables if boundary and boundary.manifest else (),
-            job_variables=tuple(_job_variables(image, contents, site)),
+            job_variables=variables,
+            caches=_caches(site, variables),
             programs=tuple(_programs(image, folders, python)),
             python=python,
             shell=bash.path if bash else None,
@@ -299,18 +303,30 @@ def _job_variables(image: Image, contents: Contents, site: Site | None) -> Itera
 
 def _job_variable(item: SiteVariable, of_image: Mapping[str, str]) -> JobVariable:
     for written in (item.value, item.folder or ""):
-        text = _REFERENCE.sub("", written)
-        if UNSAFE.search(text) or not is_path(text):
-            hint = "plain text, and $NAME for what each rank has: mend the site file"
-            raise FailedError("holds a character that shells evaluate", where=f"{item.name}={written}", hint=hint)
-    text = _REFERENCE.sub("", item.value)
-    when, left_out = When.RANK if text != item.value else When.LOADED, ""
+        _refuse_evaluated(item.name, written)
+    when, left_out = When.RANK if _REFERENCE.search(item.value) else When.LOADED, ""
     because = f"{item.because}{' (counts on several nodes)' if item.nodes == 'several' else ''}"
     if item.name in of_image:
         when, left_out = When.NEVER, f"the image sets {one_line(of_image[item.name])!r} itself"
     elif item.nodes == "one":
         when, left_out = When.NEVER, "for jobs on one node only: set it in their scripts"
     return JobVariable(item.name, item.value, because, item.source, when, item.folder, left_out)
+
+
+def _caches(site: Site | None, variables: Sequence[JobVariable]) -> str | None:
+    """Return the site's folder for caches of a job, where wrappers set a variable that is below it."""
+    folder = site.caches if site else None
+    if folder is None or not any(v.when is When.RANK and v.value.startswith(folder) for v in variables):
+        return None
+    _refuse_evaluated("caches", folder)
+    return folder
+
+
+def _refuse_evaluated(name: str, written: str) -> None:
+    text = _REFERENCE.sub("", written)
+    if UNSAFE.search(text) or not is_path(text):
+        hint = "plain text, and $NAME for what each rank has: mend the site file"
+        raise FailedError("holds a character that shells evaluate", where=f"{name}={written}", hint=hint)
 
 
 def in_shell(value: str) -> str:

@@ -193,6 +193,13 @@ def _outside(module: ImageModule) -> Iterator[str]:
         ]
         if module.python.folder is not None:
             lines += ["# the image's own PATH does not lead there", f"prepend {shlex.quote(module.python.folder)}"]
+    if module.caches is not None:
+        lines += [
+            "# caches, on the node: a folder of this job, which is nobody else's, whoever can write there",
+            f'caches="{in_shell(module.caches)}"',
+            'mkdir -m 700 "$caches" 2>/dev/null',
+            '{ [ ! -L "$caches" ] && chmod 700 "$caches"; } || fail "no folder for caches: $caches" 1',
+        ]
     for item in (*module.variables(When.LOADED), *module.variables(When.RANK)):
         lines += comment("#", f"{item.because} ({item.source})").splitlines()
         lines.append(f'[ -n "${{{item.name}+set}}" ] || export {item.name}="{in_shell(item.value)}"')

@@ -396,6 +396,24 @@ def test_a_folder_of_a_variable_that_shells_would_evaluate_is_refused(
     assert "JIT=$(id): holds a character that shells evaluate" in capsys.readouterr().err
 
 
+def test_caches_of_a_job_are_in_a_folder_that_nobody_else_made(
+    tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
+) -> None:
+    caches = f"{tmp_path}/$USER-$SLURM_JOB_ID"
+    text = site.read_text().replace('scheduler = "Slurm"', f'scheduler = "Slurm"\ncaches = "{caches}"')
+    site.write_text(text.replace("/tmp/$USER-cache-${SLURM_NODEID}", f"{caches}/triton"))
+    wrapper = Path(made(capsys, image, tmp_path / "mods", "--site", site)["files"]["wrappers"]) / "python3"
+    job = {"USER": "me", "SLURM_JOB_ID": "7"}
+    _, told = run(wrapper, path=engine, env=job)
+    assert told["CACHE"] == f"{tmp_path}/me-7/triton"
+    assert (tmp_path / "me-7").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "others").mkdir()
+    (tmp_path / "me-8").symlink_to(tmp_path / "others")
+    code, said = failing(wrapper, env={**job, "SLURM_JOB_ID": "8", "PATH": f"{engine}:/usr/bin:/bin"})
+    assert (code, said) == (1, f"python3: no folder for caches: {tmp_path}/me-8\n")
+    assert not list((tmp_path / "others").iterdir())
+
+
 def failing(wrapper: Path, *argv: str, env: dict[str, str]) -> tuple[int, str]:
     env = {"HOME": "/nonexistent", **env}
     done = subprocess.run([wrapper, *argv], env=env, capture_output=True, text=True, check=False)
