@@ -96,6 +96,7 @@ def findings() -> Iterator[str]:
         ("checker", "probe"),
         ("simulation", "probe"),
         ("running", "run"),
+        ("surroundings", "run"),
         ("bandwidth", "run"),
     ):
         for node in ast.walk(ast.parse((PACKAGE / "check" / f"{file}.py").read_text())):

@@ -109,11 +109,11 @@ def take_part(options: argparse.Namespace, local: int) -> None:
     options.stage = "meeting"
     leave(options.folder / f"rank-{rank}", shown)
     meet(options, rank, ranks)
-    options.stage = "allreduce"
     if local == 0:
         tell_mapped()
     if rank == 0:
         print_head(options, ranks)
+    options.stage = "allreduce"
     wrong = measure(device, rank, ranks, sizes=[size for size in SIZES if size <= options.largest])
     dist.destroy_process_group()
     sys.exit(WRONG if wrong else 0)
@@ -128,14 +128,14 @@ def tell_mapped() -> None:
 
 
 def print_head(options: argparse.Namespace, ranks: int) -> None:
-    """Print what stands above the rows."""
+    """Print what stands above the rows, when every rank is there: torch's group is made before."""
+    texts = [collect(options.folder / f"rank-{rank}") for rank in range(ranks)]
     print(
         "# Collective test starting: lumiimg-torch-allreduce\n"
         f"# nThread 1 nGpus 1 minBytes {SIZES[0]} maxBytes {options.largest} step: 4(factor) warmup iters: {WARM_UP} "
         f"iters: {ROUNDS} validation: 1\n#\n# Using devices"
     )
-    for rank in range(ranks):
-        text = collect(options.folder / f"rank-{rank}")
+    for rank, text in enumerate(texts):
         print(f"#  Rank {rank:2} Group  0 {text}")
     print(
         "#\n#                                                              in-place\n"

@@ -29,6 +29,7 @@ _MOST_CORES = 4096
 _MPI_TYPE = re.compile(r"[a-z0-9_]{1,32}")
 PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}")
 """A name of a partition, queue or project: what can stand behind `#SBATCH` and stay one word."""
+_CACHES = re.compile(r"/(?!.*\.\.)[\w+.$/-]+/[\w+.$-]*\$(SLURM_JOB_ID|PBS_JOBID)", re.ASCII)
 _DOMAIN = re.compile(r"[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,9}")
 SCHEDULERS = ("Slurm", "PBS")
 """That job scripts can be written for."""
@@ -218,7 +219,8 @@ class Site:
     binding: SiteBinding | None
     mpi: SiteMpi | None
     caches: str | None
-    """A folder on each node for the caches of one job, as a shell reads it; its jobs make it first, and remove it."""
+    """A folder on each node for the caches of one job, as a shell reads it, absolute and with the job's number at its
+    end: its jobs make it first, and remove it."""
     variables: tuple[SiteVariable, ...]
     modules: tuple[SiteModule, ...]
     options: tuple[SiteOption, ...]
@@ -228,6 +230,10 @@ class Site:
     advice: tuple[SiteAdvice, ...]
     source: str
     date: dt.date
+
+    def is_cache(self, value: str) -> bool:
+        """Whether a path is below the folder for caches."""
+        return self.caches is not None and value.startswith(f"{self.caches}/")
 
 
 def read_site(path: Path) -> Site:
@@ -262,6 +268,8 @@ def read_site(path: Path) -> Site:
         table.fault("domain", f"is {site.domain!r}, no domain like hsn.cm.example.org")
     if site.scheduler not in (None, *SCHEDULERS):
         table.fault("scheduler", f"is {site.scheduler!r}; allowed: {', '.join(SCHEDULERS)}")
+    if site.caches is not None and not _CACHES.fullmatch(site.caches):
+        table.fault("caches", f"is {site.caches!r}, no folder of one job: /tmp/$USER-$SLURM_JOB_ID")
     table.finish()
     return site
 

@@ -42,12 +42,11 @@ def answer_of_job(report: LogReport, measured: Sequence[Finding]) -> ExitCode:
     return ExitCode.NO if any(f.severity is Severity.PROBLEM for f in measured) else report.answer
 
 
-def bandwidth_findings(report: LogReport, site: Site | None, *, of_check: bool = False) -> tuple[Finding, ...]:
+def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, ...]:
     """Return a problem for a test with wrong results, and for one below the site's least; else what it gave.
 
     A test is compared only with a reference for its name, its nodes and its ranks, and only if its messages were large
-    enough. Where its table does not tell the nodes (OSU), they are the job's. `of_check`: a check ran it, in the
-    environment as it was, and no job script with the site's variables.
+    enough. Where its table does not tell the nodes (OSU), they are the job's.
     """
     findings = Findings(Level.RUN)
     for measured in report.measurements:
@@ -73,20 +72,10 @@ def bandwidth_findings(report: LogReport, site: Site | None, *, of_check: bool =
             Severity.PROBLEM if slow else Severity.OK,
             f"{_sentence(measured)}; a network that is well gives {reference.gb_s:g} GB/s",
             where=where,
-            remedy=(*(_as_a_job(site) if of_check else ()), *reference.remedy) if slow else (),
+            remedy=reference.remedy if slow else (),
             source=reference.source,
         )
     return tuple(findings.found)
-
-
-def _as_a_job(site: Site | None) -> tuple[str, ...]:
-    """Return what a job script sets and a check does not."""
-    if site is None or not any(variable.nodes != "one" for variable in site.variables):
-        return ()
-    job = f"`lumiimg job IMAGE --site {site.name} --nodes 2 -- true`"
-    return (
-        f"The check sets none of the site's variables: export those that {job} has for this image, and check again",
-    )
 
 
 def _reference(measured: Measurement, nodes: int | None, site: Site | None) -> SiteBandwidth | None:

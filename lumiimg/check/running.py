@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.check.bandwidth import bandwidth_findings
 from lumiimg.check.probes import read_run
 from lumiimg.check.run import LOGS, RCCL_LOGS, TIMEOUT_S, Collective, Program, choose, prepare
+from lumiimg.check.surroundings import missing_here, tell, with_variables
 from lumiimg.check.telling import EVIDENCE_LINES, ending, explained, tail
 from lumiimg.check.tools import ALL_REDUCE, provide_tools
 from lumiimg.engine.engine import execute
@@ -98,7 +99,7 @@ def run_here(
     site: Site | None,
     excuse: str | None,
 ) -> RunResult:
-    """Run a collective on the GPUs of this node.
+    """Run a collective on the GPUs of this node, with what a job on the site would set.
 
     `binds`: what a manifest adds. `version`: of the RCCL that is looked at. `excuse`: why a plugin that does not get
     onto the fabric here proves nothing.
@@ -111,9 +112,13 @@ def run_here(
         gpus = count_gpus(engine, path, static.path.rccl or "", environment, tools)
         prepare(folder)
         collective = choose(image, static, environment, tools, gpus=gpus)
+        variables = missing_here(engine, image, site, environment, nodes=1)
+        own = with_variables(engine, environment, variables)
         with (folder / LOGS / OUTPUT).open("wb") as log:
-            ended = run(collective.command(engine, path, folder), env=environment, timeout_s=LIMIT_S, log=log)
-        return judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
+            ended = run(collective.command(engine, path, folder), env=own, timeout_s=LIMIT_S, log=log)
+        result = judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
+        tell(result.findings, site, variables)
+        return result
 
 
 def provide_all_reduce(
@@ -171,9 +176,9 @@ def judge(
     report = replace(report, measurements=measured)
     result = RunResult(collective, report, Findings(Level.RUN))
     program = read_run(collective.program.value, ended)
-    if _ran_another(program, result):
+    if _ran_another(program, result, cut=ended.truncated):
         return result
-    result.findings.found += bandwidth_findings(report, site, of_check=True)
+    result.findings.found += bandwidth_findings(report, site)
     causes = tuple(cause for cause in report.causes if cause.id not in _NOT_HERE)
     began = {log.name.split(".")[1] for log in logs.glob(RCCL_LOGS)}  # by the host in the name
     silent = 0 if _RANK_LINE.search(ended.output) else max(0, collective.nodes - len(began))
@@ -185,18 +190,22 @@ def judge(
     return result
 
 
-def _ran_another(program: ProbeRun, result: RunResult) -> bool:
-    """Judge whether torch had the RCCL that is looked at; which Python it imports torch from, only its ranks tell."""
+def _ran_another(program: ProbeRun, result: RunResult, *, cut: bool) -> bool:
+    """Judge whether torch had the RCCL that is looked at; which Python it imports torch from, only its ranks tell.
+
+    `cut`: whether the output is only the end of what was printed.
+    """
     mapped = {told.get("path", ""): told.get("torch", "") for told in program.all("mapped")}
     wanted = result.collective.rccl
     other = next((path for path in sorted(mapped) if path != wanted), None)
     if other is None and (mapped or result.collective.program is not Program.TORCH or program.exit_code != 0):
         return False
+    unseen = "an RCCL that its output, of which the start is not kept, does not tell"
+    ran = other or (unseen if cut else "an RCCL that is no file of its own")
     result.findings.add(
         "run.other-rccl",
         Severity.UNKNOWN,
-        f"the collective ran with {other or 'an RCCL that is no file of its own'}, and the RCCL looked at is {wanted}: "
-        "what it did says nothing of that one",
+        f"the collective ran with {ran}, and the RCCL looked at is {wanted}: what it did says nothing of that one",
         evidence=(f"imported: {mapped[other]}",) if other else (),
         remedy=(
             "a torch of ~/.local or PYTHONPATH comes before the image's: PYTHONNOUSERSITE=1, unset PYTHONPATH",

@@ -60,7 +60,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     add_host(parser)
     parser.add_argument("--level", choices=("static", "probe", "run"), help="check as far as this")
-    parser.add_argument("--site", metavar="NAME", help="compare a run's bandwidth with what a site should give: lumi")
+    parser.add_argument("--site", metavar="NAME", help="run with what jobs on a site set, compare bandwidth: lumi")
     parser.add_argument(
         "--nodes",
         metavar="N",

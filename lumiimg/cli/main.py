@@ -173,4 +173,8 @@ def run() -> NoReturn:
 
 
 def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    # once: a terminal that closes sends SIGHUP twice (its shell, then the kernel), and what the first has begun to
+    # put in order, a job to be cancelled, must come to its end; a third Ctrl-C still ends that
+    for repeated in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(repeated, signal.SIG_IGN)
     raise SystemExit(128 + number)

@@ -9,7 +9,7 @@ from lumiimg.cluster.container import SLURM, files
 from lumiimg.cluster.edf import EDF, container_file, without_edf
 from lumiimg.cluster.shape import duration
 from lumiimg.cluster.topology import ranges
-from lumiimg.cluster.words import comment, value
+from lumiimg.cluster.words import comment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +32,8 @@ def slurm_script(plan: JobPlan) -> str:
     if not plan.by_edf:
         lines += ["", *script.container(plan)]
     lines += ["", *_step(plan), "", *_run(plan, first), "", *script.log("$LUMIIMG_JOB/nccl")]
+    once = '--overlap --time=2 --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1'
+    lines += [*script.clear(plan, f"srun {once}"), 'exit "$status"']
     return "\n".join(lines) + "\n"
 
 
@@ -101,7 +103,3 @@ def _run(plan: JobPlan, first: str) -> Iterator[str]:
     inside = "" if plan.by_edf else '"${container[@]}" '
     yield "status=0"
     yield f'srun "${{step[@]}}" {inside}sh "$LUMIIMG_JOB/{first}" "${{command[@]}}" || status=$?'
-    if plan.caches is not None:
-        yield from comment("the caches of the job go with it, on every node")
-        once = '--ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1'
-        yield f"srun {once} rm -rf {value(plan.caches)} || true"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.plan import VISIBLE, Scope
+from lumiimg.cluster.plan import RAY, VISIBLE, Scope
 from lumiimg.cluster.words import comment, value
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ class Scheduler:
     world: str
     node: str
     nodes: str
-    job: str
-    """Its number."""
     node_name: str
 
 
@@ -46,7 +44,6 @@ SLURM = Scheduler(
     world="SLURM_NTASKS",
     node="SLURM_NODEID",
     nodes="SLURM_JOB_NUM_NODES",
-    job="SLURM_JOB_ID",
     node_name="SLURMD_NODENAME",
 )
 
@@ -57,7 +54,6 @@ PALS = Scheduler(
     world="LUMIIMG_TASKS",
     node="PALS_NODEID",
     nodes="LUMIIMG_NODES",
-    job="LUMIIMG_NUMBER",
     node_name="HOSTNAME",
 )
 """Under PBS: what is not in PALS's environment, the script exports."""
@@ -126,7 +122,7 @@ def _exports(plan: JobPlan, scope: Scope) -> Iterator[str]:
         yield f"export {setting.name}={value(setting.value, literal=setting.literal)}"
         if setting.folder:
             yield f"mkdir -p {value(setting.folder)}"
-        elif plan.caches is not None and setting.value.startswith(plan.caches):
+        elif plan.site.is_cache(setting.value):
             yield f'mkdir -p "${setting.name}"'
 
 
@@ -193,7 +189,6 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
         "export VLLM_HOST_IP",
         'head=$(address "$MASTER_ADDR"):$MASTER_PORT',
         "ended=$LUMIIMG_JOB/ended",
-        f"session=/tmp/$USER-ray-${scheduler.job}",
         *comment("in the foreground of a process of its own: `ray stop` would end those of other jobs, too"),
         f'set_up() {{ exec ray start --block --disable-usage-stats --node-ip-address="$VLLM_HOST_IP"{gpus} "$@"; }}',
         "",
@@ -208,7 +203,6 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
         "    done",
         '    kill "$ray" 2>/dev/null',
         '    wait "$ray"',
-        '    rm -rf "$session"',
         "    exit 0",
         "fi",
         "",
@@ -220,7 +214,7 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
         "clients=",
         "if python3 -c 'import grpc' 2>/dev/null; then clients=$((MASTER_PORT + 1)); fi",
         'set_up --head --port="$MASTER_PORT" ${clients:+--ray-client-server-port="$clients"} \\',
-        '    --temp-dir="$session" --include-dashboard=false &',
+        f'    --temp-dir="{RAY}" --include-dashboard=false &',
         "ray=$!",
         *comment("all nodes are there before the program starts; where Ray does not come up, it never starts"),
         "tries=0",
@@ -235,7 +229,6 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
         'touch "$ended"',
         'kill "$ray"',
         'wait "$ray"',
-        'rm -rf "$session"',
         'exit "$status"',
     ]
     about = "In the container, once a node: a Ray cluster of all nodes, the program on the first"

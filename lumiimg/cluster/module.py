@@ -303,7 +303,10 @@ def _job_variables(image: Image, contents: Contents, site: Site | None) -> Itera
 
 def _job_variable(item: SiteVariable, of_image: Mapping[str, str]) -> JobVariable:
     for written in (item.value, item.folder or ""):
-        _refuse_evaluated(item.name, written)
+        text = _REFERENCE.sub("", written)
+        if UNSAFE.search(text) or not is_path(text):
+            hint = "plain text, and $NAME for what each rank has: mend the site file"
+            raise FailedError("holds a character that shells evaluate", where=f"{item.name}={written}", hint=hint)
     when, left_out = When.RANK if _REFERENCE.search(item.value) else When.LOADED, ""
     because = f"{item.because}{' (counts on several nodes)' if item.nodes == 'several' else ''}"
     if item.name in of_image:
@@ -315,18 +318,9 @@ def _job_variable(item: SiteVariable, of_image: Mapping[str, str]) -> JobVariabl
 
 def _caches(site: Site | None, variables: Sequence[JobVariable]) -> str | None:
     """Return the site's folder for caches of a job, where wrappers set a variable that is below it."""
-    folder = site.caches if site else None
-    if folder is None or not any(v.when is When.RANK and v.value.startswith(folder) for v in variables):
+    if site is None or not any(v.when is When.RANK and site.is_cache(v.value) for v in variables):
         return None
-    _refuse_evaluated("caches", folder)
-    return folder
-
-
-def _refuse_evaluated(name: str, written: str) -> None:
-    text = _REFERENCE.sub("", written)
-    if UNSAFE.search(text) or not is_path(text):
-        hint = "plain text, and $NAME for what each rank has: mend the site file"
-        raise FailedError("holds a character that shells evaluate", where=f"{name}={written}", hint=hint)
+    return site.caches
 
 
 def in_shell(value: str) -> str:

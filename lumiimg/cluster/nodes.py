@@ -25,7 +25,7 @@ from lumiimg.cluster.differences import differences
 from lumiimg.cluster.groups import Silent, gather
 from lumiimg.cluster.node import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.cluster.slurm import run_step
-from lumiimg.cluster.together import Together, run_together, shared_gpus, told_of
+from lumiimg.cluster.together import Together, run_together, shared_gpus, told_of, without_nic
 from lumiimg.cluster.watch import Watch, limit_s
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.workspace import owner_mark, remove_stale, remove_tree
@@ -195,6 +195,7 @@ def check_nodes(
                     gpus=gpus,
                     version=well[0].fingerprint.rccl,
                     site=request.site,
+                    excuse=without_nic(well),
                 )
             except LumiimgError as error:  # what the nodes have answered stands
                 why = f"{'not taken' if isinstance(error, MissingHereError) else 'failed'}: {error}"

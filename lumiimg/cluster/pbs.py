@@ -41,6 +41,7 @@ def pbs_script(plan: JobPlan) -> str:
         lines += ["", *script.heredoc(file)]
     lines += ["", *script.container(plan), "", *_step(plan), "", *_run(written[0].name)]
     lines += ["", *script.log(_RANKS_LOG if plan.site.vendor == "Intel" else "$LUMIIMG_JOB/nccl")]
+    lines += [*script.clear(plan, 'mpiexec -n "$LUMIIMG_NODES" -ppn 1'), 'exit "$status"']
     return "\n".join(lines) + "\n"
 
 

@@ -39,6 +39,8 @@ MPICH, OPEN_MPI = "12", "40"
 """Versions in the name of libmpi.so: MPICH's ABI, which Cray's shares, and Open MPI's."""
 VISIBLE = {None: "ROCR_VISIBLE_DEVICES", "NVIDIA": "CUDA_VISIBLE_DEVICES", "Intel": "ZE_AFFINITY_MASK"}
 """The variable that leaves a process one GPU, by who makes it; None is AMD."""
+RAY = "/tmp/$USER-ray-$SLURM_JOB_ID"  # noqa: S108 - of the job, on each node
+"""Where Ray keeps what belongs to its session."""
 CONTAINER_ENGINE = "CSCS Container Engine"
 """The engine that starts containers by a file, and by srun."""
 _OF_RANK = re.compile(r"\$\{?(SLURM_LOCALID|SLURM_PROCID|LOCAL_RANK|RANK)\b")
@@ -138,8 +140,12 @@ class JobPlan:
     @property
     def caches(self) -> str | None:
         """The folder on each node in which variables of this job put their caches; None where none does."""
-        caches = self.site.caches
-        return caches if caches and any(setting.value.startswith(caches) for setting in self.settings) else None
+        return self.site.caches if any(self.site.is_cache(setting.value) for setting in self.settings) else None
+
+    @property
+    def leftovers(self) -> tuple[str, ...]:
+        """Folders of this job that are left on each node, as a shell reads them."""
+        return (*([self.caches] if self.caches else []), *([RAY] if self.ray else []))
 
     def in_scope(self, scope: Scope) -> tuple[Setting, ...]:
         """Return the variables that get their value there."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
+from lumiimg.check.surroundings import same_everywhere
 from lumiimg.cluster.binds import is_path
 from lumiimg.cluster.modulefile import comment
 from lumiimg.errors import BadInputError, one_line
-from lumiimg.resolve.rules import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -138,16 +138,9 @@ def reframe_test(image: Path, stack: Stack, host: Path | None, site: Site | None
         nodes=_NODES,
         gpus=len(site.binding.near) if site and site.binding and site.scheduler == "Slurm" else 0,
         reference=next((b for b in site.bandwidths if (b.test, b.nodes) == (TEST, _NODES)), None) if site else None,
-        variables=tuple(_variables(stack, site)) if site else (),
+        variables=tuple(same_everywhere(stack, site, nodes=_NODES)) if site else (),
     )
     return replace(test, text=_text(test))
-
-
-def _variables(stack: Stack, site: Site) -> Iterator[SiteVariable]:
-    """Yield the variables that are the same in all ranks: the check has no ranks of the scheduler's own."""
-    for variable in environment(stack, site):
-        if variable.nodes != "one" and not variable.ranks and "$" not in variable.value:
-            yield variable
 
 
 def _exports(variables: Iterable[SiteVariable]) -> Iterator[str]:

@@ -82,6 +82,9 @@ def variables(plan: JobPlan) -> Iterator[str]:
     if not plan.by_edf:
         yield from comment("Only what is written below is bound: nothing of a module or a profile comes over it")
         yield "unset {SINGULARITY,APPTAINER}{_BIND,_BINDPATH,ENV_LD_LIBRARY_PATH}"
+    if any("$USER" in setting.value for setting in plan.settings) or plan.ray:
+        yield from comment("folders are named by it, and a job that was submitted with few variables has none")
+        yield 'export USER="${USER:-$(id -un)}"'
     for setting in plan.in_scope(Scope.JOB):
         yield from comment(f"{setting.because} ({setting.source})")
         yield f"export {setting.name}={value(setting.value, literal=setting.literal)}"
@@ -119,7 +122,13 @@ def log(where: str) -> Iterator[str]:
     yield "else"
     yield f'    echo "which network it used: lumiimg log {where}"'
     yield "fi"
-    yield 'exit "$status"'
+
+
+def clear(plan: JobPlan, once: str) -> Iterator[str]:
+    """Yield the removal of what the job has left on its nodes; `once`: what starts a program once on each."""
+    if plan.leftovers:
+        yield from comment("what the job has in /tmp goes with it, on every node; that of a job that is killed stays")
+        yield f"{once} rm -rf {' '.join(map(value, plan.leftovers))} || true"
 
 
 def _path(path: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.run import LOGS, choose, prepare
 from lumiimg.check.running import LIMIT_S, OUTPUT, judge
+from lumiimg.check.surroundings import missing_here, tell, with_variables
 from lumiimg.cluster.slurm import run_step
 from lumiimg.errors import MissingHereError
 from lumiimg.nccl.nodes import folded
@@ -69,6 +70,13 @@ def shared_gpus(groups: Sequence[Group]) -> int:
     return next(iter(nodes_by_gpus))
 
 
+def without_nic(groups: Sequence[Group]) -> str | None:
+    """Return why a collective over these nodes proves nothing of the image; None where each has a NIC to use."""
+    of_groups = (g.nodes for g in groups if all(nic.link_is_up is False for nic in g.fingerprint.nics))
+    nodes = sorted(node for nodes in of_groups for node in nodes)
+    return f"no Slingshot NIC whose link is up on {folded(nodes)}" if nodes else None
+
+
 def run_together(
     engine: Engine,
     path: Path,
@@ -82,24 +90,29 @@ def run_together(
     gpus: int,
     version: str | None,
     site: Site | None,
+    excuse: str | None,
 ) -> RunResult:
     """Run the collective once on each of these nodes, with so many GPUs each; this may be a login node.
 
-    `tools`: of `provide_all_reduce`. `folder` is seen by all nodes. `version`: of the RCCL that is looked at.
+    It has what a job on the site would set. `tools`: of `provide_all_reduce`. `folder` is seen by all nodes. `version`:
+    of the RCCL that is looked at. `excuse`: why a plugin that does not get onto the fabric there proves nothing.
     """
     prepare(folder)
     collective = choose(image, static, environment, tools, gpus=gpus, nodes=len(nodes))
+    variables = missing_here(engine, image, site, environment, nodes=len(nodes))
     with (folder / LOGS / OUTPUT).open("wb") as log:
         ended = run_step(
             nodes,
             collective.command(engine, path, folder),
-            environment,
+            with_variables(engine, environment, variables),
             timeout_s=TOGETHER_LIMIT_S,
             together=True,
             mpi="pmi2" if collective.needs_mpi else "none",
             log=log,
         )
-    return judge(folder / LOGS, ended, collective, version, site=site, excuse=None)
+    result = judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
+    tell(result.findings, site, variables)
+    return result
 
 
 def told_of(result: RunResult) -> Together:

@@ -195,14 +195,18 @@ def _outside(module: ImageModule) -> Iterator[str]:
             lines += ["# the image's own PATH does not lead there", f"prepend {shlex.quote(module.python.folder)}"]
     if module.caches is not None:
         lines += [
-            "# caches, on the node: a folder of this job, which is nobody else's, whoever can write there",
+            "# caches, on the node: a folder of this job; where somebody else has made it, a new one",
             f'caches="{in_shell(module.caches)}"',
             'mkdir -m 700 "$caches" 2>/dev/null',
-            '{ [ ! -L "$caches" ] && chmod 700 "$caches"; } || fail "no folder for caches: $caches" 1',
+            '{ [ ! -L "$caches" ] && chmod 700 "$caches" 2>/dev/null; } || caches=$(mktemp -d) ||',
+            '    fail "no folder for caches can be made in /tmp" 1',
         ]
     for item in (*module.variables(When.LOADED), *module.variables(When.RANK)):
         lines += comment("#", f"{item.because} ({item.source})").splitlines()
-        lines.append(f'[ -n "${{{item.name}+set}}" ] || export {item.name}="{in_shell(item.value)}"')
+        value = in_shell(item.value)
+        if module.caches is not None:
+            value = value.replace(in_shell(module.caches), "$caches")
+        lines.append(f'[ -n "${{{item.name}+set}}" ] || export {item.name}="{value}"')
         if item.when is When.RANK and item.value.startswith("/"):
             lines.append(f'mkdir -p "${item.name}"')
         if item.folder is not None:

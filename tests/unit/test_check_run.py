@@ -17,14 +17,16 @@ from lumiimg.check.answer import Answer, FabricPath, decide, sentence, settle
 from lumiimg.check.evidence import StaticResult
 from lumiimg.check.run import LOGS, Collective, Program, choose, prepare
 from lumiimg.check.running import NO_GPU, RunResult, judge
+from lumiimg.check.surroundings import missing_here, tell, with_variables
 from lumiimg.check.tools import Tools
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.engine.process import Completed
 from lumiimg.errors import ExitCode, MissingHereError
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.findings import Finding, Findings, Level, Severity
 from lumiimg.image import open_image
 from tests.unit.elf_builder import library, program
+from tests.unit.test_jobs import rocm_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -187,8 +189,28 @@ def test_a_collective_that_is_slower_than_the_site_gives_is_a_no(tmp_path: Path)
     told, words = answer(result)
     assert told is Answer.NO
     assert "slower than it should be" in words
-    # a job script sets what the check does not
-    assert by_id(result)["run.bandwidth"].remedy[0].startswith("The check sets none of the site's variables")
+
+
+def test_a_run_has_what_a_job_on_the_site_sets_unless_it_is_set_here(tmp_path: Path) -> None:
+    root = rocm_image(tmp_path / "image", "6.4.4")
+    apptainer, lumi = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset()), find_site("lumi", {})
+    mine = {"NCCL_NET_GDR_LEVEL": "SYS", "APPTAINERENV_FI_CXI_DEFAULT_CQ_SIZE": "1"}
+    with open_image(root) as image:
+        several = missing_here(apptainer, image, lumi, mine, nodes=2)
+        one = missing_here(apptainer, image, lumi, {}, nodes=1)
+        assert missing_here(apptainer, image, None, mine, nodes=2) == ()
+    names = {variable.name for variable in several}
+    assert "FI_MR_CACHE_MONITOR" in names
+    assert names.isdisjoint({"NCCL_NET_GDR_LEVEL", "FI_CXI_DEFAULT_CQ_SIZE"}), "whoever has set one meant it"
+    assert not any("$" in variable.value or variable.name.startswith("SLURM_") for variable in (*several, *one))
+    told = with_variables(apptainer, mine, several)
+    assert told["APPTAINERENV_FI_MR_CACHE_MONITOR"] == "userfaultfd"
+    assert told["NCCL_NET_GDR_LEVEL"] == "SYS"
+    found = Findings(Level.RUN)
+    tell(found, lumi, several)
+    (finding,) = found.found
+    assert finding.severity is Severity.INFO
+    assert "FI_MR_CACHE_MONITOR=userfaultfd" in finding.summary
 
 
 def test_a_collective_over_sockets_is_a_no_with_the_cause_that_the_log_names(tmp_path: Path) -> None:

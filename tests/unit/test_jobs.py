@@ -345,6 +345,20 @@ def test_a_folder_of_others_in_the_place_of_the_caches_is_not_used(image: Path, 
     assert not caches.is_symlink()
 
 
+def test_what_a_job_removes_at_its_end_is_its_own_after_the_log_and_nothing_to_its_exit_code(
+    image: Path, tmp_path: Path
+) -> None:
+    script = job(image, command=("python3", "train.py"))
+    (last,) = [line for line in script.splitlines() if "rm -rf" in line and line.startswith("srun")]
+    assert last.endswith('rm -rf "/tmp/$USER-$SLURM_JOB_ID" || true')
+    assert script.index("lumiimg log") < script.index(last) < script.index('exit "$status"')
+    # submitted with few variables: sbatch --export=NAME
+    run = Run(script.replace("set -euo pipefail", "unset USER\nset -euo pipefail"), tmp_path / "run")
+    assert run.code == 0, run.err
+    ray = job(image, "--nodes", "2", "--framework", "ray", command=("python3", "x.py"))
+    assert 'rm -rf "/tmp/$USER-$SLURM_JOB_ID" "/tmp/$USER-ray-$SLURM_JOB_ID" || true' in ray
+
+
 def test_the_python_of_torch_comes_first_where_the_image_does_not_activate_it(image: Path) -> None:
     (image / "opt/venv/bin").mkdir()
     (image / "opt/venv/bin/python3").write_text("")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, write_a
 from lumiimg.cluster.differences import differences
 from lumiimg.cluster.groups import Gathered, gather
 from lumiimg.cluster.node import NodeTask, identity_of, read_task, take_part, write_task
-from lumiimg.cluster.together import TOGETHER_LIMIT_S, shared_gpus
+from lumiimg.cluster.together import TOGETHER_LIMIT_S, shared_gpus, without_nic
 from lumiimg.cluster.watch import Watch
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.findings import Finding, Level, Severity
@@ -389,6 +391,13 @@ def test_where_no_node_could_be_probed_nothing_is_run_on_them() -> None:
         shared_gpus(())
 
 
+def test_a_collective_over_nodes_without_a_nic_proves_nothing_of_the_image(tmp_path: Path) -> None:
+    down = replace(WELL, nics=tuple(replace(nic, link_is_up=False) for nic in WELL.nics))
+    groups = grouped(tmp_path, WELL, WELL, replace(WELL, nics=()), down).groups
+    assert without_nic(groups) == "no Slingshot NIC whose link is up on nid[000002-000003]"
+    assert without_nic(groups[:1]) is None
+
+
 def test_a_collective_that_is_owed_and_not_taken_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
     gathered = grouped(tmp_path, WELL, WELL)
     report = nodes.sum_up("image.sif", "7", gathered, (), {}, None, "not taken: no GPU", owes_run=True)
@@ -610,6 +619,24 @@ def test_a_job_that_ends_without_a_report_is_told_with_its_last_line(
     with pytest.raises(UndecidedError, match="DUE TO TIME LIMIT"):
         submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, heard.append)
     assert heard == ["12"]
+
+
+def test_a_terminal_that_closes_hangs_up_twice_and_its_job_is_cancelled(stand_in: Path, tmp_path: Path) -> None:
+    """By its shell, and by the kernel when that has ended."""
+    (tmp_path / "image/etc").mkdir(parents=True)
+    program(stand_in, "sbatch", "echo 12; exec sleep 60")
+    program(stand_in, "scancel", f"sleep 0.5; echo $* >{tmp_path}/cancelled")
+    argv = [sys.executable, "-m", "lumiimg", "check", str(tmp_path / "image"), "--nodes", "2"]
+    environment = {"PATH": f"{stand_in}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as check:
+        assert check.stderr is not None
+        assert check.stderr.readline().startswith("job 12 is submitted")
+        for _ in range(2):
+            check.send_signal(signal.SIGHUP)
+            time.sleep(0.2)
+        assert check.wait(timeout=30) == 128 + signal.SIGHUP
+    assert (tmp_path / "cancelled").read_text() == "--quiet 12\n"
+    assert not list(tmp_path.glob(".lumiimg-check-*"))
 
 
 def test_the_number_of_a_job_is_not_told_as_what_it_said(

@@ -208,6 +208,11 @@ def test_a_site_file_of_the_users_is_shown(tmp_path: Path, capsys: Capture) -> N
         ('nodes = "any"', 'nodes = "two"', "key 'environment[0].nodes' is 'two'; allowed: any, one, several"),
         ("hours = 1", "hours = 0", "key 'partition[0].hours' is 0; it should be above 0"),
         ("hours = 1", "hour = 1", "key 'partition[0].hours' is missing"),
+        # a job removes it
+        ('title = "mine"', 'title = "mine"\ncaches = "$HOME"', "key 'caches' is '$HOME', no folder of one job"),
+        ('title = "mine"', 'title = "mine"\ncaches = "/tmp/$USER"', "key 'caches' is '/tmp/$USER', no folder of one"),
+        ('title = "mine"', 'title = "mine"\ncaches = "/tmp/a/../$SLURM_JOB_ID"', "no folder of one job"),
+        ('title = "mine"', 'title = "mine"\ncaches = "/tmp/$(id)/$SLURM_JOB_ID"', "no folder of one job"),
     ],
 )
 def test_a_wrong_site_is_one_line_with_the_key(old: str, new: str, fault: str, tmp_path: Path, capsys: Capture) -> None:
