@@ -141,9 +141,9 @@ def serving(server: Server) -> http.server.ThreadingHTTPServer:
                 self.send_header(name, value)
             self.end_headers()
             cut = server.cuts.pop(0) if server.cuts else len(body)
+            asked.served_bytes = len(body[:cut])  # before: whoever has all of it may look at once
             with contextlib.suppress(OSError):
                 self.wfile.write(body[:cut])
-                asked.served_bytes = len(body[:cut])
                 if cut < len(body) and server.pauses:
                     server.over.wait()
                 while cut < len(body) and server.drips and not server.over.wait(0.02):
