@@ -1,4 +1,4 @@
-"""Options of the test run, and the rule that CI skips nothing."""
+"""Options of the test run, the rule that CI skips nothing, and that whatever is printed as JSON is of its schema."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.validation import outputs_validated
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -27,3 +29,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             report.outcome = "failed"
             report.longrepr = f"{item.nodeid} was skipped, and CI must not skip: {reason}"
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _outputs_are_of_their_schemas() -> Generator[None]:
+    with outputs_validated():
+        yield

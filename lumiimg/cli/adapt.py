@@ -62,7 +62,7 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         sentence = "it lacks nothing that the site's network needs"
     if arguments.json:
-        print_json({"schema": 1, "answer": sentence, "doubts": [rule.because for rule in lock.doubts]})
+        print_json("adapt", {"answer": sentence, "doubts": [rule.because for rule in lock.doubts]})
     print(f"{sentence}: nothing was built", file=sys.stderr)
     print_doubts(lock, sys.stderr)
     return answer

@@ -86,6 +86,6 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.svg is not None:
         write_text(arguments.svg, svg(startups, arguments.module, scale))
     if arguments.json:
-        print_json(to_json(startups, arguments.module, scale))
+        print_json("bench-import", to_json(startups, arguments.module, scale))
     print_startups(startups, arguments.module, scale, stderr=arguments.json)
     return ExitCode.GOOD if all(startup.shared for startup in startups) else ExitCode.UNDECIDED

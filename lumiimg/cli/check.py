@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -106,7 +105,7 @@ def execute(arguments: argparse.Namespace) -> int:
     site = find_site(arguments.site, os.environ) if arguments.site else None
     report = check_image(arguments.image, os.environ, level, snapshot, simulate=arguments.simulate_gpu, site=site)
     if arguments.json:
-        print_json(to_json(report))
+        print_json("check", to_json(report))
     print_check(report, verbose=arguments.verbose, stderr=arguments.json)
     return report.answer.exit_code
 
@@ -127,6 +126,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.nodes import print_nodes, to_json  # noqa: PLC0415
+    from lumiimg.report.schema import json_text  # noqa: PLC0415
 
     if arguments.level == "static":
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
@@ -151,11 +151,11 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
 
         def keep(report: NodesReport) -> None:
             if arguments.so_far:
-                write_text(arguments.so_far, json.dumps(to_json(report)))
+                write_text(arguments.so_far, json_text("check-nodes", to_json(report)))
 
         report = check_nodes(request, allocation, os.environ, _counter(arguments.nodes), keep)
     if arguments.json:
-        print_json(to_json(report))
+        print_json("check-nodes", to_json(report))
     print_nodes(report, verbose=arguments.verbose, stderr=arguments.json)
     return report.answer.exit_code
 

@@ -74,7 +74,7 @@ def execute(arguments: argparse.Namespace) -> int:
     answer = judge(drift, images)
     words = Words(str(arguments.now) if arguments.now else None, site)
     if arguments.json:
-        print_json(to_json(drift, images, answer, words))
+        print_json("drift", to_json(drift, images, answer, words))
     print_drift(drift, images, answer, words, verbose=arguments.verbose, stderr=arguments.json)
     return answer.exit_code
 

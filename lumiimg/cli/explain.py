@@ -76,7 +76,7 @@ def _image(arguments: argparse.Namespace) -> int:
     snapshot = read_snapshot(arguments.host) if arguments.host else None
     boundary = study(arguments.image, os.environ, snapshot)
     if arguments.json:
-        print_json(to_json(boundary))
+        print_json("explain-image", to_json(boundary))
     print_boundary(boundary, verbose=arguments.verbose, stderr=arguments.json)
     return boundary.decision.exit_code
 
@@ -97,7 +97,7 @@ def _request(arguments: argparse.Namespace) -> int:
     planner = Planner(catalogue, site, foreign=foreign, has_headers=has_headers)
     plan = planner.with_changes(planner.plan(asked_by(request, catalogue)))
     if arguments.json:
-        print_json(to_json(plan))
+        print_json("explain-request", to_json(plan))
     print_plan(plan, site, words_of(arguments), verbose=arguments.verbose, stderr=arguments.json)
     return ExitCode.NO if plan.refused else ExitCode.GOOD
 
@@ -116,6 +116,6 @@ def _bases(arguments: argparse.Namespace) -> int:
     planner = Planner(open_catalogue(os.environ, arguments.layers), site, has_headers=has_headers)
     plans = list(planner.working(tuple(arguments.add), fabric))
     if arguments.json:
-        print_json(bases_data(plans))
+        print_json("explain-bases", bases_data(plans))
     print_bases(plans, arguments.add, site, words_of(arguments), stderr=arguments.json)
     return ExitCode.GOOD if plans else ExitCode.NO

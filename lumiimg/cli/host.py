@@ -120,7 +120,7 @@ def execute_prolog(arguments: argparse.Namespace) -> int:
     text = prolog_text(snapshot)
     if arguments.json:
         data = {"host": snapshot.host, "taken": snapshot.taken, "fingerprint": fingerprint(snapshot)}
-        print_json({"schema": 1, **data, "files": fabric_digests(snapshot), "text": text})
+        print_json("prolog", {**data, "files": fabric_digests(snapshot), "text": text})
     else:
         sys.stdout.write(text)
     return ExitCode.GOOD

@@ -144,7 +144,7 @@ def execute(arguments: argparse.Namespace) -> int:
     plan = plan_job(request, contents.stack, site, manifest)
     script = pbs_script(plan) if plan.by_pbs else slurm_script(plan)
     if arguments.json:
-        print_json(to_json(plan, script))
+        print_json("job", to_json(plan, script))
     if arguments.explain:
         explain_job(plan, stderr=arguments.json)
         return ExitCode.GOOD

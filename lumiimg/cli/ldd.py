@@ -55,7 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
         paths = elf_files(inside.root) if arguments.all else dict.fromkeys(arguments.paths)
         outcomes = {} if undecided else dict(list_libraries(inside, paths))
     if arguments.json:
-        print_json(to_json(outcomes, undecided, inside.doubts))
+        print_json("ldd", to_json(outcomes, undecided, inside.doubts))
     print_ldd(outcomes, undecided, inside.doubts, verbose=arguments.verbose, stderr=arguments.json)
     if undecided:
         return ExitCode.UNDECIDED

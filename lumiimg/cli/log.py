@@ -114,7 +114,7 @@ def _tell(arguments: argparse.Namespace, report: LogReport, site: Site | None) -
 
         write_text(arguments.junit, to_junit_text(report, measured))
     if arguments.json:
-        print_json(to_json(report, measured, image, answer))
+        print_json("log", to_json(report, measured, image, answer))
     print_log(report, measured, image, verbose=arguments.verbose, stderr=arguments.json)
     return answer
 
@@ -142,7 +142,7 @@ def _list_signatures(*, as_json: bool) -> int:
     from lumiimg.report.signatures import print_signatures, signatures_to_json  # noqa: PLC0415
 
     if as_json:
-        print_json(signatures_to_json())
+        print_json("signatures", signatures_to_json())
     else:
         print_signatures()
     return ExitCode.GOOD

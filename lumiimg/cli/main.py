@@ -37,6 +37,7 @@ from lumiimg.cli import (
     node,
     rebuild,
     reframe,
+    schema,
     show,
     sign,
     verify,
@@ -75,6 +76,7 @@ COMMANDS = (
     why,
     bench,
     doctor,
+    schema,
 )
 _EPILOG = """\
 exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input ·

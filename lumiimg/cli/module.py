@@ -76,7 +76,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return module.boundary.decision.exit_code
     write_module(module, arguments.output, force=arguments.force)
     if arguments.json:
-        print_json(to_json(module, arguments.output))
+        print_json("module", to_json(module, arguments.output))
     print_module(module, arguments.output, stderr=arguments.json)
     if module.boundary is not None:
         print_doubts(module.boundary)

@@ -60,14 +60,14 @@ def execute(arguments: argparse.Namespace) -> int:
         return ExitCode.GOOD
     reference = test.reference
     print_json(
+        "reframe",
         {
-            "schema": 1,
             "name": test.name,
             "command": ["lumiimg", *test.options, "--nodes", str(test.nodes), "--json"],
             "reference": reference
             and {"test": reference.test, "gb_s": reference.gb_s, "least_gb_s": reference.least_gb_s},
             "environment": {variable.name: variable.value for variable in test.variables},
             "text": test.text,
-        }
+        },
     )
     return ExitCode.GOOD

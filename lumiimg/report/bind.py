@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from lumiimg.cluster.module import NOTHING_BOUND
 from lumiimg.cluster.module_settings import binds_module
 from lumiimg.errors import one_line
 from lumiimg.host.manifest import PRIVATE, Fabric, Manifest
+from lumiimg.report import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lumiimg.check.boundary import Boundary
     from lumiimg.host.snapshot import Snapshot
 
-SCHEMA = 1
 _REFUSED = {
     # whoever sources it, or puts it on a command line, without a look at the exit code, must not go on without binds
     "shell": "echo 'lumiimg bind: refused, nothing is bound' >&2; false\n",
@@ -32,9 +31,8 @@ _CDI_KIND = "lumiimg.org/slingshot"
 
 
 def to_json(boundary: Boundary, manifest: Manifest) -> dict[str, Any]:
-    """Return the manifest as JSON data (schema 1)."""
+    """Return the manifest as JSON data."""
     return {
-        "schema": SCHEMA,
         "image": boundary.image,
         "host": boundary.host,
         "decision": boundary.decision.value if manifest.fabric is Fabric.NONE else "ok",
@@ -124,11 +122,11 @@ def _cdi(boundary: Boundary, manifest: Manifest, snapshot: Snapshot) -> str:
         "annotations": {"lumiimg.org/image": boundary.image, "lumiimg.org/host": boundary.host or ""},
         "devices": [{"name": "all", "containerEdits": {"env": environment, "deviceNodes": nodes, "mounts": mounts}}],
     }
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    return schema.strict_json(data) + "\n"
 
 
 def _json(boundary: Boundary, manifest: Manifest, _: Snapshot) -> str:
-    return json.dumps(to_json(boundary, manifest), indent=2, ensure_ascii=False) + "\n"
+    return schema.json_text("bind", to_json(boundary, manifest)) + "\n"
 
 
 FORMATS: dict[str, Callable[[Boundary, Manifest, Snapshot], str]] = {

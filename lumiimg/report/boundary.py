@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from lumiimg.check.boundary import Boundary, Margin
     from lumiimg.host.manifest import Loaded, Refusal
 
-SCHEMA = 1
 _SEVERITIES = {Outcome.OK: "ok", Outcome.REFUSED: "problem", Outcome.UNKNOWN: "unknown"}
 _STYLES = {Outcome.OK: "bold green", Outcome.REFUSED: "bold red", Outcome.UNKNOWN: "bold yellow"}
 _SHOWN_MARGINS = 8
@@ -28,10 +27,9 @@ _LOADERS = ("ld-linux", "ld64.")
 
 
 def to_json(boundary: Boundary) -> dict[str, Any]:
-    """Return the account as JSON data (schema 1)."""
+    """Return the account as JSON data."""
     manifest = boundary.manifest
     return {
-        "schema": SCHEMA,
         "image": boundary.image,
         "host": boundary.host,
         "decision": boundary.decision.value,

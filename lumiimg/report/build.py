@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     from lumiimg.image.compare import FileDifference
     from lumiimg.resolve.lock import Lock
 
-SCHEMA = 1
 _WIDTH = 100
 
 
 def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool) -> None:
     """Print what would be built, without building it."""
     if as_json:
-        print_json({"schema": SCHEMA, "plan": plan_data(lock), "definitions": _definitions_data(chain)})
+        print_json("build-plan", {"plan": plan_data(lock), "definitions": _definitions_data(chain)})
         return
     print(f"would build {_stack(lock)}")
     bootstrap = lock.bootstrap
@@ -72,7 +71,7 @@ def print_doubts(lock: Lock, stream: TextIO) -> None:
 def print_definitions(definitions: Sequence[Definition], folder: Path, *, as_json: bool) -> None:
     """Print which files were written, and how to build from them."""
     if as_json:
-        print_json({"schema": SCHEMA, "folder": str(folder), "definitions": _definitions_data(definitions)})
+        print_json("build-definitions", {"folder": str(folder), "definitions": _definitions_data(definitions)})
         return
     for definition in definitions:
         print(folder / f"{definition.name}.def")
@@ -109,8 +108,8 @@ def print_built(
     """Say what was built, and what to do next; of a rebuild, in which files it differs (None: the same bytes)."""
     if as_json:
         print_json(
+            "build" if lock else "rebuild",
             {
-                "schema": SCHEMA,
                 "image": str(built.image),
                 "key": built.key,
                 "size_bytes": built.size_bytes,
@@ -124,7 +123,7 @@ def print_built(
                 "engine": {"kind": engine.kind, "version": engine.version, "path": str(engine.path)},
                 "plan": lock and plan_data(lock),
                 **({} if lock else {"differences": differences and [asdict(one) for one in differences]}),
-            }
+            },
         )
     elif not quiet:
         name = one_line(str(built.image))

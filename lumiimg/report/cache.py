@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from lumiimg.build.cache import Entry
     from lumiimg.build.why import Why
 
-SCHEMA = 1
 _SHORT = 12
 _LINES = 40
 
@@ -26,7 +25,8 @@ def print_entries(entries: Sequence[Entry], root: Path, *, as_json: bool) -> Non
     total = sum(entry.size_bytes for entry in entries)
     if as_json:
         print_json(
-            {"schema": SCHEMA, "cache": str(root), "size_bytes": total, "entries": [_entry(entry) for entry in entries]}
+            "cache",
+            {"cache": str(root), "size_bytes": total, "entries": [_entry(entry) for entry in entries]},
         )
         return
     for entry in sorted(entries, key=lambda entry: entry.layers):
@@ -39,14 +39,14 @@ def print_why(answer: Why, below: str | None, *, as_json: bool) -> None:
     """Print why a layer is not in the cache, or that it is."""
     if as_json:
         print_json(
+            "why",
             {
-                "schema": SCHEMA,
                 "layers": list(answer.layers),
                 "hit": answer.entry is not None,
                 "entry": answer.entry and _entry(answer.entry),
                 "nearest": answer.nearest and _entry(answer.nearest),
                 "differences": [asdict(difference) for difference in answer.differences],
-            }
+            },
         )
         return
     out = console()
@@ -77,7 +77,7 @@ def print_faults(faults: Sequence[tuple[str, str]], checked: int, *, as_json: bo
     """Print which entries are not what they were."""
     if as_json:
         found = [{"key": key, "fault": fault} for key, fault in faults]
-        print_json({"schema": SCHEMA, "checked": checked, "faults": found})
+        print_json("cache-verify", {"checked": checked, "faults": found})
         return
     for key, fault in faults:
         print(f"{key[:_SHORT]}: {one_line(fault)}")
@@ -90,7 +90,7 @@ def print_faults(faults: Sequence[tuple[str, str]], checked: int, *, as_json: bo
 def print_removed(removed: Sequence[str], freed_bytes: int, *, as_json: bool) -> None:
     """Print what was removed."""
     if as_json:
-        print_json({"schema": SCHEMA, "removed": list(removed), "freed_bytes": freed_bytes})
+        print_json("cache-removed", {"removed": list(removed), "freed_bytes": freed_bytes})
         return
     print(f"removed {count(len(removed), 'layer')}, {size(freed_bytes)}")
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.recipes import Recipe
 
-SCHEMA = 1
-
 
 def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json: bool) -> None:
     """Print every base, layer, recipe and site; what cannot be read is listed with its fault."""
@@ -42,7 +40,7 @@ def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json:
             entries.append(("broken", name, "broken", str(error)))
     if as_json:
         keys = ("kind", "name", "status", "summary")
-        print_json({"schema": SCHEMA, "entries": [dict(zip(keys, entry, strict=True)) for entry in entries]})
+        print_json("list", {"entries": [dict(zip(keys, entry, strict=True)) for entry in entries]})
         return
     from rich.table import Table  # noqa: PLC0415
 
@@ -71,8 +69,8 @@ def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
     """Print one recipe."""
     if as_json:
         print_json(
+            "show-recipe",
             {
-                "schema": SCHEMA,
                 "name": recipe.name,
                 "kind": "recipe",
                 "summary": recipe.summary,
@@ -80,7 +78,7 @@ def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
                 "add": list(recipe.add),
                 "site": recipe.site,
                 "arguments": {f"{layer}.{name}": value for (layer, name), value in recipe.arguments.items()},
-            }
+            },
         )
         return
     print(f"{recipe.name} (recipe): {one_line(recipe.summary)}")
@@ -96,7 +94,7 @@ def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
 def print_entry(layer: Layer, *, as_json: bool) -> None:
     """Print one base or layer."""
     if as_json:
-        print_json({"schema": SCHEMA, **_entry_data(layer)})
+        print_json("show-layer", _entry_data(layer))
         return
     kind = "family of bases" if layer.variants else "base" if layer.is_base else "layer"
     print(f"{layer.name} ({kind}, {layer.status}): {one_line(layer.summary)}")

@@ -14,15 +14,12 @@ if TYPE_CHECKING:
 
     from lumiimg.check.answer import CheckReport, FabricPath
 
-SCHEMA = 1
-"""Longer lines than this are hard to read, however wide the terminal is."""
 _INDENT = "    "
 
 
 def to_json(report: CheckReport) -> dict[str, Any]:
-    """Return the report as JSON data (schema 1)."""
+    """Return the report as JSON data."""
     return {
-        "schema": SCHEMA,
         "image": report.image,
         "answer": report.answer.value,
         "sentence": report.sentence,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.report import schema
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console
 
 MARKS = {"ok": "✓", "info": "·", "unknown": "?", "problem": "✗"}
@@ -46,6 +49,6 @@ def wrapped(out: Console, text: str, *, first: str = "", rest: str = "  ") -> st
     )
 
 
-def print_json(data: dict[str, Any]) -> None:
-    """Print a result for machines."""
-    print(json.dumps(data, indent=2, ensure_ascii=False))
+def print_json(name: str, data: Mapping[str, Any]) -> None:
+    """Print a result for machines: `name` is that of its schema."""
+    print(schema.json_text(name, data))

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from lumiimg.build.room import Room
     from lumiimg.engine.engine import Engine
 
-SCHEMA = 1
 _INDENT = "    "
 
 
@@ -33,8 +32,8 @@ def print_doctor(
     """Print what was tried, and what follows for each way to build."""
     if as_json:
         print_json(
+            "doctor",
             {
-                "schema": SCHEMA,
                 "engine": {"kind": engine.kind, "version": engine.version, "path": str(engine.path)},
                 "trials": [asdict(trial) for trial in trials],
                 "strategies": {way: list(against) for way, against in faults.items()},
@@ -42,7 +41,7 @@ def print_doctor(
                     {"folder": str(room.folder), "free_bytes": room.free_bytes, "in_memory": room.in_memory}
                     for room in rooms
                 ],
-            }
+            },
         )
         return
     out = console()

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from lumiimg.definition.docker.draft import Draft
 
-SCHEMA = 1
 _TEXT = 400
 """Characters of a step that a line is cut out of."""
 _LINES = 12
@@ -29,7 +28,7 @@ _LINES = 12
 def print_draft(draft: Draft, folder: Path | None, *, as_json: bool) -> None:
     """Print what the Dockerfile does, what is here already, and what a person must see to."""
     if as_json:
-        print_json({"schema": SCHEMA, **_data(draft), "folder": None if folder is None else str(folder)})
+        print_json("draft", {**_data(draft), "folder": None if folder is None else str(folder)})
         return
     out = console()
     if folder is not None:

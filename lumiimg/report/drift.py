@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from lumiimg.host.drift import Drift
     from lumiimg.host.snapshot import Snapshot
 
-SCHEMA = 1
 _STYLES = {Outcome.OK: "bold green", Outcome.REFUSED: "bold red", Outcome.UNKNOWN: "bold yellow"}
 _SEVERITIES = {
     Fate.FINE: "ok",
@@ -61,9 +60,8 @@ class Words:
 
 
 def to_json(drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words) -> dict[str, Any]:
-    """Return the answer as JSON data (schema 1)."""
+    """Return the answer as JSON data."""
     return {
-        "schema": SCHEMA,
         "answer": {Outcome.OK: "fine", Outcome.REFUSED: "breaks", Outcome.UNKNOWN: "undecided"}[answer],
         "sentence": _sentence(drift, images, answer),
         "before": {"host": drift.before.host, "taken": drift.before.taken},

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from lumiimg.image.compare import FileDifference
 
-SCHEMA = 1
 _SHOWN = 20
 _MAX_LAYERS = 100
 _MAX_LETTERS = 500
@@ -36,7 +35,7 @@ def print_image(image: Path, *, as_json: bool) -> None:
             hint="what it would use: lumiimg check; its files: lumiimg explain",
         )
     if as_json:
-        print_json({"schema": SCHEMA, "image": str(image), "plan": plan, "sbom": bill})
+        print_json("show-image", {"image": str(image), "plan": plan, "sbom": bill})
         return
     base = (_objects(plan, "base", image) or [{}])[0]
     made_for = f"fabric {_word(plan.get('fabric'))}, site {_word(plan.get('site') or 'none')}"
@@ -85,7 +84,7 @@ def print_differences(
     """Print in which files two images differ, and where they do not, what was `compared`."""
     if as_json:
         files = [asdict(difference) for difference in differences]
-        print_json({"schema": SCHEMA, "files": files, "compared": list(compared)})
+        print_json("diff-images", {"files": files, "compared": list(compared)})
         return
     for difference in differences[:_SHOWN]:
         print(one_line(f"  {difference.path}: {difference.what}"))

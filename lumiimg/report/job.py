@@ -18,15 +18,13 @@ if TYPE_CHECKING:
     from lumiimg.cluster.plan import JobPlan
     from lumiimg.cluster.topology import Place, Topology
 
-SCHEMA = 1
 _INDENT = "    "
 
 
 def to_json(plan: JobPlan, script: str) -> dict[str, Any]:
-    """Return the job as JSON data (schema 1)."""
+    """Return the job as JSON data."""
     shape, topology = plan.shape, plan.topology
     return {
-        "schema": SCHEMA,
         "image": plan.image,
         "site": plan.site.name,
         "shape": {

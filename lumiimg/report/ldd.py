@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
 
-SCHEMA = 1
 _TREES = 3
 """Up to so many files a tree each; more are told in one line each."""
 _LINES, _MOST = 20, 5
@@ -33,13 +32,13 @@ _RULES = {
 
 
 def to_json(outcomes: Mapping[str, LoadOutcome], undecided: str | None, doubts: Sequence[str]) -> dict[str, Any]:
-    """Return the answer as JSON data (schema 1).
+    """Return the answer as JSON data.
 
     `undecided` says why there is none, `notes` what was not seen; neither is there otherwise.
     """
     files = {path: _outcome_data(outcome) for path, outcome in outcomes.items()}
     unknown = {"undecided": undecided, "notes": list(doubts)}
-    return {"schema": SCHEMA, "files": files, **{key: value for key, value in unknown.items() if value}}
+    return {"files": files, **{key: value for key, value in unknown.items() if value}}
 
 
 def _outcome_data(outcome: LoadOutcome) -> dict[str, Any]:

@@ -18,13 +18,11 @@ if TYPE_CHECKING:
     from lumiimg.resolve.changes import Change
     from lumiimg.resolve.lock import Lock
 
-SCHEMA = 1
-
 
 def print_lock(lock: Lock, changes: Sequence[Change] | None, path: Path, *, as_json: bool) -> None:
     """Say what was locked; `changes` against the lock that was there, None where there was none."""
     if as_json:
-        print_json({"schema": SCHEMA, "lock": str(path), "changes": [change._asdict() for change in changes or ()]})
+        print_json("lock", {"lock": str(path), "changes": [change._asdict() for change in changes or ()]})
         return
     wheels = sum(len(layer.wheels) for layer in lock.stack)
     sources = sum(len(layer.sources) for layer in lock.stack)
@@ -42,7 +40,7 @@ def print_lock(lock: Lock, changes: Sequence[Change] | None, path: Path, *, as_j
 def print_changes(changes: Sequence[Change], *, as_json: bool) -> None:
     """Print differences, one a line."""
     if as_json:
-        print_json({"schema": SCHEMA, "changes": [change._asdict() for change in changes]})
+        print_json("diff-locks", {"changes": [change._asdict() for change in changes]})
         return
     for change in changes:
         print(one_line(f"  {change.what}: {change.old or '(not there)'} -> {change.new or '(gone)'}"))

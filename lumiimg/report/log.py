@@ -43,8 +43,6 @@ _SELECTED = {
 _STYLES = {ExitCode.GOOD: "bold green", ExitCode.NO: "bold red"}
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
 _INDENT = "    "
-SCHEMA = 1
-"""Version of the JSON."""
 _CAUSES_SHOWN, _LINES_SHOWN, _GROUPS_SHOWN, _NAMES_SHOWN = 3, 3, 12, 160
 
 
@@ -66,9 +64,8 @@ def _sentence(verdict: Verdict, answer: ExitCode) -> str:
 def to_json(
     report: LogReport, measured: Sequence[Finding], image: ImageOfJob | None, answer: ExitCode
 ) -> dict[str, Any]:
-    """Return the report as JSON data (schema 1)."""
+    """Return the report as JSON data."""
     return {
-        "schema": SCHEMA,
         "answer": answer.name.lower(),
         "verdict": report.verdict.value,
         "confidence": report.confidence.value,

@@ -18,14 +18,11 @@ if TYPE_CHECKING:
 
     from lumiimg.cluster.module import ImageModule
 
-SCHEMA = 1
-
 
 def to_json(module: ImageModule, folder: Path) -> dict[str, Any]:
-    """Return what was written as JSON data (schema 1)."""
+    """Return what was written as JSON data."""
     for_tcl, for_lmod = module_files(module, folder)
     return {
-        "schema": SCHEMA,
         "module": module.full_name,
         "image": str(module.image),
         "title": module.title,

@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 
     from lumiimg.cluster.nodes import NodeGroup, NodesReport
 
-SCHEMA = 1
 _STYLES = {Answer.NO: "bold red", Answer.UNDECIDED: "bold yellow", Answer.NO_OBSTACLE: "bold green"}
 _INDENT = "    "
 
 
 def to_json(report: NodesReport) -> dict[str, Any]:
-    """Return the report as JSON data (schema 1)."""
+    """Return the report as JSON data."""
     return {
-        "schema": SCHEMA,
         "image": report.image,
         "job": report.job,
         "answer": report.answer.value,

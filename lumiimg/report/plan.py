@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.plan import Asked, Plan
     from lumiimg.resolve.rules import RuleResult
 
-SCHEMA = 1
 _KINDS = {Outcome.OK: "ok", Outcome.WARNING: "unknown", Outcome.UNKNOWN: "unknown", Outcome.REFUSED: "problem"}
 _WORDS = {Outcome.OK: "", Outcome.WARNING: "warning: ", Outcome.UNKNOWN: "not known: ", Outcome.REFUSED: "refused: "}
 _INDENT = "    "
@@ -36,10 +35,9 @@ class RequestWords(NamedTuple):
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """Return the plan as JSON data (schema 1)."""
+    """Return the plan as JSON data."""
     stack = plan.stack
     return {
-        "schema": SCHEMA,
         "decision": "refused" if plan.refused else "ok",
         "fabric": plan.fabric.value,
         "plugin": plan.plugin,
@@ -148,9 +146,8 @@ def _left_out(asked: Asked, nearest: Asked | None) -> str:
 
 
 def bases_data(plans: Sequence[Plan]) -> dict[str, Any]:
-    """Return on which bases a request for layers alone can be met, as JSON data (schema 1)."""
+    """Return on which bases a request for layers alone can be met, as JSON data."""
     return {
-        "schema": SCHEMA,
         "bases": [{"base": plan.base.name, "doubts": plan.is_doubtful, "answer": in_short(plan)} for plan in plans],
     }
 

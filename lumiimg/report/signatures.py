@@ -8,14 +8,11 @@ from typing import Any
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.console import console
 
-SCHEMA = 1
-
 
 def signatures_to_json() -> dict[str, Any]:
-    """Return the knowledge base as JSON data (schema 1), most likely cause first."""
+    """Return the knowledge base as JSON data, most likely cause first."""
     patterns = {entry.id: (entry.pattern, entry.example) for entry in vocabulary().entries}
     return {
-        "schema": SCHEMA,
         "signatures": [
             {**asdict(signature), "pattern": patterns[signature.id][0], "example": patterns[signature.id][1]}
             for signature in vocabulary().signatures.values()

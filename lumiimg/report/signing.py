@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from lumiimg.check.signed import Signed
     from lumiimg.engine.engine import Engine
 
-SCHEMA = 1
 _MEANING = {
     Verdict.SIGNED: "all of it is as it was signed, by keys of the keyring here",
     Verdict.UNSIGNED: "not signed, or not all of it",
@@ -32,8 +31,8 @@ def print_signed(image: Path, found: Signed, engine: Engine, *, as_json: bool) -
     """Print who signed an image and what that covers, or what stands against it."""
     if as_json:
         print_json(
+            "verify",
             {
-                "schema": SCHEMA,
                 "image": str(image),
                 "engine": {"kind": engine.kind, "version": engine.version, "path": str(engine.path)},
                 "verdict": found.verdict.value,
@@ -41,7 +40,7 @@ def print_signed(image: Path, found: Signed, engine: Engine, *, as_json: bool) -
                 "signers": [asdict(signer) for signer in found.signers],
                 "claimed_fingerprints": list(found.claimed),
                 "objects": list(found.objects),
-            }
+            },
         )
         return
     out = console()

@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site, SiteBinding, SitePartition
 
-SCHEMA = 1
 NEVER_RUN = "documented by others, with their sources below; this project has never run anything on this machine"
 
 
 def print_site(site: Site, *, as_json: bool) -> None:
     """Print what is known of a machine, each fact with its source and date."""
     if as_json:
-        print_json({"schema": SCHEMA, **_data(site)})
+        print_json("show-site", _data(site))
         return
     out = console()
     out.print(one_line(f"{site.name}: {site.title}"), style="bold", soft_wrap=True)

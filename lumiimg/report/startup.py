@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from lumiimg.check.strace import Counts
 
-SCHEMA = 1
 _LABEL, _COLUMN, _LONGEST_NAME = 34, 16, 15
 _BAR = 60
 _ROWS: tuple[tuple[str, Callable[[Counts], int], bool], ...] = (
@@ -54,9 +53,8 @@ class Scale:
 
 
 def to_json(startups: Sequence[Startup], module: str, scale: Scale) -> dict[str, Any]:
-    """Return the counts as JSON data (schema 1)."""
+    """Return the counts as JSON data."""
     return {
-        "schema": SCHEMA,
         "module": module,
         "places": [
             {

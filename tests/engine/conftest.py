@@ -18,6 +18,7 @@ import pytest
 
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.errors import MissingHereError
+from tests.validation import told_by
 
 STANDIN = Path(__file__).parent / "standin"
 
@@ -36,7 +37,7 @@ class Result:
 
 
 def lumiimg(*argv: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Result:
-    """Run the program as a user does."""
+    """Run the program as a user does; its JSON is held against the schemas of the command."""
     done = subprocess.run(
         [sys.executable, "-m", "lumiimg", *map(str, argv)],
         env=os.environ | (env or {}),
@@ -45,6 +46,8 @@ def lumiimg(*argv: str | Path, env: dict[str, str] | None = None, cwd: Path | No
         text=True,
         check=False,
     )
+    if "--json" in argv and done.stdout:
+        told_by(str(argv[0]), done.stdout)
     return Result(done.returncode, done.stdout, done.stderr)
 
 

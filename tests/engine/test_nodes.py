@@ -4,7 +4,6 @@ never starts. The image has a stand-in net plugin on a real libfabric; there is 
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from lumiimg.elf.facts import read_elf
 from lumiimg.elf.reader import BytesReader
 from tests.engine.slurm import CONF, slurm
 from tests.engine.test_run import SITE, gpus
+from tests.validation import validated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +62,8 @@ def check_in_job(
     argv = ["sbatch", "--wait", f"--nodes={nodes}", "--no-kill", f"--chdir={folder}", "--output=out", str(script)]
     subprocess.run(argv, env=slurm | variables, capture_output=True, check=False, timeout=300)
     text = (folder / "out").read_text()
-    return Told(int((folder / "code").read_text()), json.loads((folder / "report.json").read_text() or "null"), text)
+    said = (folder / "report.json").read_text()
+    return Told(int((folder / "code").read_text()), validated(said, "check-nodes") if said else {}, text)
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_outside_of_a_job_one_is_submitted_and_tells_the_same(
     ]
     done = subprocess.run(argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 3, done.stderr
-    assert [group["nodes"] for group in json.loads(done.stdout)["groups"]] == [ALL]
+    assert [group["nodes"] for group in validated(done.stdout, "check-nodes")["groups"]] == [ALL]
     assert done.stderr.startswith("job ")
     assert "4 nodes  nid[000001-000004]" in done.stderr
     assert not list(tmp_path.iterdir())
@@ -243,7 +244,7 @@ def test_a_job_that_ends_in_its_collective_leaves_what_the_nodes_said(
             time.sleep(0.02)
         subprocess.run(["scancel", job], env=slurm, check=True)
         out, told = program.communicate(timeout=120)
-    report = json.loads(out)
+    report = validated(out, "check-nodes")
     assert report["levels"]["run"] == "not done: the job ended before it did", told
     assert [group["nodes"] for group in report["groups"]] == [ALL[:2]]
     assert not list(tmp_path.iterdir())

@@ -22,6 +22,7 @@ import pytest
 from lumiimg.image import FileKind, open_image
 from tests.engine.conftest import inside, lumiimg
 from tests.unit.conftest import LAYER
+from tests.validation import validated
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
@@ -244,7 +245,8 @@ def test_an_image_is_built_again_from_itself_alone(stack: Stack, built_by: dict[
     assert len(definitions) == 1 + len(SCRIPTS)
     told = lumiimg("show", image, "--json")
     assert told.code == 0, told.err
-    assert [layer["name"] for layer in told.data["plan"]["layers"]][1:] == list(SCRIPTS)
+    plan = validated(json.dumps(told.data["plan"]), "plan")
+    assert [layer["name"] for layer in plan["layers"]][1:] == list(SCRIPTS)
     names = {component["name"] for component in told.data["sbom"]["components"]}
     assert {"debian", "bash", "librccl1"} <= names
     (stack.folder / "layers").rename(stack.folder / "hidden")
@@ -482,7 +484,7 @@ def test_four_builds_at_once_share_one_cache(stack: Stack, tmp_path: Path) -> No
     told = [child.communicate(timeout=600) for child in children]
     assert [child.returncode for child in children] == [0] * 4, told
     assert len({(tmp_path / f"{number}.sif").read_bytes() for number in range(4)}) == 1
-    steps = [json.loads(out) for out, _ in told]
+    steps = [validated(out, "build") for out, _ in told]
     built = sum(step["steps"] - step["reused_steps"] for step in steps)
     listed = lumiimg("cache", "ls", "--json", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
     assert len(json.loads(listed.out)["entries"]) == steps[0]["steps"]

@@ -44,6 +44,7 @@ NAMES = [
     "cache",
     "why",
     "doctor",
+    "schema",
 ]
 
 
@@ -63,6 +64,8 @@ def loaded_after(*argv: str) -> set[str]:
         ["--help"],
         *([name, "--help"] for name in NAMES),
         ["log", str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent.log")],
+        ["schema"],
+        ["schema", "check"],
         ["build", "--recipe", "demo", "--dry-run"],
     ],
     ids=" ".join,

@@ -11,9 +11,15 @@ import pytest
 from lumiimg.cli.main import make_parser, without_program
 from tests.compatibility import compatibility
 from tests.reference import reference
+from tests.schemas import page
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+]
 
 
 def test_the_reference_is_what_the_program_says() -> None:
@@ -22,6 +28,10 @@ def test_the_reference_is_what_the_program_says() -> None:
 
 def test_the_tables_of_compatibility_are_those_of_the_catalogue() -> None:
     assert (ROOT / "docs" / "compatibility.md").read_text() == "\n".join(compatibility()) + "\n", "run `make docs`"
+
+
+def test_the_tables_of_the_json_are_those_of_the_schemas() -> None:
+    assert (ROOT / "docs" / "reference" / "json.md").read_text() == "\n".join(page()) + "\n", "run `make docs`"
 
 
 def documented_commands() -> list[str]:

@@ -1,0 +1,78 @@
+"""`lumiimg schema`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+from lumiimg.cli.options import add_json
+from lumiimg.errors import BadInputError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_EPILOG = """\
+examples:
+  lumiimg schema check > check.schema.json
+  lumiimg check image.sif --json > check.json
+  check-jsonschema --schemafile check.schema.json check.json
+
+exit codes: 0 printed · 2 no such schema
+"""
+
+
+def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "schema",
+        help="what --json prints: a JSON Schema of each kind of output",
+        description="Print the JSON Schema (2020-12) of a kind of output, which needs no other\n"
+        "file; without a name, list the kinds. docs/reference/json.md has them as tables.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="check, log, host, …")
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print one, or the list."""
+    from lumiimg.report import schema  # noqa: PLC0415
+
+    names = schema.names()
+    if arguments.name is None:
+        _list(names, as_json=arguments.json)
+        return ExitCode.GOOD
+    if arguments.name not in names:
+        raise BadInputError(f"no schema is called {arguments.name!r}", hint=_hint(arguments.name, names))
+    sys.stdout.write(f"{schema.strict_json(schema.whole_schema(arguments.name))}\n")
+    return ExitCode.GOOD
+
+
+def _list(names: Sequence[str], *, as_json: bool) -> None:
+    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.report.schema import number_of, read_schema  # noqa: PLC0415
+
+    schemas = {name: read_schema(name) for name in names}
+    if as_json:
+        listed = [
+            {"name": name, "number": number_of(schema), "of": schema["title"], "summary": schema["description"]}
+            for name, schema in schemas.items()
+        ]
+        print_json("schemas", {"schemas": listed})
+        return
+    for name, schema in schemas.items():
+        print(textwrap.fill(schema["description"], 80, initial_indent=f"{name:<19}", subsequent_indent=" " * 19))
+    print("\none of them: lumiimg schema NAME    as tables: docs/reference/json.md")
+
+
+def _hint(name: str, names: Sequence[str]) -> str:
+    word = name.partition("-")[0]
+    near = [known for known in names if known.partition("-")[0] == word]
+    near = near or difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(near)}?" if near else "`lumiimg schema` lists them"

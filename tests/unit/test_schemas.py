@@ -1,0 +1,366 @@
+"""Whatever `--json` prints is of a schema that is shipped, told with its units, and closed: no key comes unannounced.
+
+All other tests hold what they print against the schemas as well (tests/validation.py). Here each kind is printed at
+least once, without an engine: where only an engine could make the result, the printer gets one that a test made.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import importlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from lumiimg.build.builder import Built
+from lumiimg.build.cache import Entry
+from lumiimg.build.machine import Trial
+from lumiimg.build.progress import Stage
+from lumiimg.build.provenance import plan_document
+from lumiimg.build.room import Room
+from lumiimg.build.why import Difference, Why
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.sites import find_site
+from lumiimg.check.checker import check_image
+from lumiimg.check.probes import Event, ProbeRun, run_details
+from lumiimg.check.run import Collective, Program
+from lumiimg.check.running import RunResult
+from lumiimg.check.signed import Signed
+from lumiimg.check.signed import Verdict as SignedVerdict
+from lumiimg.check.startup import Place as PlaceKind
+from lumiimg.check.startup import Startup
+from lumiimg.check.strace import Counts
+from lumiimg.cli.main import main
+from lumiimg.cluster.together import Measured, Together
+from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.signing import Signer
+from lumiimg.findings import Findings, Level
+from lumiimg.host import snapshot as snapshot_module
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot import write_snapshot
+from lumiimg.image import open_image
+from lumiimg.image.compare import FileDifference
+from lumiimg.nccl.reader import read_lines
+from lumiimg.report import build as build_report
+from lumiimg.report import cache as cache_report
+from lumiimg.report import check as check_report
+from lumiimg.report import nodes as nodes_report
+from lumiimg.report import startup as startup_report
+from lumiimg.report.console import print_json
+from lumiimg.report.doctor import print_doctor
+from lumiimg.report.lock import print_changes, print_lock
+from lumiimg.report.schema import json_text, names, number_of, read_schema, strict_json, whole_schema
+from lumiimg.report.signing import print_signed
+from lumiimg.resolve.changes import Change
+from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.request import Request, resolve
+from tests.unit import fabric_builder
+from tests.unit.test_nodes import OTHER_CXI, answer, summed
+from tests.unit.test_rebuild import made
+from tests.validation import fault, validated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from lumiimg.resolve.lock import Lock
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+PACKAGE = Path(__file__).parents[2] / "lumiimg"
+OPEN = {("show-image", "plan"), ("show-image", "sbom")}
+"""Objects that may hold anything: what an image says of itself is anybody's."""
+ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset())
+KEY = "0" * 64
+
+
+class Place:
+    """A folder with what the commands are asked about."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.image = fabric_builder.image(folder / "image")
+        with open_image(fabric_builder.host(folder / "node")) as host:
+            write_snapshot(scan_host({}, root=host.root), folder / "host.json")
+        self.host = folder / "host.json"
+        (folder / "plain/etc").mkdir(parents=True)
+        (folder / "Dockerfile").write_text("FROM rocm/dev-ubuntu-24.04:6.4.4\nARG A=1\nRUN echo $A\nCMD x\n")
+        self.request = Request("rocm-6.2.4", ("aws-ofi-nccl",))
+        site = find_site("lumi", {"HOME": str(folder)})
+        self.lock: Lock = resolve(self.request, open_catalogue({"HOME": str(folder)}), Mirrors({}), "", site)
+        self.entry = Entry(KEY, folder / "data", KEY, 2, ("torch",), 1.5, "")
+        self.built = Built(
+            folder / "x.sif",
+            KEY,
+            2,
+            1.5,
+            0,
+            1,
+            "sandbox",
+            "flat",
+            is_new=True,
+            stages=(Stage("a", 1, 1, 2, reused=True),),
+        )
+
+    def sif(self) -> Path:
+        return made(self.folder / "plain", self.folder / "x.sif", plan_document(self.lock, self.request))
+
+    def nodes(self) -> dict[str, Any]:
+        (self.folder / "answers").mkdir()
+        answer(self.folder / "answers", "a")
+        answer(self.folder / "answers", "b", OTHER_CXI)
+        together = Together(
+            "lumiimg's own all-reduce", 2, 16, "ofi-cxi", "proved", (Measured("lumiimg-allreduce", 84.2),)
+        )
+        report = summed(self.folder / "answers", ["a", "b", "c"])
+        return nodes_report.to_json(replace(report, collective=together))
+
+    def run(self) -> dict[str, Any]:
+        ran = RunResult(
+            Collective(Program.RCCL_TESTS, ("x",), (), 8, 2, "/opt/rocm/lib/librccl.so.1", needs_mpi=True),
+            read_lines("run.out", (FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out").read_bytes().splitlines()),
+            Findings(Level.RUN),
+        )
+        probe = ProbeRun("handshake", -11, timed_out=False, output="", events=(Event("init", {"provider": "cxi"}),))
+        report = check_image(self.image, {}, Level.STATIC)
+        return check_report.to_json(replace(report, runs=(run_details(probe),), collective=ran.data()))
+
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "adapt": ("adapt", "PLAIN", "--site", "generic"),
+    "bind": ("bind", "IMAGE", "--host", "HOST", "--site", "lumi"),
+    "build-plan": ("build", "--recipe", "demo", "--dry-run"),
+    "build-definitions": ("build", "--base", "debian-13", "--add", "netprobe", "--definitions", "NEW"),
+    "cache": ("cache", "ls"),
+    "cache-removed": ("cache", "prune"),
+    "cache-verify": ("cache", "verify"),
+    "check": ("check", "IMAGE", "--level", "static", "--host", "HOST"),
+    "diff-images": ("diff", "IMAGE", "PLAIN"),
+    "draft": ("draft", "DOCKERFILE"),
+    "drift": ("drift", "HOST", "HOST", "--image", "IMAGE"),
+    "explain-bases": ("explain", "--add", "vllm", "--site", "lumi"),
+    "explain-image": ("explain", "IMAGE", "--host", "HOST"),
+    "explain-request": ("explain", "--base", "rocm-6.2.4", "--add", "sglang", "--site", "lumi"),
+    "host": ("host", "scan"),
+    "job": ("job", "IMAGE", "--site", "lumi", "--nodes", "2", "--host", "HOST", "--", "true"),
+    "ldd": ("ldd", "IMAGE", "--all", "--host", "HOST"),
+    "list": ("list",),
+    "log": ("log", str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent-cut.log"), "--image", "IMAGE"),
+    "module": ("module", "IMAGE", "-o", "NEW", "--host", "HOST", "--site", "lumi"),
+    "prolog": ("host", "prolog", "HOST"),
+    "reframe": ("reframe", "IMAGE", "--site", "lumi"),
+    "schemas": ("schema",),
+    "show-layer": ("show", "vllm"),
+    "show-recipe": ("show", "demo"),
+    "show-site": ("show", "lumi"),
+    "signatures": ("log", "--signatures"),
+}
+"""What prints a kind as its user would have it."""
+_SIGNED = Signed(
+    SignedVerdict.SIGNED, (Signer("A", "F" * 40, is_users=True, verified=3),), ("F" * 40,), ("header",), ""
+)
+_STARTUP = Startup(
+    "/p", PlaceKind.FOLDER, "/p/t.py", "1.0", "3.11.2", Counts(opens=95), None, "it is read by the kernel"
+)
+PRINTED: dict[str, Callable[[Place], object]] = {
+    "bench-import": lambda _: print_json(
+        "bench-import", startup_report.to_json([_STARTUP], "t", startup_report.Scale(10, 8))
+    ),
+    "build": lambda at: build_report.print_built(at.built, at.lock, ENGINE, as_json=True, quiet=True),
+    "check-nodes": lambda at: print_json("check-nodes", at.nodes()),
+    "check at level run": lambda at: print_json("check", at.run()),
+    "diff-locks": lambda _: print_changes([Change("layer a", "1", None)], as_json=True),
+    "doctor": lambda at: print_doctor(
+        ENGINE,
+        [Trial("user namespaces", works=True, said="")],
+        {"overlay": ["no FUSE"], "sandbox": []},
+        [Room(at.folder, 5, in_memory=False)],
+        at.folder,
+        as_json=True,
+    ),
+    "lock": lambda at: print_lock(at.lock, [Change("layer a", None, "1")], Path("lumiimg.lock"), as_json=True),
+    "plan": lambda at: sys.stdout.write(plan_document(at.lock, at.request).decode()),
+    "rebuild": lambda at: build_report.print_built(
+        at.built, None, ENGINE, as_json=True, quiet=True, differences=[FileDifference("/x", "content")]
+    ),
+    "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
+    "verify": lambda at: print_signed(at.folder / "x.sif", _SIGNED, ENGINE, as_json=True),
+    "why": lambda at: cache_report.print_why(
+        Why(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),)), None, as_json=True
+    ),
+}
+"""What prints a kind from what a test made: only an engine, Slurm or a network would have it for real."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("place"))
+
+
+def test_each_kind_of_output_is_printed_here() -> None:
+    assert not COMMANDS.keys() & PRINTED.keys()
+    assert {*COMMANDS, *(told.partition(" ")[0] for told in PRINTED)} == set(names())
+
+
+@pytest.mark.parametrize("told", [*COMMANDS, *PRINTED])
+@pytest.mark.usefixtures("clean_home")
+def test_what_is_printed_is_of_its_schema_and_a_key_that_it_does_not_name_is_a_fault(
+    told: str, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = told.partition(" ")[0]
+    monkeypatch.chdir(tmp_path)
+    if told in PRINTED:
+        PRINTED[told](place)
+    else:
+        named = {"IMAGE": place.image, "HOST": place.host, "PLAIN": place.folder / "plain", "NEW": tmp_path / "new"}
+        named |= {"DOCKERFILE": place.folder / "Dockerfile"}
+        words = [str(named.get(word, word)) for word in COMMANDS[name]]
+        cut = words.index("--") if "--" in words else len(words)
+        main([*words[:cut], "--json", *words[cut:]])
+    data = validated(capsys.readouterr().out, name)
+    assert number_of(read_schema(name)) in {data.get("schema"), data.get("format")}
+    assert fault({**data, "grown": 1}, name)
+    for key in data:
+        optional = key not in read_schema(name)["required"]
+        assert optional or fault({other: value for other, value in data.items() if other != key}, name)
+
+
+# -- the schemas themselves
+
+
+def parts(schema: object, *above: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Yield each part of a schema that says something of a value, with the keys that lead to it."""
+    if not isinstance(schema, dict):
+        return
+    yield above, schema
+    for group in ("properties", "$defs"):
+        for key, inner in schema.get(group, {}).items():
+            yield from parts(inner, *above, key)
+    for key in ("items", "additionalProperties"):
+        yield from parts(schema.get(key), *above, "[]")
+    for inner in schema.get("anyOf", ()):
+        yield from parts(inner, *above)
+
+
+ALL = ["common", *names()]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_each_key_is_described_and_each_object_closed(name: str) -> None:
+    for above, part in parts(read_schema(name)):
+        if part.get("type") in ("object", ["object", "null"]) and (name, *above) not in OPEN:
+            assert "additionalProperties" in part, f"{name} {above}: anything may come"
+            assert part["additionalProperties"] is not True, f"{name} {above}: anything may come"
+        for key, inner in part.get("properties", {}).items():
+            assert inner.get("description", "").endswith((".", ",", "…")), f"{name} {above} {key}: not described"
+
+
+def constants(modules: Iterable[str]) -> set[object]:
+    """Return what stands in modules as it is: words that no enumeration has."""
+    trees = [ast.parse((PACKAGE.parent / f"{name.replace('.', '/')}.py").read_text()) for name in modules]
+    return {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_closed_set_of_words_is_that_of_the_code(name: str) -> None:
+    for above, part in parts(read_schema(name)):
+        if "enum" not in part:
+            continue
+        words = {word for word in part["enum"] if word is not None}
+        module, _, of = part["$comment"].rpartition(".")
+        kind = None if "," in module else getattr(importlib.import_module(module), of, None)
+        if isinstance(kind, type) and issubclass(kind, enum.IntEnum):  # by their names: exit codes
+            assert words < {member.name.lower() for member in kind}, (name, above)
+        elif isinstance(kind, type) and issubclass(kind, enum.StrEnum):
+            assert words == {member.value for member in kind}, (name, above)
+        else:
+            assert words <= constants(part["$comment"].split(", ")), (name, above)
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.usefixtures("clean_home")
+def test_a_schema_that_is_printed_needs_no_other_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", name]) == 0
+    out = capsys.readouterr().out
+    assert out.isascii()
+    schema = json.loads(out)
+    assert schema == whole_schema(name)
+    Draft202012Validator.check_schema(schema)
+    assert "common.json" not in out
+    wanted = {part["$ref"].removeprefix("#/$defs/") for _, part in parts(schema) if "$ref" in part}
+    assert wanted == schema.get("$defs", {}).keys()
+
+
+def test_no_shared_shape_is_left_over() -> None:
+    used = {part["$ref"].rpartition("/")[2] for name in ALL for _, part in parts(read_schema(name)) if "$ref" in part}
+    assert read_schema("common")["$defs"].keys() <= used
+
+
+def test_the_number_of_a_file_is_that_of_its_reader() -> None:
+    assert number_of(read_schema("host")) == snapshot_module.SCHEMA
+
+
+# -- the command
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("show", "did you mean show-image or show-layer or show-recipe or show-site?"),
+        ("chek", "did you mean check or cache?"),
+        ("common", "`lumiimg schema` lists them"),
+        ("../../etc/passwd", "`lumiimg schema` lists them"),
+        ("\n", "`lumiimg schema` lists them"),
+    ],
+)
+def test_an_unknown_name_is_one_line_with_the_nearest(name: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", name]) == 2
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1)
+    assert error.endswith(f"{near}\n")
+
+
+def test_the_list_names_each_within_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert set(names()) <= {line.split()[0] for line in lines if line and not line.startswith(" ")}
+
+
+# -- the JSON itself
+
+
+def test_the_text_is_ascii_and_reads_back_as_what_it_was() -> None:
+    data = {"é": '→ \U0001f600 \x7f\x9b\u202e\\ " \n', "a": [None, True, 1.5, 10**30]}
+    text = strict_json(data)
+    assert text.isascii()
+    assert text.replace("\n", "").isprintable()
+    assert json.loads(text) == data
+
+
+def test_half_a_surrogate_is_spelled_out() -> None:
+    text = strict_json({"a\udcff": "\udcff\ud83d", "\ud83d\ude00": "\U0001f600"})
+    assert json.loads(text) == {"a\\udcff": "\\udcff\\ud83d", "\\ud83d\\ude00": "\U0001f600"}
+    json.loads(text)["a\\udcff"].encode()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_no_number_is_printed_that_json_does_not_have(number: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        json_text("list", {"entries": number})
+
+
+def test_json_is_whole_in_any_encoding_with_any_name(tmp_path: Path) -> None:
+    log = tmp_path / os.fsdecode(b"\xff\xc3\xa9.out")
+    log.write_bytes("nöde\u202e:1:1 [0] NCCL INFO Using network Socket\n".encode())
+    command = [sys.executable, "-m", "lumiimg", "log", str(log), "--json"]
+    env = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, env=env, capture_output=True, check=False)
+    data = validated(done.stdout, "log")
+    assert data["proof"][0]["file"] == str(tmp_path / "\\udcff\xe9.out")

@@ -1,0 +1,99 @@
+"""Every JSON that a test sees of lumiimg is held against its schema: in this process by a hook (conftest.py)."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from lumiimg.report.schema import names, whole_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WRITERS = {"lumiimg.host.snapshot.to_text": "host", "lumiimg.build.provenance.plan_document": "plan"}
+"""What writes a document that is a file, not an output, and the schema of it."""
+
+
+def validated(text: str | bytes, name: str) -> Any:
+    """Return what a JSON text holds, which must be strict JSON and of a schema."""
+    data = strictly_read(text)
+    if error := fault(data, name):
+        pytest.fail(f"no {name}: {error}")
+    return data
+
+
+def told_by(command: str, text: str) -> Any:
+    """Return what `lumiimg COMMAND … --json` printed, which must be of a schema of this command."""
+    data = strictly_read(text)
+    kinds = [name for name in names() if f"lumiimg {command} " in whole(name)["title"]]
+    faults = {name: fault(data, name) for name in kinds}
+    if all(faults.values()):
+        pytest.fail(f"lumiimg {command} --json is of no schema: {faults or 'there is none'}")
+    return data
+
+
+def strictly_read(text: str | bytes) -> Any:
+    if isinstance(text, str):
+        text.encode()
+    return json.loads(text, parse_constant=_refuse, object_pairs_hook=_without_repetition)
+
+
+def fault(data: object, name: str) -> str | None:
+    """Return what stands against data being of a schema."""
+    error = next(validator(name).iter_errors(data), None)
+    return error and f"{error.json_path}: {error.message[:500]}"
+
+
+@cache
+def whole(name: str) -> dict[str, Any]:
+    return whole_schema(name)
+
+
+@cache
+def validator(name: str) -> Draft202012Validator:
+    Draft202012Validator.check_schema(whole(name))
+    return Draft202012Validator(whole(name))
+
+
+@contextmanager
+def outputs_validated() -> Iterator[None]:
+    """Hold against its schema whatever is printed as JSON in this process."""
+    schema = importlib.import_module("lumiimg.report.schema")
+    json_text = schema.json_text
+
+    def checked_output(name: str, data: Any) -> str:
+        text: str = json_text(name, data)
+        validated(text, name)
+        return text
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema, "json_text", checked_output)
+        for path, name in WRITERS.items():
+            module, _, function = path.rpartition(".")
+            patch.setattr(path, _checked(getattr(importlib.import_module(module), function), name))
+        yield
+
+
+def _checked(write: Callable[..., str | bytes], name: str) -> Callable[..., str | bytes]:
+    def checked(*values: Any) -> str | bytes:
+        text = write(*values)
+        validated(text, name)
+        return text
+
+    return checked
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    assert len(data) == len(pairs), f"a key is there twice: {[key for key, _ in pairs]}"
+    return data
