@@ -1,0 +1,122 @@
+"""Writes docs/reference/json.md from the schemas: `make docs`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.report.schema import names, number_of, read_schema
+from tests.reference import cell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HEAD = """\
+# The JSON of `--json`
+
+Written by `make docs` from the schemas; a test fails when it is old.
+
+With `--json` a command prints one JSON object on standard output, and its text for people on standard error. What it can hold
+is told by a JSON Schema (draft 2020-12) that is part of lumiimg:
+
+```sh
+lumiimg schema                                # the names, a line each
+lumiimg schema check > check.schema.json      # one of them, which needs no other file
+lumiimg check image.sif --json > check.json
+check-jsonschema --schemafile check.schema.json check.json      # or any other validator
+```
+
+The tests of lumiimg hold every JSON that they see it print against these schemas.
+
+## How to read it
+- **The exit code is the answer**; the JSON says why. Where standard output is empty there is no result: the command could not do its work (a
+  wrong word, no engine, a build step that failed), and a line on standard error says what was in the way.
+- **`schema` is the number of the kind of output**, each kind has its own. While it stays the same, keys are only added, and words
+  to a closed set (a new verdict, a new id); what is there keeps its name, its type, its unit and its meaning. A reader passes over
+  keys that it does not know, and takes a word that it does not know for "cannot tell". The number counts up when a key goes, is called
+  otherwise, can be null where it could not, or means something else.
+- **A schema is that of the lumiimg that prints it**: it is closed, so a validator with the schema of an older one refuses what
+  was added since. Validate with the schema of the same version (`lumiimg schema`); to go with many versions, read what you need.
+- Every key is there in every output, null where there is nothing to say, but where a table says *may be absent*.
+- Units are in the names: `_bytes` bytes, `_s` and `seconds` seconds, `_ms` milliseconds, `_us` microseconds, `_gb_s` 1e9 bytes a second. Times
+  of the clock are UTC, ISO 8601.
+- Sentences (`sentence`, `summary`, `because`, `notes`, …) are for people and change freely; ids and closed sets are for programs.
+- The text is strict JSON in ASCII, with `\\u` for other letters: valid in any encoding, and nothing in it moves a cursor. There is no NaN. A byte of
+  a name that is not UTF-8 is spelled out in six letters, `\\udcXX` with XX the byte (in `host.json` it is an escape, as the file
+  is read again).
+
+Two kinds are files: `host` is what `--host` takes, `plan` lies in an image. `lumiimg.lock` is TOML, and no output. What lumiimg keeps for
+itself (its cache, the answers of nodes, the origin of a module) has no schema and changes freely. The JSON of `bind --format cdi` is
+that of the Container Device Interface, the bill of materials in an image that of CycloneDX.
+"""
+
+
+def main() -> None:
+    print("\n".join(page()))
+
+
+def page() -> Iterator[str]:
+    yield _HEAD
+    yield "| schema | printed by | what it says |\n|---|---|---|"
+    for name in names():
+        schema = read_schema(name)
+        yield f"| [{name}](#{name}) | {cell(schema['title'])} | {cell(schema['description'])} |"
+    for name in names():
+        schema = read_schema(name)
+        yield f"\n## {name}\n\nSchema {number_of(schema)}. {cell(schema['title'])}: {cell(schema['description'])}.\n"
+        yield from table(schema)
+        yield from shapes(schema)
+    yield "\n## Shapes that several outputs share"
+    yield from shapes(read_schema("common"))
+
+
+def shapes(schema: dict[str, Any]) -> Iterator[str]:
+    for name, shape in schema.get("$defs", {}).items():
+        yield f"\n### {name}\n\n{cell(shape['description'])}\n"
+        yield from table(shape)
+
+
+def table(schema: dict[str, Any]) -> Iterator[str]:
+    yield "| key | type | what |\n|---|---|---|"
+    yield from rows(schema, "")
+
+
+def rows(schema: dict[str, Any], above: str) -> Iterator[str]:
+    """Yield a row for each key, and below an object one for each of its own."""
+    for key, inner in schema.get("properties", {}).items():
+        absent = "" if key in schema["required"] else " May be absent."
+        yield f"| `{above}{key}` | {type_of(inner)} | {cell(inner.get('description', ''))}{absent} |"
+        yield from below(inner, f"{above}{key}")
+
+
+def below(schema: dict[str, Any], path: str) -> Iterator[str]:
+    inner = next(iter(schema.get("anyOf", [schema])))
+    if "items" in inner:
+        yield from below(inner["items"], f"{path}[]")
+    elif isinstance(inner.get("additionalProperties"), dict):
+        yield from below(inner["additionalProperties"], f"{path}.*")
+    else:
+        yield from rows(inner, f"{path}.")
+
+
+def type_of(schema: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(map(type_of, schema["anyOf"]))
+    if "$ref" in schema:
+        shape = schema["$ref"].rpartition("/")[2]
+        return f"[{shape}](#{shape})"
+    if "const" in schema:
+        return f"{schema['const']}"
+    if "enum" in schema:
+        return " ".join("null" if word is None else f'`"{word}"`' for word in schema["enum"])
+    kinds = schema.get("type", "anything")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if "items" in schema:
+        kinds = [f"array of {type_of(schema['items'])}" if kind == "array" else kind for kind in kinds]
+    values = schema.get("additionalProperties")
+    if isinstance(values, dict):
+        kinds = [f"object of {type_of(values)}" if kind == "object" else kind for kind in kinds]
+    return " or ".join(kinds)
+
+
+if __name__ == "__main__":
+    main()
