@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from lumiimg.cli import build
+from lumiimg.cli.options import IMAGES
 from lumiimg.cli.request import add_layers_and_sources, puller
 from lumiimg.errors import BadInputError, ExitCode, one_line
 
@@ -28,9 +29,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "base", metavar="IMAGE", help="a SIF, squashfs file, sandbox, OCI layout, OCI or docker archive"
-    )
+    parser.add_argument("base", metavar="IMAGE", help=f"{IMAGES}, or an address: docker://…")
     add_layers_and_sources(parser)
     build.add_how(parser)
     parser.set_defaults(execute=execute, recipe=None, locked=False)
@@ -39,7 +38,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def execute(arguments: argparse.Namespace) -> int:
     """Read the image, tell what it has and lacks, and build."""
     from lumiimg.report.build import print_doubts  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.report.console import console, print_json  # noqa: PLC0415
     from lumiimg.resolve.foreign import read_foreign  # noqa: PLC0415
     from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
 
@@ -64,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"schema": 1, "answer": sentence, "doubts": [rule.because for rule in lock.doubts]})
     print(f"{sentence}: nothing was built", file=sys.stderr)
-    print_doubts(lock, sys.stderr)
+    print_doubts(console(stderr=True), lock)
     return answer
 
 

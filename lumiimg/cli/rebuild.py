@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.build import add_result, check_output, check_result, log_of, progress_of
-from lumiimg.cli.request import sources_of
+from lumiimg.cli.options import add_image
+from lumiimg.cli.request import add_mirror, sources_of
 from lumiimg.errors import BadInputError, ExitCode, one_line
 
 if TYPE_CHECKING:
@@ -37,14 +38,12 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("image", metavar="IMAGE", type=Path, help="an image that lumiimg has built")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the image to write")
+    add_image(parser, "an image that lumiimg has built")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="what to write: the image")
     parser.add_argument(
-        "--base", metavar="FILE", type=Path, help="the file or folder that it was built on, where that was one"
+        "--base", metavar="FILE", type=Path, help="what to start from: the file or folder that it was built on"
     )
-    parser.add_argument(
-        "--mirror", metavar="FROM=TO", action="append", default=[], help="fetch from TO instead (may be repeated)"
-    )
+    add_mirror(parser)
     parser.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
     parser.add_argument(
         "--fresh",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_image, add_json, add_quiet
 from lumiimg.cli.verify import answer
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, one_line
 
@@ -39,10 +38,11 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF")
+    add_image(parser, "a SIF")
     parser.add_argument(
         "--key", metavar="FINGERPRINT", help="the key, or the end of it, where the keyring has more than one"
     )
+    add_quiet(parser)
     add_json(parser)
     parser.set_defaults(execute=execute)
 
@@ -64,7 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print(one_line(f"signing {image} as {key.owner}, {key.fingerprint}"), file=sys.stderr)
         sign(engine, image, key, os.environ)
     found = verify(engine, image, os.environ)
-    print_signed(image, found, engine, as_json=arguments.json)
+    print_signed(image, found, engine, as_json=arguments.json, quiet=arguments.quiet)
     return answer(found)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.check.startup import Place, Startup
 from lumiimg.errors import one_line
 from lumiimg.report.bars import Bar, bars_svg
-from lumiimg.report.console import STYLES, console, wrapped
+from lumiimg.report.console import console, headline, marked, say
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.check.strace import Counts
 
 SCHEMA = 1
-_LABEL, _COLUMN, _LONGEST_NAME = 34, 16, 15
+_LABEL, _COLUMN, _LONGEST_NAME = 33, 15, 14
 _BAR = 60
 _ROWS: tuple[tuple[str, Callable[[Counts], int], bool], ...] = (
     ("metadata operations", lambda counts: counts.metadata, False),
@@ -87,7 +87,7 @@ def _counts_data(counts: Counts) -> dict[str, int]:
 def print_startups(startups: Sequence[Startup], module: str, scale: Scale, *, stderr: bool = False) -> None:
     """Print them for a person."""
     out = console(stderr=stderr)
-    out.print(one_line(f"import {module}: calls counted with strace; no times"), style="bold")
+    headline(out, f"import {module}: calls counted with strace; no times")
     _row(out, "", [_named(startup) for startup in startups])
     _row(out, "", [startup.place.value for startup in startups])
     _row(out, "Python", [startup.python for startup in startups])
@@ -105,16 +105,15 @@ def print_startups(startups: Sequence[Startup], module: str, scale: Scale, *, st
     out.print()
     _print_bars(out, startups)
     processes = f"{scale.nodes:,} nodes x {scale.ranks} ranks = {scale.nodes * scale.ranks:,} processes"
-    out.print(f"arithmetic, not measured: metadata operations of {processes}", style="bold")
+    say(out, f"arithmetic, not measured: metadata operations of {processes}", style="bold")
     _row(out, "  every process asks", [_number(scale.every_rank(startup)) for startup in startups])
     _row(out, "  one of each node asks", [_number(scale.once_a_node(startup)) for startup in startups])
     out.print()
     for startup in startups:
         if startup.why_not:
-            text = one_line(f"? {_named(startup)}: not counted: {startup.why_not}")
-            out.print(wrapped(out, text), style=STYLES["unknown"])
+            marked(out, "unknown", f"{_named(startup)}: not counted: {startup.why_not}")
     for note in _notes(startups):
-        out.print(wrapped(out, note), style="dim")
+        say(out, note, style="dim")
 
 
 def _notes(startups: Sequence[Startup]) -> list[str]:
