@@ -31,9 +31,9 @@ for good, one line (a new shell then has it):
   fish:  lumiimg completion fish > ~/.config/fish/completions/lumiimg.fish
 
 It completes commands, options, their values, files that fit, and the names of
-bases, layers, recipes and sites, yours too. For bash and zsh the line above costs
-a start of lumiimg at each new shell; the output written to a file, and that file
-sourced, costs none, and stays right when lumiimg is updated.
+bases, layers, recipes and sites, yours too. For bash and zsh the line above
+costs a start of lumiimg at each new shell; the output written to a file, and
+that file sourced, costs none, and stays right when lumiimg is updated.
 
 exit codes: 0 printed
             2 no such shell

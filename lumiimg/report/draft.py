@@ -76,7 +76,7 @@ def _known(out: Console, draft: Draft) -> None:
         has = "; the base has it" if known.is_in_base else ""
         _row(out, f"{known.layer:<{width}}  {known.what} (line {known.line}, stage {known.stage}){has}")
     if found.layers:
-        _row(out, f"do they fit together, and on LUMI? lumiimg explain {_request(draft)} --site lumi")
+        proposal(out, f"lumiimg explain {_request(draft)} --site lumi", word="do they fit together")
 
 
 def _request(draft: Draft) -> str:

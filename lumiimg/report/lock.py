@@ -33,6 +33,8 @@ def print_lock(lock: Lock, changes: Sequence[Change] | None, path: Path, *, as_j
     headline(out, f"{path}: {lock.base.layer.name} with {', '.join(parts)}, fabric {lock.fabric.value}")
     if changes is not None:
         _print_changes(out, changes)
+    if changes is not None and not changes:
+        detail(out, "no difference to what was there")
     if (lock.bootstrap.image is None or lock.bootstrap.image.digest is None) and not lock.bootstrap.sha256:
         detail(out, f"the base has no digest: it is what {lock.bootstrap.agent} finds when it is built")
     print_doubts(out, lock)
