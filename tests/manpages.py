@@ -31,6 +31,14 @@ ENVIRONMENT = {
     "COLUMNS": "The width of text where standard output is no terminal (80).",
     "SLURM_JOB_ID": "With the other variables of Slurm: check --nodes uses the nodes of this job.",
 }
+OUTPUT = """\
+The answer comes first, in one sentence; what stands behind it follows: evidence (>), reasons (why:), what to do (do:, else \
+or:), the source. Text is wrapped at the width of the terminal, and never beyond 100 columns; in a pipe or a file at COLUMNS, \
+else 80. Evidence, what is there to be copied, and a word that is longer than the line are never broken, and may be wider.
+
+With --json a result for programs goes to standard output, and the text for people to standard error. With --quiet only the \
+answer is printed, in one line. What stops a command is one line on standard error.
+"""
 FILES = {
     "~/.config/lumiimg/config.toml": "Settings: cache, and a table of mirrors.",
     "~/.config/lumiimg/layers, recipes, sites": "Your own bases, layers, recipes and sites; they are found first.",
@@ -104,6 +112,8 @@ def main_page(
     yield ".SH FILES"
     for name, meaning in FILES.items():
         yield from tagged(f"\\fI{escaped(name)}\\fR", meaning)
+    yield ".SH OUTPUT"
+    yield from paragraphs(OUTPUT.strip())
     yield from see_also([*(f"lumiimg-{name}" for name in about), "apptainer"])
 
 

@@ -85,6 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Scan, write, and answer by the exit code whether the fabric was found."""
     from lumiimg.host.scan import fabric_entry, scan_host  # noqa: PLC0415
     from lumiimg.host.snapshot import to_text, write_snapshot  # noqa: PLC0415
+    from lumiimg.report.console import console, say  # noqa: PLC0415
     from lumiimg.report.host import print_snapshot  # noqa: PLC0415
 
     if arguments.libfabric is not None and str(arguments.libfabric) in {"-", arguments.output}:
@@ -108,7 +109,8 @@ def execute(arguments: argparse.Namespace) -> int:
         from lumiimg.host.devel import fabric_of, write_archive  # noqa: PLC0415
 
         version = write_archive(fabric_of(snapshot, "this machine").library, arguments.libfabric)
-        print(f"libfabric {version} with its headers: {one_line(str(arguments.libfabric))}", file=sys.stderr)
+        out = console(stderr=True, quiet=arguments.quiet)
+        say(out, f"libfabric {version} with its headers: {arguments.libfabric}")
     return ExitCode.GOOD if found else ExitCode.UNDECIDED
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.build import add_result, check_output, check_result, log_of, progress_of
 from lumiimg.cli.options import add_image
 from lumiimg.cli.request import add_mirror, sources_of
-from lumiimg.errors import BadInputError, ExitCode, one_line
+from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
     from lumiimg.image.compare import FileDifference
@@ -64,6 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
     from lumiimg.engine.workspace import scratch_folder  # noqa: PLC0415
     from lumiimg.report import build as report  # noqa: PLC0415
+    from lumiimg.report.console import console, say  # noqa: PLC0415
     from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
 
     check_result(arguments)
@@ -83,9 +83,7 @@ def execute(arguments: argparse.Namespace) -> int:
         chain = give_base(chain, arguments.base, arguments.image, settings.cache, progress.notice)
         if not arguments.quiet:
             names = " + ".join(", ".join(definition.layers) for definition in chain)
-            print(
-                one_line(f"building {names} → {arguments.output}  ({engine.name}, {way}: {because})"), file=sys.stderr
-            )
+            say(console(stderr=True), f"building {names} → {arguments.output}  ({engine.name}, {way}: {because})")
         try:
             built = build_image(
                 chain,

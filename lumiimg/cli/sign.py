@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_image, add_json, add_quiet
 from lumiimg.cli.verify import answer
-from lumiimg.errors import BadInputError, FailedError, MissingHereError, one_line
+from lumiimg.errors import BadInputError, FailedError, MissingHereError
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
@@ -52,6 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.check.signed import signed_objects, verify  # noqa: PLC0415
     from lumiimg.engine.engine import find_engine  # noqa: PLC0415
     from lumiimg.engine.signing import private_keys, sign  # noqa: PLC0415
+    from lumiimg.report.console import console, say  # noqa: PLC0415
     from lumiimg.report.signing import print_signed  # noqa: PLC0415
 
     engine = find_engine(os.environ)
@@ -61,7 +61,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise FailedError("cannot be written, and a signature is put into the image", where=str(image))
     key = _choose(private_keys(engine, os.environ), arguments.key, engine)
     if key.fingerprint not in signers:
-        print(one_line(f"signing {image} as {key.owner}, {key.fingerprint}"), file=sys.stderr)
+        say(console(stderr=True, quiet=arguments.quiet), f"signing {image} as {key.owner}, {key.fingerprint}")
         sign(engine, image, key, os.environ)
     found = verify(engine, image, os.environ)
     print_signed(image, found, engine, as_json=arguments.json, quiet=arguments.quiet)

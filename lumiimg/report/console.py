@@ -5,7 +5,8 @@ sentence, and indented below it evidence (`>`), reasons (`why:`), what to do (`d
 wrapped at the terminal's width, and never beyond 100 columns; where there is no terminal, at COLUMNS, else 80.
 
 Wider lines are of three kinds only, and never broken: evidence, which is the proof as it was printed; what is there to
-be copied (`do:`, `or:`, `next:`, lines of a script); and a word, a path or a name, that is longer than the line.
+be copied (`do:`, `or:`, `next:`, lines of a script); and a word, a path or a name, that is longer than the line. What
+stops a command is one line on standard error, `lumiimg: …`, for tools to match.
 """
 
 from __future__ import annotations

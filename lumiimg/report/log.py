@@ -20,6 +20,7 @@ from lumiimg.report.console import (
     say,
     verbatim,
 )
+from lumiimg.report.console import evidence as print_evidence
 from lumiimg.report.console import headline as print_headline
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def print_log(
     for line in _known(report):
         detail(out, line, style="dim")
     for evidence in report.proof[:_LINES_SHOWN]:
-        verbatim(out, f"{INDENT}{_place(evidence)}")
+        print_evidence(out, _place(evidence))
     # on one node a plugin that is not there is no reason to worry
     limit = len(report.causes) if verbose else 1 if report.single_node else _CAUSES_SHOWN
     for cause in report.causes[:limit]:
@@ -213,7 +214,7 @@ def _print_cause(out: Console, cause: Cause, word: str) -> None:
     out.print()
     say(out, f"{word}: {cause.summary}  [{cause.id}]")
     for evidence in cause.evidence[:_LINES_SHOWN]:
-        verbatim(out, f"{INDENT}{_place(evidence)}")
+        print_evidence(out, _place(evidence))
     for number, reason in enumerate(cause.because, 1):
         say(out, f"{number}. {reason}", first=INDENT, rest=INDENT + "   ")
     remedies(out, cause.remedy)

@@ -33,7 +33,6 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 MAY_BE_WIDER = re.compile(
     r"""
       \s+>\ .*                                # evidence, as it was printed
-    | \s+\S+:\d+:\ .*                         # the same, of a log: file and line
     | \s+(do|or):\ \ .*                       # a remedy, to be copied
     | [a-z ,]+:\ \ \S.*                       # a command to go on with, to be copied
     | \s+(export|lumiimg|apptainer|module)\ .*  # the same, below its title
