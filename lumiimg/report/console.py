@@ -28,7 +28,7 @@ MARKS = {"ok": "✓", "info": "·", "unknown": "?", "problem": "✗"}
 STYLES = {"ok": "green", "info": "dim", "unknown": "yellow", "problem": "bold red"}
 HEADLINES = {"ok": "bold green", "info": "bold", "unknown": "bold yellow", "problem": "bold red"}
 INDENT = "    "
-_WIDEST = 100
+WIDEST = 100
 """Longer lines are hard to read, however wide the terminal is."""
 _PIPE, _NARROWEST = 80, 40
 """A job's output file is read in an editor or a terminal that has 80 columns at least; nothing is gained by more."""
@@ -60,7 +60,7 @@ def wrapped(out: Console, text: str, *, first: str = "", rest: str = "  ") -> st
     """Return a text in lines that fit, `first` and `rest` before them; a word (a path, a name) stays whole."""
     return textwrap.fill(
         text,
-        min(out.width, _WIDEST),
+        min(out.width, WIDEST),
         initial_indent=first,
         subsequent_indent=rest,
         break_long_words=False,
@@ -101,7 +101,7 @@ def verbatim(out: Console, text: str, *, style: str | None = None) -> None:
 
 def branch(out: Console, left: str, right: str, *, below: str, style: str | None = None) -> None:
     """Print a row of a tree: two parts in one line if there is room, else the second one behind `below` in a line."""
-    if len(left) + 1 + len(right) <= min(out.width, _WIDEST):
+    if len(left) + 1 + len(right) <= min(out.width, WIDEST):
         verbatim(out, f"{left} {right}", style=style)
     else:
         verbatim(out, left, style=style)
