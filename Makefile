@@ -4,7 +4,7 @@
 # make fuzz         the property tests with many more inputs (FUZZ=100 for an hour's worth)
 # make lint         ruff, mypy --strict, shellcheck
 # make bench        speed, as ratios against named peers
-# make docs         write the pages that come from the program, its data and its schemas
+# make docs         write the pages that come from the program, its data and its schemas; the man pages too
 
 PYTHON ?= python3
 FUZZ ?= 10
@@ -59,6 +59,7 @@ bench-here: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m tests.reference > docs/reference.md
+	$(BIN)/python -m tests.manpages
 	$(BIN)/python -m tests.compatibility > docs/compatibility.md
 	$(BIN)/python -m tests.schemas > docs/reference/json.md
 

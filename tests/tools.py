@@ -21,6 +21,11 @@ def examples(count: int) -> int:
     return count * int(os.environ.get("LUMIIMG_FUZZ", "1"))
 
 
+def unwrapped(text: str) -> str:
+    """Return what a command printed, without the line breaks that the width of a terminal made."""
+    return " ".join(text.split())
+
+
 def needs(*programs: str) -> None:
     """Skip a test whose program is not here."""
     for program in programs:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.folders import file_names, layer_folders, recipe_folders
 from lumiimg.catalog.layers import NAME, Layer, read_layer, variant_names
 from lumiimg.catalog.recipes import Recipe, read_recipe
 from lumiimg.catalog.table import CatalogError
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 _FEW = 8
 """Names that fit into one line of an error."""
-_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class UnknownNameError(BadInputError):
@@ -55,7 +55,7 @@ class Catalogue:
 
     def recipe_names(self) -> list[str]:
         """Return the names of all recipes, without reading them."""
-        return sorted({file.stem for folder in self.recipe_folders for file in folder.glob("*.toml")})
+        return file_names(self.recipe_folders)
 
     def entry(self, name: str) -> Layer:
         """Read a base or a layer by its name.
@@ -136,25 +136,4 @@ def open_catalogue(environment: Mapping[str, str], extra_layers: Sequence[Path] 
     for folder in extra_layers:
         if not folder.is_dir():
             raise BadInputError("is not a folder", where=str(folder), hint="--layers takes a folder of layer folders")
-    user = user_folder(environment)
-    return Catalogue(
-        layer_folders=(*extra_layers, user / "layers", shipped_layers()),
-        recipe_folders=(user / "recipes", _shipped("recipes")),
-    )
-
-
-def user_folder(environment: Mapping[str, str]) -> Path:
-    """Return where a user keeps layers, recipes and settings (XDG Base Directory Specification)."""
-    base = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config"
-    return Path(base) / "lumiimg"
-
-
-def shipped_layers() -> Path:
-    """Return the folder of the layers that come with lumiimg; the sources of the probes lie there."""
-    return _shipped("layers")
-
-
-def _shipped(name: str) -> Path:
-    # In the wheel the data lie inside the package; in a checkout, beside it.
-    inside = _PACKAGE / name
-    return inside if inside.is_dir() else _PACKAGE.parent / name
+    return Catalogue(layer_folders=layer_folders(environment, extra_layers), recipe_folders=recipe_folders(environment))

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.catalogue import user_folder
+from lumiimg.catalog.folders import user_folder
 from lumiimg.catalog.table import Table, read_toml
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
-from lumiimg.catalog.catalogue import UnknownNameError, user_folder
+from lumiimg.catalog.catalogue import UnknownNameError
+from lumiimg.catalog.folders import file_names, site_folders
 from lumiimg.catalog.launch import read_annotation, read_module, read_option
 from lumiimg.catalog.layers import NAME
 from lumiimg.catalog.needs import Need, read_needs
@@ -33,7 +34,6 @@ _CACHES = re.compile(r"/(?!.*\.\.)[\w+.$/-]+/[\w+.$-]*\$(SLURM_JOB_ID|PBS_JOBID)
 _DOMAIN = re.compile(r"[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,9}")
 SCHEDULERS = ("Slurm", "PBS")
 """That job scripts can be written for."""
-_SHIPPED = Path(__file__).with_name("sites")
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,11 +433,7 @@ def _bandwidth(entry: Table) -> SiteBandwidth:
 
 def site_names(environment: Mapping[str, str]) -> list[str]:
     """Return the names of all sites, sorted; a user's own replace those of the same name."""
-    return sorted({file.stem for folder in _folders(environment) for file in folder.glob("*.toml")})
-
-
-def _folders(environment: Mapping[str, str]) -> tuple[Path, Path]:
-    return user_folder(environment) / "sites", _SHIPPED
+    return file_names(site_folders(environment))
 
 
 def find_site(name: str, environment: Mapping[str, str]) -> Site:
@@ -447,7 +443,7 @@ def find_site(name: str, environment: Mapping[str, str]) -> Site:
     """
     if name.endswith(".toml"):
         return read_site(Path(name))
-    for folder in _folders(environment):
+    for folder in site_folders(environment):
         if name in {file.stem for file in folder.glob("*.toml")}:
             if not NAME.fullmatch(name):
                 what = f"its name {name!r} should be lower-case letters, digits, dots, dashes"

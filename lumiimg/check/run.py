@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.catalogue import shipped_layers
+from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.tools import ALL_REDUCE
 from lumiimg.elf.loader import Process
 from lumiimg.engine.engine import exec_words

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.catalogue import shipped_layers
+from lumiimg.catalog.folders import shipped_layers
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader

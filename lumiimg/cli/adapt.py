@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from lumiimg.cli import build
+from lumiimg.cli.options import IMAGES
 from lumiimg.cli.request import add_layers_and_sources, puller
-from lumiimg.errors import BadInputError, ExitCode, one_line
+from lumiimg.errors import BadInputError, ExitCode
 
 _EPILOG = """\
 examples:
@@ -28,9 +28,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "base", metavar="IMAGE", help="a SIF, squashfs file, sandbox, OCI layout, OCI or docker archive"
-    )
+    parser.add_argument("base", metavar="IMAGE", help=f"{IMAGES}, or an address: docker://…")
     add_layers_and_sources(parser)
     build.add_how(parser)
     parser.set_defaults(execute=execute, recipe=None, locked=False)
@@ -39,16 +37,16 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def execute(arguments: argparse.Namespace) -> int:
     """Read the image, tell what it has and lacks, and build."""
     from lumiimg.report.build import print_doubts  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.report.console import console, headline, print_json, say  # noqa: PLC0415
     from lumiimg.resolve.foreign import read_foreign  # noqa: PLC0415
     from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
 
     if not arguments.site:
         raise BadInputError("for which machine?", hint="name it: --site lumi, or a site file")
     base = read_foreign(arguments.base, puller(arguments))
-    if not arguments.quiet:
-        has = ", ".join(f"{name} {base.has[name]}" for name in _TOLD if name in base.has)
-        print(one_line(f"{arguments.base} has {has or 'nothing that is known here'}"), file=sys.stderr)
+    out = console(stderr=True, quiet=arguments.quiet)
+    has = ", ".join(f"{name} {base.has[name]}" for name in _TOLD if name in base.has)
+    say(out, f"{arguments.base} has {has or 'nothing that is known here'}")
     lock, _ = build.resolved(arguments)
     if lock.layers:
         return build.execute(arguments)
@@ -63,8 +61,8 @@ def execute(arguments: argparse.Namespace) -> int:
         sentence = "it lacks nothing that the site's network needs"
     if arguments.json:
         print_json("adapt", {"answer": sentence, "doubts": [rule.because for rule in lock.doubts]})
-    print(f"{sentence}: nothing was built", file=sys.stderr)
-    print_doubts(lock, sys.stderr)
+    headline(out, f"{sentence}: nothing was built", "unknown" if answer is ExitCode.UNDECIDED else "ok")
+    print_doubts(out, lock)
     return answer
 
 

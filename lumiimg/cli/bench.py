@@ -52,7 +52,11 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "--python", metavar="PROGRAM", help="the interpreter for folders of packages (default: python3)"
     )
     imports.add_argument(
-        "--nodes", metavar="N", type=_count, default=_NODES, help=f"for the arithmetic (default: {_NODES:,}, LUMI-G)"
+        "--nodes",
+        metavar="N",
+        type=_count,
+        default=_NODES,
+        help=f"how many nodes: for the arithmetic (default: {_NODES:,}, LUMI-G)",
     )
     imports.add_argument(
         "--ranks", metavar="N", type=_count, default=_RANKS, help=f"processes of a node (default: {_RANKS})"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
-from lumiimg.cli.options import add_host
+from lumiimg.cli.options import JSON, add_host, add_image, add_machine
 from lumiimg.errors import ExitCode
 
 _EPILOG = """\
@@ -36,11 +35,16 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF, squashfs file, OCI image or folder")
+    add_image(parser)
     add_host(parser, required=True)
-    parser.add_argument("--site", metavar="NAME", help="add what every container needs at a site: lumi, or a file")
-    parser.add_argument("--format", choices=_FORMATS, default="shell", help="what to print (default: shell)")
-    parser.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    add_machine(parser, "what every container needs there is added")
+    parser.add_argument(
+        "--format",
+        choices=_FORMATS,
+        default="shell",
+        help="in which form: for a shell (default), the engine, a module, a runtime with CDI",
+    )
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help=JSON)
     parser.set_defaults(execute=execute)
 
 

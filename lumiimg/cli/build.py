@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.lock import LOCK
-from lumiimg.cli.options import add_jobs, add_json
+from lumiimg.cli.options import add_jobs, add_json, add_quiet, add_verbose
 from lumiimg.cli.request import add_request, headers_of, puller, read_request, read_site, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
@@ -50,7 +50,7 @@ def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options that tell how it is built."""
     how = parser.add_argument_group("how")
     how.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="the image to write (default: RECIPE.sif, or image.sif)"
+        "-o", "--output", metavar="FILE", type=Path, help="what to write: the image (default: RECIPE.sif, or image.sif)"
     )
     how.add_argument(
         "--lock",
@@ -69,13 +69,15 @@ def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 def add_result(how: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add the options that tell what comes out, and how it is told."""
-    how.add_argument("--force", action="store_true", help="write the output file anew, also over another one")
+    how.add_argument(
+        "--force", action="store_true", help="replace what is there: write the output file anew, also over another one"
+    )
     how.add_argument(
         "--format",
         choices=("flat", "layered"),
         default="flat",
-        help="flat: one file system (default); layered: base and layers, each its own, so that only what changed is "
-        "written",
+        help="in which form: flat, one file system (default); layered, base and layers, each its own, so that only "
+        "what changed is written",
     )
     how.add_argument(
         "--compression",
@@ -94,8 +96,8 @@ def add_result(how: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
         help="after a layer that fails, try those that do not need it: one run tells all that is wrong",
     )
     add_jobs(how)
-    how.add_argument("--quiet", action="store_true", help="say nothing but errors")
-    how.add_argument("--verbose", action="store_true", help="show what the engine prints")
+    add_quiet(how)
+    add_verbose(how, "what the engine prints")
     add_json(how)  # type: ignore[arg-type]
 
 
@@ -132,7 +134,7 @@ def execute(arguments: argparse.Namespace) -> int:
         refuse_other_file(arguments.lock)
     lock, request = _locked(arguments, mirrors) if arguments.locked else resolved(arguments)
     if arguments.dry_run:
-        report.print_plan(lock, write_chain(lock), as_json=arguments.json)
+        report.print_plan(lock, write_chain(lock), as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
     sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet, jobs=arguments.jobs)
     if lock.unsettled or arguments.lock:
@@ -151,8 +153,7 @@ def execute(arguments: argparse.Namespace) -> int:
         definitions = [*chain, write_flat(lock)]
         folder = arguments.definitions
         write_definitions(definitions, folder, sources.store, progress_of(arguments).line)
-        if arguments.json or not arguments.quiet:
-            report.print_definitions(definitions, folder, as_json=arguments.json)
+        report.print_definitions(definitions, folder, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
     return _build(arguments, settings, sources.store, lock, request, output)
 

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import BadInputError, ExitCode
 
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
@@ -44,11 +44,12 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "layers", metavar="NAME|KEY", nargs="+", help='as `cache ls` has them: vllm, "vllm (compiled)", 1f3a5b'
     )
     export = actions.add_parser("export", help="write layers into one file, for another machine", allow_abbrev=False)
-    export.add_argument("file", metavar="FILE", type=Path)
+    export.add_argument("file", metavar="FILE", type=Path, help="the archive to write")
     export.add_argument("layers", metavar="LAYER", nargs="*", help="only these, by name or key (default: all)")
     load = actions.add_parser("import", help="take layers out of such a file", allow_abbrev=False)
-    load.add_argument("file", metavar="FILE", type=Path)
+    load.add_argument("file", metavar="FILE", type=Path, help="what `cache export` wrote")
     for action in (listing, verify, prune, rm, export, load):
+        add_quiet(action)
         add_json(action)
     parser.set_defaults(execute=execute)
 
@@ -61,16 +62,16 @@ def execute(arguments: argparse.Namespace) -> int:
 
     cache = LayerCache(read_settings(os.environ).cache)
     if arguments.action == "ls":
-        report.print_entries(list(cache.entries()), cache.root, as_json=arguments.json)
+        report.print_entries(list(cache.entries()), cache.root, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
     if arguments.action == "verify":
         checked = len(list(cache.entries()))
         faults = list(cache.verify())
-        report.print_faults(faults, checked, as_json=arguments.json)
+        report.print_faults(faults, checked, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.NO if faults else ExitCode.GOOD
     if arguments.action == "prune":
         removed, freed = cache.prune(None if arguments.keep is None else _bytes(arguments.keep))
-        report.print_removed(removed, freed, as_json=arguments.json)
+        report.print_removed(removed, freed, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
     from lumiimg.build.carry import chosen, read_archive, write_archive  # noqa: PLC0415
 
@@ -79,13 +80,13 @@ def execute(arguments: argparse.Namespace) -> int:
         for entry in going:
             cache.remove(entry.key)
         freed = sum(entry.size_bytes for entry in going)
-        report.print_removed([entry.key for entry in going], freed, as_json=arguments.json)
+        report.print_removed([entry.key for entry in going], freed, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
     if arguments.action == "export":
         entries = write_archive(cache, arguments.file, arguments.layers)
     else:
         entries = read_archive(cache, arguments.file)
-    report.print_entries(entries, arguments.file, as_json=arguments.json)
+    report.print_entries(entries, arguments.file, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD
 
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_host, add_json
+from lumiimg.cli.options import add_host, add_image, add_json, add_machine, add_quiet, add_verbose
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -54,17 +54,15 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "image", metavar="IMAGE", type=Path, help="a SIF, squashfs file, OCI or docker archive, or folder"
-    )
+    add_image(parser)
     add_host(parser)
     parser.add_argument("--level", choices=("static", "probe", "run"), help="check as far as this")
-    parser.add_argument("--site", metavar="NAME", help="run with what jobs on a site set, compare bandwidth: lumi")
+    add_machine(parser, "run with what its jobs set, compare the bandwidth with its")
     parser.add_argument(
         "--nodes",
         metavar="N",
         type=_number,
-        help="run the probes, and a collective, on N nodes of this job; outside of one, submit a job",
+        help="how many nodes: run the probes, and a collective, on N of this job; outside of one, submit a job",
     )
     parser.add_argument(
         "--sbatch",
@@ -80,7 +78,8 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     # for the job that --nodes submits: the report as far as it is, should the job end before it is whole
     parser.add_argument("--so-far", metavar="FILE", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--verbose", action="store_true", help="show everything that was looked at")
+    add_quiet(parser)
+    add_verbose(parser, "everything that was looked at")
     add_json(parser)
     parser.set_defaults(execute=execute)
 
@@ -106,7 +105,7 @@ def execute(arguments: argparse.Namespace) -> int:
     report = check_image(arguments.image, os.environ, level, snapshot, simulate=arguments.simulate_gpu, site=site)
     if arguments.json:
         print_json("check", to_json(report))
-    print_check(report, verbose=arguments.verbose, stderr=arguments.json)
+    print_check(report, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return report.answer.exit_code
 
 
@@ -156,7 +155,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
         report = check_nodes(request, allocation, os.environ, _counter(arguments.nodes), keep)
     if arguments.json:
         print_json("check-nodes", to_json(report))
-    print_nodes(report, verbose=arguments.verbose, stderr=arguments.json)
+    print_nodes(report, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return report.answer.exit_code
 
 

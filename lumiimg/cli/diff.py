@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import ExitCode
 
 
@@ -22,6 +22,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     parser.add_argument("old", metavar="A", type=Path, help="the one before: a lock, or an image")
     parser.add_argument("new", metavar="B", type=Path, help="the one after")
+    add_quiet(parser)
     add_json(parser)
     parser.set_defaults(execute=execute)
 
@@ -40,10 +41,10 @@ def execute(arguments: argparse.Namespace) -> int:
         with open_image(arguments.old) as old, open_image(arguments.new) as new:
             differences = list(compare(old.root, new.root))
             told = compared(old.root, new.root)
-        print_differences(differences, told, as_json=arguments.json)
+        print_differences(differences, told, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.NO if differences else ExitCode.GOOD
     found = changes(*(entries(read_document(path), path) for path in (arguments.old, arguments.new)))
-    print_changes(found, as_json=arguments.json)
+    print_changes(found, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.NO if found else ExitCode.GOOD
 
 

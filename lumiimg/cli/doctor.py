@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import ExitCode
 
 _EPILOG = """\
@@ -29,6 +29,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_quiet(parser)
     add_json(parser)
     parser.set_defaults(execute=execute)
 
@@ -47,6 +48,6 @@ def execute(arguments: argparse.Namespace) -> int:
     machine = look_anew(engine, clean_environment(os.environ), settings.cache)
     faults = {way: against(machine, way) for way in WAYS}
     rooms = [room_at(settings.cache), room_at(Path(tempfile.gettempdir()))]
-    print_doctor(engine, machine.trials, faults, rooms, settings.cache, as_json=arguments.json)
+    print_doctor(engine, machine.trials, faults, rooms, settings.cache, as_json=arguments.json, quiet=arguments.quiet)
     usable = [way for way in WAYS if not faults[way]]
     return ExitCode.GOOD if usable and machine.trials[0].works else ExitCode.NO

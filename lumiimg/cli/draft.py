@@ -36,10 +36,10 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="the value of an ARG, as docker build --build-arg has it (may be repeated)",
+        help="set an argument: an ARG, as docker build --build-arg does (may be repeated)",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FOLDER", type=Path, help="write a layer's folder; its name is the layer's"
+        "-o", "--output", metavar="DIR", type=Path, help="what to write: a layer's folder; its name is the layer's"
     )
     add_json(parser)
     parser.set_defaults(execute=execute)

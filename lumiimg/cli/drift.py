@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_json, add_machine, add_quiet, add_verbose
 
 if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
@@ -48,10 +48,11 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         nargs="+",
         action="extend",
         default=[],
-        help="SIFs, squashfs files, OCI images or folders to judge (may be repeated)",
+        help="the images: what becomes of them? (may be repeated)",
     )
-    parser.add_argument("--site", metavar="NAME", help="the machine: its binds and driver window count (lumi, …)")
-    parser.add_argument("--verbose", action="store_true", help="every change, those that only have another build too")
+    add_machine(parser, "its binds and driver window count")
+    add_quiet(parser)
+    add_verbose(parser, "every change, those that only have another build too")
     add_json(parser)
     parser.set_defaults(execute=execute)
 
@@ -75,7 +76,7 @@ def execute(arguments: argparse.Namespace) -> int:
     words = Words(str(arguments.now) if arguments.now else None, site)
     if arguments.json:
         print_json("drift", to_json(drift, images, answer, words))
-    print_drift(drift, images, answer, words, verbose=arguments.verbose, stderr=arguments.json)
+    print_drift(drift, images, answer, words, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return answer.exit_code
 
 

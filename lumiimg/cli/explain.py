@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import IMAGES, add_json, add_quiet, add_verbose
 from lumiimg.cli.request import add_request, puller, read_request, read_site, words_of
 from lumiimg.errors import BadInputError, ExitCode
 
@@ -37,11 +37,10 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "image", metavar="IMAGE", type=Path, nargs="?", help="a SIF, squashfs file, OCI image or folder"
-    )
+    parser.add_argument("image", metavar="IMAGE", type=Path, nargs="?", help=IMAGES)
     add_request(parser, "of a request")
-    parser.add_argument("--verbose", action="store_true", help="every need, source and pair of versions")
+    add_quiet(parser)
+    add_verbose(parser, "every need, source and pair of versions")
     add_json(parser)
     parser.set_defaults(execute=execute)
 
@@ -77,7 +76,7 @@ def _image(arguments: argparse.Namespace) -> int:
     boundary = study(arguments.image, os.environ, snapshot)
     if arguments.json:
         print_json("explain-image", to_json(boundary))
-    print_boundary(boundary, verbose=arguments.verbose, stderr=arguments.json)
+    print_boundary(boundary, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return boundary.decision.exit_code
 
 
@@ -98,7 +97,7 @@ def _request(arguments: argparse.Namespace) -> int:
     plan = planner.with_changes(planner.plan(asked_by(request, catalogue)))
     if arguments.json:
         print_json("explain-request", to_json(plan))
-    print_plan(plan, site, words_of(arguments), verbose=arguments.verbose, stderr=arguments.json)
+    print_plan(plan, site, words_of(arguments), verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return ExitCode.NO if plan.refused else ExitCode.GOOD
 
 
@@ -117,5 +116,5 @@ def _bases(arguments: argparse.Namespace) -> int:
     plans = list(planner.working(tuple(arguments.add), fabric))
     if arguments.json:
         print_json("explain-bases", bases_data(plans))
-    print_bases(plans, arguments.add, site, words_of(arguments), stderr=arguments.json)
+    print_bases(plans, arguments.add, site, words_of(arguments), quiet=arguments.quiet, stderr=arguments.json)
     return ExitCode.GOOD if plans else ExitCode.NO

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import BadInputError, ExitCode, one_line
 
 _EPILOG = """\
@@ -20,10 +20,12 @@ exit codes: 0 a libfabric that loads, with libcxi, was found
             4 no glibc here to ask
 """
 _EPILOG_PROLOG = """\
+examples:
   lumiimg host prolog host.json > fabric.sh
   srun -N4 bash fabric.sh      # by hand first: says nothing where all is well
 
-exit codes: 0 printed · 2 no snapshot, or one without a fabric
+exit codes: 0 printed
+            2 no snapshot, or one without a fabric
 """
 
 
@@ -46,7 +48,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    scan.add_argument("-o", "--output", metavar="FILE", help="write the snapshot; - for standard output")
+    scan.add_argument("-o", "--output", metavar="FILE", help="what to write: the snapshot; - for standard output")
     scan.add_argument(
         "--include",
         metavar="PATH",
@@ -62,6 +64,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         help="pack this node's libfabric and its headers as well, for a build elsewhere whose plugin is compiled "
         "against them: lumiimg build --source host-libfabric=FILE",
     )
+    add_quiet(scan)
     add_json(scan)
     scan.set_defaults(execute=execute)
     prolog = actions.add_parser(
@@ -82,6 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Scan, write, and answer by the exit code whether the fabric was found."""
     from lumiimg.host.scan import fabric_entry, scan_host  # noqa: PLC0415
     from lumiimg.host.snapshot import to_text, write_snapshot  # noqa: PLC0415
+    from lumiimg.report.console import console, say  # noqa: PLC0415
     from lumiimg.report.host import print_snapshot  # noqa: PLC0415
 
     if arguments.libfabric is not None and str(arguments.libfabric) in {"-", arguments.output}:
@@ -93,7 +97,7 @@ def execute(arguments: argparse.Namespace) -> int:
         write_snapshot(snapshot, written)
     if to_stdout:
         sys.stdout.write(to_text(snapshot))
-    print_snapshot(snapshot, written, stderr=to_stdout)
+    print_snapshot(snapshot, written, quiet=arguments.quiet, stderr=to_stdout)
     found = fabric_entry(snapshot) is not None
     if arguments.libfabric is not None and not found:
         print(
@@ -105,7 +109,8 @@ def execute(arguments: argparse.Namespace) -> int:
         from lumiimg.host.devel import fabric_of, write_archive  # noqa: PLC0415
 
         version = write_archive(fabric_of(snapshot, "this machine").library, arguments.libfabric)
-        print(f"libfabric {version} with its headers: {one_line(str(arguments.libfabric))}", file=sys.stderr)
+        out = console(stderr=True, quiet=arguments.quiet)
+        say(out, f"libfabric {version} with its headers: {arguments.libfabric}")
     return ExitCode.GOOD if found else ExitCode.UNDECIDED
 
 

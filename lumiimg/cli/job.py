@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.cli.options import add_host, add_json
+from lumiimg.cli.options import add_host, add_image, add_json, add_machine
 from lumiimg.errors import ExitCode
 
 _EPILOG = """\
@@ -45,9 +45,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("image", metavar="IMAGE", type=Path, help="as the job will find it")
-    parser.add_argument("--site", metavar="NAME", required=True, help="the machine: lumi, or a file")
-    parser.add_argument("--nodes", metavar="N", type=_number, default=1, help="how many nodes (default: 1)")
+    add_image(parser, "the image, as the job will find it")
+    add_machine(parser, "how ranks are bound, what jobs set", required=True)
+    parser.add_argument("--nodes", metavar="N", type=_number, default=1, help="how many nodes: (default: 1)")
     parser.add_argument("--gpus", metavar="N", type=_number, help="GPUs of each node (default: all)")
     parser.add_argument(
         "--framework", choices=_FRAMEWORKS, metavar="NAME", help="how the program wants to be started (below)"
@@ -66,13 +66,16 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser.add_argument("--time", metavar="TIME", type=_time, help="as Slurm's: minutes, HH:MM:SS, D-HH (default: 1 h)")
     parser.add_argument(
         "--bind",
-        metavar="PATH",
+        metavar="SRC[:DST]",
         action="append",
         default=[],
-        help="a folder or file that the job needs, beside what the site binds: PATH or SRC:DEST[:ro] (may be repeated)",
+        help="a file or folder to bind, as the engine does: beside what the site binds; SRC:DST:ro too "
+        "(may be repeated)",
     )
     add_host(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the script there")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="what to write: the script, instead of printing it"
+    )
     parser.add_argument("--explain", action="store_true", help="show how the cores of each rank are found, no script")
     add_json(parser)
     parser.set_defaults(execute=execute)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from lumiimg.cli.options import add_container, add_json, open_inside
+from lumiimg.cli.options import add_container, add_image, add_json, add_quiet, add_verbose, open_inside
 from lumiimg.errors import BadInputError, ExitCode
 
 _EPILOG = """\
@@ -29,12 +28,13 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF, squashfs file, OCI image or folder (/ too)")
+    add_image(parser)
     parser.add_argument("paths", metavar="PATH", nargs="*", help="programs and libraries, by their paths in the image")
     parser.add_argument("--all", action="store_true", help="every program and library of the image")
     add_container(parser)
     parser.add_argument("--cwd", metavar="DIR", default="/", help="current folder of the process (default: /)")
-    parser.add_argument("--verbose", action="store_true", help="with --all or many files: show the good ones too")
+    add_quiet(parser)
+    add_verbose(parser, "with --all or many files the good ones too")
     add_json(parser)
     parser.set_defaults(execute=execute)
 
@@ -56,7 +56,9 @@ def execute(arguments: argparse.Namespace) -> int:
         outcomes = {} if undecided else dict(list_libraries(inside, paths))
     if arguments.json:
         print_json("ldd", to_json(outcomes, undecided, inside.doubts))
-    print_ldd(outcomes, undecided, inside.doubts, verbose=arguments.verbose, stderr=arguments.json)
+    print_ldd(
+        outcomes, undecided, inside.doubts, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json
+    )
     if undecided:
         return ExitCode.UNDECIDED
     return ExitCode.GOOD if all(outcome.ok for outcome in outcomes.values()) else ExitCode.NO

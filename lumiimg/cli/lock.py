@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_jobs, add_json
+from lumiimg.cli.options import add_jobs, add_json, add_quiet
 from lumiimg.cli.request import add_request, headers_of, puller, read_request, read_site, sources_of
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 
@@ -41,7 +41,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     add_request(parser)
     how = parser.add_argument_group("how")
-    how.add_argument("-o", "--output", metavar="FILE", type=Path, default=Path(LOCK), help=f"default: {LOCK}")
+    how.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, default=Path(LOCK), help=f"what to write: the lock ({LOCK})"
+    )
     how.add_argument(
         "--upgrade",
         metavar="NAME",
@@ -51,7 +53,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     how.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
     add_jobs(how)
-    how.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    add_quiet(how)
     add_json(how)  # type: ignore[arg-type]
     parser.set_defaults(execute=execute)
 
@@ -97,9 +99,8 @@ def execute(arguments: argparse.Namespace) -> int:
     lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock)
     old = entries(read_document(arguments.output), arguments.output) if before else None
     write_text(arguments.output, to_text(lock, request))
-    if not arguments.quiet or arguments.json:
-        found = None if old is None else changes(old, entries(read_document(arguments.output), arguments.output))
-        print_lock(lock, found, arguments.output, as_json=arguments.json)
+    found = None if old is None else changes(old, entries(read_document(arguments.output), arguments.output))
+    print_lock(lock, found, arguments.output, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD
 
 

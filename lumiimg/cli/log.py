@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_host, add_json
+from lumiimg.cli.options import add_host, add_json, add_machine, add_quiet, add_verbose
 from lumiimg.errors import BadInputError, ExitCode, one_line
 
 if TYPE_CHECKING:
@@ -42,14 +42,18 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     parser.add_argument("paths", metavar="FILE", nargs="*", help="a job's output: files, folders; - for standard input")
     parser.add_argument(
-        "--image", metavar="IMAGE", type=Path, help="the image of the job: say which library made the plugin fail"
+        "--image",
+        metavar="IMAGE",
+        type=Path,
+        help="the images: that of the job, to say which library made the plugin fail",
     )
     add_host(parser)
-    parser.add_argument("--site", metavar="NAME", help="compare the bandwidth with what a site should give: lumi")
+    add_machine(parser, "compare the bandwidth with what it should give")
     parser.add_argument("--follow", action="store_true", help="a running job: tell what changes, until Ctrl-C")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="write the result as JUnit XML too")
     parser.add_argument("--signatures", action="store_true", help="list the messages that are known, and leave")
-    parser.add_argument("--verbose", action="store_true", help="all causes, all nodes, the job's variables")
+    add_quiet(parser)
+    add_verbose(parser, "all causes, all nodes, the job's variables")
     add_json(parser)
     parser.set_defaults(execute=execute)
 
@@ -115,7 +119,7 @@ def _tell(arguments: argparse.Namespace, report: LogReport, site: Site | None) -
         write_text(arguments.junit, to_junit_text(report, measured))
     if arguments.json:
         print_json("log", to_json(report, measured, image, answer))
-    print_log(report, measured, image, verbose=arguments.verbose, stderr=arguments.json)
+    print_log(report, measured, image, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return answer
 
 

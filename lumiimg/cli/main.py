@@ -6,6 +6,7 @@ Nothing is imported here that `--help` does not need; each command imports its r
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
 import gc
 import io
@@ -22,6 +23,7 @@ from lumiimg.cli import (
     build,
     cache,
     check,
+    completion,
     diff,
     doctor,
     draft,
@@ -40,6 +42,7 @@ from lumiimg.cli import (
     schema,
     show,
     sign,
+    start,
     verify,
     why,
 )
@@ -51,38 +54,19 @@ if TYPE_CHECKING:
 
 FAULT = 70
 """EX_SOFTWARE of sysexits.h: none of our answers."""
-COMMANDS = (
-    build,
-    rebuild,
-    adapt,
-    lock,
-    diff,
-    check,
-    log,
-    host,
-    bind,
-    drift,
-    module,
-    explain,
-    job,
-    ldd,
-    reframe,
-    draft,
-    listing,
-    show,
-    sign,
-    verify,
-    cache,
-    why,
-    bench,
-    doctor,
-    schema,
-)
+GROUPS = {
+    "build": (build, adapt, rebuild, lock, diff, why, draft),
+    "prove": (check, bind, drift, reframe, sign, verify),
+    "explain": (explain, log, ldd, bench),
+    "around it": (host, job, module, listing, show, cache, doctor, schema, completion),
+}
+"""The commands, as `--help` groups them."""
+COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
+_PLAIN = {"✓": "+", "✗": "x", "·": "-", "→": "->", "…": "...", "█": "#", "└": "`", "├": "|", "│": "|", "─": "-"}
 _EPILOG = """\
 exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input ·
 3 cannot decide (says what would) · 4 something needed is missing here
-
-start with:  lumiimg check IMAGE   or   lumiimg build --recipe demo -o demo.sif
+what to do next here: lumiimg      of a command: lumiimg COMMAND --help
 """
 
 
@@ -95,11 +79,32 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(ExitCode.BAD_INPUT)
 
 
+class MainParser(Parser):
+    """The parser above all commands; its help shows them in groups, which argparse does not have for commands."""
+
+    def format_help(self) -> str:
+        """Return the help."""
+        formatter = self._get_formatter()
+        formatter.add_usage("lumiimg COMMAND ...", (), ())
+        formatter.add_text(self.description)
+        commands = next(action for action in self._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
+        told = iter(commands._choices_actions)  # noqa: SLF001 - in the order in which they were added
+        for title, group in GROUPS.items():
+            formatter.start_section(title)
+            formatter.add_arguments([next(told) for _ in group])
+            formatter.end_section()
+        formatter.start_section("options")
+        formatter.add_arguments([action for action in self._actions if action.option_strings])
+        formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = Parser(
+    parser = MainParser(
         prog="lumiimg",
-        description="Build ROCm AI images for HPE Slingshot machines, and prove which network they use.",
+        description="Build ROCm AI images for HPE Slingshot machines, and prove which network\nthey use.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -132,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         arguments.paths += rest
     if not hasattr(arguments, "execute"):
-        parser.print_help()
+        start.print_start(os.environ)
         return ExitCode.GOOD
     try:
         return int(arguments.execute(arguments))
@@ -162,16 +167,27 @@ def run() -> NoReturn:
     """Entry point of the program."""
     # A tenth of a short command would go into searching what was just imported for garbage.
     gc.set_threshold(50_000)
+    codecs.register_error("lumiimg", _in_other_letters)
     for stream in (sys.stdout, sys.stderr):
         # LANG=C on a compute node has no letter for what a log line or a file name may hold.
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="lumiimg")
     # A job's time limit sends SIGTERM, a terminal that is closed SIGHUP: leave through the `finally` blocks, which
     # remove what is half-written. Under nohup SIGHUP is ignored, and stays so.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _terminate)
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks, at a TAB
+        completion.answer(make_parser(), hidden="node")
     sys.exit(main())
+
+
+def _in_other_letters(error: UnicodeError) -> tuple[str, int]:
+    """Write our own marks and lines in letters that every terminal has, and spell others out."""
+    if isinstance(error, UnicodeEncodeError) and (plain := _PLAIN.get(error.object[error.start])):
+        return plain, error.start + 1
+    replaced, position = codecs.backslashreplace_errors(error)
+    return str(replaced), position
 
 
 def _terminate(number: int, _frame: FrameType | None) -> NoReturn:

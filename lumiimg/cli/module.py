@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.cli.options import add_host, add_json
+from lumiimg.cli.options import add_host, add_image, add_json, add_machine, add_quiet
 from lumiimg.errors import ExitCode
 
 _EPILOG = """\
@@ -34,14 +34,14 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF, squashfs file or sandbox folder")
+    add_image(parser, "a SIF, squashfs file or sandbox folder")
     parser.add_argument(
         "-o",
         "--output",
         metavar="DIR",
         type=Path,
         required=True,
-        help="the folder of your modules; it takes several images",
+        help="what to write: the folder of your modules; it takes several images",
     )
     parser.add_argument(
         "--name",
@@ -49,10 +49,11 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         help="the module's (default: the file's name, and the day of its last change)",
     )
     add_host(parser)
+    add_machine(parser, "bind its file systems, set its variables for jobs")
     parser.add_argument(
-        "--site", metavar="NAME", help="bind its file systems, set its variables for jobs: lumi, or a file"
+        "--force", action="store_true", help="replace what is there: a module of this name that is for another image"
     )
-    parser.add_argument("--force", action="store_true", help="replace a module of this name that is for another image")
+    add_quiet(parser)
     add_json(parser)
     parser.set_defaults(execute=execute)
 
@@ -77,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
     write_module(module, arguments.output, force=arguments.force)
     if arguments.json:
         print_json("module", to_json(module, arguments.output))
-    print_module(module, arguments.output, stderr=arguments.json)
+    print_module(module, arguments.output, quiet=arguments.quiet, stderr=arguments.json)
     if module.boundary is not None:
         print_doubts(module.boundary)
     return ExitCode.GOOD

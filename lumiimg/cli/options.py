@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
     from lumiimg.host.inside import Inside
 
+JSON = "print the result as JSON on standard output; text for people on stderr"
+IMAGES = "a SIF, squashfs file, sandbox folder, OCI layout, OCI or docker archive"
+_MACHINE = "the machine, by its name (lumi) or a file"
+_SNAPSHOT = "what a node offers, as `lumiimg host scan -o FILE` wrote it there"
 _DEFAULT_JOBS = 4
 _MOST_JOBS = 16
 """A server may refuse who opens more connections at once."""
@@ -21,9 +25,27 @@ _MOST_JOBS = 16
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add --json."""
-    parser.add_argument(
-        "--json", action="store_true", help="print the result as JSON on standard output; text for people on stderr"
-    )
+    parser.add_argument("--json", action="store_true", help=JSON)
+
+
+def add_quiet(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add --quiet."""
+    parser.add_argument("--quiet", action="store_true", help="print the answer in one line, nothing else but errors")
+
+
+def add_verbose(parser: argparse.ArgumentParser | argparse._ArgumentGroup, more: str) -> None:
+    """Add --verbose, which tells `more`."""
+    parser.add_argument("--verbose", action="store_true", help=f"tell more: {more}")
+
+
+def add_image(parser: argparse.ArgumentParser, kinds: str = IMAGES) -> None:
+    """Add IMAGE."""
+    parser.add_argument("image", metavar="IMAGE", type=Path, help=kinds)
+
+
+def add_machine(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
+    """Add --site of a command that is about an image that is there: `what` a site is good for."""
+    parser.add_argument("--site", metavar="NAME", required=required, help=f"{_MACHINE}: {what}")
 
 
 def add_jobs(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -63,7 +85,7 @@ def add_host(parser: argparse.ArgumentParser, *, required: bool = False) -> None
         metavar="FILE",
         type=Path,
         required=required,
-        help="what a node offers, as `lumiimg host scan -o FILE` wrote it there",
+        help=_SNAPSHOT,
     )
 
 
@@ -73,16 +95,14 @@ def add_node(parser: argparse.ArgumentParser) -> None:
         "--host",
         metavar="FILE",
         type=Path,
-        help="a snapshot of a node of the site (`lumiimg host scan -o FILE`): what it has, instead of what is "
-        "believed; with the fabric of the host, the plugin is compiled against its libfabric",
+        help=f"{_SNAPSHOT}: that counts, instead of what is believed of the site; with the fabric of the host, the "
+        "plugin is compiled against its libfabric",
     )
 
 
 def add_site(parser: argparse.ArgumentParser) -> None:
     """Add --site and --fabric: the machine that an image is for."""
-    parser.add_argument(
-        "--site", metavar="NAME", help="the machine: its driver and fabric decide what fits (lumi, or a file)"
-    )
+    parser.add_argument("--site", metavar="NAME", help=f"{_MACHINE}: its driver and fabric decide what fits")
     parser.add_argument(
         "--fabric",
         choices=("auto", "host", "bundled", "none"),
@@ -99,7 +119,8 @@ def add_container(parser: argparse.ArgumentParser) -> None:
         metavar="SRC[:DST]",
         action="append",
         default=[],
-        help="as the engine's: out of the --host snapshot, or else of this machine (may be repeated)",
+        help="a file or folder to bind, as the engine does: out of the --host snapshot, or else of this machine "
+        "(may be repeated)",
     )
     parser.add_argument(
         "--env", metavar="K=V", action="append", default=[], help="as the engine's: a variable (may be repeated)"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.build import add_result, check_output, check_result, log_of, progress_of
-from lumiimg.cli.request import sources_of
-from lumiimg.errors import BadInputError, ExitCode, one_line
+from lumiimg.cli.options import add_image
+from lumiimg.cli.request import add_mirror, sources_of
+from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
     from lumiimg.image.compare import FileDifference
@@ -37,14 +37,12 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("image", metavar="IMAGE", type=Path, help="an image that lumiimg has built")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the image to write")
+    add_image(parser, "an image that lumiimg has built")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="what to write: the image")
     parser.add_argument(
-        "--base", metavar="FILE", type=Path, help="the file or folder that it was built on, where that was one"
+        "--base", metavar="FILE", type=Path, help="what to start from: the file or folder that it was built on"
     )
-    parser.add_argument(
-        "--mirror", metavar="FROM=TO", action="append", default=[], help="fetch from TO instead (may be repeated)"
-    )
+    add_mirror(parser)
     parser.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
     parser.add_argument(
         "--fresh",
@@ -65,6 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
     from lumiimg.engine.workspace import scratch_folder  # noqa: PLC0415
     from lumiimg.report import build as report  # noqa: PLC0415
+    from lumiimg.report.console import console, say  # noqa: PLC0415
     from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
 
     check_result(arguments)
@@ -84,9 +83,7 @@ def execute(arguments: argparse.Namespace) -> int:
         chain = give_base(chain, arguments.base, arguments.image, settings.cache, progress.notice)
         if not arguments.quiet:
             names = " + ".join(", ".join(definition.layers) for definition in chain)
-            print(
-                one_line(f"building {names} → {arguments.output}  ({engine.name}, {way}: {because})"), file=sys.stderr
-            )
+            say(console(stderr=True), f"building {names} → {arguments.output}  ({engine.name}, {way}: {because})")
         try:
             built = build_image(
                 chain,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 
-from lumiimg.cli.options import add_host, add_json
+from lumiimg.cli.options import add_host, add_image, add_json, add_machine
 from lumiimg.errors import ExitCode
 
 _EPILOG = """\
@@ -31,11 +30,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF, squashfs file or sandbox folder")
+    add_image(parser, "a SIF, squashfs file or sandbox folder")
     add_host(parser)
-    parser.add_argument(
-        "--site", metavar="NAME", help="whose bandwidth is the reference, and whose variables are set: lumi, or a file"
-    )
+    add_machine(parser, "its bandwidth is the reference, its variables are set")
     add_json(parser)
     parser.set_defaults(execute=execute)
 

@@ -45,7 +45,11 @@ def add_layers_and_sources(what: argparse.ArgumentParser | argparse._ArgumentGro
         help="a layer to add, with a version if need be: vllm==0.10.1 (may be repeated)",
     )
     what.add_argument(
-        "--arg", metavar="LAYER.NAME=VALUE", action="append", default=[], help="an argument of a layer (`lumiimg show`)"
+        "--arg",
+        metavar="LAYER.NAME=VALUE",
+        action="append",
+        default=[],
+        help="set an argument: of a layer (`lumiimg show`)",
     )
     what.add_argument(
         "--source",
@@ -54,6 +58,14 @@ def add_layers_and_sources(what: argparse.ArgumentParser | argparse._ArgumentGro
         default=[],
         help="take a source archive from here; #sha256=HEX behind it says what it must be",
     )
+    add_mirror(what)
+    add_site(what)  # type: ignore[arg-type]  # a group takes options as a parser does
+    add_node(what)  # type: ignore[arg-type]
+    add_layers(what)  # type: ignore[arg-type]
+
+
+def add_mirror(what: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add --mirror."""
     what.add_argument(
         "--mirror",
         metavar="FROM=TO",
@@ -61,9 +73,6 @@ def add_layers_and_sources(what: argparse.ArgumentParser | argparse._ArgumentGro
         default=[],
         help="fetch from TO instead: debian=URL, pypi=URL, docker.io=HOST, https://github.com=URL (may be repeated)",
     )
-    add_site(what)  # type: ignore[arg-type]  # a group takes options as a parser does
-    add_node(what)  # type: ignore[arg-type]
-    add_layers(what)  # type: ignore[arg-type]
 
 
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request:

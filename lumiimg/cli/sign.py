@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_image, add_json, add_quiet
 from lumiimg.cli.verify import answer
-from lumiimg.errors import BadInputError, FailedError, MissingHereError, one_line
+from lumiimg.errors import BadInputError, FailedError, MissingHereError
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
@@ -39,10 +37,11 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF")
+    add_image(parser, "a SIF")
     parser.add_argument(
         "--key", metavar="FINGERPRINT", help="the key, or the end of it, where the keyring has more than one"
     )
+    add_quiet(parser)
     add_json(parser)
     parser.set_defaults(execute=execute)
 
@@ -52,6 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.check.signed import signed_objects, verify  # noqa: PLC0415
     from lumiimg.engine.engine import find_engine  # noqa: PLC0415
     from lumiimg.engine.signing import private_keys, sign  # noqa: PLC0415
+    from lumiimg.report.console import console, say  # noqa: PLC0415
     from lumiimg.report.signing import print_signed  # noqa: PLC0415
 
     engine = find_engine(os.environ)
@@ -61,10 +61,10 @@ def execute(arguments: argparse.Namespace) -> int:
         raise FailedError("cannot be written, and a signature is put into the image", where=str(image))
     key = _choose(private_keys(engine, os.environ), arguments.key, engine)
     if key.fingerprint not in signers:
-        print(one_line(f"signing {image} as {key.owner}, {key.fingerprint}"), file=sys.stderr)
+        say(console(stderr=True, quiet=arguments.quiet), f"signing {image} as {key.owner}, {key.fingerprint}")
         sign(engine, image, key, os.environ)
     found = verify(engine, image, os.environ)
-    print_signed(image, found, engine, as_json=arguments.json)
+    print_signed(image, found, engine, as_json=arguments.json, quiet=arguments.quiet)
     return answer(found)
 
 

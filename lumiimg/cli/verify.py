@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_image, add_json, add_quiet
 from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -32,7 +31,8 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("image", metavar="IMAGE", type=Path, help="a SIF")
+    add_image(parser, "a SIF")
+    add_quiet(parser)
     add_json(parser)
     parser.set_defaults(execute=execute)
 
@@ -45,7 +45,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     engine = find_engine(os.environ)
     found = verify(engine, arguments.image, os.environ)
-    print_signed(arguments.image, found, engine, as_json=arguments.json)
+    print_signed(arguments.image, found, engine, as_json=arguments.json, quiet=arguments.quiet)
     return answer(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.cli.request import add_request
 from lumiimg.errors import BadInputError, ExitCode
 
@@ -36,10 +36,11 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser.add_argument(
         "--strategy",
         choices=("overlay", "sandbox", "definition"),
-        help="how it would be built (default: as `build` chooses)",
+        help="how layers are built: (default: as `build` chooses)",
     )
+    add_quiet(parser)
     add_json(parser)
-    parser.set_defaults(execute=execute, quiet=False, offline=False)
+    parser.set_defaults(execute=execute, offline=False)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -68,5 +69,5 @@ def execute(arguments: argparse.Namespace) -> int:
     cache = LayerCache(settings.cache)
     at = names.index(arguments.layer)
     answer = why(cache, keys[: at + 1], chain[at].layers, content_below(chain[0], way))
-    print_why(answer, names[at - 1] if at else None, as_json=arguments.json)
+    print_why(answer, names[at - 1] if at else None, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD if answer.entry else ExitCode.NO

@@ -9,7 +9,7 @@ from lumiimg.check.boundary import Outcome
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import one_line
 from lumiimg.host.manifest import Fabric
-from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console
+from lumiimg.report.console import branch, console, detail, evidence, headline, marked, remedies, say
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumiimg.check.boundary import Boundary, Margin
-    from lumiimg.host.manifest import Loaded, Refusal
+    from lumiimg.host.manifest import Loaded
 
 _SEVERITIES = {Outcome.OK: "ok", Outcome.REFUSED: "problem", Outcome.UNKNOWN: "unknown"}
-_STYLES = {Outcome.OK: "bold green", Outcome.REFUSED: "bold red", Outcome.UNKNOWN: "bold yellow"}
 _SHOWN_MARGINS = 8
 _LOADERS = ("ld-linux", "ld64.")
 
@@ -70,25 +69,24 @@ def to_json(boundary: Boundary) -> dict[str, Any]:
     }
 
 
-def print_boundary(boundary: Boundary, *, verbose: bool, stderr: bool) -> None:
+def print_boundary(boundary: Boundary, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
     """Print the account for a person."""
-    out = console(stderr=stderr)
-    style = _STYLES[boundary.decision]
-    out.print(f"{one_line(boundary.image)}: {one_line(_sentence(boundary))}", style=style, soft_wrap=True)
-    out.print(f"    {_sides_line(boundary)}", style="dim", soft_wrap=True)
+    out = console(stderr=stderr, quiet=quiet)
+    headline(out, f"{boundary.image}: {_sentence(boundary)}", _SEVERITIES[boundary.decision])
+    detail(out, _sides_line(boundary), style="dim")
     out.print()
     if boundary.loaded:
         _print_path(out, boundary)
     for rule in boundary.rules:
         if rule.outcome is not Outcome.OK:
-            _print_mark(out, _SEVERITIES[rule.outcome], f"needs {rule.need}: {rule.have}  [{rule.id}]")
-            out.print(f"    {one_line(rule.because)}", soft_wrap=True)
+            marked(out, _SEVERITIES[rule.outcome], f"needs {rule.need}: {rule.have}  [{rule.id}]")
+            detail(out, rule.because)
     if any(rule.outcome is not Outcome.OK for rule in boundary.rules):
         out.print()
     _print_margins(out, boundary, verbose=verbose)
     for note in boundary.manifest.notes if boundary.manifest else ():
-        _print_mark(out, "unknown", note)
-    _print_remedies(out, boundary)
+        marked(out, "unknown", note)
+    remedies(out, boundary.remedies, then="or")
 
 
 def print_refusals(boundary: Boundary) -> None:
@@ -102,10 +100,11 @@ def print_refusals(boundary: Boundary) -> None:
         what = f"REFUSED: no set of binds of {boundary.host} loads"
     else:
         what = f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider"
-    out.print(f"{one_line(boundary.image)}: {one_line(what)}", style=_STYLES[boundary.decision], soft_wrap=True)
+    headline(out, f"{boundary.image}: {what}", _SEVERITIES[boundary.decision])
     for refusal in manifest.refusals if manifest else ():
-        _print_refusal(out, refusal)
-    _print_remedies(out, boundary)
+        marked(out, "problem", f"{refusal.attempt}: {refusal}")
+        evidence(out, refusal.words)
+    remedies(out, boundary.remedies, then="or")
 
 
 def print_doubts(boundary: Boundary) -> None:
@@ -115,22 +114,7 @@ def print_doubts(boundary: Boundary) -> None:
         if rule.outcome is not Outcome.OK:
             would = "would" if rule.outcome is Outcome.REFUSED else "perhaps would"
             text = f"these binds load, but RCCL {would} not use them: {rule.need} is needed, {rule.have}"
-            _print_mark(out, _SEVERITIES[rule.outcome], text)
-
-
-def _print_refusal(out: Console, refusal: Refusal) -> None:
-    _print_mark(out, "problem", f"{refusal.attempt}: {refusal}")
-    out.print(f"    > {one_line(refusal.words)}", soft_wrap=True)
-
-
-def _print_remedies(out: Console, boundary: Boundary) -> None:
-    for position, remedy in enumerate(boundary.remedies):
-        out.print(f"    {'or' if position else 'do'}:  {one_line(remedy)}", soft_wrap=True)
-
-
-def _print_mark(out: Console, severity: str, text: str) -> None:
-    mark = (MARKS if out.encoding.startswith("utf") else PLAIN_MARKS)[severity]
-    out.print(f"{mark} {one_line(text)}", style=STYLES[severity], soft_wrap=True)
+            marked(out, _SEVERITIES[rule.outcome], text)
 
 
 def _sentence(boundary: Boundary) -> str:
@@ -175,11 +159,10 @@ def _print_path(out: Console, boundary: Boundary) -> None:
         below.setdefault(above.path if above else None, []).append(item)
     if path.rccl in shown:
         _print_file(out, shown[path.rccl], "")
-    tree = "└── " if out.encoding.startswith("utf") else "`-- "
     pending = [(item, 1) for item in reversed(opened[:1])]
     while pending:
         item, depth = pending.pop()
-        _print_file(out, item, "    " * (depth - 1) + tree)
+        _print_file(out, item, "    " * (depth - 1) + "└── ")
         pending += [(child, depth + 1) for child in reversed(below.get(item.object.path, []))]
     out.print()
 
@@ -187,31 +170,26 @@ def _print_path(out: Console, boundary: Boundary) -> None:
 def _print_file(out: Console, item: Loaded, indent: str) -> None:
     path = item.host_path or item.object.path
     side = "HOST " if item.host_path else "image"
-    line = f"{side}  {indent}{one_line(item.object.facts.soname or item.object.name)}  {one_line(path)}"
-    out.print(line, style="cyan" if item.host_path else None, soft_wrap=True)
+    left = f"{side}  {indent}{item.object.facts.soname or item.object.name}"
+    branch(out, left, path, below=" " * (len(side) + 2 + len(indent)), style="cyan" if item.host_path else None)
 
 
 def _print_margins(out: Console, boundary: Boundary, *, verbose: bool) -> None:
     chosen = list(boundary.margins if verbose else _tightest(boundary.margins))
     if not chosen:
         return
-    out.print("What meets at the boundary" if not verbose else "Every pair of versions", style="bold")
+    say(out, "every pair of versions" if verbose else "what meets at the boundary", style="bold")
     for margin in chosen if verbose else chosen[:_SHOWN_MARGINS]:
         left = f"; {_left(margin)}" if _left(margin) else ""
-        out.print(
-            one_line(
-                f"    {margin.library_side} needs {margin.family}_{margin.need} of {margin.provider_side}: "
-                f"it has up to {margin.family}_{margin.have}{left}"
-            ),
-            soft_wrap=True,
+        detail(
+            out,
+            f"{margin.library_side} needs {margin.family}_{margin.need} of {margin.provider_side}: "
+            f"it has up to {margin.family}_{margin.have}{left}",
         )
     gates = [margin for margin in chosen if margin.provider.startswith("libc.so.") and margin.of_host]
     if gates and boundary.decision is not Outcome.REFUSED:
-        have = gates[0].have
-        out.print(
-            f"    After a system update to libraries that need more than GLIBC_{have}, this image cannot load them.",
-            soft_wrap=True,
-        )
+        limit = f"libraries that need more than GLIBC_{gates[0].have}"
+        detail(out, f"After a system update to {limit}, this image cannot load them.")
     out.print()
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import shlex
-import sys
-import textwrap
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from lumiimg import __version__
 from lumiimg.definition.writer import FLAT
 from lumiimg.errors import one_line
-from lumiimg.report.console import print_json
+from lumiimg.report.console import STYLES, console, headline, print_json, proposal, say, verbatim
 from lumiimg.report.image import print_differences
 from lumiimg.resolve.rules import Outcome
-from lumiimg.wording import duration, size
+from lumiimg.wording import count, duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from rich.console import Console
 
     from lumiimg.build.builder import Built
     from lumiimg.build.progress import Stage
@@ -27,73 +27,78 @@ if TYPE_CHECKING:
     from lumiimg.image.compare import FileDifference
     from lumiimg.resolve.lock import Lock
 
-_WIDTH = 100
+_BELOW = " " * 7
 
 
-def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool) -> None:
+def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool, quiet: bool = False) -> None:
     """Print what would be built, without building it."""
     if as_json:
         print_json("build-plan", {"plan": plan_data(lock), "definitions": _definitions_data(chain)})
         return
-    print(f"would build {_stack(lock)}")
+    out = console(quiet=quiet)
+    headline(out, f"would build {_stack(lock)}")
     bootstrap = lock.bootstrap
     if lock.site is not None:
-        print(f"  for {one_line(lock.site)}, fabric {lock.fabric.value}")
+        say(out, f"for {lock.site}, fabric {lock.fabric.value}", first="  ")
     mark = "" if lock.base.layer.status == "proved" else " (unproved)"
-    print(f"  1. {lock.base.layer.name}: {bootstrap.agent} {bootstrap.origin} ({one_line(bootstrap.because)}){mark}")
+    base = f"1. {lock.base.layer.name}: {bootstrap.agent} {bootstrap.origin} ({bootstrap.because}){mark}"
+    say(out, base, first="  ", rest=_BELOW)
     for number, layer in enumerate(lock.layers, start=2):
         mark = "" if layer.layer.status == "proved" else " (unproved)"
         release = f" {layer.release.version}" if layer.release else ""
-        print(one_line(f"  {number}. {layer.layer.name}{release}: {layer.layer.summary}{mark}"))
+        say(out, f"{number}. {layer.layer.name}{release}: {layer.layer.summary}{mark}", first="  ", rest=_BELOW)
         for name, value in ((name, value) for name, value in layer.arguments.items() if value):
-            print(one_line(f"       {name}={shlex.quote(value)}"))
+            say(out, f"{name}={shlex.quote(value)}", first=_BELOW)
         for source in layer.sources:
-            print(f"       {one_line(source.location)}")
+            say(out, source.location, first=_BELOW)
             digest = f"sha256 {source.sha256} " if source.sha256 else ""
-            print(f"       {digest}{f'({source.note})' if source.note else ''}".rstrip())
+            if told := f"{digest}{f'({source.note})' if source.note else ''}".rstrip():
+                say(out, told, first=_BELOW)
         for pin in layer.release.wheels if layer.release else ():
-            print(f"       {one_line(pin)}")
+            say(out, pin, first=_BELOW)
     if any(layer.layer.status != "proved" for layer in lock.stack):
-        print("  unproved: documented, never built end to end by the project")
-    print_doubts(lock, sys.stdout)
-    print("nothing was built; --definitions DIR writes the definition files")
+        say(out, "unproved: documented, never built end to end by the project", first="  ")
+    print_doubts(out, lock)
+    say(out, "nothing was built; --definitions DIR writes the definition files", style="dim")
 
 
-def print_doubts(lock: Lock, stream: TextIO) -> None:
+def print_doubts(out: Console, lock: Lock) -> None:
     """Print what the compatibility rules warn of, or could not tell."""
     for rule in lock.doubts:
         kind = "warning" if rule.outcome is Outcome.WARNING else "not known"
-        text = one_line(f"{kind}: {rule.because} ({rule.id})")
-        lines = textwrap.wrap(text, _WIDTH - 4, break_long_words=False, break_on_hyphens=False)
-        print("  " + "\n    ".join(lines), file=stream)
+        say(out, f"{kind}: {rule.because} ({rule.id})", first="  ", style=STYLES["unknown"])
 
 
-def print_definitions(definitions: Sequence[Definition], folder: Path, *, as_json: bool) -> None:
+def print_definitions(definitions: Sequence[Definition], folder: Path, *, as_json: bool, quiet: bool = False) -> None:
     """Print which files were written, and how to build from them."""
     if as_json:
         print_json("build-definitions", {"folder": str(folder), "definitions": _definitions_data(definitions)})
         return
+    out = console(quiet=quiet)
+    headline(out, f"wrote {count(len(definitions), 'definition file')} into {folder}")
     for definition in definitions:
-        print(folder / f"{definition.name}.def")
-    print(f"\nbuild them in that folder:  cd {one_line(shlex.quote(str(folder)))}")
+        verbatim(out, f"    {definition.name}.def")
+    proposal(out, f"cd {shlex.quote(str(folder))}", word="build them there")
     for definition in definitions:
         is_flat = definition.name == FLAT
         if is_flat:
-            print("or all at once:")
+            say(out, "or all at once:")
         options = "--fakeroot --no-https" if definition.plain_http else "--fakeroot"
-        print(f"  apptainer build {options} {'image' if is_flat else definition.name}.sif {definition.name}.def")
+        name = "image" if is_flat else definition.name
+        verbatim(out, f"    apptainer build {options} {name}.sif {definition.name}.def")
 
 
 def print_start(lock: Lock, engine: Engine, output: Path, way: str) -> None:
     """Say what is about to be built, and with what."""
-    print(f"building {_stack(lock)} → {one_line(str(output))}  ({engine.name})", file=sys.stderr)
-    print(f"  {one_line(way)}", file=sys.stderr)
-    print(f"  {lock.base.layer.name} by {lock.bootstrap.agent}: {one_line(lock.bootstrap.because)}", file=sys.stderr)
+    out = console(stderr=True)
+    say(out, f"building {_stack(lock)} → {output}  ({engine.name})")
+    say(out, way, first="  ")
+    say(out, f"{lock.base.layer.name} by {lock.bootstrap.agent}: {lock.bootstrap.because}", first="  ")
     for layer in lock.stack:
         for source in layer.sources:
             if source.note:
-                print(f"  {one_line(source.location)}: {source.note} (sha256 {source.sha256})", file=sys.stderr)
-    print_doubts(lock, sys.stderr)
+                say(out, f"{source.location}: {source.note} (sha256 {source.sha256})", first="  ")
+    print_doubts(out, lock)
 
 
 def print_built(
@@ -125,36 +130,31 @@ def print_built(
                 **({} if lock else {"differences": differences and [asdict(one) for one in differences]}),
             },
         )
-    elif not quiet:
-        name = one_line(str(built.image))
-        if built.is_new:
-            print_stages(built.stages)
-        if built.is_new:
-            print(f"{name}: {size(built.size_bytes)} in {duration(built.seconds)} (log: {name}.log)")
-        else:
-            print(f"{name}: is this image already, by its number, {size(built.size_bytes)}; nothing was built")
-        if lock is None:
-            print_rebuilt(differences)
-        if name == str(built.image):  # else the line could not be copied
-            print(f"next: lumiimg check {'-- ' if name.startswith('-') else ''}{shlex.quote(name)}")
-
-
-def print_rebuilt(differences: Sequence[FileDifference] | None) -> None:
-    """Say whether the same came out again."""
-    if differences is None:
-        print("the same bytes as the image that it was built from")
+        return
+    out = console(quiet=quiet)
+    name = str(built.image)
+    if built.is_new:
+        headline(out, f"{name}: {size(built.size_bytes)} in {duration(built.seconds)} (log: {name}.log)", "ok")
+        _print_stages(out, built.stages)
     else:
-        print("beside the image that it was built from:")
-        print_differences(differences, as_json=False)
+        told = f"{name}: is this image already, by its number, {size(built.size_bytes)}; nothing was built"
+        headline(out, told, "ok")
+    if lock is None and differences is None:
+        say(out, "the same bytes as the image that it was built from")
+    elif lock is None and differences is not None:
+        say(out, "beside the image that it was built from:")
+        print_differences(differences, quiet=quiet)
+    if name == one_line(name):  # else the line could not be copied
+        proposal(out, f"lumiimg check {'-- ' if name.startswith('-') else ''}{shlex.quote(name)}")
 
 
-def print_stages(stages: Sequence[Stage]) -> None:
+def _print_stages(out: Console, stages: Sequence[Stage]) -> None:
     """Print what a build took, part by part."""
     width = max((len(stage.name) for stage in stages), default=0)
     for stage in stages:
         took = "kept" if stage.reused else duration(stage.seconds)
         cpu = "" if stage.reused else f"cpu {duration(stage.cpu_seconds)}"
-        print(one_line(f"  {stage.name:<{width}}  {took:>9}  {cpu:>14}  {size(stage.size_bytes):>9}"))
+        say(out, f"{stage.name:<{width}}  {took:>9}  {cpu:>14}  {size(stage.size_bytes):>9}".rstrip(), first="  ")
 
 
 def plan_data(lock: Lock) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.errors import one_line
-from lumiimg.report.console import console, print_json, wrapped
+from lumiimg.report.console import console, detail, headline, print_json, proposal, say, verbatim
 from lumiimg.wording import count, duration, size
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ _SHORT = 12
 _LINES = 40
 
 
-def print_entries(entries: Sequence[Entry], root: Path, *, as_json: bool) -> None:
+def print_entries(entries: Sequence[Entry], root: Path, *, as_json: bool, quiet: bool = False) -> None:
     """Print what is in the cache."""
     total = sum(entry.size_bytes for entry in entries)
     if as_json:
@@ -29,13 +28,14 @@ def print_entries(entries: Sequence[Entry], root: Path, *, as_json: bool) -> Non
             {"cache": str(root), "size_bytes": total, "entries": [_entry(entry) for entry in entries]},
         )
         return
+    out = console(quiet=quiet)
+    headline(out, f"{count(len(entries), 'layer')}, {size(total)}, in {root}")
     for entry in sorted(entries, key=lambda entry: entry.layers):
-        names = one_line(", ".join(entry.layers))
-        print(f"{entry.key[:_SHORT]}  {size(entry.size_bytes):>9}  {duration(entry.seconds):>8}  {names}")
-    print(f"{count(len(entries), 'layer')}, {size(total)}, in {one_line(str(root))}")
+        first = f"{entry.key[:_SHORT]}  {size(entry.size_bytes):>9}  {duration(entry.seconds):>8}  "
+        say(out, ", ".join(entry.layers), first=first, rest=" " * len(first))
 
 
-def print_why(answer: Why, below: str | None, *, as_json: bool) -> None:
+def print_why(answer: Why, below: str | None, *, as_json: bool, quiet: bool = False) -> None:
     """Print why a layer is not in the cache, or that it is."""
     if as_json:
         print_json(
@@ -49,50 +49,53 @@ def print_why(answer: Why, below: str | None, *, as_json: bool) -> None:
             },
         )
         return
-    out = console()
-    name = one_line(", ".join(answer.layers))
+    out = console(quiet=quiet)
+    name = ", ".join(answer.layers)
     if answer.entry is not None:
         took = f"it took {duration(answer.entry.seconds)}"
-        out.print(f"{name}: in the cache ({answer.entry.key[:_SHORT]}, {size(answer.entry.size_bytes)}; {took})")
+        headline(
+            out, f"{name}: in the cache ({answer.entry.key[:_SHORT]}, {size(answer.entry.size_bytes)}; {took})", "ok"
+        )
         return
     if answer.nearest is None:
-        out.print(f"{name}: never built with this cache")
+        headline(out, f"{name}: never built with this cache", "problem")
         return
-    out.print(f"{name}: would be built again; beside the one that is there ({answer.nearest.key[:_SHORT]}):")
+    beside = f"beside the one that is there ({answer.nearest.key[:_SHORT]}):"
+    headline(out, f"{name}: would be built again; {beside}", "problem")
     for difference in answer.differences:
         told = difference.part
         if told == "parent" and below is not None:
             told = f"what is below it ({below}): lumiimg why {below}, with the same options, tells why"
         if told == "content":
             told = "what is below it came out differently, or is not there any more"
-        out.print(wrapped(out, one_line(told), first="  ", rest="    "), style="bold")
+        say(out, told, first="  ", style="bold")
         for line in difference.lines[:_LINES]:
             style = {"+": "green", "-": "red"}.get(line[:1], "dim")
-            out.print(f"    {one_line(line)}", style=style, soft_wrap=True)
+            verbatim(out, f"    {line}", style=style)
         if len(difference.lines) > _LINES:
-            out.print(f"    … and {count(len(difference.lines) - _LINES, 'line')} more; --json has all", style="dim")
+            detail(out, f"… and {count(len(difference.lines) - _LINES, 'line')} more; --json has all", style="dim")
 
 
-def print_faults(faults: Sequence[tuple[str, str]], checked: int, *, as_json: bool) -> None:
+def print_faults(faults: Sequence[tuple[str, str]], checked: int, *, as_json: bool, quiet: bool = False) -> None:
     """Print which entries are not what they were."""
     if as_json:
         found = [{"key": key, "fault": fault} for key, fault in faults]
         print_json("cache-verify", {"checked": checked, "faults": found})
         return
+    out = console(quiet=quiet)
+    headline(out, f"{count(checked, 'layer')} read; {count(len(faults), 'fault')}", "problem" if faults else "ok")
     for key, fault in faults:
-        print(f"{key[:_SHORT]}: {one_line(fault)}")
-    print(
-        f"{count(checked, 'layer')} read; {count(len(faults), 'fault')}"
-        + ("; remove them: lumiimg cache prune" if faults else "")
-    )
+        detail(out, f"{key[:_SHORT]}: {fault}")
+    if faults:
+        proposal(out, "lumiimg cache prune")
 
 
-def print_removed(removed: Sequence[str], freed_bytes: int, *, as_json: bool) -> None:
+def print_removed(removed: Sequence[str], freed_bytes: int, *, as_json: bool, quiet: bool = False) -> None:
     """Print what was removed."""
     if as_json:
         print_json("cache-removed", {"removed": list(removed), "freed_bytes": freed_bytes})
         return
-    print(f"removed {count(len(removed), 'layer')}, {size(freed_bytes)}")
+    headline(console(quiet=quiet), f"removed {count(len(removed), 'layer')}, {size(freed_bytes)}")
 
 
 def _entry(entry: Entry) -> dict[str, Any]:

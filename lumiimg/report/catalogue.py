@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.catalog.table import CatalogError
 from lumiimg.errors import one_line
-from lumiimg.report.console import console, print_json
+from lumiimg.report.console import console, fact, heading, headline, print_json, proposal, say
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,8 +43,10 @@ def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json:
         keys = ("kind", "name", "status", "summary")
         print_json("list", {"entries": [dict(zip(keys, entry, strict=True)) for entry in entries]})
         return
-    from rich.table import Table  # noqa: PLC0415
-
+    out = console()
+    kinds = {kind: [entry for entry in entries if entry[0] == kind] for kind in ("base", "layer", "recipe", "site")}
+    headline(out, ", ".join(count(len(found), kind) for kind, found in kinds.items()))
+    width = max((len(name) for _, name, _, _ in entries), default=0)
     for kind, title in (
         ("base", "bases"),
         ("layer", "layers"),
@@ -54,15 +57,16 @@ def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json:
         rows = [entry for entry in entries if entry[0] == kind]
         if not rows:
             continue
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        heading(out, title)
         for _, name, status, summary in rows:
-            table.add_row(f"  {name}", status, one_line(summary))
-        out = console()
-        out.print(title, style="bold")
-        out.print(table)
-    out = console()
-    out.print("\nunproved: documented, never built end to end (a site: nothing ever run there) by the project")
-    out.print("more of one: lumiimg show NAME    what goes together: lumiimg explain --add LAYER --site SITE")
+            first = f"  {one_line(name):<{width}}  {status:<8}  "
+            say(out, summary, first=first, rest=" " * len(first))
+    out.print()
+    say(
+        out, "unproved: documented, never built end to end (a site: nothing ever run there) by the project", style="dim"
+    )
+    proposal(out, "lumiimg show NAME", word="more of one")
+    proposal(out, "lumiimg explain --add LAYER --site SITE", word="what goes together")
 
 
 def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
@@ -81,14 +85,15 @@ def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
             },
         )
         return
-    print(f"{recipe.name} (recipe): {one_line(recipe.summary)}")
-    print(f"  base      {one_line(recipe.base)}")
-    print(f"  layers    {one_line(', '.join(recipe.add)) or 'none'}")
+    out = console()
+    headline(out, f"{recipe.name} (recipe): {recipe.summary}")
+    fact(out, "base", recipe.base)
+    fact(out, "layers", ", ".join(recipe.add) or "none")
     if recipe.site:
-        print(f"  site      {one_line(recipe.site)}")
+        fact(out, "site", recipe.site)
     for (layer, name), value in recipe.arguments.items():
-        print(f"  argument  {one_line(f'{layer}.{name}={value}')}")
-    print(f"what comes out, and why: lumiimg explain --recipe {recipe.name}")
+        fact(out, "argument", f"{layer}.{name}={value}")
+    proposal(out, f"lumiimg explain --recipe {recipe.name}", word="what comes out, and why")
 
 
 def print_entry(layer: Layer, *, as_json: bool) -> None:
@@ -97,11 +102,12 @@ def print_entry(layer: Layer, *, as_json: bool) -> None:
         print_json("show-layer", _entry_data(layer))
         return
     kind = "family of bases" if layer.variants else "base" if layer.is_base else "layer"
-    print(f"{layer.name} ({kind}, {layer.status}): {one_line(layer.summary)}")
+    out = console()
+    headline(out, f"{layer.name} ({kind}, {layer.status}): {layer.summary}")
     for variant in layer.variants:
-        print(f"  base      {one_line(variant.name)} ({variant.status}): {one_line(variant.summary)}")
-    print(f"  from      {one_line(str(layer.folder))}")
-    print(f"  source    {one_line(layer.source)} ({layer.date})")
+        fact(out, "base", f"{variant.name} ({variant.status}): {variant.summary}")
+    fact(out, "from", str(layer.folder))
+    fact(out, "source", f"{layer.source} ({layer.date})")
     for title, values in (
         ("requires", list(map(str, layer.requires))),
         ("has", [f"{name} {version}" for name, version in layer.has.items()] if layer.is_base else []),
@@ -110,26 +116,26 @@ def print_entry(layer: Layer, *, as_json: bool) -> None:
         ("bootstrap", [f"{entry.agent} {entry.origin}" for entry in layer.bootstraps]),
     ):
         if values:
-            print(f"  {title:<9} {one_line(', '.join(values))}")
+            fact(out, title, ", ".join(values))
     for release in layer.releases:
         needs = f": on {', '.join(map(str, release.requires))}" if release.requires else ""
         brings = ", ".join(f"{name} {version}" for name, version in release.has.items() if name != layer.name)
         text = f"{release.version} ({release.status}){needs}{f'; brings {brings}' if brings else ''}"
-        print(f"  release   {one_line(text)}")
+        fact(out, "release", text)
     for trouble in layer.troubles:
         given = ", ".join([*map(str, trouble.given), *(f"not {need}" for need in trouble.unless)])
-        print(f"  trouble   {one_line(given)}: {one_line(trouble.because)}")
+        fact(out, "trouble", f"{given}: {trouble.because}")
     for argument in layer.arguments.values():
-        print(f"  argument  {argument.name} = {argument.default!r}: {one_line(argument.help)}")
+        fact(out, "argument", f"{argument.name} = {argument.default!r}: {argument.help}")
     for source in layer.sources:
-        where = f"only where it is given: --source {source.name}=FILE" if source.optional else one_line(source.url)
-        print(f"  archive   {source.name}: {where}")
+        where = f"only where it is given: --source {source.name}=FILE" if source.optional else source.url
+        fact(out, "archive", f"{source.name}: {where}")
         for key, digest in source.sha256.items():
-            print(f"            {one_line(key)}  sha256 {digest}")
+            say(out, f"{key}  sha256 {digest}", first=" " * 12)
     for name, value in layer.set_environment.items():
-        print(f"  sets      {name}={one_line(value)}")
+        fact(out, "sets", f"{name}={value}")
     for name, value in layer.prepend_environment.items():
-        print(f"  prepends  {name}={one_line(value)}:…")
+        fact(out, "prepends", f"{name}={value}:…")
 
 
 def _entry_data(layer: Layer) -> dict[str, Any]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.check.answer import Answer
 from lumiimg.errors import one_line
 from lumiimg.findings import Finding, Level, Severity
-from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, wrapped
+from lumiimg.report.console import console, detail, evidence, headline, marked, remedies, say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from lumiimg.check.answer import CheckReport, FabricPath
 
-_INDENT = "    "
+KINDS = {Answer.NO: "problem", Answer.UNDECIDED: "unknown", Answer.NO_OBSTACLE: "ok"}
+"""Of headlines."""
 
 
 def to_json(report: CheckReport) -> dict[str, Any]:
@@ -32,38 +34,32 @@ def to_json(report: CheckReport) -> dict[str, Any]:
     }
 
 
-def print_check(report: CheckReport, *, verbose: bool, stderr: bool = False) -> None:
+def print_check(report: CheckReport, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
     """Print the report for a person."""
-    out = console(stderr=stderr)
-    style = {"no": "bold red", "undecided": "bold yellow"}.get(report.answer.value, "bold green")
-    out.print(f"{one_line(report.image)}: {report.sentence}", style=style, soft_wrap=True)
-    out.print(f"{_INDENT}{path_line(report.path)}", style="dim", soft_wrap=True)
+    out = console(stderr=stderr, quiet=quiet)
+    headline(out, f"{report.image}: {report.sentence}", KINDS[report.answer])
+    detail(out, path_line(report.path), style="dim")
     out.print()
     for finding in report.findings:
         if finding.severity is Severity.INFO and finding.level is not Level.RUN and not verbose:
             continue
         print_finding(out, finding)
     for level in Level:
-        out.print(wrapped(out, f"level {level.value}: {report.levels[level]}", first="  ", rest=_INDENT), style="dim")
+        say(out, f"level {level.value}: {report.levels[level]}", first="  ", style="dim")
 
 
 def print_finding(out: Console, finding: Finding) -> None:
     """Print one finding with its evidence, cause and remedy."""
-    mark = (MARKS if out.encoding.startswith("utf") else PLAIN_MARKS)[finding.severity.value]
-    head = f"{one_line(finding.summary)}  [{finding.id}, {finding.level.value}]"
-    out.print(wrapped(out, head, first=f"{mark} ", rest="  "), style=STYLES[finding.severity.value])
+    marked(out, finding.severity.value, f"{finding.summary}  [{finding.id}, {finding.level.value}]")
     for line in finding.evidence:
-        # Neither is a line that was printed by something else: it is the proof.
-        out.print(f"{_INDENT}> {one_line(line.strip())}", soft_wrap=True)
+        evidence(out, line)
     if len(finding.chain) > 1:
-        out.print(wrapped(out, "via " + " -> ".join(map(one_line, finding.chain)), first=_INDENT, rest=_INDENT + "  "))
+        detail(out, "via " + " -> ".join(finding.chain))
     if finding.cause:
-        out.print(wrapped(out, f"why: {one_line(finding.cause)}", first=_INDENT, rest=_INDENT + "  "))
-    for remedy in finding.remedy:
-        # Not wrapped: it is there to be copied.
-        out.print(f"{_INDENT}do:  {one_line(remedy)}", soft_wrap=True)
+        detail(out, f"why: {finding.cause}")
+    remedies(out, finding.remedy)
     if finding.source and finding.severity is not Severity.OK:
-        out.print(wrapped(out, f"source: {one_line(finding.source)}", first=_INDENT, rest=_INDENT + "  "), style="dim")
+        detail(out, f"source: {finding.source}", style="dim")
     out.print()
 
 

@@ -1,29 +1,44 @@
-"""The terminal, in one style: text for people, unless standard output carries JSON."""
+"""The terminal, in one style: text for people, unless standard output carries JSON.
+
+The answer comes first, in one sentence, bold and coloured by what it is. What stands behind it follows: a mark and a
+sentence, and indented below it evidence (`>`), reasons (`why:`), what to do (`do:`, else `or:`), the source. Text is
+wrapped at the terminal's width, and never beyond 100 columns; where there is no terminal, at COLUMNS, else 80.
+
+Wider lines are of three kinds only, and never broken: evidence, which is the proof as it was printed; what is there to
+be copied (`do:`, `or:`, `next:`, lines of a script); and a word, a path or a name, that is longer than the line. What
+stops a command is one line on standard error, `lumiimg: …`, for tools to match.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.errors import one_line
 from lumiimg.report import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
 MARKS = {"ok": "✓", "info": "·", "unknown": "?", "problem": "✗"}
-PLAIN_MARKS = {"ok": "+", "info": "-", "unknown": "?", "problem": "x"}
-WIDTH = 100
-"""Columns that text is wrapped to where there is room, and in a pipe."""
 STYLES = {"ok": "green", "info": "dim", "unknown": "yellow", "problem": "bold red"}
+HEADLINES = {"ok": "bold green", "info": "bold", "unknown": "bold yellow", "problem": "bold red"}
+INDENT = "    "
+WIDEST = 100
+"""Longer lines are hard to read, however wide the terminal is."""
+_PIPE, _NARROWEST = 80, 40
+"""A job's output file is read in an editor or a terminal that has 80 columns at least; nothing is gained by more."""
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console of rich: colours only on a terminal, none with NO_COLOR or TERM=dumb.
 
-    Text is never read as markup or searched for emoji codes: it holds lines of foreign logs.
+    `quiet` leaves only the headline. Text is never read as markup or searched for emoji codes: it holds lines of
+    foreign logs.
     """
     from rich.console import Console  # noqa: PLC0415 - 26 ms that --help should not cost
 
@@ -33,20 +48,91 @@ def console(*, stderr: bool = False) -> Console:
             raise BrokenPipeError
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream is not None and stream.isatty() else WIDTH
-    return PipeConsole(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False, width=width)
+    width = None if stream is not None and stream.isatty() else _columns(os.environ.get("COLUMNS", ""))
+    return PipeConsole(stderr=stderr, markup=False, emoji=False, highlight=False, width=width, quiet=quiet)
+
+
+def _columns(text: str) -> int:
+    return max(int(text), _NARROWEST) if text.isascii() and text.isdigit() and len(text) < 5 else _PIPE
 
 
 def wrapped(out: Console, text: str, *, first: str = "", rest: str = "  ") -> str:
     """Return a text in lines that fit, `first` and `rest` before them; a word (a path, a name) stays whole."""
     return textwrap.fill(
         text,
-        min(out.width, WIDTH),
+        min(out.width, WIDEST),
         initial_indent=first,
         subsequent_indent=rest,
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def headline(out: Console, text: str, kind: str = "info") -> None:
+    """Print the answer; all that a quiet console prints, there in one line for scripts."""
+    if out.quiet:
+        out.quiet = False
+        out.print(one_line(text), style=HEADLINES[kind], soft_wrap=True)
+        out.quiet = True
+    else:
+        say(out, text, style=HEADLINES[kind])
+
+
+def say(out: Console, text: str, *, first: str = "", rest: str | None = None, style: str | None = None) -> None:
+    """Print a sentence, wrapped; further lines are indented by two more than the first."""
+    indent = " " * (len(first) - len(first.lstrip())) + "  " if rest is None else rest
+    out.print(wrapped(out, one_line(text), first=first, rest=indent), style=style, soft_wrap=True)
+
+
+def marked(out: Console, kind: str, text: str, *, first: str = "") -> None:
+    """Print a sentence behind the mark of its kind (a key of MARKS)."""
+    say(out, text, first=f"{first}{MARKS[kind]} ", style=STYLES[kind])
+
+
+def detail(out: Console, text: str, *, style: str | None = None) -> None:
+    """Print what stands behind a sentence, below it."""
+    say(out, text, first=INDENT, style=style)
+
+
+def verbatim(out: Console, text: str, *, style: str | None = None) -> None:
+    """Print a line as it is, however long: evidence, or something to be copied."""
+    out.print(one_line(text), style=style, soft_wrap=True)
+
+
+def branch(out: Console, left: str, right: str, *, below: str, style: str | None = None) -> None:
+    """Print a row of a tree: two parts in one line if there is room, else the second one behind `below` in a line."""
+    if len(left) + 1 + len(right) <= min(out.width, WIDEST):
+        verbatim(out, f"{left} {right}", style=style)
+    else:
+        verbatim(out, left, style=style)
+        verbatim(out, f"{below}  {right}", style=style)
+
+
+def evidence(out: Console, line: str) -> None:
+    """Print a line that something else printed: it is the proof, and never wrapped."""
+    verbatim(out, f"{INDENT}> {line.strip()}")
+
+
+def remedies(out: Console, found: Sequence[str], *, then: str = "do") -> None:
+    """Print what to do, to be copied; `then` is `or` where one of several is enough."""
+    for position, remedy in enumerate(found):
+        verbatim(out, f"{INDENT}{then if position else 'do'}:  {remedy}")
+
+
+def proposal(out: Console, command: str, *, word: str = "next") -> None:
+    """Print a command to go on with, to be copied."""
+    verbatim(out, f"{word}:  {command}")
+
+
+def heading(out: Console, title: str) -> None:
+    """Print the title of a part, behind an empty line."""
+    out.print()
+    out.print(one_line(title), style="bold", soft_wrap=True)
+
+
+def fact(out: Console, title: str, text: str, *, style: str | None = None, width: int = 10) -> None:
+    """Print a row of a table of facts: a name, and what is known of it."""
+    say(out, text, first=f"  {title:<{width}}", rest=" " * (width + 4), style=style)
 
 
 def print_json(name: str, data: Mapping[str, Any]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import one_line
-from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, print_json, wrapped
+from lumiimg.report.console import console, headline, marked, print_json, say
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from lumiimg.build.room import Room
     from lumiimg.engine.engine import Engine
 
-_INDENT = "    "
-
 
 def print_doctor(
     engine: Engine,
@@ -28,6 +25,7 @@ def print_doctor(
     cache: Path,
     *,
     as_json: bool,
+    quiet: bool = False,
 ) -> None:
     """Print what was tried, and what follows for each way to build."""
     if as_json:
@@ -44,20 +42,19 @@ def print_doctor(
             },
         )
         return
-    out = console()
-    marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
-    out.print(one_line(f"{engine.name}  ({engine.path})"), style="bold", soft_wrap=True)
+    out = console(quiet=quiet)
+    usable = [way for way, against in faults.items() if not against]
+    told = f"builds here by {', '.join(usable)}" if usable else "no way to build works here"
+    headline(out, f"{told}: {engine.name} ({engine.path})", "ok" if usable and trials[0].works else "problem")
     for trial in trials:
-        kind = "ok" if trial.works else "unknown"
         said = f": {trial.said}" if trial.said else ""
-        out.print(wrapped(out, one_line(f"{marks[kind]} {trial.name}{said}"), rest=_INDENT), style=STYLES[kind])
+        marked(out, "ok" if trial.works else "unknown", f"{trial.name}{said}")
     out.print("\nways to build, the quickest first:")
     for way, against in faults.items():
-        kind = "problem" if against else "ok"
         why = f": {', '.join(against)}" if against else ""
-        out.print(wrapped(out, one_line(f"{marks[kind]} {way}{why}"), rest=_INDENT), style=STYLES[kind])
+        marked(out, "problem" if against else "ok", f"{way}{why}")
     out.print()
     for name, room in zip(("cache", "temporary files"), rooms, strict=False):
         place = " of memory: it is a tmpfs, and counts against a job" if room.in_memory else " free"
-        out.print(wrapped(out, one_line(f"{name}: {size(room.free_bytes)}{place} ({room.folder})"), rest=_INDENT))
-    out.print(wrapped(out, one_line(f"layers are kept in {cache} (LUMIIMG_CACHE)"), rest=_INDENT), style="dim")
+        say(out, f"{name}: {size(room.free_bytes)}{place} ({room.folder})")
+    say(out, f"layers are kept in {cache} (LUMIIMG_CACHE)", style="dim")

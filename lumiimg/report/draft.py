@@ -9,7 +9,7 @@ from lumiimg.definition.docker.recognition import GPU
 from lumiimg.definition.docker.steps import PLATFORM
 from lumiimg.definition.docker.substitution import text_of
 from lumiimg.errors import one_line
-from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, print_json, wrapped
+from lumiimg.report.console import STYLES, console, heading, headline, marked, print_json, proposal, say
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -35,9 +35,8 @@ def print_draft(draft: Draft, folder: Path | None, *, as_json: bool) -> None:
         _written(out, draft, folder)
         return
     path = draft.path
-    way = " → " if out.encoding.startswith("utf") else " -> "
-    stages = way.join([path.base or "scratch", *(f"{stage.label} (line {stage.line})" for stage in path.stages)])
-    out.print(wrapped(out, one_line(f"{path.dockerfile.path}: {stages}")), style="bold")
+    stages = " → ".join([path.base or "scratch", *(f"{stage.label} (line {stage.line})" for stage in path.stages)])
+    headline(out, f"{path.dockerfile.path}: {stages}")
     _base(out, draft)
     _known(out, draft)
     _gpus(out, draft)
@@ -47,17 +46,12 @@ def print_draft(draft: Draft, folder: Path | None, *, as_json: bool) -> None:
     out.print("\nas a layer: the same with -o layers/NAME", style="dim")
 
 
-def _title(out: Console, title: str) -> None:
-    out.print()
-    out.print(title, style="bold")
-
-
 def _row(out: Console, text: str, style: str = "") -> None:
-    out.print(wrapped(out, one_line(text), first="  ", rest="      "), style=style or None)
+    say(out, text, first="  ", rest="      ", style=style or None)
 
 
 def _base(out: Console, draft: Draft) -> None:
-    _title(out, "base")
+    heading(out, "base")
     base = draft.recognised.base
     if base is None:
         _row(out, "scratch: no image; a layer needs one")
@@ -75,13 +69,13 @@ def _known(out: Console, draft: Draft) -> None:
     found = draft.recognised
     if not found.known:
         return
-    _title(out, "layers that bring what is in it")
+    heading(out, "layers that bring what is in it")
     width = max(len(known.layer) for known in found.known)
     for known in found.known:
         has = "; the base has it" if known.is_in_base else ""
         _row(out, f"{known.layer:<{width}}  {known.what} (line {known.line}, stage {known.stage}){has}")
     if found.layers:
-        _row(out, f"do they fit together, and on LUMI? lumiimg explain {_request(draft)} --site lumi")
+        proposal(out, f"lumiimg explain {_request(draft)} --site lumi", word="do they fit together")
 
 
 def _request(draft: Draft) -> str:
@@ -95,20 +89,18 @@ def _gpus(out: Console, draft: Draft) -> None:
     found = draft.recognised
     if not found.architectures:
         return
-    _title(out, "GPUs")
-    marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
+    heading(out, "GPUs")
     for entry in found.architectures:
         kind = "problem" if entry in found.without_gpu else "ok" if entry.gpus else "unknown"
         without = f"; without {GPU} (MI250X, LUMI's)" if kind == "problem" else ""
         gpus = " ".join(entry.gpus) or "what the base image has"
-        text = f"{marks[kind]} {entry.name} (line {entry.line}): {gpus}{without}"
-        _row(out, text, STYLES[kind])
+        marked(out, kind, f"{entry.name} (line {entry.line}): {gpus}{without}", first="  ")
 
 
 def _arguments(out: Console, draft: Draft) -> None:
     if not draft.path.arguments:
         return
-    _title(out, "arguments")
+    heading(out, "arguments")
     for declared in draft.path.arguments:
         uses = [str(line) for line in declared.uses]
         used = ", ".join(uses[:_LINES]) + (" and more" if len(uses) > _LINES else "")
@@ -117,12 +109,12 @@ def _arguments(out: Console, draft: Draft) -> None:
 
 
 def _steps(out: Console, draft: Draft) -> None:
-    _title(out, "steps")
+    heading(out, "steps")
     stage = None
     for step in draft.path.steps:
         if step.stage != stage:
             stage = step.stage
-            out.print(one_line(f"  stage {stage}"), style="dim")
+            say(out, f"stage {stage}", first="  ", style="dim")
         text = " ".join(step.instruction.text[:_TEXT].split())
         out.print(one_line(f"  {step.line:>5}  {step.keyword} {text}"), no_wrap=True, overflow="ellipsis")
     if draft.path.needed:
@@ -132,7 +124,7 @@ def _steps(out: Console, draft: Draft) -> None:
 
 def _left_out(out: Console, draft: Draft) -> None:
     if draft.left_out or draft.environment.notes:
-        _title(out, "not carried over")
+        heading(out, "not carried over")
     for entry in draft.left_out:
         _row(out, f"line {entry.line} {entry.keyword}: {entry.what}", "yellow" if entry.ends_build else "dim")
     for note in draft.environment.notes:
@@ -141,7 +133,7 @@ def _left_out(out: Console, draft: Draft) -> None:
 
 def _written(out: Console, draft: Draft, folder: Path) -> None:
     open_ends = [entry for entry in draft.left_out if entry.ends_build]
-    out.print(one_line(f"{folder}: {count(len(draft.path.steps), 'step')} as a layer, unproved"), style="bold")
+    headline(out, f"{folder}: {count(len(draft.path.steps), 'step')} as a layer, unproved")
     if open_ends:
         lines = ", ".join(dict.fromkeys(str(entry.line) for entry in open_ends))
         places = count(len(open_ends), "place")
@@ -163,10 +155,8 @@ def _written(out: Console, draft: Draft, folder: Path) -> None:
     ]
     command = f"lumiimg build {shlex.join(words)}"
     if open_ends or draft.recognised.layers:
-        _row(out, f"next: edit {folder}/post.sh, then")
-        out.print(one_line(f"    {command}"), soft_wrap=True)
-    else:
-        out.print(one_line(f"  next: {command}"), soft_wrap=True)
+        _row(out, f"edit {folder}/post.sh first")
+    proposal(out, command)
 
 
 def _data(draft: Draft) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.check.boundary import Outcome
-from lumiimg.check.drift import Fate, remedies
+from lumiimg.check.drift import Fate
+from lumiimg.check.drift import remedies as remedies_of
 from lumiimg.errors import one_line
 from lumiimg.host.change import Kind, Subject
-from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, wrapped
+from lumiimg.report.console import console, detail, heading, headline, marked, remedies, say
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from lumiimg.host.drift import Drift
     from lumiimg.host.snapshot import Snapshot
 
-_STYLES = {Outcome.OK: "bold green", Outcome.REFUSED: "bold red", Outcome.UNKNOWN: "bold yellow"}
+_KINDS = {Outcome.OK: "ok", Outcome.REFUSED: "problem", Outcome.UNKNOWN: "unknown"}
 _SEVERITIES = {
     Fate.FINE: "ok",
     Fate.STALE_BINDS: "problem",
@@ -104,36 +105,41 @@ def _image_data(image: ImageDrift, words: Words) -> dict[str, Any]:
             for rule in image.driver
         ],
         "notes": list(image.notes),
-        "remedies": list(remedies(image, words.snapshot, words.site)),
+        "remedies": list(remedies_of(image, words.snapshot, words.site)),
     }
 
 
 def print_drift(
-    drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words, *, verbose: bool, stderr: bool = False
+    drift: Drift,
+    images: Sequence[ImageDrift],
+    answer: Outcome,
+    words: Words,
+    *,
+    verbose: bool,
+    quiet: bool = False,
+    stderr: bool = False,
 ) -> None:
     """Print it for a person."""
-    out = console(stderr=stderr)
-    out.print(one_line(_sentence(drift, images, answer)), style=_STYLES[answer], soft_wrap=True)
-    out.print(f"    before: {_node(drift.before)}", style="dim", soft_wrap=True)
-    out.print(f"    now:    {_node(drift.now)}", style="dim", soft_wrap=True)
+    out = console(stderr=stderr, quiet=quiet)
+    headline(out, _sentence(drift, images, answer), _KINDS[answer])
+    detail(out, f"before: {_node(drift.before)}", style="dim")
+    detail(out, f"now:    {_node(drift.now)}", style="dim")
     for change in drift.kinds:
-        text = f"{change.what}: {change.before or 'none'} -> {change.now or 'none'}"
-        out.print(one_line(f"{_marks(out)['unknown']} {text}"), style=STYLES["unknown"], soft_wrap=True)
+        marked(out, "unknown", f"{change.what}: {change.before or 'none'} -> {change.now or 'none'}")
     if drift.kinds:
-        text = "take both snapshots on nodes of one kind: of one partition, with its drivers loaded"
-        out.print(f"    do:  {text}", soft_wrap=True)
+        remedies(out, ["take both snapshots on nodes of one kind: of one partition, with its drivers loaded"])
     for subject, group in itertools.groupby(drift.changes, lambda change: change.subject):
         _print_subject(out, subject, list(group), verbose=verbose)
     if drift.notes:
         out.print()
     for note in drift.notes:
-        out.print(wrapped(out, one_line(note), first=f"{_marks(out)['unknown']} "), style=STYLES["unknown"])
+        marked(out, "unknown", note)
     for image in images:
         out.print()
         _print_image(out, image, words)
     if words.now is None and any(image.fate is not Fate.FINE for image in images):
         out.print()
-        out.print("now.json: `lumiimg host scan -o now.json`, here", style="dim")
+        say(out, "now.json: `lumiimg host scan -o now.json`, here", style="dim")
 
 
 def _sentence(drift: Drift, images: Sequence[ImageDrift], answer: Outcome) -> str:
@@ -166,24 +172,20 @@ def _node(snapshot: Snapshot) -> str:
     return one_line(" · ".join(filter(None, parts)))
 
 
-def _marks(out: Console) -> dict[str, str]:
-    return MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
-
-
 # -- what changed --
 
 
 def _print_subject(out: Console, subject: Subject, changes: list[Change], *, verbose: bool) -> None:
-    out.print()
-    out.print(subject.value, style="bold")
+    heading(out, subject.value)
     rebuilt = [change for change in changes if change.kind is Kind.REBUILT]
     shown = changes if verbose else [change for change in changes if change.kind is not Kind.REBUILT]
     shown = sorted(shown, key=lambda change: not change.may_break)
     for change in shown if verbose else shown[:_SHOWN]:
         for number, line in enumerate(_lines(change)):
-            style = STYLES["problem" if change.may_break else "info"] if number == 0 else None
-            mark = _marks(out)["problem" if change.may_break else "info"]
-            out.print(one_line(f"{mark} {line}" if number == 0 else f"      {line}"), style=style, soft_wrap=True)
+            if number == 0:
+                marked(out, "problem" if change.may_break else "info", line)
+            else:
+                detail(out, line)
     if not verbose and len(shown) > _SHOWN:
         out.print(f"  and {len(shown) - _SHOWN} more (--verbose)", style="dim")
     if rebuilt and not verbose:
@@ -210,17 +212,12 @@ def _lines(change: Change) -> Iterator[str]:
 
 
 def _print_image(out: Console, image: ImageDrift, words: Words) -> None:
-    out.print(
-        one_line(f"{_marks(out)[_SEVERITIES[image.fate]]} {image.image}: {_SENTENCES[image.fate]}"),
-        style=STYLES[_SEVERITIES[image.fate]],
-        soft_wrap=True,
-    )
+    marked(out, _SEVERITIES[image.fate], f"{image.image}: {_SENTENCES[image.fate]}")
     for line in _reasons(image):
-        out.print(wrapped(out, one_line(line), first="    ", rest="      "))
+        detail(out, line)
     for note in image.notes:
-        out.print(wrapped(out, one_line(f"note: {note}"), first="    ", rest="      "), style="dim")
-    for position, remedy in enumerate(remedies(image, words.snapshot, words.site)):
-        out.print(f"    {'or' if position else 'do'}:  {one_line(remedy)}", soft_wrap=True)
+        detail(out, f"note: {note}", style="dim")
+    remedies(out, list(remedies_of(image, words.snapshot, words.site)), then="or")
 
 
 def _reasons(image: ImageDrift) -> Iterator[str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import one_line
 from lumiimg.host.scan import CXI_LIBRARY, fabric_entry
 from lumiimg.host.tree import SnapshotTree
 from lumiimg.image import RootFileSystem
-from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, wrapped
+from lumiimg.report.console import console, detail, evidence, fact, headline, marked, say
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
@@ -23,29 +22,28 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _ERRORS_SHOWN = 3
 
 
-def print_snapshot(snapshot: Snapshot, written: Path | None, *, stderr: bool = False) -> None:
+def print_snapshot(snapshot: Snapshot, written: Path | None, *, quiet: bool = False, stderr: bool = False) -> None:
     """Print a snapshot for a person; `written` is the file that it went to."""
-    out = console(stderr=stderr)
+    out = console(stderr=stderr, quiet=quiet)
     fabric = fabric_entry(snapshot)
     if fabric is not None:
-        out.print(one_line(f"{snapshot.host}: Slingshot's libfabric is here: {fabric.path}"), style="bold green")
+        headline(out, f"{snapshot.host}: Slingshot's libfabric is here: {fabric.path}", "ok")
     else:
-        out.print(one_line(f"{snapshot.host}: no libfabric for Slingshot was found here"), style="bold yellow")
+        headline(out, f"{snapshot.host}: no libfabric for Slingshot was found here", "unknown")
     out.print()
     for name, text in _facts(snapshot):
-        out.print(one_line(f"  {name:<9}{text}"), soft_wrap=True)
+        fact(out, name, text)
     root = RootFileSystem(SnapshotTree(snapshot))
     for entry in snapshot.entries:
         _print_entry(out, entry, snapshot, root)
     if snapshot.gaps:
         out.print()
-    mark = (MARKS if out.encoding.startswith("utf") else PLAIN_MARKS)["unknown"]
     for gap in snapshot.gaps:
-        out.print(wrapped(out, f"{mark} {one_line(gap)}"), style=STYLES["unknown"])
+        marked(out, "unknown", gap)
     out.print()
     total = sum(library.size_bytes for library in snapshot.libraries)
     what = f"{len(snapshot.libraries)} libraries ({size(total)}) are described"
-    out.print(one_line(f"{what} in {written}" if written else f"{what}; -o FILE keeps them"), style="dim")
+    say(out, f"{what} in {written}" if written else f"{what}; -o FILE keeps them", style="dim")
 
 
 def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
@@ -63,7 +61,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
         ("engine", engine),
     ]
     if snapshot.library_path:
-        known.append(("LD_LIBRARY_PATH", f" {snapshot.library_path.replace(':', ' : ')}"))
+        known.append(("LD_LIBRARY_PATH", f"  {snapshot.library_path.replace(':', ' : ')}"))
     return known
 
 
@@ -77,7 +75,6 @@ def _nic(nic: Nic) -> str:
 
 
 def _print_entry(out: Console, entry: Entry, snapshot: Snapshot, root: RootFileSystem) -> None:
-    marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
     is_plain = entry.role == "libfabric" and not entry.closure.get(CXI_LIBRARY)
     kind = "problem" if entry.errors else "info" if is_plain else "ok"
     real = root.resolve(entry.path)
@@ -86,12 +83,11 @@ def _print_entry(out: Console, entry: Entry, snapshot: Snapshot, root: RootFileS
     folder = next((found[0] for part in entry.path.split("/")[-2::-1] if (found := _VERSION.search(part))), None)
     version = f" {folder}" if folder else ""
     out.print()
-    out.print(one_line(f"{marks[kind]} {entry.role}{version} ({real.rpartition('/')[2]}){symbols}"), style=STYLES[kind])
-    out.print(one_line(f"    {entry.path}"), soft_wrap=True)
+    marked(out, kind, f"{entry.role}{version} ({real.rpartition('/')[2]}){symbols}")
+    detail(out, entry.path)
     loaded = f"{len(entry.closure)} more to load with it" if entry.closure else "needs no other"
-    notes = f"{entry.how}; {loaded}{'; libcxi is not among them' if is_plain else ''}"
-    out.print(wrapped(out, one_line(notes), first="    ", rest="      "), style="dim")
+    detail(out, f"{entry.how}; {loaded}{'; libcxi is not among them' if is_plain else ''}", style="dim")
     for error in entry.errors[:_ERRORS_SHOWN]:
-        out.print(one_line(f"    > {error}"), soft_wrap=True)
+        evidence(out, error)
     if len(entry.errors) > _ERRORS_SHOWN:
-        out.print(f"    > and {len(entry.errors) - _ERRORS_SHOWN} more, in the file", style="dim")
+        detail(out, f"and {len(entry.errors) - _ERRORS_SHOWN} more, in the file", style="dim")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.provenance import PLAN, SBOM, read_document
 from lumiimg.definition.reader import LOCAL_AGENTS
-from lumiimg.errors import BadInputError, one_line
+from lumiimg.errors import BadInputError
 from lumiimg.image import open_image
 from lumiimg.image.compare import COMPARED, DETAILS
-from lumiimg.report.console import print_json
+from lumiimg.report.console import console, detail, fact, headline, print_json, proposal
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -39,17 +39,18 @@ def print_image(image: Path, *, as_json: bool) -> None:
         return
     base = (_objects(plan, "base", image) or [{}])[0]
     made_for = f"fabric {_word(plan.get('fabric'))}, site {_word(plan.get('site') or 'none')}"
-    print(one_line(f"{image}: built by lumiimg {_word(plan.get('lumiimg'))}, {made_for}"))
+    out = console()
+    headline(out, f"{image}: built by lumiimg {_word(plan.get('lumiimg'))}, {made_for}")
     digest = f" (sha256 {_word(base['sha256'])})" if base.get("sha256") else ""
-    print(one_line(f"  from     {_word(base.get('agent'))} {_word(base.get('from'))}{digest}"))
+    fact(out, "from", f"{_word(base.get('agent'))} {_word(base.get('from'))}{digest}")
     layers = _objects(plan, "layers", image)
     for layer in layers[:_MAX_LAYERS]:
         version = f" {_word(layer['version'])}" if layer.get("version") else ""
         sources = len(_objects(layer, "sources", image))
         told = f", {count(sources, 'source')}" if sources else ""
-        print(one_line(f"  layer    {_word(layer.get('name'))}{version}{told}"))
+        fact(out, "layer", f"{_word(layer.get('name'))}{version}{told}")
     if len(layers) > _MAX_LAYERS:
-        print(f"  and {count(len(layers) - _MAX_LAYERS, 'layer')} more; --json has all")
+        detail(out, f"and {count(len(layers) - _MAX_LAYERS, 'layer')} more; --json has all")
     kinds: dict[str, int] = {}
     for component in _objects(bill or {}, "components", image):
         kind = _word(component.get("purl", "")).partition("/")[0].removeprefix("pkg:")
@@ -57,9 +58,9 @@ def print_image(image: Path, *, as_json: bool) -> None:
     if kinds:
         names = (("deb", "Debian package"), ("pypi", "Python distribution"), ("generic", "source"))
         told = ", ".join(count(kinds[kind], name) for kind, name in names if kind in kinds) or "nothing that is known"
-        print(f"  holds    {told} (CycloneDX: --json, or /.lumiimg/{SBOM} in it)")
+        fact(out, "holds", f"{told} (CycloneDX: --json, or /.lumiimg/{SBOM} in it)")
     given = " --base FILE" if base.get("agent") in list(LOCAL_AGENTS) else ""
-    print(one_line(f"  again    lumiimg rebuild {image} -o new.sif{given}"))
+    proposal(out, f"lumiimg rebuild {image} -o new.sif{given}", word="again")
 
 
 def _objects(document: Mapping[str, Any], key: str, image: Path) -> list[Mapping[str, Any]]:
@@ -79,18 +80,25 @@ def _word(value: object) -> str:
 
 
 def print_differences(
-    differences: Sequence[FileDifference], compared: Sequence[str] = (*COMPARED, *DETAILS), *, as_json: bool
+    differences: Sequence[FileDifference],
+    compared: Sequence[str] = (*COMPARED, *DETAILS),
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Print in which files two images differ, and where they do not, what was `compared`."""
     if as_json:
         files = [asdict(difference) for difference in differences]
         print_json("diff-images", {"files": files, "compared": list(compared)})
         return
+    out = console(quiet=quiet)
+    if differences:
+        headline(out, f"{count(len(differences), 'file')} differ" + ("s" if len(differences) == 1 else ""))
+    else:
+        headline(out, f"no difference: the same files, {', '.join(compared[:-1])} and {compared[-1]}")
     for difference in differences[:_SHOWN]:
-        print(one_line(f"  {difference.path}: {difference.what}"))
+        detail(out, f"{difference.path}: {difference.what}")
     if len(differences) > _SHOWN:
-        print(f"  and {count(len(differences) - _SHOWN, 'file')} more; --json has all")
-    if not differences:
-        print(f"no difference: the same files, {', '.join(compared[:-1])} and {compared[-1]}")
-        if missing := [name for name in DETAILS if name not in compared]:
-            print(f"  not compared: {' and '.join(missing)}, which are read of SIF, squashfs and folders only")
+        detail(out, f"and {count(len(differences) - _SHOWN, 'file')} more; --json has all")
+    if not differences and (missing := [name for name in DETAILS if name not in compared]):
+        detail(out, f"not compared: {' and '.join(missing)}, which are read of SIF, squashfs and folders only")

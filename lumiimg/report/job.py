@@ -6,8 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.cluster.topology import picture, ranges
-from lumiimg.errors import one_line
-from lumiimg.report.console import console, wrapped
+from lumiimg.report.console import INDENT, console, detail, headline, proposal, say, verbatim
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
     from lumiimg.cluster.plan import JobPlan
     from lumiimg.cluster.topology import Place, Topology
-
-_INDENT = "    "
 
 
 def to_json(plan: JobPlan, script: str) -> dict[str, Any]:
@@ -73,11 +70,12 @@ def print_job(plan: JobPlan, written: Path | None) -> None:
     """Say on standard error what to know of the job, and what comes next."""
     out = console(stderr=True)
     for note in plan.notes:
-        out.print(wrapped(out, one_line(f"note: {note}")), style="yellow")
+        say(out, f"note: {note}", style="yellow")
     if written is not None:
         submit = ("qsub", "-A PROJECT ") if plan.by_pbs else ("sbatch", "--account=PROJECT ")
         account = "" if plan.shape.account else submit[1]
-        out.print(one_line(f"written; next: {submit[0]} {account}{shlex.quote(str(written))}"), soft_wrap=True)
+        headline(out, f"wrote {written}")
+        proposal(out, f"{submit[0]} {account}{shlex.quote(str(written))}")
 
 
 def explain_job(plan: JobPlan, *, stderr: bool) -> None:
@@ -86,13 +84,10 @@ def explain_job(plan: JobPlan, *, stderr: bool) -> None:
     shape = plan.shape
     where = f"{shape.partition} of {plan.site.name}" if shape.partition else plan.site.name
     nodes = "nodes of its own" if shape.whole_nodes else "nodes that others may share"
-    told = f"{count(shape.nodes, 'node')} of {where}, {count(shape.gpus, 'GPU')} each: {nodes}"
-    out.print(one_line(told), style="bold", soft_wrap=True)
+    headline(out, f"{count(shape.nodes, 'node')} of {where}, {count(shape.gpus, 'GPU')} each: {nodes}")
     if shape.partition:
-        out.print(
-            wrapped(out, one_line(f"{shape.partition}: {shape.because}"), first=_INDENT, rest=_INDENT), style="dim"
-        )
-    out.print(wrapped(out, one_line(plan.binding), first=_INDENT, rest=_INDENT))
+        detail(out, f"{shape.partition}: {shape.because}", style="dim")
+    detail(out, plan.binding)
     if plan.topology is None:
         return
     topology = plan.topology
@@ -100,14 +95,13 @@ def explain_job(plan: JobPlan, *, stderr: bool) -> None:
     source = f"{topology.cores} cores in groups of {topology.group}; kept for the system: {reserved}"
     if topology.spared:
         source += f"; left to {topology.spared_for}: {ranges(topology.spared)}"
-    out.print(wrapped(out, one_line(f"{source} ({topology.source})"), first=_INDENT, rest=_INDENT), style="dim")
+    detail(out, f"{source} ({topology.source})", style="dim")
     for place in topology.places:
         _print_place(out, topology, place, by_mask=not plan.by_pbs)
     out.print()
     if plan.by_pbs:
-        out.print(f"{_INDENT}list:{':'.join(topology.lists)}", soft_wrap=True)
-    legend = "core 0 is on the left, and the lowest bit of a mask: # of the rank, x kept, . other"
-    out.print(wrapped(out, legend), style="dim")
+        verbatim(out, f"{INDENT}list:{':'.join(topology.lists)}")
+    say(out, "core 0 is on the left, and the lowest bit of a mask: # of the rank, x kept, . other", style="dim")
 
 
 def _print_place(out: Console, topology: Topology, place: Place, *, by_mask: bool) -> None:
@@ -120,13 +114,10 @@ def _print_place(out: Console, topology: Topology, place: Place, *, by_mask: boo
         part = of_group.index(place.local_rank) + 1
         without += f"; part {part} of {topology.gpus_of_group}, as so many GPUs share it"
     out.print(f"\nGPU {place.local_rank}: group {place.group}", style="bold")
-    out.print(
-        f"{_INDENT}cores {place.group} x {topology.group} .. + {topology.group} = {ranges(whole)}{without}: "
-        f"{ranges(place.cores)}",
-        soft_wrap=True,
-    )
+    sum_of = f"cores {place.group} x {topology.group} .. + {topology.group} = {ranges(whole)}{without}"
+    detail(out, f"{sum_of}: {ranges(place.cores)}")
     powers = " + ".join(f"2^{core}" for core in place.cores[:2])
     more = f" + … + 2^{place.cores[-1]}" if len(place.cores) > 2 else ""
     if by_mask:
-        out.print(f"{_INDENT}{powers}{more} = {topology.hex_of(place.mask)}", soft_wrap=True)
-    out.print(f"{_INDENT}{picture(topology, place.cores)}", soft_wrap=True)
+        detail(out, f"{powers}{more} = {topology.hex_of(place.mask)}")
+    verbatim(out, f"{INDENT}{picture(topology, place.cores)}")

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.elf.objects import FoundBy
-from lumiimg.errors import one_line
-from lumiimg.report.console import MARKS, PLAIN_MARKS, console
+from lumiimg.report.console import branch, console, detail, headline, marked, say, verbatim
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,19 +54,25 @@ def _outcome_data(outcome: LoadOutcome) -> dict[str, Any]:
 
 
 def print_ldd(
-    outcomes: Mapping[str, LoadOutcome], undecided: str | None, doubts: Sequence[str], *, verbose: bool, stderr: bool
+    outcomes: Mapping[str, LoadOutcome],
+    undecided: str | None,
+    doubts: Sequence[str],
+    *,
+    verbose: bool,
+    quiet: bool = False,
+    stderr: bool = False,
 ) -> None:
     """Print the answer for a person."""
-    out = console(stderr=stderr)
+    out = console(stderr=stderr, quiet=quiet)
     for doubt in doubts:
-        out.print(f"{_mark(out, 'unknown')} {one_line(doubt)}", style="yellow", soft_wrap=True)
+        marked(out, "unknown", doubt)
     if undecided:
-        out.print(f"CANNOT TELL: {undecided}", style="bold yellow", soft_wrap=True)
+        headline(out, f"CANNOT TELL: {undecided}", "unknown")
         return
     if not outcomes:
-        out.print("no program and no library in this image")
+        headline(out, "no program and no library in this image")
         return
-    if len(outcomes) <= _TREES:
+    if len(outcomes) <= _TREES and not quiet:
         for path, outcome in outcomes.items():
             _print_tree(out, path, outcome)
     else:
@@ -75,6 +81,9 @@ def print_ldd(
 
 def _print_many(out: Console, outcomes: Mapping[str, LoadOutcome], *, verbose: bool) -> None:
     bad = [path for path, outcome in outcomes.items() if not outcome.ok]
+    told = f", {len(bad)} would not" if bad else " with all that they need"
+    answer = f"{count(len(outcomes), 'file')}: {len(outcomes) - len(bad)} would load{told}"
+    headline(out, answer, "problem" if bad else "ok")
     shown = list(outcomes) if verbose else bad[:_LINES]
     for path in shown:
         _print_line(out, path, outcomes[path])
@@ -82,43 +91,32 @@ def _print_many(out: Console, outcomes: Mapping[str, LoadOutcome], *, verbose: b
         out.print(f"… and {len(bad) - _LINES} more (--verbose shows all, --json tells all)")
     missing = Counter(item.name for path in bad for item in outcomes[path].missing)
     if len(bad) > _LINES and missing:
-        most = ", ".join(f"{one_line(name)} ({count})" for name, count in missing.most_common(_MOST))
-        out.print(f"missing most often: {most}", soft_wrap=True)
-        out.print(
-            "what a file's own program would have loaded before it (its RPATH, a dlopen) is not counted", style="dim"
-        )
-    out.print(
-        f"{len(outcomes)} files: {len(outcomes) - len(bad)} would load"
-        + (f", {len(bad)} would not" if bad else " with all that they need"),
-        style="bold red" if bad else "bold green",
-    )
+        most = ", ".join(f"{name} ({times})" for name, times in missing.most_common(_MOST))
+        say(out, f"missing most often: {most}")
+        note = "what a file's own program would have loaded before it (its RPATH, a dlopen) is not counted"
+        say(out, note, style="dim")
 
 
 def _print_line(out: Console, path: str, outcome: LoadOutcome) -> None:
-    mark = _mark(out, "ok" if outcome.ok else "problem")
-    out.print(f"{mark} {one_line(path)}", style="red" if not outcome.ok else None, soft_wrap=True)
+    marked(out, "ok" if outcome.ok else "problem", path)
     for error in outcome.errors:
-        out.print(f"    {one_line(error)}", soft_wrap=True)
-
-
-def _mark(out: Console, severity: str) -> str:
-    return (MARKS if out.encoding.startswith("utf") else PLAIN_MARKS)[severity]
+        detail(out, error)
 
 
 def _print_tree(out: Console, path: str, outcome: LoadOutcome) -> None:
-    out.print(one_line(path), style="bold", soft_wrap=True)
+    verbatim(out, path, style="bold")
     if outcome.root is not None and not outcome.root.facts.is_dynamic:
-        out.print("    statically linked")
+        detail(out, "statically linked")
     elif outcome.root is not None:
         _Tree(out, outcome).print_needs(outcome.root)
     for error in outcome.errors:
-        out.print(f"{_mark(out, 'problem')} {one_line(error)}", style="red", soft_wrap=True)
+        marked(out, "problem", error)
     for warning in outcome.warnings:
-        out.print(f"{_mark(out, 'unknown')} {one_line(warning)}", style="yellow", soft_wrap=True)
+        marked(out, "unknown", warning)
     if outcome.ok and outcome.root is not None:
-        out.print(
-            f"{_mark(out, 'ok')} loads with all that it needs: {len(outcome.objects) - 1} libraries", style="green"
-        )
+        libraries = len(outcome.objects) - 1
+        told = "1 library" if libraries == 1 else f"{libraries} libraries"
+        marked(out, "ok", f"loads with all that it needs: {told}")
     out.print()
 
 
@@ -130,8 +128,6 @@ class _Tree:
         self._closure = outcome.closure
         self._by_path = {loaded.path: loaded for loaded in outcome.objects}
         self._shown: set[str] = set()
-        branches = ("├── ", "└── ", "│   ") if out.encoding.startswith("utf") else ("|-- ", "`-- ", "|   ")
-        self._branch, self._last, self._beside = branches
 
     def print_needs(self, root: LoadedObject) -> None:
         """Print what an object needs, and below each what that one needs; without recursion, chains can be long."""
@@ -139,17 +135,18 @@ class _Tree:
         while pending:
             name, indent, last = pending.pop()
             path = self._closure.get(name)
-            line = f"{indent}{self._last if last else self._branch}{one_line(name)}"
+            line = f"{indent}{'└── ' if last else '├── '}{name} =>"
+            beside = indent + ("    " if last else "│   ")
             if path is None:
-                self._out.print(f"{line} => not found", style="red", soft_wrap=True)
+                verbatim(self._out, f"{line} not found", style="red")
                 continue
             found = self._by_path.get(path)
             rule = f"  [{_RULES[found.found_by]}]" if found is not None and found.found_by in _RULES else ""
             again = found is not None and path in self._shown and bool(found.facts.needed)
-            self._out.print(f"{line} => {one_line(path)}{rule}{' (above)' if again else ''}", soft_wrap=True)
+            branch(self._out, line, f"{path}{rule}{' (above)' if again else ''}", below=beside)
             if found is not None and path not in self._shown:
                 self._shown.add(path)
-                pending += self._lines_below(found, indent + ("    " if last else self._beside))
+                pending += self._lines_below(found, beside)
 
     @staticmethod
     def _lines_below(loaded: LoadedObject, indent: str) -> list[tuple[str, str, bool]]:

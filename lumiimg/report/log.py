@@ -11,7 +11,17 @@ from lumiimg.findings import Severity
 from lumiimg.nccl.nodes import folded
 from lumiimg.nccl.report import Confidence, Verdict, answer_of
 from lumiimg.report.check import finding_data, print_finding
-from lumiimg.report.console import console, wrapped
+from lumiimg.report.console import (
+    INDENT,
+    console,
+    detail,
+    heading,
+    remedies,
+    say,
+    verbatim,
+)
+from lumiimg.report.console import evidence as print_evidence
+from lumiimg.report.console import headline as print_headline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,9 +50,8 @@ _SELECTED = {
     Verdict.OFI_EFA: "EFA, it seems: this log does not prove that traffic went over it",
     Verdict.OFI_OTHER: "libfabric was used; the log does not name its provider: Slingshot or TCP",
 }
-_STYLES = {ExitCode.GOOD: "bold green", ExitCode.NO: "bold red"}
+_KINDS = {ExitCode.GOOD: "ok", ExitCode.NO: "problem"}
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
-_INDENT = "    "
 _CAUSES_SHOWN, _LINES_SHOWN, _GROUPS_SHOWN, _NAMES_SHOWN = 3, 3, 12, 160
 
 
@@ -151,15 +160,21 @@ def to_junit_text(report: LogReport, measured: Sequence[Finding]) -> str:
 
 
 def print_log(
-    report: LogReport, measured: Sequence[Finding], image: ImageOfJob | None, *, verbose: bool, stderr: bool = False
+    report: LogReport,
+    measured: Sequence[Finding],
+    image: ImageOfJob | None,
+    *,
+    verbose: bool,
+    quiet: bool = False,
+    stderr: bool = False,
 ) -> None:
     """Print the report for a person."""
-    out = console(stderr=stderr)
-    out.print(headline(report), style=_STYLES.get(report.answer, "bold yellow"), soft_wrap=True)
+    out = console(stderr=stderr, quiet=quiet)
+    print_headline(out, headline(report), _KINDS.get(report.answer, "unknown"))
     for line in _known(report):
-        out.print(f"{_INDENT}{one_line(line)}", style="dim", soft_wrap=True)
+        detail(out, line, style="dim")
     for evidence in report.proof[:_LINES_SHOWN]:
-        out.print(f"{_INDENT}{_place(evidence)}", soft_wrap=True)
+        print_evidence(out, _place(evidence))
     # on one node a plugin that is not there is no reason to worry
     limit = len(report.causes) if verbose else 1 if report.single_node else _CAUSES_SHOWN
     for cause in report.causes[:limit]:
@@ -174,9 +189,9 @@ def print_log(
     if image is not None:
         _print_image(out, image)
     if verbose and report.environment:
-        out.print("\nvariables in the log")
+        heading(out, "variables in the log")
         for name, value in report.environment:
-            out.print(one_line(f"{_INDENT}{name}={value}"), soft_wrap=True)
+            verbatim(out, f"{INDENT}{name}={value}")
 
 
 def _known(report: LogReport) -> list[str]:
@@ -194,15 +209,13 @@ def _known(report: LogReport) -> list[str]:
 
 def _print_cause(out: Console, cause: Cause, word: str) -> None:
     out.print()
-    out.print(wrapped(out, f"{word}: {one_line(cause.summary)}  [{cause.id}]"))
+    say(out, f"{word}: {cause.summary}  [{cause.id}]")
     for evidence in cause.evidence[:_LINES_SHOWN]:
-        out.print(f"{_INDENT}{_place(evidence)}", soft_wrap=True)
+        print_evidence(out, _place(evidence))
     for number, reason in enumerate(cause.because, 1):
-        out.print(wrapped(out, f"{number}. {one_line(reason)}", first=_INDENT, rest=_INDENT + "   "))
-    for remedy in cause.remedy:
-        # Not wrapped: it is there to be copied.
-        out.print(f"{_INDENT}do:  {one_line(remedy)}", soft_wrap=True)
-    out.print(wrapped(out, f"source: {one_line(cause.source)}", first=_INDENT, rest=_INDENT + "  "), style="dim")
+        say(out, f"{number}. {reason}", first=INDENT, rest=INDENT + "   ")
+    remedies(out, cause.remedy)
+    detail(out, f"source: {cause.source}", style="dim")
 
 
 def _print_nodes(out: Console, report: LogReport, *, verbose: bool) -> None:
@@ -217,7 +230,7 @@ def _print_nodes(out: Console, report: LogReport, *, verbose: bool) -> None:
         parts = [_of(told.ranks, told.of_ranks, "rank"), _of(told.nodes, of_nodes, "node")]
         out.print(f"told their network: {', '.join(part for part in parts if part)}", style="yellow")
     for group in groups if verbose else groups[:_GROUPS_SHOWN]:
-        out.print(_group(group, verbose=verbose), soft_wrap=True)
+        say(out, _group(group, verbose=verbose), first="  ", rest=" " * 14)
     if len(groups) > _GROUPS_SHOWN and not verbose:
         out.print(f"{len(groups) - _GROUPS_SHOWN} more groups with --verbose", style="dim")
 
@@ -237,7 +250,7 @@ def _of(number: int, total: int | None, noun: str) -> str:
 
 def _print_image(out: Console, image: ImageOfJob) -> None:
     out.print()
-    out.print(wrapped(out, f"image {one_line(image.image)}: {one_line(image.sentence)}"), style="bold")
+    say(out, f"image {image.image}: {image.sentence}", style="bold")
     for finding in image.findings:
         print_finding(out, finding)
 

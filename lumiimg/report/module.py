@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.cluster.module import NOT_RUN, When
 from lumiimg.cluster.module_folder import module_files
-from lumiimg.errors import one_line
-from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, wrapped
+from lumiimg.report.console import INDENT, console, headline, marked, say, verbatim
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -49,10 +48,10 @@ def to_json(module: ImageModule, folder: Path) -> dict[str, Any]:
     }
 
 
-def print_module(module: ImageModule, folder: Path, *, stderr: bool) -> None:
+def print_module(module: ImageModule, folder: Path, *, quiet: bool = False, stderr: bool = False) -> None:
     """Print what was written for a person."""
-    out = console(stderr=stderr)
-    out.print(one_line(f"wrote module {module.full_name} for {module.title}"), style="bold", soft_wrap=True)
+    out = console(stderr=stderr, quiet=quiet)
+    headline(out, f"wrote module {module.full_name} for {module.title}")
     _fact(out, "commands", ", ".join(module.commands) or "none that lumiimg knows")
     _fact(out, "binds", _binds(module))
     for when, title in (
@@ -64,17 +63,16 @@ def print_module(module: ImageModule, folder: Path, *, stderr: bool) -> None:
         if found:
             _fact(out, title, ", ".join(found))
     for note in (*module.notes, *([NOT_RUN] if NOT_RUN in module.origin else [])):
-        mark = (MARKS if out.encoding.startswith("utf") else PLAIN_MARKS)["unknown"]
-        out.print(wrapped(out, one_line(note), first=f"{mark} "), style=STYLES["unknown"])
+        marked(out, "unknown", note)
     out.print("\nnext:")
     use = folder.absolute() / "modulefiles"
-    out.print(one_line(f"    module use {shlex.quote(str(use))}"), soft_wrap=True)
-    out.print(f"    module load {module.full_name}", soft_wrap=True)
-    out.print(f"    {module.commands[0] if module.commands else 'singularity exec $SIF'} …", soft_wrap=True)
+    verbatim(out, f"{INDENT}module use {shlex.quote(str(use))}")
+    verbatim(out, f"{INDENT}module load {module.full_name}")
+    verbatim(out, f"{INDENT}{module.commands[0] if module.commands else 'singularity exec $SIF'} …")
 
 
 def _fact(out: Console, title: str, text: str) -> None:
-    out.print(wrapped(out, one_line(text), first=f"    {title}: ", rest=" " * 8))
+    say(out, text, first=f"{INDENT}{title}: ", rest=INDENT * 2)
 
 
 def _binds(module: ImageModule) -> str:

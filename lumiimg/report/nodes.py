@@ -5,21 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.check.answer import Answer
 from lumiimg.errors import one_line
 from lumiimg.findings import Severity
 from lumiimg.nccl.nodes import folded
-from lumiimg.report.check import finding_data, path_data, path_line, print_finding
-from lumiimg.report.console import console, wrapped
+from lumiimg.report.check import KINDS, finding_data, path_data, path_line, print_finding
+from lumiimg.report.console import HEADLINES, INDENT, console, detail, evidence, headline, say
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from lumiimg.cluster.nodes import NodeGroup, NodesReport
-
-_STYLES = {Answer.NO: "bold red", Answer.UNDECIDED: "bold yellow", Answer.NO_OBSTACLE: "bold green"}
-_INDENT = "    "
 
 
 def to_json(report: NodesReport) -> dict[str, Any]:
@@ -50,19 +46,19 @@ def to_json(report: NodesReport) -> dict[str, Any]:
     }
 
 
-def print_nodes(report: NodesReport, *, verbose: bool, stderr: bool = False) -> None:
+def print_nodes(report: NodesReport, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
     """Print the report for a person."""
-    out = console(stderr=stderr)
-    out.print(f"{one_line(report.image)}: {one_line(report.sentence)}", style=_STYLES[report.answer], soft_wrap=True)
+    out = console(stderr=stderr, quiet=quiet)
+    headline(out, f"{report.image}: {report.sentence}", KINDS[report.answer])
     out.print()
     for number, group in enumerate(report.groups):
         is_all = number == 0 and len(report.groups) == 1 and not report.silent
         _print_group(out, group, "all the same" if is_all else group.sentence, is_usual=number == 0)
     for entry in report.silent:
-        _head(out, entry.nodes, entry.why, "bold yellow")
+        _head(out, entry.nodes, entry.why, "unknown")
     if report.silent:
         for line in report.output:
-            out.print(f"{_INDENT}> {one_line(line)}", soft_wrap=True)
+            evidence(out, line)
     out.print()
     told: set[tuple[str, str]] = set()
     for group in report.groups:
@@ -72,26 +68,24 @@ def print_nodes(report: NodesReport, *, verbose: bool, stderr: bool = False) -> 
         if not fresh:
             continue
         if len(report.groups) > 1:
-            out.print(wrapped(out, f"on {_names(group.nodes)}:", rest=_INDENT), style="bold")
+            say(out, f"on {_names(group.nodes)}:", style="bold")
             out.print()
         for finding in fresh:
             print_finding(out, finding)
     for level, text in report.levels.items():
-        out.print(wrapped(out, f"level {level}: {one_line(text)}", first="  ", rest=_INDENT), style="dim")
+        say(out, f"level {level}: {text}", first="  ", style="dim")
 
 
 def _print_group(out: Console, group: NodeGroup, text: str, *, is_usual: bool) -> None:
-    _head(out, group.nodes, text, _STYLES[group.answer])
+    _head(out, group.nodes, text, KINDS[group.answer])
     for difference in group.differs:
-        out.print(wrapped(out, one_line(difference), first=f"{_INDENT}differs: ", rest=_INDENT + "  "))
+        detail(out, f"differs: {difference}")
     if is_usual and group.path.rccl:
-        out.print(f"{_INDENT}{path_line(group.path)}", style="dim", soft_wrap=True)
+        detail(out, path_line(group.path), style="dim")
 
 
-def _head(out: Console, nodes: tuple[str, ...], text: str, style: str) -> None:
-    out.print(
-        wrapped(out, f"{count(len(nodes), 'node')}  {_names(nodes)}: {one_line(text)}", rest=_INDENT), style=style
-    )
+def _head(out: Console, nodes: tuple[str, ...], text: str, kind: str) -> None:
+    say(out, f"{count(len(nodes), 'node')}  {_names(nodes)}: {text}", rest=INDENT, style=HEADLINES[kind])
 
 
 def _names(nodes: tuple[str, ...]) -> str:

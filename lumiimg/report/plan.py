@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lumiimg.errors import one_line
-from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, wrapped
+from lumiimg.report.console import INDENT, console, detail, headline, marked, proposal, say, verbatim
 from lumiimg.resolve.plan import command_of, in_short, name_of
 from lumiimg.resolve.rules import Outcome
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 _KINDS = {Outcome.OK: "ok", Outcome.WARNING: "unknown", Outcome.UNKNOWN: "unknown", Outcome.REFUSED: "problem"}
 _WORDS = {Outcome.OK: "", Outcome.WARNING: "warning: ", Outcome.UNKNOWN: "not known: ", Outcome.REFUSED: "refused: "}
-_INDENT = "    "
 _SEE_LIST = "`lumiimg list`"
 
 
@@ -63,19 +61,21 @@ def to_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def print_plan(plan: Plan, site: Site | None, words: RequestWords, *, verbose: bool, stderr: bool = False) -> None:
+def print_plan(
+    plan: Plan, site: Site | None, words: RequestWords, *, verbose: bool, quiet: bool = False, stderr: bool = False
+) -> None:
     """Print the plan for a person."""
-    out = console(stderr=stderr)
+    out = console(stderr=stderr, quiet=quiet)
     where = f" on {site.name}" if site else ""
     found = "no obstacle found" if site else "no obstacle found among the layers"
     answer = "refused" if plan.refused else f"{found}, with doubts" if plan.is_doubtful else found
-    style = "bold red" if plan.refused else "bold yellow" if plan.is_doubtful else "bold green"
-    out.print(one_line(f"{answer}: {command_of(plan.asked)}{where}"), style=style, soft_wrap=True)
+    kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
+    headline(out, f"{answer}: {command_of(plan.asked)}{where}", kind)
     if not plan.refused:
-        out.print(one_line(f"{_INDENT}{_chosen(plan)}"), soft_wrap=True)
+        detail(out, _chosen(plan))
     if site is None:
         note = "no machine is named, so neither its driver nor its network was judged: --site lumi"
-        out.print(wrapped(out, note, first=_INDENT, rest=_INDENT), style="yellow")
+        detail(out, note, style="yellow")
     for rule in plan.rules:
         _print_rule(out, rule, verbose=verbose)
     if plan.refused:
@@ -84,27 +84,22 @@ def print_plan(plan: Plan, site: Site | None, words: RequestWords, *, verbose: b
         _print_jobs(out, plan, site, verbose=verbose)
     if plan.changes:
         out.print("\nthe same request:", style="dim")
-        for what, answer in plan.changes:
-            out.print(wrapped(out, one_line(f"{what}: {answer}"), first=_INDENT, rest=_INDENT + "  "), style="dim")
+        for what, told in plan.changes:
+            detail(out, f"{what}: {told}", style="dim")
     if not plan.refused:
         out.print()
-        out.print(one_line(f"next: lumiimg build {words.same} -o image.sif"), soft_wrap=True)
+        proposal(out, f"lumiimg build {words.same} -o image.sif")
 
 
 def _print_rule(out: Console, rule: RuleResult, *, verbose: bool) -> None:
-    marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
-    kind = _KINDS[rule.outcome]
     is_doubt = rule.outcome is not Outcome.OK
     out.print()
-    out.print(
-        wrapped(out, one_line(f"{marks[kind]} {_WORDS[rule.outcome]}{rule.have}  [{rule.id}]")), style=STYLES[kind]
-    )
+    marked(out, _KINDS[rule.outcome], f"{_WORDS[rule.outcome]}{rule.have}  [{rule.id}]")
     if verbose or (is_doubt and not rule.need.startswith("not ")):  # else the reason says it better
-        out.print(wrapped(out, one_line(f"needs {rule.need}"), first=_INDENT, rest=_INDENT + "  "))
-    out.print(wrapped(out, one_line(rule.because), first=_INDENT, rest=_INDENT + "  "))
+        detail(out, f"needs {rule.need}")
+    detail(out, rule.because)
     if is_doubt or verbose:
-        source = wrapped(out, one_line(f"source: {rule.source}"), first=_INDENT, rest=_INDENT + "  ")
-        out.print(source, style="dim")
+        detail(out, f"source: {rule.source}", style="dim")
 
 
 def _print_nearest(out: Console, plan: Plan, words: RequestWords) -> None:
@@ -116,9 +111,8 @@ def _print_nearest(out: Console, plan: Plan, words: RequestWords) -> None:
         (plan.keeping, "with the versions that you name, on another base:"),
     ):
         if asked is not None:
-            out.print(one_line(title))
-            command = f"lumiimg build {command_of(asked)}{words.site} -o image.sif"
-            out.print(one_line(f"{_INDENT}{command}"), soft_wrap=True)
+            say(out, title)
+            verbatim(out, f"{INDENT}lumiimg build {command_of(asked)}{words.site} -o image.sif")
 
 
 def _print_jobs(out: Console, plan: Plan, site: Site | None, *, verbose: bool) -> None:
@@ -127,15 +121,14 @@ def _print_jobs(out: Console, plan: Plan, site: Site | None, *, verbose: bool) -
     if unproved := [name for name, status in entries if status == "unproved"]:
         note = f"documented, never built end to end by the project: {', '.join(unproved)}"
         out.print()
-        out.print(wrapped(out, one_line(note)), style="yellow")
+        say(out, note, style="yellow")
     if not plan.environment or site is None:
         return
     out.print(f"\nfor jobs on {site.name}:", style="dim")
     for variable in plan.environment:
-        out.print(one_line(f"{_INDENT}export {variable.name}={variable.value}{when_of(variable)}"), soft_wrap=True)
+        verbatim(out, f"{INDENT}export {variable.name}={variable.value}{when_of(variable)}")
         if verbose:
-            reason = f"{variable.because} ({variable.source})"
-            out.print(wrapped(out, one_line(reason), first=_INDENT * 2, rest=_INDENT * 2), style="dim")
+            say(out, f"{variable.because} ({variable.source})", first=INDENT * 2, rest=INDENT * 2, style="dim")
 
 
 def _left_out(asked: Asked, nearest: Asked | None) -> str:
@@ -153,22 +146,28 @@ def bases_data(plans: Sequence[Plan]) -> dict[str, Any]:
 
 
 def print_bases(
-    plans: Sequence[Plan], add: Sequence[str], site: Site | None, words: RequestWords, *, stderr: bool = False
+    plans: Sequence[Plan],
+    add: Sequence[str],
+    site: Site | None,
+    words: RequestWords,
+    *,
+    quiet: bool = False,
+    stderr: bool = False,
 ) -> None:
     """Print on which bases a request for layers alone can be met."""
-    out = console(stderr=stderr)
+    out = console(stderr=stderr, quiet=quiet)
     asked = f"{' + '.join(add)}{f' on {site.name}' if site else ''}"
     if not plans:
-        out.print(one_line(f"no base of the catalogue takes {asked}"), style="bold red", soft_wrap=True)
-        out.print(one_line(f"why not: lumiimg explain --base NAME {words.same}  ({_SEE_LIST})"), soft_wrap=True)
+        headline(out, f"no base of the catalogue takes {asked}", "problem")
+        proposal(out, f"lumiimg explain --base NAME {words.same}  ({_SEE_LIST})", word="why not")
         return
-    out.print(one_line(f"bases that take {asked}, those without doubts first:"), style="bold", soft_wrap=True)
+    headline(out, f"bases that take {asked}, those without doubts first:")
     width = max(len(plan.base.name) for plan in plans)
     for plan in plans:
-        first = f"{_INDENT}{plan.base.name:<{width}}  "
-        out.print(wrapped(out, one_line(in_short(plan)), first=first, rest=" " * len(first)))
+        first = f"{INDENT}{plan.base.name:<{width}}  "
+        say(out, in_short(plan), first=first, rest=" " * len(first))
     out.print()
-    out.print(one_line(f"more of one: lumiimg explain --base {plans[0].base.name} {words.same}"), soft_wrap=True)
+    proposal(out, f"lumiimg explain --base {plans[0].base.name} {words.same}", word="more of one")
 
 
 def when_of(variable: SiteVariable | SiteOption | SiteAnnotation) -> str:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import one_line
-from lumiimg.report.console import console
+from lumiimg.report.console import console, say
 from lumiimg.wording import duration, size
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from lumiimg.build.progress import Stage
 
 ALIVE_EVERY_S = 30.0
+_BELOW = " " * 6
+_CUT = 72
+"""Characters of the last line: it is a sign of life, and the log has all of it."""
 
 
 class QuietProgress:
@@ -72,12 +75,13 @@ class LineProgress(QuietProgress):
 
     def notice(self, text: str) -> None:
         """Say it."""
-        self._say(f"      {one_line(text)}")
+        self._spoken_at = time.monotonic()
+        say(console(stderr=True), text, first=_BELOW)
 
     def step_done(self, stage: Stage) -> None:
         """Say what the step took, or that it was not needed."""
         self._name = ""
-        self._say(f"      {stage.name}: {_outcome(stage)}")
+        self._say(f"{_BELOW}{stage.name}: {_outcome(stage)}")
 
     def stop(self) -> None:
         """Say nothing more."""
@@ -87,8 +91,9 @@ class LineProgress(QuietProgress):
         while not self._stopped.wait(min(1.0, self._alive_every_s)):
             if self._name and time.monotonic() - self._spoken_at > self._alive_every_s:
                 elapsed = duration(time.monotonic() - self._step_started_at)
-                last = f"; last line: {one_line(self._last.strip())[:100]}" if self._last.strip() else ""
-                self._say(f"      {self._name}: {elapsed} so far{last}")
+                self._say(f"{_BELOW}{self._name}: {elapsed} so far")
+                if last := one_line(self._last.strip()):
+                    self._say(f"{_BELOW}> {last[:_CUT]}")
 
     def _say(self, text: str) -> None:
         self._spoken_at = time.monotonic()
@@ -126,7 +131,7 @@ class TerminalProgress(QuietProgress):
 
     def notice(self, text: str) -> None:
         """Print it above the list."""
-        self._progress.console.print(f"  {one_line(text)}", style="yellow", soft_wrap=True, markup=False)
+        say(self._progress.console, text, first="  ", style="yellow")
 
     def step_done(self, stage: Stage) -> None:
         """Tell beside the step what it took."""

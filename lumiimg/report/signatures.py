@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lumiimg.nccl.vocabulary import vocabulary
-from lumiimg.report.console import console
+from lumiimg.report.console import console, detail, evidence, headline, say
 
 
 def signatures_to_json() -> dict[str, Any]:
@@ -25,10 +25,11 @@ def print_signatures() -> None:
     """Print the knowledge base for a person."""
     out = console()
     examples = {entry.id: entry.example for entry in vocabulary().entries}
+    troubles = len(vocabulary().signatures)
+    headline(out, f"{len(examples)} kinds of messages, {troubles} of them troubles; --json has all")
     for signature in vocabulary().signatures.values():
         versions = f", {signature.versions}" if signature.versions else ""
-        out.print(f"{signature.id}  [{signature.weight.value}{versions}]", style="bold", soft_wrap=True)
-        out.print(f"    {signature.summary}", soft_wrap=True)
-        out.print(f"    > {examples[signature.id].strip()}", soft_wrap=True, style="dim")
-        out.print(f"    source: {signature.source} ({signature.date})", soft_wrap=True, style="dim")
-    out.print(f"\n{len(examples)} kinds of messages, {len(vocabulary().signatures)} of them troubles; --json has all")
+        say(out, f"{signature.id}  [{signature.weight.value}{versions}]", style="bold")
+        detail(out, signature.summary)
+        evidence(out, examples[signature.id])
+        detail(out, f"source: {signature.source} ({signature.date})", style="dim")

@@ -6,8 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from lumiimg.check.signed import Verdict
-from lumiimg.errors import one_line
-from lumiimg.report.console import MARKS, PLAIN_MARKS, STYLES, console, print_json, wrapped
+from lumiimg.report.console import console, detail, headline, print_json
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -23,11 +22,10 @@ _MEANING = {
     Verdict.UNKNOWN_KEY: "signed by a key that is not in the keyring here",
     Verdict.UNDECIDED: "the engine does not decide",
 }
-_MARK = {Verdict.SIGNED: "ok", Verdict.UNSIGNED: "problem", Verdict.ALTERED: "problem"}
-_INDENT = "    "
+_KINDS = {Verdict.SIGNED: "ok", Verdict.UNSIGNED: "problem", Verdict.ALTERED: "problem"}
 
 
-def print_signed(image: Path, found: Signed, engine: Engine, *, as_json: bool) -> None:
+def print_signed(image: Path, found: Signed, engine: Engine, *, as_json: bool, quiet: bool = False) -> None:
     """Print who signed an image and what that covers, or what stands against it."""
     if as_json:
         print_json(
@@ -43,13 +41,10 @@ def print_signed(image: Path, found: Signed, engine: Engine, *, as_json: bool) -
             },
         )
         return
-    out = console()
-    marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
-    kind = _MARK.get(found.verdict, "unknown")
-    headline = f"{marks[kind]} {image}: {found.verdict}: {_MEANING[found.verdict]}"
-    out.print(wrapped(out, one_line(headline)), style=STYLES[kind])
+    out = console(quiet=quiet)
+    headline(out, f"{image}: {found.verdict}: {_MEANING[found.verdict]}", _KINDS.get(found.verdict, "unknown"))
     for text in _lines(found, engine):
-        out.print(wrapped(out, one_line(text), first="  ", rest=_INDENT))
+        detail(out, text)
 
 
 def _lines(found: Signed, engine: Engine) -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.cluster.topology import ranges
-from lumiimg.errors import one_line
-from lumiimg.report.console import console, print_json, wrapped
+from lumiimg.report.console import console, fact, headline, print_json, say
 from lumiimg.report.plan import variable_data, when_of
 from lumiimg.wording import count
 
@@ -24,9 +23,9 @@ def print_site(site: Site, *, as_json: bool) -> None:
         print_json("show-site", _data(site))
         return
     out = console()
-    out.print(one_line(f"{site.name}: {site.title}"), style="bold", soft_wrap=True)
+    headline(out, f"{site.name}: {site.title}")
     if site.status == "unproved":
-        out.print(wrapped(out, NEVER_RUN, first="  unproved  ", rest=" " * 14), style="yellow")
+        fact(out, "unproved", NEVER_RUN, style="yellow")
     _fact(out, "GPUs", site.arch or (f"of {site.vendor}" if site.vendor else "not known"), f"{site.source}")
     if site.driver is not None:
         serves = f"{site.driver.name} serves {site.driver.rocm}"
@@ -82,13 +81,13 @@ def _cores(out: Console, binding: SiteBinding) -> None:
 
 
 def _fact(out: Console, title: str, text: str, source: str) -> None:
-    out.print(wrapped(out, one_line(text), first=f"  {title:<10}", rest=" " * 14))
+    fact(out, title, text)
     if source:
         _reason(out, source)
 
 
 def _reason(out: Console, text: str) -> None:
-    out.print(wrapped(out, one_line(text), first=" " * 12, rest=" " * 14), style="dim")
+    say(out, text, first=" " * 12, style="dim")
 
 
 def _data(site: Site) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.check.startup import Place, Startup
 from lumiimg.errors import one_line
 from lumiimg.report.bars import Bar, bars_svg
-from lumiimg.report.console import STYLES, console, wrapped
+from lumiimg.report.console import WIDEST, console, heading, headline, marked, say
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from lumiimg.check.strace import Counts
 
-_LABEL, _COLUMN, _LONGEST_NAME = 34, 16, 15
-_BAR = 60
+_LABEL, _COLUMN, _LONGEST_NAME = 33, 15, 14
+_BAR = 50
 _ROWS: tuple[tuple[str, Callable[[Counts], int], bool], ...] = (
     ("metadata operations", lambda counts: counts.metadata, False),
     ("  opens", lambda counts: counts.opens, False),
@@ -85,34 +85,40 @@ def _counts_data(counts: Counts) -> dict[str, int]:
 def print_startups(startups: Sequence[Startup], module: str, scale: Scale, *, stderr: bool = False) -> None:
     """Print them for a person."""
     out = console(stderr=stderr)
-    out.print(one_line(f"import {module}: calls counted with strace; no times"), style="bold")
+    headline(out, f"import {module}: calls counted with strace; no times")
+    fitting = max((min(out.width, WIDEST) - _LABEL) // _COLUMN, 1)
+    for first in range(0, len(startups), fitting):
+        if first:
+            out.print()
+        _print_table(out, startups[first : first + fitting], module, scale)
+    out.print()
+    _print_bars(out, startups)
+    for startup in startups:
+        if startup.why_not:
+            marked(out, "unknown", f"{_named(startup)}: not counted: {startup.why_not}")
+    for note in _notes(startups):
+        say(out, note, style="dim")
+
+
+def _print_table(out: Console, startups: Sequence[Startup], module: str, scale: Scale) -> None:
+    """Print a column a place."""
     _row(out, "", [_named(startup) for startup in startups])
     _row(out, "", [startup.place.value for startup in startups])
     _row(out, "Python", [startup.python for startup in startups])
     _row(out, module, [startup.version or "-" for startup in startups])
-    out.print()
-    out.print("the program asks, of whatever file system", style="bold")
+    heading(out, "the program asks, of whatever file system")
     _row(out, "  metadata operations", [_number(startup.program.metadata) for startup in startups])
     _row(out, "    of these, nothing was there", [_number(startup.program.failed) for startup in startups])
-    out.print()
-    out.print("this reaches the file system that the place is on", style="bold")
+    heading(out, "this reaches the file system that the place is on")
     for label, value, is_size in _ROWS:
         show = size if is_size else _number
         values = [show(value(startup.shared)) if startup.shared else "?" for startup in startups]
         _row(out, f"  {label}", values, strong=label == "metadata operations")
     out.print()
-    _print_bars(out, startups)
     processes = f"{scale.nodes:,} nodes x {scale.ranks} ranks = {scale.nodes * scale.ranks:,} processes"
-    out.print(f"arithmetic, not measured: metadata operations of {processes}", style="bold")
+    say(out, f"arithmetic, not measured: metadata operations of {processes}", style="bold")
     _row(out, "  every process asks", [_number(scale.every_rank(startup)) for startup in startups])
     _row(out, "  one of each node asks", [_number(scale.once_a_node(startup)) for startup in startups])
-    out.print()
-    for startup in startups:
-        if startup.why_not:
-            text = one_line(f"? {_named(startup)}: not counted: {startup.why_not}")
-            out.print(wrapped(out, text), style=STYLES["unknown"])
-    for note in _notes(startups):
-        out.print(wrapped(out, note), style="dim")
 
 
 def _notes(startups: Sequence[Startup]) -> list[str]:

@@ -13,6 +13,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import lumiimg, standin_archive
 from tests.engine.test_registry import layer_of, registry
+from tests.tools import unwrapped
 from tests.unit import oci_builder
 from tests.unit.test_foreign import SITE
 
@@ -73,7 +74,7 @@ def test_an_image_of_others_gets_the_plugin_that_the_handshake_finds(theirs: Pat
     ]
     done = lumiimg("adapt", theirs, *words)
     assert done.code == ExitCode.GOOD, done.err
-    assert "rccl 2.13.4" in done.err
+    assert "rccl 2.13.4" in unwrapped(done.err)
     result = lumiimg("check", image, "--json")
     severities = {entry["id"]: entry["severity"] for entry in result.data["findings"]}
     assert result.data["level"] == "probe"

@@ -12,6 +12,7 @@ import pytest
 from lumiimg.engine.workspace import remove_tree
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import Result, inside, lumiimg
+from tests.tools import unwrapped
 from tests.unit.elf_builder import library
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def test_an_rccl_without_a_plugin_is_a_no_and_its_own_line_proves_it(demo: Path)
     assert "No plugin found (librccl-net.so), using internal implementation" in found["rccl.no-plugin"]["evidence"][-1]
     remedy = "lumiimg build --base debian-13 --add netprobe --add aws-ofi-nccl"
     assert found["plugin.absent"]["remedy"][0].startswith(remedy)
-    assert "would use TCP sockets" in result.err
+    assert "would use TCP sockets" in unwrapped(result.err)
 
 
 def test_the_plugin_layer_turns_the_loading_path_green(with_plugin: Path) -> None:

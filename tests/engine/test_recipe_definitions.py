@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.catalog.catalogue import shipped_layers
+from lumiimg.catalog.folders import shipped_layers
 from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import inside, lumiimg, only_from_registry

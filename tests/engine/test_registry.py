@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
-from lumiimg.catalog.catalogue import shipped_layers
+from lumiimg.catalog.folders import shipped_layers
 from lumiimg.engine.engine import Engine, build
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode

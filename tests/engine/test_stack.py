@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.catalog.catalogue import shipped_layers
+from lumiimg.catalog.folders import shipped_layers
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import inside, lumiimg, only_from_registry, standin_archive

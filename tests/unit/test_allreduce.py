@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.catalogue import shipped_layers
+from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.probes import read_events
 
 if TYPE_CHECKING:

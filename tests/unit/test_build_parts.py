@@ -646,7 +646,7 @@ def test_a_silent_step_shows_that_it_lives(capsys: pytest.CaptureFixture[str]) -
     progress.stop()
     told += capsys.readouterr().err
     assert "[1/2] 01-a" in told
-    assert r"so far; last line: compiling x\x1b[2J" in told
+    assert r"      > compiling x\x1b[2J" in told
     assert "cpu 2 min" in told
     progress.step_started("image")
     time.sleep(0.2)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.catalog.catalogue import Catalogue, UnknownNameError, open_catalogue, shipped_layers
+from lumiimg.catalog.catalogue import Catalogue, UnknownNameError, open_catalogue
+from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import default_cache, read_settings
 from lumiimg.catalog.table import FILE_LIMIT_BYTES, CatalogError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from tests.tools import needs, needs_mksquashfs
+from lumiimg.wording import count
+from tests.tools import needs, needs_mksquashfs, unwrapped
 from tests.unit.oci_builder import image, member, tar
 
 if TYPE_CHECKING:
@@ -50,9 +52,10 @@ def _pack(folder: Path, name: str, *lines: str) -> Path:
 def _said(capsys: Capture, first: Path, second: Path) -> list[str]:
     """Return what `diff` prints, and hold its exit code against it."""
     code = main(["diff", str(first), str(second)])
-    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert code == (ExitCode.GOOD if said[0].startswith("no difference") else ExitCode.NO)
-    return said
+    headline, *said = re.split(r"\n(?=\S|    \S)", capsys.readouterr().out.rstrip())
+    assert code == (ExitCode.GOOD if headline.startswith("no difference") else ExitCode.NO)
+    assert code == ExitCode.GOOD or headline == f"{count(len(said), 'file')} differ{'s' if len(said) == 1 else ''}"
+    return [unwrapped(line) for line in ([headline] if code == ExitCode.GOOD else []) + said]
 
 
 def test_the_same_is_no_difference_and_it_is_said_what_was_compared(folder: Path, capsys: Capture) -> None:

@@ -23,7 +23,7 @@ from lumiimg.host.snapshot import Entry, Snapshot, to_text
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.report.host import print_snapshot
-from tests.tools import needs
+from tests.tools import needs, unwrapped
 from tests.unit.elf_builder import LOADER, library
 
 LIBFABRIC = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
@@ -436,7 +436,7 @@ def test_json_on_standard_output_is_the_file(capsys: pytest.CaptureFixture[str])
 def test_the_page_names_version_way_and_what_is_wrong(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
     snapshot = scan(node)
     print_snapshot(snapshot, None)
-    page = capsys.readouterr().out
+    page = unwrapped(capsys.readouterr().out)
     assert f"nid005001: Slingshot's libfabric is here: {LIBFABRIC}" in page
     assert "cxi0 (hsn0, 200 Gb/s, up, firmware 2.0.21)" in page
     assert "libfabric 1.22.0 (libfabric.so.1.27.0)" in page

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.version import Version
 
-from lumiimg.catalog.catalogue import open_catalogue, shipped_layers
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import Layer, expand, read_layer
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main

@@ -50,7 +50,7 @@ def test_layers_alone_are_answered_with_the_bases_that_take_them(capsys: Capture
     doubts = [entry["doubts"] for entry in data["bases"]]
     assert doubts == sorted(doubts), "those without doubts first"
     assert "rocm-7.2.4" not in bases
-    assert "more of one: lumiimg explain --base" in err
+    assert "more of one:  lumiimg explain --base" in err
     code, said = answer(["explain", "--add", "sglang", "--site", "lumi"], capsys)
     assert (code, "no base of the catalogue takes sglang on lumi" in said) == (ExitCode.NO, True)
 
@@ -58,7 +58,7 @@ def test_layers_alone_are_answered_with_the_bases_that_take_them(capsys: Capture
 def test_a_recipe_is_explained_and_shown(capsys: Capture) -> None:
     code, said = answer(["explain", "--recipe", "lumi-vllm"], capsys)
     assert (code, "vllm 0.12.0" in said) == (ExitCode.GOOD, True)
-    assert said.rstrip().endswith("next: lumiimg build --recipe lumi-vllm -o image.sif")
+    assert said.rstrip().endswith("next:  lumiimg build --recipe lumi-vllm -o image.sif")
     code, said = answer(["show", "lumi-vllm"], capsys)
     assert (code, "rocm-6.4.4" in said) == (ExitCode.GOOD, True)
     assert main(["show", "lumi-vllm", "--json"]) == ExitCode.GOOD

@@ -164,3 +164,13 @@ def test_a_name_in_the_picture_stays_text() -> None:
     text = bars_svg("<script>", ("a", "b"), [Bar("</text><script>\n\x1b&", 1, 0, "x")], [])
     assert "<script" not in text
     ET.fromstring(text)  # noqa: S314 - our own
+
+
+def test_more_places_than_fit_beside_each_other_are_told_below_each_other(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    print_startups([FOLDER, IMAGE, FOLDER, IMAGE, HIDDEN], "t", Scale(2978, 8))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum("of whatever file system" in line for line in lines) == 2

@@ -1,0 +1,74 @@
+"""Where layers, recipes and sites lie, and how they are called: light, as each TAB asks for it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_KIND = re.compile(r"""^kind\s*=\s*["'](base|layer)["']""", re.MULTILINE)
+_MEMBER = re.compile(r"""^\[\[variant\]\]\s*name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
+_MOST_BYTES = 1 << 20
+
+
+def user_folder(environment: Mapping[str, str]) -> Path:
+    """Return where a user keeps layers, recipes and settings (XDG Base Directory Specification)."""
+    base = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config"
+    return Path(base) / "lumiimg"
+
+
+def shipped_layers() -> Path:
+    """Return the folder of the layers that come with lumiimg; the sources of the probes lie there."""
+    return _shipped("layers")
+
+
+def layer_folders(environment: Mapping[str, str], extra_layers: Sequence[Path] = ()) -> tuple[Path, ...]:
+    """Return the folders of layer folders, nearest first."""
+    return (*extra_layers, user_folder(environment) / "layers", shipped_layers())
+
+
+def recipe_folders(environment: Mapping[str, str]) -> tuple[Path, Path]:
+    """Return the folders of recipes, nearest first."""
+    return user_folder(environment) / "recipes", _shipped("recipes")
+
+
+def site_folders(environment: Mapping[str, str]) -> tuple[Path, Path]:
+    """Return the folders of sites, nearest first."""
+    return user_folder(environment) / "sites", _PACKAGE / "catalog" / "sites"
+
+
+def file_names(folders: Sequence[Path]) -> list[str]:
+    """Return the names of all recipes, or sites, of some folders."""
+    return sorted({file.stem for folder in folders for file in folder.glob("*.toml")})
+
+
+def names_at_a_glance(folders: Sequence[Path]) -> dict[str, str]:
+    """Return what is `base` or `layer` by its name, of a family its members, as far as a glance at the text tells.
+
+    For completion only: nothing is validated, and a folder that cannot be read is left out.
+    """
+    return {name: kind for folder in reversed(folders) for name, kind in _glance(folder)}
+
+
+def _glance(folder: Path) -> Iterator[tuple[str, str]]:
+    for file in folder.glob("*/layer.toml"):
+        if not file.is_file():  # a FIFO would be waited for
+            continue
+        try:
+            with file.open(encoding="utf-8", errors="replace") as stream:
+                text = stream.read(_MOST_BYTES)
+        except OSError:
+            continue
+        if kind := _KIND.search(text):
+            names = _MEMBER.findall(text) or [file.parent.name]
+            yield from ((name, kind[1]) for name in names)
+
+
+def _shipped(name: str) -> Path:
+    # In the wheel the data lie inside the package; in a checkout, beside it.
+    inside = _PACKAGE / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name

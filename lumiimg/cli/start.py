@@ -1,0 +1,108 @@
+"""What `lumiimg` alone says: what it is for, and what to do next here.
+
+Of the place only what costs nothing to see is used: names in the current folder, PATH, Slurm's variables. Nothing is
+opened, and nothing is run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_PAGE = """\
+lumiimg builds ROCm AI images for HPE Slingshot machines, and proves which
+network they use.
+
+  an image with this software, in versions that fit the machine
+      lumiimg build --base rocm-6.2.4 --add vllm --site lumi -o image.sif
+  will this image, mine or anyone's, use Slingshot? if not: what is missing?
+      lumiimg check image.sif
+  my job was slow or died: which network did it use, what went wrong?
+      lumiimg log slurm-123.out
+"""
+_END = "all commands: lumiimg --help     one of them: lumiimg check --help"
+_KINDS = {
+    "log": re.compile(r"slurm-.+\.out"),
+    "image": re.compile(r"[^-].*\.sif"),
+    "lock": re.compile(r"lumiimg\.lock"),
+    "dockerfile": re.compile(r"Dockerfile.*"),
+}
+_MOST_HINTS = 3
+_MOST_NAMES = 2000
+"""Of a folder: the home of a busy project may hold millions."""
+
+
+class Hint(NamedTuple):
+    """Something to do next."""
+
+    because: str
+    command: str
+
+
+def print_start(environment: Mapping[str, str]) -> None:
+    """Print the page: at most 24 lines."""
+    print(_PAGE)
+    print("next, by what is here:")
+    for _, hint in zip(range(_MOST_HINTS), hints(environment), strict=False):
+        print(f"  {hint.because}\n      {hint.command}")
+    print(f"\n{_END}")
+
+
+def hints(environment: Mapping[str, str]) -> Iterator[Hint]:
+    """Yield what suits the current folder and the machine, the most telling first."""
+    newest = _newest()
+    engines = (environment.get("LUMIIMG_ENGINE") or "apptainer", "singularity")
+    has_engine = any(shutil.which(program, path=environment.get("PATH", "")) for program in engines)
+    in_job, nodes = "SLURM_JOB_ID" in environment, environment.get("SLURM_JOB_NUM_NODES", "")
+    told = False
+    for kind, name in newest.items():
+        told = True
+        if kind == "log":
+            yield Hint("the newest output of a job:", f"lumiimg log {name}")
+        elif kind == "image" and in_job and nodes.isdecimal() and int(nodes) > 1:
+            yield Hint(f"an image, and this is a job of {nodes} nodes:", f"lumiimg check {name} --nodes {nodes}")
+        elif kind == "image":
+            files = "" if has_engine else "; no engine is here, so it is judged by its files"
+            yield Hint(f"an image{files}:", f"lumiimg check {name}")
+        elif kind == "lock" and has_engine:
+            yield Hint("a lock: build what it says, and nothing else:", "lumiimg build --locked -o image.sif")
+        elif kind == "lock":
+            what = "a lock; no engine is here, so its definition files, for another machine:"
+            yield Hint(what, "lumiimg build --locked --definitions defs")
+        elif kind == "dockerfile":
+            yield Hint("what of this Dockerfile is known, and the rest as a layer:", f"lumiimg draft {name}")
+    if in_job and not os.path.lexists("host.json"):
+        told = True
+        yield Hint("this is a job: record what its node offers, for bind:", "lumiimg host scan -o host.json")
+    if told:
+        return
+    if has_engine:
+        what = "an engine is here; a small real image, in two minutes:"
+        yield Hint(what, "lumiimg build --recipe demo -o demo.sif")
+    else:
+        what = "no Apptainer or SingularityCE is here; what needs none, on which bases?"
+        yield Hint(what, "lumiimg explain --add vllm --site lumi")
+    yield Hint("bases, layers, recipes and sites:", "lumiimg list")
+
+
+def _newest() -> dict[str, str]:
+    """Return the newest file of each kind that tells something, ready for a command line, in the order of _KINDS."""
+    found: dict[str, tuple[float, str]] = {}
+    try:
+        with os.scandir() as listing:
+            for entry, _ in zip(listing, range(_MOST_NAMES), strict=False):
+                kind = next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(entry.name)), None)
+                if kind is None or not entry.name.isprintable():
+                    continue
+                age = entry.stat().st_mtime
+                if kind not in found or age > found[kind][0]:
+                    found[kind] = (age, shlex.quote(entry.name))
+    except OSError:  # a folder that is gone or closed, a link to nowhere: what was seen so far will do
+        pass
+    return {kind: found[kind][1] for kind in _KINDS if kind in found}

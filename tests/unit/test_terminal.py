@@ -1,0 +1,302 @@
+"""One style over all commands: what fits a terminal of 80 columns, what --quiet leaves, what `lumiimg` alone says."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.sites import site_names
+from lumiimg.cli import start
+from lumiimg.cli.main import main, make_parser
+from lumiimg.errors import ExitCode
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot import write_snapshot
+from lumiimg.image import open_image
+from tests.unit import fabric_builder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Capture = pytest.CaptureFixture[str]
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+MAY_BE_WIDER = re.compile(
+    r"""
+      \s+>\ .*                                # evidence, as it was printed
+    | \s+(do|or):\ \ .*                       # a remedy, to be copied
+    | [a-z ,]+:\ \ \S.*                       # a command to go on with, to be copied
+    | \s+(export|lumiimg|apptainer|module)\ .*  # the same, below its title
+    | \s*(\S+\s+)?\S+                         # one long word, behind its title
+    """,
+    re.VERBOSE,
+)
+
+
+def too_wide(text: str, columns: int = 80) -> list[str]:
+    return [line for line in text.splitlines() if len(line) > columns and not MAY_BE_WIDER.fullmatch(line)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an image that fits its node, one that does not, and a snapshot: stand-ins of tests/unit/fabric_builder.py."""
+    folder = tmp_path_factory.mktemp("place")
+    for name, glibc in (("host", 38), ("now", 41)):
+        with open_image(fabric_builder.host(folder / f"{name}-root", glibc=glibc, needs_glibc=glibc)) as host:
+            write_snapshot(scan_host({}, root=host.root), folder / f"{name}.json")
+    fabric_builder.image(folder / "fits")
+    fabric_builder.image(folder / "old", glibc=28)
+    fabric_builder.image(folder / "bare", plugin=False)
+    (folder / "Dockerfile").write_text(
+        "FROM rocm/pytorch:latest\nARG A=1\nRUN pip install vllm==0.10.1 " + "x" * 90 + "\n"
+    )
+    return folder
+
+
+COMMANDS = {
+    "check": "check fits --level static",
+    "check with a host": "check fits --level static --host host.json --verbose",
+    "check that says no": "check bare --level static",
+    "explain an image": "explain fits --host host.json --verbose",
+    "explain a refusal": "explain old --host host.json",
+    "bind a refusal": "bind old --host host.json",
+    "drift": "drift host.json now.json --image fits old --verbose",
+    "ldd": "ldd fits /usr/lib64/librccl-net.so",
+    "ldd all": "ldd old --all --verbose",
+    "module": "module fits -o modules --host host.json --site lumi --force",
+    "job explained": "job fits --site lumi --nodes 2 --explain -- true",
+    "job written": "job fits --site lumi --nodes 2 -o job.sh -- python train.py",
+    "host scan": "host scan",
+    "draft": "draft Dockerfile",
+    "draft written": "draft Dockerfile -o drafts/mine",
+    "explain a request": "explain --base rocm-6.2.4 --add vllm --site lumi --verbose",
+    "explain a refused request": "explain --base rocm-6.2.4 --add sglang --site lumi",
+    "explain on which bases": "explain --add vllm --site lumi",
+    "plan": "build --base rocm-6.2.4 --add vllm --site lumi --dry-run",
+    "definitions": "build --base debian-13 --add netprobe --definitions defs --force",
+    "list": "list",
+    "cache": "cache ls",
+    "cache verified": "cache verify",
+    "signatures": "log --signatures",
+    "start": "",
+    "help": "--help",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+@pytest.mark.usefixtures("clean_home")
+def test_no_command_prints_wider_than_80_columns_but_for_evidence_and_what_is_copied(
+    command: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    text = said(command.split(), capsys)
+    assert text.strip()
+    assert too_wide(text) == []
+
+
+@pytest.mark.parametrize("command", ["check bare --level static", "explain --base rocm-6.2.4 --add sglang --site lumi"])
+@pytest.mark.usefixtures("clean_home")
+def test_narrow_and_wide_terminals_are_used_up_to_100_columns(
+    command: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert too_wide(said(command.split(), capsys), 60) == []
+    monkeypatch.setenv("COLUMNS", "140")
+    wide = said(command.split(), capsys)
+    assert any(80 < len(line) <= 100 and not MAY_BE_WIDER.fullmatch(line) for line in wide.splitlines())
+    assert too_wide(wide, 100) == [], "longer lines are hard to read"
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_what_is_known_of_every_base_layer_recipe_and_site_fits_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    catalogue = open_catalogue(os.environ)
+    for name in (*catalogue.layer_names(), *catalogue.recipe_names(), *site_names(os.environ)):
+        assert too_wide(said(["show", name], capsys)) == [], name
+
+
+def test_what_is_said_of_every_log_fits_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    logs = sorted((*(FIXTURES / "nccl").glob("*.log"), *(FIXTURES / "bandwidth").glob("*.out")))
+    assert len(logs) > 50
+    for log in logs:
+        assert too_wide(said(["log", str(log), "--verbose"], capsys)) == [], log.name
+
+
+def said(argv: list[str], capsys: Capture) -> str:
+    with contextlib.suppress(SystemExit):
+        main(argv)
+    captured = capsys.readouterr()
+    return captured.out + captured.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "check bare --level static --quiet",
+        "explain old --host host.json --quiet",
+        "explain --base rocm-6.2.4 --add sglang --site lumi --quiet",
+        "explain --add vllm --site lumi --quiet",
+        "drift host.json now.json --image fits old --quiet",
+        "ldd fits /usr/lib64/librccl-net.so --quiet",
+        "module fits -o modules --host host.json --force --quiet",
+        "build --recipe demo --dry-run --quiet",
+        "host scan --quiet",
+        "cache ls --quiet",
+        "log LOG --quiet",
+    ],
+)
+@pytest.mark.usefixtures("clean_home")
+def test_quiet_leaves_the_answer_in_one_line_and_the_exit_code(
+    command: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("COLUMNS", "40")
+    log = str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent.log")
+    words = [log if word == "LOG" else word for word in command.split()]
+    loud = main([word for word in words if word != "--quiet"])
+    whole = " ".join(capsys.readouterr().out.split())
+    assert main(words) == loud
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert captured.out.count("\n") == 1
+    if "ldd" not in words:  # one file is told as a tree
+        assert captured.out.strip() in whole, "the same words as without --quiet"
+
+
+def test_marks_and_lines_are_written_in_the_letters_that_a_terminal_has(place: Path) -> None:
+    command = [sys.executable, "-m", "lumiimg", "explain", "fits", "--host", "host.json"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.GOOD, done.stderr
+    assert "`-- " in done.stdout
+    assert "\\u" not in done.stdout
+    assert "\\x" not in done.stdout
+
+
+# -- lumiimg alone --
+
+
+def alone(monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: Capture, environment: Mapping[str, str]) -> str:
+    monkeypatch.chdir(folder)
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "LUMIIMG_ENGINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", "")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert main([]) == ExitCode.GOOD
+    text = capsys.readouterr().out
+    assert text.count("\n") <= 24
+    assert max(map(len, text.splitlines())) <= 80
+    return text
+
+
+def test_alone_it_proposes_what_suits_what_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert "no Apptainer or SingularityCE is here" in alone(monkeypatch, tmp_path, capsys, {})
+    (tmp_path / "bin").mkdir()
+    engine = tmp_path / "bin/apptainer"
+    engine.write_text("#!/bin/sh\ntouch ran\n")
+    engine.chmod(0o755)
+    path = {"PATH": str(tmp_path / "bin")}
+    assert "lumiimg build --recipe demo -o demo.sif" in alone(monkeypatch, tmp_path, capsys, path)
+    for name in ("slurm-7.out", "slurm-12.out", "it's.sif", "-v.sif", "a\nb.sif", "lumiimg.lock", "Dockerfile"):
+        (tmp_path / name).touch()
+    os.utime(tmp_path / "slurm-12.out", (1, 1))
+    text = alone(monkeypatch, tmp_path, capsys, {**path, "SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "4"})
+    assert "lumiimg log slurm-7.out" in text, "the newest"
+    assert """lumiimg check 'it'"'"'s.sif' --nodes 4""" in text
+    assert "lumiimg build --locked" in text
+    assert text.count("\n      lumiimg ") == 6, "three jobs, and three proposals"
+    assert not (tmp_path / "ran").exists(), "nothing is run"
+
+
+def test_alone_it_looks_at_a_bounded_part_of_a_huge_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    for number in range(5000):
+        (tmp_path / f"{number}.txt").touch()
+    monkeypatch.setattr(start, "_MOST_NAMES", 100)
+    began = time.process_time()
+    alone(monkeypatch, tmp_path, capsys, {})
+    assert time.process_time() - began < 0.1
+
+
+def test_alone_it_says_something_where_the_folder_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main([]) == ExitCode.GOOD
+    assert "lumiimg check image.sif" in capsys.readouterr().out
+
+
+# -- options --
+
+DIFFERS = {
+    "--arg": "of a layer, or of a Dockerfile",
+    "--base": "of an image that is to be built, a name too; of one that is built again, its file",
+    "-o": "a folder where a folder is written",
+    "--output": "a folder where a folder is written",
+}
+"""Options whose values are named otherwise by one command, and why; what they mean begins with the same words."""
+ARE_DOCUMENTS = {
+    "host prolog",
+    "bind",
+    "job",
+    "reframe",
+    "draft",
+    "list",
+    "show",
+    "bench import",
+    "schema",
+    "completion",
+    "node",
+}
+"""Commands whose standard output is what was asked for: there is nothing to be left out."""
+
+
+def options() -> Iterator[tuple[str, argparse.Action]]:
+    pending = [("", make_parser())]
+    while pending:
+        name, parser = pending.pop()
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                pending += [(f"{name} {below}".strip(), found) for below, found in action.choices.items()]
+            elif name and action.help != argparse.SUPPRESS:
+                yield name, action
+
+
+def test_an_option_means_the_same_in_all_commands() -> None:
+    meanings, values = defaultdict(set), defaultdict(set)
+    for _, action in options():
+        for option in action.option_strings:
+            meanings[option].add((action.help or "").partition(":")[0].removesuffix(" (may be repeated)"))
+            values[option].add((action.metavar, action.nargs == 0))
+    assert {option: found for option, found in meanings.items() if len(found) > 1} == {}
+    assert {option for option, found in values.items() if len(found) > 1} == set(DIFFERS)
+
+
+def test_every_command_with_an_answer_can_be_asked_for_the_answer_alone() -> None:
+    has: dict[str, set[str]] = defaultdict(set)
+    for name, action in options():
+        has[name].update(action.option_strings)
+    leaves = {name for name in has if not any(other.startswith(f"{name} ") for other in has)}
+    assert {name for name in leaves if "--quiet" not in has[name]} == ARE_DOCUMENTS
+    assert {name for name in leaves if "--json" not in has[name]} == {"completion", "node"}
