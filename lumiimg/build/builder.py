@@ -18,6 +18,7 @@ from lumiimg.build.chain import Chain
 from lumiimg.build.fetch import content_with, lowest, needed, sources_of
 from lumiimg.build.kept import keeping
 from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
+from lumiimg.build.log import BuildLog
 from lumiimg.build.machine import require_environment
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.progress import DOWNLOADS, IMAGE, Clock
@@ -34,6 +35,7 @@ from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHere
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.sif import PartitionFormat, read_sif_file
 from lumiimg.resolve.lock import LockedSource
+from lumiimg.secret import known_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -173,8 +175,7 @@ def build_image(
     if len(chain) > 1:
         require_environment(machine)
     try:
-        # Unbuffered: whoever watches it sees the build, and kill -9 takes nothing of it away.
-        log = log_path.open("wb", buffering=0)
+        log = BuildLog(log_path, known_secrets(environment))
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
     with log, _open_umask() as mask, scratch_folder(scratch_parent(cache)) as scratch:

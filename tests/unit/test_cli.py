@@ -76,7 +76,7 @@ def test_what_starts_often_imports_nothing_heavy(argv: list[str]) -> None:
 
 def test_help_imports_no_room_at_all() -> None:
     rooms = {name for name in loaded_after("--help") if name.startswith("lumiimg.")}
-    assert {name.split(".")[1] for name in rooms} == {"cli", "errors"}
+    assert {name.split(".")[1] for name in rooms} == {"cli", "errors", "secret"}
 
 
 @pytest.mark.parametrize("name", NAMES)
