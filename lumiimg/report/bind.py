@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from lumiimg.cluster.module import NOTHING_BOUND
 from lumiimg.cluster.module_settings import binds_module
 from lumiimg.errors import one_line
 from lumiimg.host.manifest import PRIVATE, Fabric, Manifest
+from lumiimg.report.console import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,11 +124,11 @@ def _cdi(boundary: Boundary, manifest: Manifest, snapshot: Snapshot) -> str:
         "annotations": {"lumiimg.org/image": boundary.image, "lumiimg.org/host": boundary.host or ""},
         "devices": [{"name": "all", "containerEdits": {"env": environment, "deviceNodes": nodes, "mounts": mounts}}],
     }
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    return json_text(data) + "\n"
 
 
 def _json(boundary: Boundary, manifest: Manifest, _: Snapshot) -> str:
-    return json.dumps(to_json(boundary, manifest), indent=2, ensure_ascii=False) + "\n"
+    return json_text(to_json(boundary, manifest)) + "\n"
 
 
 FORMATS: dict[str, Callable[[Boundary, Manifest, Snapshot], str]] = {

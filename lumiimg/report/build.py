@@ -41,7 +41,7 @@ def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool) -> Non
     if lock.site is not None:
         print(f"  for {one_line(lock.site)}, fabric {lock.fabric.value}")
     mark = "" if lock.base.layer.status == "proved" else " (unproved)"
-    print(f"  1. {lock.base.layer.name}: {bootstrap.agent} {bootstrap.origin} ({one_line(bootstrap.because)}){mark}")
+    print(one_line(f"  1. {lock.base.layer.name}: {bootstrap.agent} {bootstrap.origin} ({bootstrap.because}){mark}"))
     for number, layer in enumerate(lock.layers, start=2):
         mark = "" if layer.layer.status == "proved" else " (unproved)"
         release = f" {layer.release.version}" if layer.release else ""
