@@ -176,7 +176,8 @@ def _absolute(path: str) -> str:
 
 def _handed_on(env: Mapping[str, str]) -> dict[str, str]:
     kept = without_secrets(env)
-    return kept | {"PATH": _absolute(kept["PATH"])} if "PATH" in kept else kept
+    # an empty one would be the current folder again
+    return kept | {"PATH": _absolute(kept["PATH"]) or os.defpath} if "PATH" in kept else kept
 
 
 def _read_to_the_end(
