@@ -127,11 +127,10 @@ def test_an_image_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> N
     source.close()
     root = fabric_builder.image(tmp_path / "image")
     with open_image(root) as image:
-        node = image.root.tree.child(image.root.tree.root, "etc") if hasattr(image.root, "tree") else None
+        assert image.root.is_dir("/etc")
         (root / "etc").rmdir()
-        (root / "etc").symlink_to("/etc")
-        del node
-        with pytest.raises(OSError, match=r".*"):
+        (root / "etc").symlink_to("/etc")  # of the image, which leads to itself; not this machine's
+        with pytest.raises(OSError, match="etc"):
             image.root.read_bytes("/etc/hostname", 1 << 20)
 
 
@@ -428,9 +427,7 @@ TOKEN = "hf_" + "aB3" * 10
 
 
 @pytest.mark.threat("S46")
-def test_an_argument_that_looks_like_a_secret_is_refused_and_not_repeated(
-    make_layer: MakeLayer, layers: Path
-) -> None:
+def test_an_argument_that_looks_like_a_secret_is_refused_and_not_repeated(make_layer: MakeLayer, layers: Path) -> None:
     from lumiimg.catalog.catalogue import Catalogue as Read  # noqa: PLC0415
 
     make_layer("a", BASE)
@@ -496,7 +493,12 @@ def test_the_log_of_a_build_has_no_secret_that_is_known_or_looks_like_one(tmp_pa
         "PATH": "/usr/bin",
     }
     with BuildLog(tmp_path / "log", known_secrets(environment)) as log:
-        for chunk in (b"http_proxy=http://me:hun", b"ter2hunter2@proxy:3128\nword my-docker-", b"word\nnothing-", b"known"):
+        for chunk in (
+            b"http_proxy=http://me:hun",
+            b"ter2hunter2@proxy:3128\nword my-docker-",
+            b"word\nnothing-",
+            b"known",
+        ):
             log.write(chunk)
         log.flush()
         log.write(f" {TOKEN}\nbytes \xff ".encode("latin-1") + b"x" * 200_000)
