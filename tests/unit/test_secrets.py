@@ -74,8 +74,8 @@ def world() -> Iterator[World]:
         yield found
 
 
-@pytest.mark.threat("S50")
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+@pytest.mark.threat("S52")
 def test_no_secret_is_in_any_file_or_stream(
     canaries: Canaries,
     world: World,

@@ -21,10 +21,11 @@ from lumiimg.build.log import BuildLog
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.table import CatalogError
 from lumiimg.cli.main import main
+from lumiimg.cluster.modulefile import lua
 from lumiimg.cluster.script import folder as job_folder
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.process import run, which
-from lumiimg.engine.workspace import scratch_folder, written_by_rename
+from lumiimg.engine.workspace import owner_mark, remove_stale, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError
 from lumiimg.files import write_text
 from lumiimg.image import ImageError, open_image
@@ -35,6 +36,8 @@ from lumiimg.resolve import daemon
 from lumiimg.resolve.general import general_index
 from lumiimg.resolve.mirrors import Mirrors, refuse_password
 from lumiimg.resolve.request import Request, resolve
+from lumiimg.resolve.web import Answer, Web
+from lumiimg.resolve.wheel_index import read_index
 from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets, without_secrets
 from tests.unit import fabric_builder
 from tests.unit.conftest import BASE, LAYER, MakeLayer
@@ -134,8 +137,8 @@ def test_an_image_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> N
             image.root.read_bytes("/etc/hostname", 1 << 20)
 
 
-@pytest.mark.threat("S03")
 @pytest.mark.parametrize("kind", ["FIFO", "/dev/zero", "socket"])
+@pytest.mark.threat("S03")
 def test_what_is_no_file_is_no_image_and_is_not_waited_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
@@ -198,8 +201,8 @@ def test_what_the_console_prints_is_no_command_to_a_terminal(
 # ---- a layer's folder
 
 
-@pytest.mark.threat("S28")
 @pytest.mark.parametrize("file", ["post.sh", "test.sh", "data.txt"])
+@pytest.mark.threat("S28")
 def test_a_layer_brings_no_file_of_the_user_along(
     tmp_path: Path, layers: Path, make_layer: MakeLayer, file: str
 ) -> None:
@@ -290,8 +293,8 @@ def test_what_is_built_grows_where_only_its_user_can_write(tmp_path: Path) -> No
         assert stat.S_IMODE(scratch.stat().st_mode) == 0o700
 
 
-@pytest.mark.threat("S36")
 @pytest.mark.parametrize("kind", [Path.symlink_to, Path.hardlink_to])
+@pytest.mark.threat("S36")
 def test_the_log_of_a_build_is_a_new_file(tmp_path: Path, kind: Callable[[Path, Path], None]) -> None:
     precious = tmp_path / "precious"
     precious.write_text("")  # what a log may be written over: it is empty
@@ -302,8 +305,8 @@ def test_the_log_of_a_build_is_a_new_file(tmp_path: Path, kind: Callable[[Path, 
     assert (tmp_path / "x.sif.log").read_text() == "== text\n"
 
 
-@pytest.mark.threat("S40")
 @pytest.mark.parametrize("kind", ["link", "another user's", "own"])
+@pytest.mark.threat("S40")
 def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "nccl").mkdir(parents=True)
@@ -330,8 +333,8 @@ def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None
     assert (elsewhere / "nccl" / "log").exists()
 
 
-@pytest.mark.threat("S43")
 @pytest.mark.parametrize("name", ["sha256:../../x", "../x", "", "sha256:" + "g" * 64])
+@pytest.mark.threat("S26")
 def test_the_id_that_a_docker_engine_gives_is_no_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -371,8 +374,8 @@ def hostile_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.threat("S44")
 @pytest.mark.parametrize("path", ["", ".", ":/nowhere", "/nowhere:", "/nowhere::.", "../unpacked"])
+@pytest.mark.threat("S44")
 def test_programs_of_the_current_folder_are_not_run(
     hostile_folder: Path, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,7 +403,7 @@ def test_python_modules_of_the_current_folder_are_not_run(hostile_folder: Path, 
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.threat("S45")
+@pytest.mark.threat("S46")
 def test_no_child_has_a_secret_and_those_of_launchers_and_engines_stay() -> None:
     secrets = {
         "HF_TOKEN": "canary",
@@ -426,7 +429,7 @@ def test_no_child_has_a_secret_and_those_of_launchers_and_engines_stay() -> None
 TOKEN = "hf_" + "aB3" * 10
 
 
-@pytest.mark.threat("S46")
+@pytest.mark.threat("S47")
 def test_an_argument_that_looks_like_a_secret_is_refused_and_not_repeated(make_layer: MakeLayer, layers: Path) -> None:
     from lumiimg.catalog.catalogue import Catalogue as Read  # noqa: PLC0415
 
@@ -441,7 +444,6 @@ def test_an_argument_that_looks_like_a_secret_is_refused_and_not_repeated(make_l
     resolve(Request("a", ("b",), {("b", "TOKENIZER"): "fast"}), catalogue, Mirrors({}), "")
 
 
-@pytest.mark.threat("S47")
 @pytest.mark.parametrize(
     "address",
     [
@@ -452,6 +454,7 @@ def test_an_argument_that_looks_like_a_secret_is_refused_and_not_repeated(make_l
         "https://me@host/file",
     ],
 )
+@pytest.mark.threat("S48")
 def test_an_address_with_a_login_or_a_key_is_refused_and_not_repeated(address: str) -> None:
     with pytest.raises(BadInputError) as caught:
         refuse_password(address, "--source x")
@@ -461,7 +464,6 @@ def test_an_address_with_a_login_or_a_key_is_refused_and_not_repeated(address: s
     assert has_key(address) or "@" in address
 
 
-@pytest.mark.threat("S48")
 @pytest.mark.parametrize(
     ("text", "secret"),
     [
@@ -473,6 +475,7 @@ def test_an_address_with_a_login_or_a_key_is_refused_and_not_repeated(address: s
         ("proxy http://u:hunter2@proxy:3128 refused", "hunter2"),
     ],
 )
+@pytest.mark.threat("S49")
 def test_no_error_repeats_a_secret(text: str, secret: str, capsys: pytest.CaptureFixture[str]) -> None:
     for error in (LumiimgError(text), LumiimgError("x", where=text), LumiimgError("x", hint=text)):
         assert secret not in str(error)
@@ -484,7 +487,7 @@ def test_no_error_repeats_a_secret(text: str, secret: str, capsys: pytest.Captur
     assert hidden("git@host:x and a@b and /a?b=c") == "git@host:x and a@b and /a?b=c"
 
 
-@pytest.mark.threat("S49")
+@pytest.mark.threat("S50")
 def test_the_log_of_a_build_has_no_secret_that_is_known_or_looks_like_one(tmp_path: Path) -> None:
     environment = {
         "http_proxy": "http://me:hunter2hunter2@proxy:3128",
@@ -510,3 +513,60 @@ def test_the_log_of_a_build_has_no_secret_that_is_known_or_looks_like_one(tmp_pa
     assert text.count(b"x" * 200_000) == 1
     assert io.BytesIO(text).readline() == b"http_proxy=http://[hidden]@proxy:3128\n"
     assert has_secret(TOKEN)
+
+
+@pytest.mark.threat("S51")
+def test_a_token_in_a_log_is_not_passed_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(
+        f"n1:1:1 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to {TOKEN}\n"
+        f"n1:1:1 [0] NCCL INFO NCCL_API_KEY set by environment to CanaryOfAName\n"
+        f"{TOKEN} http://me:CanaryOfALogin@h NCCL INFO Using network Socket\n"
+    )
+    for words in ((), ("--json",), ("--verbose",), ("--junit", str(tmp_path / "junit.xml"))):
+        assert main(["log", str(log), *words]) == ExitCode.NO
+    said = "".join(capsys.readouterr()) + (tmp_path / "junit.xml").read_text()
+    assert "Using network Socket" in said
+    assert HIDDEN in said
+    assert TOKEN not in said
+    assert "CanaryOf" not in said
+
+
+@pytest.mark.threat("S33")
+def test_no_control_character_ends_a_string_of_lua() -> None:
+    assert lua('a"b\\c\n\r\x00\x1b\x7fé') == '"a\\"b\\\\c\\n\\013\\000\\027\\127é"'
+
+
+@pytest.mark.threat("S25")
+def test_a_link_with_a_key_in_it_gets_into_no_lock() -> None:
+    name = "torch-1.0-py3-none-any.whl"
+    page = f'<a href="https://h/{name}?X-Amz-Signature=abcd">x</a><a href="https://h/{name}?v=1">x</a>'.encode()
+    answer = Answer("https://h/simple/torch/", 200, {"content-type": "text/html"}, page)
+
+    class Stub(Web):
+        def ask(self, url: str, **_: object) -> Answer:
+            assert url
+            return answer
+
+    assert [file.url for file in read_index("torch", "https://h/simple", Stub())] == [f"https://h/{name}?v=1"]
+
+
+@pytest.mark.threat("S39")
+def test_what_another_user_named_like_ours_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o1777)
+    gone = owner_mark().replace(f".{os.getpid()}-", ".4194304-")
+    theirs = tmp_path / f"work-x{gone}"
+    theirs.mkdir()
+    (theirs / "file").write_text("theirs")
+    (tmp_path / f".x.sif.y{gone}").symlink_to(theirs)
+    mine = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    remove_stale(tmp_path)
+    assert (theirs / "file").read_text() == "theirs"
+    monkeypatch.setattr(os, "getuid", lambda: mine)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").touch()
+    (theirs / "link").symlink_to(tmp_path / "elsewhere")
+    remove_stale(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+    assert (tmp_path / "elsewhere" / "file").exists(), "a link is removed, not what it leads to"

@@ -149,6 +149,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+@pytest.mark.threat("S16")
 def test_every_report_keeps_hostile_text_on_its_line(
     reports: Reports, world: Path, capsys: pytest.CaptureFixture[str], *, as_json: bool
 ) -> None:
