@@ -41,7 +41,7 @@ def teller(folder: Path, post: str) -> Path:
 
 
 @pytest.mark.parametrize("way", ["overlay", "sandbox", "definition"])
-@pytest.mark.threat("S53")
+@pytest.mark.threat("S54")
 def test_no_secret_is_in_what_a_build_and_a_check_leave(tmp_path: Path, way: str) -> None:
     layers = teller(tmp_path, f"# {tmp_path}\n{TELLER}")  # run each time: overlay and sandbox share what they keep
     image = tmp_path / "x.sif"
@@ -62,7 +62,7 @@ def test_no_secret_is_in_what_a_build_and_a_check_leave(tmp_path: Path, way: str
         assert b"told" in opened.root.read_bytes("/opt/told", 1 << 20)
 
 
-@pytest.mark.threat("S53")
+@pytest.mark.threat("S54")
 def test_a_build_that_fails_on_a_secret_does_not_repeat_it(tmp_path: Path) -> None:
     layers = teller(tmp_path, 'echo "cannot reach $https_proxy" >&2\nexit 1\n')
     words = ["--base", "debian-13", "--add", "teller", "--layers", str(layers)]

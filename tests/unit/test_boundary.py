@@ -517,7 +517,7 @@ def test_names_of_versions_are_text(tmp_path: Path, node: Path, capsys: Capture)
         assert "\x1b" not in "".join(capsys.readouterr())
 
 
-@pytest.mark.threat("S34")
+@pytest.mark.threat("S35")
 def test_a_host_whose_libraries_go_on_for_ever_is_refused(tmp_path: Path, node: Path, capsys: Capture) -> None:
     data = json.loads(node.read_text())
     pattern = next(entry for entry in data["libraries"] if entry["path"].endswith("libnl-3.so.200"))

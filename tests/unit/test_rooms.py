@@ -55,7 +55,7 @@ def test_a_room_imports_only_from_rooms_below_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-@pytest.mark.threat("S43")
+@pytest.mark.threat("S44")
 def test_only_the_gate_starts_child_processes(path: Path) -> None:
     if path == PACKAGE / "engine" / "process.py":
         return

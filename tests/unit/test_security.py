@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import http.server
 import io
 import json
 import lzma
 import os
 import re
+import ssl
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +42,7 @@ from lumiimg.resolve.request import Request, resolve
 from lumiimg.resolve.web import Answer, Web
 from lumiimg.resolve.wheel_index import read_index
 from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets, without_secrets
+from tests.tools import needs
 from tests.unit import fabric_builder
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 
@@ -114,6 +118,7 @@ def test_files_and_commands_of_an_image_are_read_and_never_run(
     monkeypatch.setattr(os, "system", refuse)
     assert main(["check", str(image), "--level", "static"]) in {0, 1, 3}
     assert main(["ldd", str(image), "--all"]) in {0, 1, 3}
+    assert main(["explain", str(image)]) in {0, 1, 3}
     assert main(["show", str(image)]) in {0, 2}
     capsys.readouterr()
     assert not trap.exists()
@@ -153,6 +158,20 @@ def test_what_is_no_file_is_no_image_and_is_not_waited_for(
     for command in (["check", "--level", "static"], ["ldd", "--all"], ["show"], ["rebuild", "-o", f"{tmp_path}/o"]):
         assert main([command[0], str(path), *command[1:]]) in {2, 4}
         assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "name", [".singularity.d/env/90-environment.sh", "opt/rocm/lib/librccl.so.1", "lib64/libc.so.6", "etc/ld.so.cache"]
+)
+@pytest.mark.threat("S03")
+def test_a_pipe_in_an_image_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    (image / name).unlink(missing_ok=True)
+    os.mkfifo(image / name)
+    words = [sys.executable, "-P", "-m", "lumiimg", "check", str(image), "--level", "static"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in {1, 2, 3}, done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # ---- a log
@@ -198,11 +217,40 @@ def test_what_the_console_prints_is_no_command_to_a_terminal(
     assert capsys.readouterr().out == "a\\x1b]0;owned\\x07\\u202e [bold]b[/bold] :skull:\nc\n"
 
 
+# ---- servers
+
+
+@pytest.mark.threat("S19")
+def test_a_server_whose_certificate_nobody_vouches_for_is_not_spoken_to(tmp_path: Path) -> None:
+    needs("openssl")
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*words.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+
+    class Server(http.server.HTTPServer):
+        def handle_error(self, *_: object) -> None: ...  # the other side has hung up
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with pytest.raises(LumiimgError, match="certificate"):
+            Web().ask(f"https://127.0.0.1:{server.server_port}/", limit_bytes=10)
+        server.shutdown()
+    assert asked == []
+
+
 # ---- a layer's folder
 
 
 @pytest.mark.parametrize("file", ["post.sh", "test.sh", "data.txt"])
-@pytest.mark.threat("S28")
+@pytest.mark.threat("S29")
 def test_a_layer_brings_no_file_of_the_user_along(
     tmp_path: Path, layers: Path, make_layer: MakeLayer, file: str
 ) -> None:
@@ -223,7 +271,7 @@ def test_a_layer_brings_no_file_of_the_user_along(
     assert read_layer(layers.parent / "here" / "evil").name == "evil"
 
 
-@pytest.mark.threat("S29")
+@pytest.mark.threat("S30")
 def test_nothing_of_a_layer_runs_before_it_is_built(
     tmp_path: Path,
     layers: Path,
@@ -255,7 +303,7 @@ def test_nothing_of_a_layer_runs_before_it_is_built(
 # ---- a neighbour on a shared file system
 
 
-@pytest.mark.threat("S36")
+@pytest.mark.threat("S37")
 def test_no_link_that_a_neighbour_has_laid_is_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     precious = tmp_path / "precious"
     precious.write_text("mine")
@@ -278,7 +326,7 @@ def _umask() -> int:
     return mask
 
 
-@pytest.mark.threat("S36")
+@pytest.mark.threat("S37")
 def test_what_is_built_grows_where_only_its_user_can_write(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     names = set()
@@ -294,7 +342,7 @@ def test_what_is_built_grows_where_only_its_user_can_write(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", [Path.symlink_to, Path.hardlink_to])
-@pytest.mark.threat("S36")
+@pytest.mark.threat("S37")
 def test_the_log_of_a_build_is_a_new_file(tmp_path: Path, kind: Callable[[Path, Path], None]) -> None:
     precious = tmp_path / "precious"
     precious.write_text("")  # what a log may be written over: it is empty
@@ -306,7 +354,7 @@ def test_the_log_of_a_build_is_a_new_file(tmp_path: Path, kind: Callable[[Path, 
 
 
 @pytest.mark.parametrize("kind", ["link", "another user's", "own"])
-@pytest.mark.threat("S40")
+@pytest.mark.threat("S41")
 def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "nccl").mkdir(parents=True)
@@ -334,7 +382,7 @@ def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None
 
 
 @pytest.mark.parametrize("name", ["sha256:../../x", "../x", "", "sha256:" + "g" * 64])
-@pytest.mark.threat("S26")
+@pytest.mark.threat("S27")
 def test_the_id_that_a_docker_engine_gives_is_no_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -375,7 +423,7 @@ def hostile_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("path", ["", ".", ":/nowhere", "/nowhere:", "/nowhere::.", "../unpacked"])
-@pytest.mark.threat("S44")
+@pytest.mark.threat("S45")
 def test_programs_of_the_current_folder_are_not_run(
     hostile_folder: Path, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,7 +440,7 @@ def test_programs_of_the_current_folder_are_not_run(
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.threat("S44")
+@pytest.mark.threat("S45")
 def test_python_modules_of_the_current_folder_are_not_run(hostile_folder: Path, tmp_path: Path) -> None:
     from lumiimg.build.step import INSIDE  # noqa: PLC0415
 
@@ -403,7 +451,7 @@ def test_python_modules_of_the_current_folder_are_not_run(hostile_folder: Path, 
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.threat("S46")
+@pytest.mark.threat("S47")
 def test_no_child_has_a_secret_and_those_of_launchers_and_engines_stay() -> None:
     secrets = {
         "HF_TOKEN": "canary",
@@ -429,7 +477,7 @@ def test_no_child_has_a_secret_and_those_of_launchers_and_engines_stay() -> None
 TOKEN = "hf_" + "aB3" * 10
 
 
-@pytest.mark.threat("S47")
+@pytest.mark.threat("S48")
 def test_an_argument_that_looks_like_a_secret_is_refused_and_not_repeated(make_layer: MakeLayer, layers: Path) -> None:
     from lumiimg.catalog.catalogue import Catalogue as Read  # noqa: PLC0415
 
@@ -454,7 +502,7 @@ def test_an_argument_that_looks_like_a_secret_is_refused_and_not_repeated(make_l
         "https://me@host/file",
     ],
 )
-@pytest.mark.threat("S48")
+@pytest.mark.threat("S49")
 def test_an_address_with_a_login_or_a_key_is_refused_and_not_repeated(address: str) -> None:
     with pytest.raises(BadInputError) as caught:
         refuse_password(address, "--source x")
@@ -475,7 +523,7 @@ def test_an_address_with_a_login_or_a_key_is_refused_and_not_repeated(address: s
         ("proxy http://u:hunter2@proxy:3128 refused", "hunter2"),
     ],
 )
-@pytest.mark.threat("S49")
+@pytest.mark.threat("S50")
 def test_no_error_repeats_a_secret(text: str, secret: str, capsys: pytest.CaptureFixture[str]) -> None:
     for error in (LumiimgError(text), LumiimgError("x", where=text), LumiimgError("x", hint=text)):
         assert secret not in str(error)
@@ -487,7 +535,7 @@ def test_no_error_repeats_a_secret(text: str, secret: str, capsys: pytest.Captur
     assert hidden("git@host:x and a@b and /a?b=c") == "git@host:x and a@b and /a?b=c"
 
 
-@pytest.mark.threat("S50")
+@pytest.mark.threat("S51")
 def test_the_log_of_a_build_has_no_secret_that_is_known_or_looks_like_one(tmp_path: Path) -> None:
     environment = {
         "http_proxy": "http://me:hunter2hunter2@proxy:3128",
@@ -515,7 +563,7 @@ def test_the_log_of_a_build_has_no_secret_that_is_known_or_looks_like_one(tmp_pa
     assert has_secret(TOKEN)
 
 
-@pytest.mark.threat("S51")
+@pytest.mark.threat("S52")
 def test_a_token_in_a_log_is_not_passed_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "job.log"
     log.write_text(
@@ -532,12 +580,12 @@ def test_a_token_in_a_log_is_not_passed_on(tmp_path: Path, capsys: pytest.Captur
     assert "CanaryOf" not in said
 
 
-@pytest.mark.threat("S33")
+@pytest.mark.threat("S34")
 def test_no_control_character_ends_a_string_of_lua() -> None:
     assert lua('a"b\\c\n\r\x00\x1b\x7fé') == '"a\\"b\\\\c\\n\\013\\000\\027\\127é"'
 
 
-@pytest.mark.threat("S25")
+@pytest.mark.threat("S26")
 def test_a_link_with_a_key_in_it_gets_into_no_lock() -> None:
     name = "torch-1.0-py3-none-any.whl"
     page = f'<a href="https://h/{name}?X-Amz-Signature=abcd">x</a><a href="https://h/{name}?v=1">x</a>'.encode()
@@ -551,7 +599,7 @@ def test_a_link_with_a_key_in_it_gets_into_no_lock() -> None:
     assert [file.url for file in read_index("torch", "https://h/simple", Stub())] == [f"https://h/{name}?v=1"]
 
 
-@pytest.mark.threat("S39")
+@pytest.mark.threat("S40")
 def test_what_another_user_named_like_ours_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o1777)
     gone = owner_mark().replace(f".{os.getpid()}-", ".4194304-")
