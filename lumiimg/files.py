@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME_BYTES = 100
+_MAX_LINKS = 40
+"""As Linux follows (path_resolution(7)); one more is no file either."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -21,7 +23,7 @@ def write_text(path: Path, text: str) -> None:
 
     Raises BadInputError if the name is that of something other than a file, FailedError if it cannot be written.
     """
-    target = path.resolve()  # a link stays a link
+    target = _led_to(path)
     if target.exists() and not target.is_file():
         raise BadInputError("is not a file", where=str(path))
     name = os.fsdecode(os.fsencode(target.name)[:_NAME_BYTES])
@@ -34,3 +36,17 @@ def write_text(path: Path, text: str) -> None:
         raise FailedError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _led_to(path: Path) -> Path:
+    """Return what is written where a link has the name: what it leads to, as a link stays a link.
+
+    Raises BadInputError for a link that another user has made, who would choose which file of ours is written over.
+    """
+    for _ in range(_MAX_LINKS):
+        if not path.is_symlink():
+            return path.resolve()
+        if path.lstat().st_uid not in {os.getuid(), 0}:
+            raise BadInputError("is a link that another user has made", where=str(path), hint="name another file")
+        path = path.parent / path.readlink()
+    raise BadInputError("is a link in a circle", where=str(path))

@@ -320,6 +320,30 @@ def test_no_link_that_a_neighbour_has_laid_is_written_through(tmp_path: Path, mo
     assert target.stat().st_mode & 0o777 == 0o666 & ~_umask()
 
 
+@pytest.mark.threat("S37")
+def test_a_link_of_somebody_else_in_the_place_of_a_result_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "over").symlink_to("precious")
+    (tmp_path / "result").symlink_to(tmp_path / "over")
+    write_text(tmp_path / "result", "by my own links")
+    assert precious.read_text() == "by my own links"
+    assert (tmp_path / "result").is_symlink()
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(BadInputError, match="circle"):
+        write_text(tmp_path / "circle", "text")
+    mine = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    if mine == 0:  # links of root are believed
+        for link in (tmp_path / "over", tmp_path / "result"):
+            os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(BadInputError, match="another user"):
+        write_text(tmp_path / "result", "theirs")
+    assert precious.read_text() == "by my own links"
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
