@@ -31,9 +31,12 @@ _TOKEN = re.compile(
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bsk-[\w-]{20,}|pypi-AgE[\w-]{20,}|\bnvapi-[\w-]{20,}|\bdckr_pat_[\w-]{20,}"
     r"|\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
 )
-_LOGIN = re.compile(r"(?<=://)[^\s/?#@]{1,1000}@")
+# the `git@` of a repository is everybody's, and what is before the @ of a digest is the name of an image
+_LOGIN = re.compile(r"(?<=://)(?!git@)[^\s/?#@]{1,1000}@(?!sha256:)")
 _KEY_IN_QUERY = re.compile(
-    r"(?:signature|sig|token|key|apikey|secret|password|passwd|credential|auth|jwt)$|^x-(?:amz|goog)-", re.IGNORECASE
+    r"(?:^|[_.-])(?:access|auth|api|private|secret|session)?(?:signature|sig|token|key|secret|password|passwd|credential"
+    r"|auth|jwt)$|^x-(?:amz|goog)-",
+    re.IGNORECASE,
 )
 _IN_QUERY = re.compile(r"([?&;])([A-Za-z0-9_.-]{1,60})=([^&\s;'\"]{1,4000})")
 
