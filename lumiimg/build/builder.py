@@ -30,6 +30,7 @@ from lumiimg.build.squash import squash
 from lumiimg.build.step import Step
 from lumiimg.build.taken import TAKEN, Taken
 from lumiimg.build.weave import can_weave, weave
+from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
 from lumiimg.image import ImageError, open_image, open_stack
@@ -153,6 +154,8 @@ def build_image(
     MissingHereError if the engine would lose what layers set.
     """
     start = time.monotonic()
+    if others := open_to_others(cache):
+        progress.notice(f"the cache {cache} {others}: who fills it decides what is built")
     kept = LayerCache(cache)
     keys = layer_keys(chain, machine.engine, way, maps_ids=machine.maps_ids)
     number = image_key(keys[-1], form if compression == "zstd" else f"{form}, {compression}", documents)

@@ -22,6 +22,7 @@ import pytest
 
 from lumiimg.build.log import BuildLog
 from lumiimg.catalog.layers import read_layer
+from lumiimg.catalog.settings import open_to_others, read_settings
 from lumiimg.catalog.table import CatalogError
 from lumiimg.cli.main import main
 from lumiimg.cluster.modulefile import lua
@@ -373,6 +374,25 @@ def test_the_log_of_a_build_is_a_new_file(tmp_path: Path, kind: Callable[[Path, 
         log.write(b"== text\n")
     assert precious.read_text() == ""
     assert (tmp_path / "x.sif.log").read_text() == "== text\n"
+
+
+@pytest.mark.threat("S38")
+def test_a_cache_that_is_named_is_made_for_its_user_alone_and_one_of_others_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.umask(0o007)  # as on LUMI
+    try:
+        cache = read_settings({"LUMIIMG_CACHE": str(tmp_path / "a" / "cache"), "HOME": str(tmp_path)}).cache
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert open_to_others(cache) is None
+    assert open_to_others(tmp_path / "nowhere") is None
+    cache.chmod(0o770)
+    assert open_to_others(cache) == "can be written by others"
+    mine = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    assert open_to_others(cache) == "belongs to another user"
 
 
 @pytest.mark.parametrize("kind", ["link", "another user's", "own"])
