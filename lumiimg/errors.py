@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from lumiimg.secret import hidden
+
 
 class ExitCode(IntEnum):
     """What the process says to its caller."""
@@ -36,7 +38,7 @@ class LumiimgError(Exception):
 
     def __str__(self) -> str:
         text = f"{one_line(self.where)}: {one_line(self.what)}" if self.where else one_line(self.what)
-        return f"{text}; {one_line(self.hint)}" if self.hint else text
+        return hidden(f"{text}; {one_line(self.hint)}" if self.hint else text)
 
 
 class BadInputError(LumiimgError):

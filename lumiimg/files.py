@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError, FailedError
@@ -10,20 +11,42 @@ from lumiimg.errors import BadInputError, FailedError
 if TYPE_CHECKING:
     from pathlib import Path
 
+_NAME_BYTES = 100
+_MAX_LINKS = 40
+"""As Linux follows (path_resolution(7)); one more is no file either."""
+
 
 def write_text(path: Path, text: str) -> None:
     """Write a file; whoever reads meanwhile sees the old file or the new one, never a part.
 
+    It is written under a name that nobody could put something under before, as others may write to the folder.
+
     Raises BadInputError if the name is that of something other than a file, FailedError if it cannot be written.
     """
-    target = path.resolve()  # a link stays a link
+    target = _led_to(path)
     if target.exists() and not target.is_file():
         raise BadInputError("is not a file", where=str(path))
-    partial = target.with_name(f".{target.name[:100]}.{os.getpid()}")
+    name = os.fsdecode(os.fsencode(target.name)[:_NAME_BYTES])
+    partial = target.with_name(f".{name}.{secrets.token_hex(8)}")
     try:
-        partial.write_text(text, encoding="utf-8")
+        with partial.open("x", encoding="utf-8") as file:
+            file.write(text)
         partial.replace(target)
     except OSError as error:
         raise FailedError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _led_to(path: Path) -> Path:
+    """Return what is written where a link has the name: what it leads to, as a link stays a link.
+
+    Raises BadInputError for a link that another user has made, who would choose which file of ours is written over.
+    """
+    for _ in range(_MAX_LINKS):
+        if not path.is_symlink():
+            return path.resolve()
+        if path.lstat().st_uid not in {os.getuid(), 0}:
+            raise BadInputError("is a link that another user has made", where=str(path), hint="name another file")
+        path = path.parent / path.readlink()
+    raise BadInputError("is a link in a circle", where=str(path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,8 @@ from urllib.parse import urlsplit
 
 from lumiimg.build.keys import stamp
 from lumiimg.definition.writer import with_origin
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, LumiimgError
+from lumiimg.files import write_text
 from lumiimg.resolve.lock import file_sha256
 from lumiimg.resolve.mirrors import apt_mirror
 
@@ -44,11 +44,9 @@ def base_digest(origin: Path, cache: Path, tell: Callable[[str], None]) -> str |
     digest = file_sha256(origin)
     if stamp(origin) != seen:
         raise BadInputError("was changed while it was read", where=str(origin))
-    with contextlib.suppress(OSError):  # it is read again next time
+    with contextlib.suppress(OSError, LumiimgError):  # it is read again next time
         note.parent.mkdir(parents=True, exist_ok=True)
-        partial = note.with_name(f".{seen}.{os.getpid()}")
-        partial.write_text(digest, encoding="ascii")
-        partial.replace(note)
+        write_text(note, digest)
     return digest
 
 

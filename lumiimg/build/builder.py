@@ -18,6 +18,7 @@ from lumiimg.build.chain import Chain
 from lumiimg.build.fetch import content_with, lowest, needed, sources_of
 from lumiimg.build.kept import keeping
 from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
+from lumiimg.build.log import BuildLog
 from lumiimg.build.machine import require_environment
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.progress import DOWNLOADS, IMAGE, Clock
@@ -29,11 +30,13 @@ from lumiimg.build.squash import squash
 from lumiimg.build.step import Step
 from lumiimg.build.taken import TAKEN, Taken
 from lumiimg.build.weave import can_weave, weave
+from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.sif import PartitionFormat, read_sif_file
 from lumiimg.resolve.lock import LockedSource
+from lumiimg.secret import known_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -151,6 +154,8 @@ def build_image(
     MissingHereError if the engine would lose what layers set.
     """
     start = time.monotonic()
+    if others := open_to_others(cache):
+        progress.notice(f"the cache {cache} {others}: who fills it decides what is built")
     kept = LayerCache(cache)
     keys = layer_keys(chain, machine.engine, way, maps_ids=machine.maps_ids)
     number = image_key(keys[-1], form if compression == "zstd" else f"{form}, {compression}", documents)
@@ -173,8 +178,7 @@ def build_image(
     if len(chain) > 1:
         require_environment(machine)
     try:
-        # Unbuffered: whoever watches it sees the build, and kill -9 takes nothing of it away.
-        log = log_path.open("wb", buffering=0)
+        log = BuildLog(log_path, known_secrets(environment))
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
     with log, _open_umask() as mask, scratch_folder(scratch_parent(cache)) as scratch:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.engine.owner import Owner, lives, this_process
 from lumiimg.engine.workspace import remove_stale, scratch_folder
 from lumiimg.errors import FailedError
+from lumiimg.files import write_text
 from lumiimg.resolve.lock import file_sha256
 
 if TYPE_CHECKING:
@@ -229,9 +230,7 @@ class LayerCache:
 
     def _note(self, content_key: str, key: str) -> None:
         self._contents.mkdir(parents=True, exist_ok=True)
-        partial = self._contents / f".{content_key}.{os.getpid()}"
-        partial.write_text(key, encoding="ascii")
-        partial.replace(self._contents / content_key)
+        write_text(self._contents / content_key, key)
 
     @contextmanager
     def _locked(self, digest: str, on_wait: Callable[[str], None]) -> Iterator[None]:

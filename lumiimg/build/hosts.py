@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import socket
 import stat
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.machine import PROGRAMS, Machine, Trial, look, program_of
+from lumiimg.engine.process import which
 from lumiimg.errors import LumiimgError
 from lumiimg.files import write_text
 
@@ -111,7 +111,7 @@ def _path(cache: Path) -> Path:
 
 def _depends_on(engine: Engine, environment: Mapping[str, str]) -> dict[str, Any]:
     path = environment.get("PATH")
-    programs = {name: shutil.which(name, path=path) for name in (*PROGRAMS, "unshare")}
+    programs = {name: which(name, path) for name in (*PROGRAMS, "unshare")}
     return {
         "kernel": [os.uname().release, *map(_text, _KERNEL)],
         "user": [os.geteuid(), _link("/proc/self/ns/user"), *_PRIVILEGES.findall(_text("/proc/self/status"))],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.build.facts import LOSES_ENVIRONMENT, keeps_environment
-from lumiimg.engine.process import Completed, run
+from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError, one_line
 
@@ -25,9 +24,9 @@ _TRIAL_S = 20.0
 PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "fuse-overlayfs", "proot")
 _NO_PLACE = 99
 _MOUNT = (
-    f"d=$(mktemp -d) && mkdir $d/l $d/u $d/w $d/m || exit {_NO_PLACE}; "
-    "mount -t overlay overlay -o lowerdir=$d/l,upperdir=$d/u,workdir=$d/w $d/m; code=$?; "
-    "umount $d/m 2>/dev/null; rm -rf $d; exit $code"
+    f'd=$(mktemp -d) && cd "$d" && mkdir l u w m || exit {_NO_PLACE}; '
+    "mount -t overlay overlay -o lowerdir=l,upperdir=u,workdir=w m; code=$?; "
+    'umount m 2>/dev/null; cd /; rm -rf "$d"; exit $code'
 )
 PROOT_SLOWLY = {"PROOT_NO_SECCOMP": "1"}
 """Without its filter of system calls proot stops programs at every one. Source: proot(1), and kernels where the filter
@@ -99,7 +98,7 @@ def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
     path = environment.get("PATH")
     env = dict(environment)
     maps = ["--map-root-user", "--map-auto"] if os.geteuid() != 0 else []
-    unshare = shutil.which("unshare", path=path)
+    unshare = which("unshare", path)
     ids = run([unshare, *maps, "true"], env=env, timeout_s=_TRIAL_S) if unshare else None
     mounts = None
     if unshare and ids is not None and ids.ok:
@@ -164,7 +163,7 @@ def _try_proot(program: Path | None, env: dict[str, str]) -> tuple[Path | None, 
 
 def program_of(name: str, path: str | None) -> Path | None:
     """Return the program of that name on a PATH."""
-    found = shutil.which(name, path=path)
+    found = which(name, path)
     return Path(found) if found else None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import sys
 from typing import TYPE_CHECKING
 
 from lumiimg.build import sif
@@ -18,6 +17,7 @@ from lumiimg.build.inroot import folder, set_mode
 from lumiimg.build.machine import PROOT_SLOWLY
 from lumiimg.build.overlay import build_base, offset_of
 from lumiimg.build.squash import squash
+from lumiimg.build.step import INSIDE
 from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.image import FileKind, open_image
 
@@ -132,7 +132,7 @@ class Sandbox:
         step.check(step.command(command, told=True, variables=variables))
 
     def _inside(self, step: Step, command: str, *paths: Path) -> None:
-        completed = step.as_root([sys.executable, "-m", "lumiimg.build.inside", command, self._root, *paths])
+        completed = step.as_root([*INSIDE, command, self._root, *paths])
         if not completed.ok:
             raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=step.definition.name)
 

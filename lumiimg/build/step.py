@@ -19,6 +19,7 @@ from lumiimg.engine import engine as engines
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
 from lumiimg.errors import FailedError, LumiimgError, one_line
+from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 SCRIPT = ".post.script"
 """Where engines put a definition's script while they run it."""
 HELD = ".lumiimg.kept"
+INSIDE = (sys.executable, "-P", "-m", "lumiimg.build.inside")
+"""A program of ours (inside.py); with -P nothing of the current folder is imported."""
 _FULL_BYTES = 16 * 1024 * 1024
 _DISK_FULL = "No space left on device"
 
@@ -67,7 +70,7 @@ class Step:
         Programs in a build say many things of a full disk (debootstrap: "Couldn't download packages").
         """
         self.disk_was_full = self.disk_was_full or shutil.disk_usage(self.folder).free < _FULL_BYTES
-        self.tell(text)
+        self.tell(hidden(text))
 
     def alias(self, path: Path) -> Path:
         """Return another name of a file, which an engine takes as it is: it splits an option at commas and colons."""
@@ -123,7 +126,7 @@ class Step:
 
     def tidy(self, upper: Path, below: Sequence[Path]) -> None:
         """Make a folder that a script wrote into a layer (inside.py). Raises FailedError."""
-        completed = self.as_root([sys.executable, "-m", "lumiimg.build.inside", "tidy", upper, *below])
+        completed = self.as_root([*INSIDE, "tidy", upper, *below])
         if not completed.ok:
             raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=self.definition.name)
 

@@ -186,6 +186,8 @@ def read_layer(folder: Path) -> Layer:
             table.fault("files", f"holds {file!r}: a plain file name of letters, digits, dots, dashes is needed")
         elif not (folder / file).is_file():
             table.fault("files", f"names {file!r}, which is not in {folder}")
+        elif not _is_inside(folder / file, folder):
+            table.fault("files", f"names {file!r}, which is a link that leads out of {folder}")
     layer = Layer(
         name=folder.name,
         folder=folder,
@@ -349,10 +351,24 @@ def _variant(entry: Table) -> Variant:
     return variant
 
 
+def _is_inside(path: Path, folder: Path) -> bool:
+    """Tell whether a file of a layer is its own, or that of a layer beside it: what else a link of somebody else's led
+    to, a key of the user's, would be in the image.
+    """
+    try:
+        own, place = folder.resolve(), path.resolve().parent
+    except (OSError, RuntimeError):  # links in a circle
+        return False
+    return place == own or (place.parent in {own.parent, folder.parent.resolve()} and (place / "layer.toml").is_file())
+
+
 def _script(path: Path, table: Table, *, required: bool) -> str | None:
     if not path.exists():
         if required:
             table.faults.append(f"{path.name} is missing beside it")
+        return None
+    if not _is_inside(path, path.parent):
+        table.faults.append(f"{path.name} is a link that leads out of {path.parent}")
         return None
     data = read_limited(path, SCRIPT_LIMIT_BYTES + 1)
     if len(data) > SCRIPT_LIMIT_BYTES:

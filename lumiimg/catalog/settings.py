@@ -36,8 +36,13 @@ class Settings:
     def cache(self) -> Path:
         """Built layers, downloads, scratch: as large as a few images. The places of a machine are looked at only now:
         a file system that hangs is no matter to a command without a cache.
+
+        One that is not there is made for this user alone, whatever the umask: whoever fills it decides what is built.
         """
-        return Path(self.named or default_cache(self.environment)).absolute()
+        path = Path(self.named or default_cache(self.environment)).absolute()
+        with contextlib.suppress(OSError):  # whoever writes to it tells
+            path.mkdir(0o700, parents=True)
+        return path
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -51,6 +56,17 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     mirrors = table.table("mirrors").string_values()
     table.finish()
     return Settings(environment, environment.get("LUMIIMG_CACHE") or cache, mirrors)
+
+
+def open_to_others(cache: Path) -> str | None:
+    """Return who else may put something into a cache, as the end of a sentence; None where nobody may."""
+    try:
+        seen = cache.stat()
+    except OSError:
+        return None
+    if seen.st_uid != os.getuid():
+        return "belongs to another user"
+    return "can be written by others" if seen.st_mode & 0o022 else None
 
 
 def default_cache(environment: Mapping[str, str], places: Path = _PLACES) -> Path:

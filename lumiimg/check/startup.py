@@ -17,7 +17,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.strace import TRACED, Call, Counts, Kind, count, read_trace
 from lumiimg.engine.engine import find_engine
-from lumiimg.engine.process import run
+from lumiimg.engine.process import run, which
 from lumiimg.errors import BadInputError, MissingHereError, one_line
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def measure(path: Path, module: str, environment: Mapping[str, str], python: str
     Raises BadInputError where the module cannot be imported there, MissingHereError without strace or an engine.
     """
     place = kind_of(path)
-    strace = shutil.which("strace", path=environment.get("PATH"))
+    strace = which("strace", environment.get("PATH"))
     if strace is None:
         raise MissingHereError("there is no strace here", hint="install it (`apt install strace`), or load its module")
     path = path.resolve()
@@ -175,7 +174,7 @@ def _of_folder(
     if place is Place.VENV:
         interpreter = str(path / "bin" / "python")
     else:
-        interpreter = shutil.which(python or "python3", path=environment.get("PATH")) or ""
+        interpreter = which(python or "python3", environment.get("PATH")) or ""
         child["PYTHONPATH"] = ":".join(filter(None, (str(path), environment.get("PYTHONPATH"))))
     if not Path(interpreter).is_file():
         raise MissingHereError(f"there is no {python or interpreter or 'python3'} here", hint="--python PROGRAM")

@@ -11,7 +11,7 @@ from lumiimg.elf.facts import read_elf
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader
 from lumiimg.engine.engine import execute
-from lumiimg.engine.process import run
+from lumiimg.engine.process import run, which
 from lumiimg.errors import MissingHereError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def provide_tools(
 
 
 def _carry_in(image: Image, environment: Mapping[str, str], scratch: Path, programs: Sequence[str]) -> Tools:
-    compiler = next((found for name in _COMPILERS if (found := shutil.which(name, path=environment.get("PATH")))), None)
+    compiler = next((found for name in _COMPILERS if (found := which(name, environment.get("PATH")))), None)
     if compiler is None:
         raise MissingHereError(
             "no probe programs: the image has neither the netprobe layer nor a C compiler, nor has this machine one",

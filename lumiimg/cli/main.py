@@ -47,6 +47,7 @@ from lumiimg.cli import (
     why,
 )
 from lumiimg.errors import ExitCode, LumiimgError, one_line
+from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +76,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and leave with 2."""
-        print(f"{self.prog}: {one_line(message)} (see `{self.prog} --help`)", file=sys.stderr)
+        print(f"{self.prog}: {hidden(one_line(message))} (see `{self.prog} --help`)", file=sys.stderr)
         raise SystemExit(ExitCode.BAD_INPUT)
 
 
@@ -158,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("LUMIIMG_DEBUG"):
             raise
-        what = one_line(f"{type(error).__name__}: {error}")
+        what = hidden(one_line(f"{type(error).__name__}: {error}"))
         print(f"lumiimg: a fault of lumiimg: {what} (LUMIIMG_DEBUG=1 shows where; please report it)", file=sys.stderr)
         return FAULT
 

@@ -22,6 +22,7 @@ FAMILY = "containerbindings"
 _WIDTH = 110
 _TCL_PLAIN = re.compile(r"[A-Za-z0-9_./:,=+@%-]+")
 _NOT_IN_BRACES = re.compile(r"[{}\\]")
+_LUA_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TCL_SPECIAL = re.compile(r'([\\{}\[\]$"; #])')
 
 
@@ -129,7 +130,7 @@ def comment(sign: str, text: str) -> str:
 def lua(text: str) -> str:
     """Return a string of Lua."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
+    return f'"{_LUA_CONTROL.sub(lambda match: f"{chr(92)}{ord(match[0]):03}", escaped)}"'
 
 
 def tcl_word(text: str) -> str:

@@ -72,6 +72,13 @@ def folder(number: str) -> Iterator[str]:
     yield "esac"
     yield from comment("What belongs to this job: the files below, and what it tells of its network")
     yield f'export LUMIIMG_JOB="$PWD/lumiimg-{number}"'
+    yield from comment("where others may write, they must not have made it first: what is in it is run")
+    yield 'mkdir "$LUMIIMG_JOB" 2>/dev/null || true'
+    yield 'if [ -L "$LUMIIMG_JOB" ] || [ ! -O "$LUMIIMG_JOB" ]; then'
+    yield '    echo "cannot be made, or is somebody else\'s: $LUMIIMG_JOB" >&2'
+    yield "    exit 2"
+    yield "fi"
+    yield 'chmod go-w "$LUMIIMG_JOB"'
     yield from comment("of a job that was started anew, what its first start left is no news")
     yield 'rm -rf "$LUMIIMG_JOB/nccl" "$LUMIIMG_JOB/ended"'
     yield 'mkdir -p "$LUMIIMG_JOB/nccl"'

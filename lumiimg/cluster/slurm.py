@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from lumiimg.engine.process import Completed, run
+from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import BadInputError, MissingHereError, UndecidedError, one_line
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def _said(done: Completed) -> str:
 
 
 def _program(name: str, environment: Mapping[str, str]) -> str:
-    found = shutil.which(name, path=environment.get("PATH"))
+    found = which(name, environment.get("PATH"))
     if found is None:
         raise MissingHereError(f"no Slurm here: {name} is not on PATH", hint=_HINT)
     return found

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.engine.process import Completed, run
+from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import MissingHereError, one_line
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def find_engine(environment: Mapping[str, str]) -> Engine:
     named = environment.get("LUMIIMG_ENGINE")
     tried: list[str] = []
     for name in (named,) if named else NAMES:
-        found = shutil.which(name, path=environment.get("PATH"))
+        found = which(name, environment.get("PATH"))
         if found is None:
             tried.append(f"{name}: not found")
             continue

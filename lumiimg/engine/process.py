@@ -1,7 +1,8 @@
 """The one gate through which every child process runs.
 
-Argument lists only, no shell; an environment that the caller chose, never the inherited one by accident; one reader
-loop that cannot deadlock, because standard error goes into the same pipe as standard output; a process group of its
+Argument lists only, no shell; an environment that the caller chose, never the inherited one by accident, without what
+looks like a secret and without folders of PATH that are relative, as the current one may be anybody's; one reader loop
+that cannot deadlock, because standard error goes into the same pipe as standard output; a process group of its
 own, so that a time limit or Ctrl-C ends the grandchildren too; and a watch on it that outlives lumiimg, so that nothing
 runs on when lumiimg itself is killed without a word (SIGKILL, the out-of-memory killer).
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from lumiimg.errors import MissingHereError
+from lumiimg.secret import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,7 +94,7 @@ def run(
     try:
         child = subprocess.Popen(
             words,
-            env=dict(env),
+            env=_handed_on(env),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -134,7 +137,7 @@ def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> Compl
     terminal = termios.tcgetattr(0) if os.isatty(0) else None
     sys.stderr.flush()
     try:
-        child = subprocess.Popen(words, env=dict(env), stdout=2, stderr=subprocess.PIPE)
+        child = subprocess.Popen(words, env=_handed_on(env), stdout=2, stderr=subprocess.PIPE)
     except (OSError, ValueError) as error:
         raise MissingHereError(f"cannot start {words[0]}: {error}", hint="is it installed, and executable?") from error
     collector = _Collector(None, None)
@@ -159,6 +162,22 @@ def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> Compl
         seconds=time.monotonic() - start,
         truncated=collector.truncated,
     )
+
+
+def which(name: str, path: str | None) -> str | None:
+    """Return the program of that name on a PATH, in whose absolute folders alone it is looked for."""
+    return shutil.which(name, path=_absolute(os.defpath if path is None else path))
+
+
+def _absolute(path: str) -> str:
+    """Return a PATH without its empty and relative folders, which mean whatever folder one is in (execvp(3))."""
+    return os.pathsep.join(folder for folder in path.split(os.pathsep) if folder.startswith("/"))
+
+
+def _handed_on(env: Mapping[str, str]) -> dict[str, str]:
+    kept = without_secrets(env)
+    # an empty one would be the current folder again
+    return kept | {"PATH": _absolute(kept["PATH"]) or os.defpath} if "PATH" in kept else kept
 
 
 def _read_to_the_end(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.owner import Owner, lives, this_process
-from lumiimg.engine.process import run
+from lumiimg.engine.process import run, which
 from lumiimg.errors import BadInputError, FailedError
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ _REMOVE_TIMEOUT_S = 600.0
 _OLD_S = 7 * 24 * 3600.0
 """No build goes on for so long without touching its folder: Slurm ends jobs sooner."""
 _NAME_BYTES = 100
+_SUFFIX_CHARS = 16
 
 
 def owner_mark() -> str:
@@ -58,21 +58,26 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 def written_by_rename(target: Path) -> Iterator[Path]:
     """Yield a name beside `target` to write to; on success it becomes `target`, else it is gone.
 
+    It is in a new folder of this user alone: who may write beside `target` can put nothing under it before, through
+    which another file would be written.
+
     Raises BadInputError where something other than a file has that name, FailedError if the folder cannot be written.
     """
     if target.exists() and not target.is_file():
         raise BadInputError("is not a file, and would be replaced by one", where=str(target))
     name = os.fsdecode(os.fsencode(target.name)[:_NAME_BYTES])
-    partial = target.parent / f".{name}{owner_mark()}"
+    folder = None
     try:
         remove_stale(target.parent)
+        folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{name}.", suffix=owner_mark()))
+        partial = folder / f"partial{target.suffix[:_SUFFIX_CHARS]}"
         yield partial
         partial.replace(target)
     except OSError as error:
         raise _not_writable(target, error) from error
     finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _not_writable(path: Path, error: OSError) -> FailedError:
@@ -124,7 +129,7 @@ def _remove_if_stale(entry: Path) -> None:
 def remove_tree(folder: Path) -> None:
     """Remove a folder, also one that holds files of mapped user ids, as a fakeroot build leaves when it is killed."""
     shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists() and (unshare := shutil.which("unshare")):
+    if folder.exists() and (unshare := which("unshare", os.environ.get("PATH"))):
         # In a user namespace with all of the user's ids mapped, the files are one's own.
         run(
             [unshare, "--map-root-user", "--map-auto", "rm", "-rf", "--one-file-system", "--", folder],

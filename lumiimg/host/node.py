@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.hwcaps import levels_of_cpu
 from lumiimg.engine.engine import Kind, find_engine
-from lumiimg.engine.process import run
+from lumiimg.engine.process import run, which
 from lumiimg.errors import MissingHereError
 from lumiimg.host.known import known
 from lumiimg.host.look import matches, names_in, read_text, read_word
@@ -85,7 +84,7 @@ def rocm_versions(root: RootFileSystem) -> tuple[str, ...]:
 
 def slurm_version(environment: Mapping[str, str]) -> str | None:
     """Return the version of Slurm's commands here; None without them, or where they do not answer."""
-    program = shutil.which("scontrol", path=environment.get("PATH"))
+    program = which("scontrol", environment.get("PATH"))
     if program is None:
         return None
     try:

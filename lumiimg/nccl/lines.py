@@ -12,6 +12,7 @@ import re
 from typing import NamedTuple
 
 from lumiimg.errors import one_line
+from lumiimg.secret import hidden
 
 LINE_LIMIT = 16_384
 """Characters that are read of a line, or of each part that a progress bar has drawn.
@@ -103,9 +104,11 @@ def _plain(part: bytes) -> str:
 
 
 def evidence_text(text: str, span: tuple[int, int]) -> str:
-    """Return a message as it may stand in a report: one printable line of a sane length that shows `span`."""
+    """Return a message as it may stand in a report: one printable line of a sane length that shows `span`, without what
+    looks like a secret.
+    """
     start = 0 if span[1] <= EVIDENCE_LIMIT else span[0]
-    printable = one_line(text[start:].strip()[: EVIDENCE_LIMIT + 1])
+    printable = one_line(hidden(text[start : start + 4 * EVIDENCE_LIMIT].strip())[: EVIDENCE_LIMIT + 1])
     head = "…" if start else ""
     tail = "…" if len(printable) > EVIDENCE_LIMIT else ""
     return f"{head}{printable[:EVIDENCE_LIMIT]}{tail}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import stat
@@ -13,6 +14,9 @@ from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from lzma import LZMADecompressor
+
+    from _typeshed import WriteableBuffer
 
 STDIN = "-"
 BLOCK_BYTES = 256 * 1024
@@ -21,6 +25,8 @@ LINE_LIMIT_BYTES = 1024 * 1024
 FILE_LIMIT = 65_536
 DEPTH_LIMIT = 8
 HEAD_BYTES = 64
+XZ_MEMORY_BYTES = 128 << 20
+"""`xz -9` asks for 65 MiB; zstd's own limit is the same."""
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -190,9 +196,47 @@ def _gzip(stream: BinaryIO) -> BinaryIO:
 
 
 def _xz(stream: BinaryIO) -> BinaryIO:
+    return io.BufferedReader(_Xz(stream), BLOCK_BYTES)
+
+
+class _Xz(io.RawIOBase):
+    """What xz has packed; unlike LZMAFile with a bound on the memory that a file may ask for: up to 4 GiB."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._inner = _xz_decompressor()
+        self._packed = b""
+        self._is_between = True
+        """Whether all that came was the end of a part, behind which another one may stand."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer)
+        while True:
+            if self._inner.needs_input and not self._packed:
+                self._packed = self._stream.read(BLOCK_BYTES)
+                if not self._packed and self._is_between:
+                    return 0
+                if not self._packed:
+                    raise EOFError
+            self._is_between = False
+            data = self._inner.decompress(self._packed, max_length=len(view))
+            self._packed = b""
+            if self._inner.eof:
+                rest = self._inner.unused_data
+                self._inner, self._is_between = _xz_decompressor(), True
+                self._packed = rest.lstrip(b"\0") if rest else b""  # stream padding
+            if data:
+                view[: len(data)] = data
+                return len(data)
+
+
+def _xz_decompressor() -> LZMADecompressor:
     import lzma  # noqa: PLC0415
 
-    return lzma.LZMAFile(stream)  # type: ignore[return-value]
+    return lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES)
 
 
 def _bz2(stream: BinaryIO) -> BinaryIO:

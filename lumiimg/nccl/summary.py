@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lumiimg.nccl.causes import likelihood
 from lumiimg.nccl.report import Communicator, Component, NodeGroup, RankResult, Told, Transport, Verdict, weakest
 from lumiimg.nccl.sightings import first_sightings
+from lumiimg.secret import HIDDEN, hidden, is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -149,10 +150,11 @@ def _agreed_value(job: Process, event: str, name: str) -> str | None:
 
 
 def environment(job: Process) -> tuple[tuple[str, str], ...]:
-    """Return the variables that the log shows, by name; of several values the first."""
+    """Return the variables that the log shows, by name; of several values the first, of a secret none."""
     found: dict[str, str] = {}
     for sighting in job.saw("environment", "oneccl-setting", "slurm", "slingshot"):
-        found.setdefault(sighting.value("name"), sighting.value("value"))
+        name = sighting.value("name")
+        found.setdefault(name, HIDDEN if is_secret_name(name) else hidden(sighting.value("value")))
     return tuple(sorted(found.items()))
 
 

@@ -38,11 +38,14 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console of rich: colours only on a terminal, none with NO_COLOR or TERM=dumb.
 
     `quiet` leaves only the headline. Text is never read as markup or searched for emoji codes: it holds lines of
-    foreign logs.
+    foreign logs. What a terminal would obey is spelled out, should whoever made the text have forgotten it.
     """
     from rich.console import Console  # noqa: PLC0415 - 26 ms that --help should not cost
 
     class PipeConsole(Console):
+        def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
+            super().print(*(_harmless(text) if isinstance(text, str) else text for text in objects), **options)
+
         def on_broken_pipe(self) -> None:
             # rich leaves with 1, which is an answer here.
             raise BrokenPipeError
@@ -50,6 +53,10 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream is not None and stream.isatty() else _columns(os.environ.get("COLUMNS", ""))
     return PipeConsole(stderr=stderr, markup=False, emoji=False, highlight=False, width=width, quiet=quiet)
+
+
+def _harmless(text: str) -> str:
+    return "\n".join(map(one_line, text.split("\n")))
 
 
 def _columns(text: str) -> int:

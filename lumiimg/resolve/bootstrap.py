@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.engine.process import which
 from lumiimg.errors import MissingHereError
 from lumiimg.resolve.mirrors import apt_mirror
 from lumiimg.resolve.registry import parse_reference
@@ -49,7 +49,7 @@ def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedB
         match bootstrap.agent:
             case "debootstrap":
                 mirror = _debootstrap_mirror(bootstrap, mirrors)
-                if shutil.which("debootstrap", path=_with_sbin(path)) is None:
+                if which("debootstrap", _with_sbin(path)) is None:
                     lacking.append("debootstrap: the program is not on PATH")
                 elif mirror is None:
                     lacking.append(f"debootstrap: no mirror is known (--mirror {bootstrap.mirror}=URL)")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.workspace import written_by_rename
 from lumiimg.errors import FailedError, MissingHereError, one_line
+from lumiimg.resolve.registry import LAYER_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 SCHEME = "docker-daemon://"
 """As Apptainer spells it; the engine is found as the docker command finds it (DOCKER_HOST)."""
 _TIMEOUT_S = 600
+_ID = re.compile(r"sha256:[0-9a-f]{64}")
 _API = "1.40"
 """Of Docker 19.03 and of Podman; naming one keeps the client from asking before it can be closed."""
 
@@ -36,12 +39,18 @@ def saved(base: str, folder: Path, on_line: Callable[[str], None]) -> Path:
     try:
         with contextlib.closing(docker.from_env(version=_API, timeout=_TIMEOUT_S)) as client:
             image = client.images.get(name)
+            if not _ID.fullmatch(str(image.id)):  # it becomes the name of a file
+                raise FailedError("the engine's name for it is no sha256 digest", where=base)
             target = folder / f"{str(image.id).removeprefix('sha256:')}.tar"
             if not target.is_file():
                 on_line(f"saving {name} from the engine")
                 folder.mkdir(parents=True, exist_ok=True)
                 with written_by_rename(target) as partial, partial.open("wb") as file:
+                    left = LAYER_LIMIT_BYTES
                     for chunk in image.save(named=True):
+                        left -= len(chunk)
+                        if left < 0:
+                            raise FailedError(f"is larger than {LAYER_LIMIT_BYTES} bytes", where=base)
                         file.write(chunk)
     except ImageNotFound as error:
         raise FailedError("the engine does not have it", where=base, hint=f"docker pull {name}") from error

@@ -34,7 +34,8 @@ def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ)
     if named is not None:
         return named
     # Its help names the index that its settings, files and variables, come to; one wide line, so that none is cut.
-    argv = [sys.executable, "-m", "pip", "download", "--help"]
+    # -P: a pip.py of the current folder is none of ours
+    argv = [sys.executable, "-P", "-m", "pip", "download", "--help"]
     completed = run(argv, env={**environment, "COLUMNS": "10000"}, timeout_s=_TIMEOUT_S)
     found = _DEFAULT.search(completed.output)
     if not completed.ok or found is None:

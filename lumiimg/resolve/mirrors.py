@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from lumiimg.errors import BadInputError
+from lumiimg.secret import has_key, hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,7 +58,9 @@ def parse_mirrors(settings: Mapping[str, str], words: list[str]) -> Mirrors:
     for word in words:
         source, equals, target = word.partition("=")
         if not (source and equals and target):
-            raise BadInputError(f"--mirror {word!r} is not FROM=TO", hint="for example debian=https://host/debian")
+            raise BadInputError(
+                f"--mirror {hidden(word)!r} is not FROM=TO", hint="for example debian=https://host/debian"
+            )
         table[source] = target
     for source, target in table.items():
         refuse_password(target, f"mirror {source!r}")
@@ -91,7 +94,7 @@ def _apt_sources(folder: Path) -> Iterator[str]:
 
 
 def refuse_password(address: str, where: str) -> None:
-    """Refuse an address with credentials in it: they would reach definitions, output and the image.
+    """Refuse an address with credentials in it, or a key to its file, which would reach definitions, output and image.
 
     Raises BadInputError, which does not repeat them.
     """
@@ -102,6 +105,12 @@ def refuse_password(address: str, where: str) -> None:
             "its address carries a password, which would be written into the image",
             where=where,
             hint="leave it out: ~/.netrc serves downloads, `apptainer registry login` a registry",
+        )
+    if has_key(address):
+        raise BadInputError(
+            "what is behind the `?` of its address looks like a key, which would be written into lock and image",
+            where=where,
+            hint="fetch the file, and name that; or an address without the key (~/.netrc serves downloads)",
         )
 
 

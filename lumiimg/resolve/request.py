@@ -18,6 +18,7 @@ from lumiimg.resolve.mirrors import refuse_password
 from lumiimg.resolve.plan import HEADERS, Asked, Planner, command_of, name_of
 from lumiimg.resolve.rules import Fabric, Outcome
 from lumiimg.resolve.wheels import PythonTarget
+from lumiimg.secret import has_secret, is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -225,6 +226,11 @@ def _arguments(layer: Layer, release: Release | None, request: Request) -> dict[
             )
         if "\0" in value:
             raise BadInputError(f"{layer.name}.{argument.name} holds a NUL byte")
+        if has_secret(value) or (value and is_secret_name(argument.name)):
+            raise BadInputError(
+                f"{layer.name}.{argument.name} looks like a secret, and would be in the image, the lock and the log",
+                hint="give it to the job that runs the image, as a variable there",
+            )
         values[argument.name] = value
     return values
 

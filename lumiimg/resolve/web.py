@@ -12,6 +12,7 @@ from urllib.parse import urljoin, urlsplit
 
 from lumiimg import __version__
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, one_line
+from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -252,7 +253,7 @@ def _bounded(
 
 def place(url: str) -> str:
     """Return an address for a message: what is behind its `?` may be the key to a file (signed redirects of stores)."""
-    return one_line(url.partition("?")[0])
+    return one_line(hidden(url.partition("?")[0]))
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -21,6 +21,8 @@ from packaging.utils import (
 
 from lumiimg.errors import BadInputError, FailedError, one_line
 from lumiimg.resolve.mirrors import refuse_password
+from lumiimg.resolve.web import place
+from lumiimg.secret import has_key
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -138,7 +140,7 @@ class _Link:
 def _no_page(url: str, why: str) -> FailedError:
     return FailedError(
         f"is no page of a package index: {one_line(why)}",
-        where=url[:_ATTRIBUTE_LIMIT],
+        where=place(url)[:_ATTRIBUTE_LIMIT],
         hint="is the address of the index right (…/simple, …/whl/rocm6.4), and does it want a login?",
     )
 
@@ -161,7 +163,7 @@ def _refuse_unknown_api(version: str, url: str) -> None:
     if version.partition(".")[0] != "1":
         raise FailedError(
             f"speaks version {version[:_REASON_LIMIT]} of the index protocol; this lumiimg knows version 1",
-            where=url[:_ATTRIBUTE_LIMIT],
+            where=place(url)[:_ATTRIBUTE_LIMIT],
         )
 
 
@@ -291,11 +293,12 @@ def _file(link: _Link, base: str, project: NormalizedName, page_url: str) -> Ind
         return None
     filename = unquote(parts.path.rpartition("/")[2]) if link.filename is None else link.filename
     version = _version_in(filename, project)
-    if version is None or not _FILE_URL.fullmatch(url) or "@" in parts.netloc:
+    if version is None or not _FILE_URL.fullmatch(url) or "@" in parts.netloc or has_key(url):
         return None
     if parts.scheme == "http" and page_url.startswith("https:"):
         raise FailedError(
-            f"links to {url[:_REASON_LIMIT]}, without TLS, which is not followed", where=page_url[:_ATTRIBUTE_LIMIT]
+            f"links to {place(url)[:_REASON_LIMIT]}, without TLS, which is not followed",
+            where=place(page_url)[:_ATTRIBUTE_LIMIT],
         )
     return IndexFile(
         name=project,

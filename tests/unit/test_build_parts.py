@@ -774,6 +774,7 @@ def entry(root: Path, layer: str) -> Entry:
     return next(entry for entry in LayerCache(root / "cache").entries() if entry.layers == (layer,))
 
 
+@pytest.mark.threat("S39")
 def test_a_layer_is_never_laid_over_another_content_than_it_was_built_on(tmp_path: Path) -> None:
     every = ["01-base", "02-lower", "03-upper"]
     first = run(tmp_path)

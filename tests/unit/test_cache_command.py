@@ -52,6 +52,7 @@ def test_what_is_kept_is_listed(cache: LayerCache, capsys: Capture) -> None:
     assert (data["schema"], data["size_bytes"], data["entries"][0]["layers"]) == (1, 2048, ["torch"])
 
 
+@pytest.mark.threat("S39")
 def test_damage_is_found_and_pruned(cache: LayerCache, capsys: Capture) -> None:
     keep(cache, "good", b"1")
     bad = keep(cache, "bad", b"22")
@@ -116,6 +117,7 @@ DOCUMENTS: dict[str, tuple[str, object]] = {
 @pytest.mark.parametrize(
     "spoil", ["data", "key", "name", "traversal", "link", "text", "packed", "sparse", "room", *DOCUMENTS]
 )
+@pytest.mark.threat("S39")
 def test_a_file_that_lies_brings_nothing(
     spoil: str, cache: LayerCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

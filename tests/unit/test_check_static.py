@@ -270,6 +270,7 @@ def test_the_command_answers_by_its_exit_code(root: Path, capsys: pytest.Capture
     assert "no obstacle found at level static" in unwrapped(capsys.readouterr().out)
 
 
+@pytest.mark.threat("S16")
 def test_hostile_names_stay_on_their_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = root / "opt/a\nlumiimg: all is well \x1b[31m"
     plugin(folder / "librccl-net.so")

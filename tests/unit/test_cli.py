@@ -80,7 +80,7 @@ def test_what_starts_often_imports_nothing_heavy(argv: list[str]) -> None:
 
 def test_help_imports_no_room_at_all() -> None:
     rooms = {name for name in loaded_after("--help") if name.startswith("lumiimg.")}
-    assert {name.split(".")[1] for name in rooms} == {"cli", "errors"}
+    assert {name.split(".")[1] for name in rooms} == {"cli", "errors", "secret"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -284,6 +284,7 @@ def test_the_log_commands_exit_code_is_the_answer(tmp_path: Path, capsys: pytest
     assert "NCCL_DEBUG=INFO" in capsys.readouterr().out
 
 
+@pytest.mark.threat("S12")
 def test_a_line_without_end_is_read_in_bounded_memory(tmp_path: Path) -> None:
     log = tmp_path / "long.out"
     with log.open("wb") as stream:
@@ -405,6 +406,7 @@ def test_only_proved_traffic_is_exit_0(tmp_path: Path, capsys: pytest.CaptureFix
     assert "does not name its provider" in capsys.readouterr().out
 
 
+@pytest.mark.threat("S16")
 def test_a_message_stays_one_line_whatever_a_file_is_called() -> None:
     error = LumiimgError("bad\nthing", where="a\x1b[31m\r\nlumiimg: all is well", hint="do\tthis")
     assert str(error).isprintable()
@@ -432,6 +434,7 @@ def test_a_message_stays_one_line_whatever_a_file_is_called() -> None:
         ("cache", "import", "PIPE"),
     ],
 )
+@pytest.mark.threat("S03")
 def test_nothing_waits_for_a_pipe_that_nobody_writes_to(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,6 +75,7 @@ VALUES = st.text(st.characters(exclude_characters="\0"), max_size=40).filter(
 
 
 @given(VALUES)
+@pytest.mark.threat("S31")
 def test_a_quoted_value_cannot_leave_its_line(value: str) -> None:
     quoted = quote_bash(value)
     assert quoted.isprintable()
@@ -82,6 +83,7 @@ def test_a_quoted_value_cannot_leave_its_line(value: str) -> None:
     assert "%" not in quoted
 
 
+@pytest.mark.threat("S31")
 def test_bash_reads_back_every_value() -> None:
     needs("bash")
     odd = ["", "a b", "it's", '"', "$(id)", "`id`", "a\nb", "%post\n", "{{x}}", "\\", "\t", "ä€😀", "\x01ab", "!", "*"]
@@ -92,10 +94,12 @@ def test_bash_reads_back_every_value() -> None:
 
 
 @given(st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=30).filter(str.isprintable))
+@pytest.mark.threat("S31")
 def test_an_environment_value_has_no_build_argument_in_it(value: str) -> None:
     assert "{{" not in quote_sh(value, "x")
 
 
+@pytest.mark.threat("S31")
 def test_sh_reads_back_every_value_and_control_characters_are_refused() -> None:
     for value in ["", "a b", "it's", '"', "$(id)", "`id`", "{{x}}", "{{{{", "\\", "ä€", "%x"]:
         done = subprocess.run(["/bin/sh", "-c", f"printf %s {quote_sh(value, 'x')}"], capture_output=True, check=True)

@@ -593,6 +593,7 @@ def test_an_argument_that_decided_something_is_fixed(tmp_path: Path, capsys: pyt
 # ---- hostile
 
 
+@pytest.mark.threat("S15")
 def test_control_characters_reach_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "Dockerfile"
     evil = "\x1b[2J\u202e"
@@ -620,6 +621,7 @@ def test_control_characters_reach_no_terminal(tmp_path: Path, capsys: pytest.Cap
         'FROM a\nCOPY "\'$(touch MARK)" /x\n',
     ],
 )
+@pytest.mark.threat("S36")
 def test_no_value_becomes_a_command(text: str, tmp_path: Path) -> None:
     """Neither when it is drafted nor when the draft is run: only RUN is code."""
     mark = tmp_path / "mark"
@@ -629,6 +631,7 @@ def test_no_value_becomes_a_command(text: str, tmp_path: Path) -> None:
     assert not mark.exists()
 
 
+@pytest.mark.threat("S36")
 def test_a_pattern_of_stars_is_not_slow() -> None:
     text = "FROM a\nARG A=" + "a" * 8000 + "\nENV B=${A%%" + "*a" * 100 + "b}\n"
     began = time.monotonic()
@@ -668,6 +671,7 @@ BYTES = st.one_of(st.binary(max_size=300), st.lists(FRAGMENTS, max_size=40).map(
 
 @given(data=BYTES)
 @settings(deadline=5000, max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.threat("S36")
 def test_any_bytes_are_read_or_refused(data: bytes, tmp_path: Path) -> None:
     file, folder = tmp_path / "Dockerfile", tmp_path / "drafted"
     file.write_bytes(data)

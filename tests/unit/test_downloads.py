@@ -330,6 +330,7 @@ def test_with_a_digest_a_server_need_not_name_what_it_sends(server: Server, fold
 
 
 @pytest.mark.usefixtures("one_try")
+@pytest.mark.threat("S23")
 def test_pieces_of_two_files_are_thrown_away_and_fetched_once_from_zero(server: Server, folder: Path) -> None:
     server.headers = {}
     server.data = DATA[::-1]
@@ -340,6 +341,7 @@ def test_pieces_of_two_files_are_thrown_away_and_fetched_once_from_zero(server: 
 
 
 @pytest.mark.usefixtures("one_try")
+@pytest.mark.threat("S23")
 def test_what_is_wrong_even_from_zero_is_refused_and_not_kept(server: Server, folder: Path) -> None:
     broken_off(server, folder)
     server.data, server.knows_if_range = DATA[::-1], False
@@ -368,6 +370,7 @@ def test_files_are_asked_for_and_kept_as_they_lie_on_the_server(server: Server, 
 
 
 @pytest.mark.usefixtures("one_try")
+@pytest.mark.threat("S20")
 def test_a_range_follows_a_redirect_to_another_host_and_a_login_does_not(
     server: Server, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +388,7 @@ def test_a_range_follows_a_redirect_to_another_host_and_a_login_does_not(
 
 
 @pytest.mark.usefixtures("one_try")
+@pytest.mark.threat("S22")
 def test_limits_hold_for_the_whole_file(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_off(server, folder)
     monkeypatch.setattr("lumiimg.resolve.download.SIZE_LIMIT_BYTES", len(DATA) - 1)

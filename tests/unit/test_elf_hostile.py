@@ -75,6 +75,7 @@ _CHANGES = st.lists(
 @pytest.mark.skipif(len(_FILES) < 5, reason="not the libraries of a Debian")
 @given(_CHANGES)
 @settings(max_examples=examples(30), deadline=5000)
+@pytest.mark.threat("S07")
 def test_a_process_over_damaged_libraries_ends(changes: list[tuple[str, int, bytes]]) -> None:
     files = dict(_FILES)
     for name, offset, value in changes:
@@ -90,6 +91,7 @@ def test_a_process_over_damaged_libraries_ends(changes: list[tuple[str, int, byt
         process.dlopen("libzstd.so.1", process.find("libc.so.6"))
 
 
+@pytest.mark.threat("S04")
 def test_counts_in_a_cache_take_no_memory() -> None:
     from lumiimg.elf.cache import parse_cache  # noqa: PLC0415
 

@@ -203,6 +203,7 @@ def test_a_wrong_value_is_told_with_its_key(good: Snapshot, target: Path, change
     assert len(str(caught.value)) < 600
 
 
+@pytest.mark.threat("S35")
 def test_a_file_without_end_is_refused(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_module, "MAX_FILE_BYTES", 10)
     target.write_bytes(b" " * 11)
@@ -232,6 +233,7 @@ _JSON = st.recursive(
 
 @settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
+@pytest.mark.threat("S35")
 def test_whatever_the_file_says_it_is_read_or_refused(good: Snapshot, target: Path, data: st.DataObject) -> None:
     content = json.loads(to_text(good))
     for _ in range(data.draw(st.integers(1, 3))):

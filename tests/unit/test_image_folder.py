@@ -21,6 +21,7 @@ def test_root_of_an_image_is_a_file_system_for_the_loader_model(tmp_path: Path) 
         assert outcome.errors == ("/nowhere: cannot open shared object file: No such file or directory",)
 
 
+@pytest.mark.threat("S01")
 def test_links_never_reach_the_host(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

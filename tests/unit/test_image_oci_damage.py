@@ -155,6 +155,7 @@ _PLAIN = tar(member("a", b"content" * 999))
         pytest.param(lambda: image(tar(member("a", b"", pax_headers={"uid": "x"}))), "record uid", id="uid"),
     ],
 )
+@pytest.mark.threat("S02")
 def test_hostile_image_is_named_in_one_line(tmp_path: Path, make: Callable[[], Layout], words: str) -> None:
     folder = make().write_folder(tmp_path / "bad\nname")
     with pytest.raises(ImageError, match=words) as caught:
@@ -162,6 +163,7 @@ def test_hostile_image_is_named_in_one_line(tmp_path: Path, make: Callable[[], L
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.threat("S18")
 def test_layer_kept_elsewhere_is_named(tmp_path: Path) -> None:
     foreign = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"
     layout = _without(_one_layer(gzip.compress(_PLAIN), foreign), b"\x1f\x8b")
@@ -209,6 +211,7 @@ def test_other_tars_are_named(tmp_path: Path, data: bytes, words: str) -> None:
         open_image(tmp_path / "a.tar")
 
 
+@pytest.mark.threat("S01")
 def test_paths_never_lead_to_the_host(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("host")
     content = tar(
@@ -224,6 +227,7 @@ def test_paths_never_lead_to_the_host(tmp_path: Path) -> None:
     assert (tmp_path / "secret").read_text() == "host"
 
 
+@pytest.mark.threat("S01")
 def test_blobs_are_not_looked_for_outside_of_the_layout(tmp_path: Path) -> None:
     layout = image(_PLAIN)
     name = next(name for name, data in layout.files.items() if data.startswith(b"\x1f\x8b"))
@@ -235,6 +239,7 @@ def test_blobs_are_not_looked_for_outside_of_the_layout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pack", ["+gzip", "+zstd"])
+@pytest.mark.threat("S04")
 def test_layer_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: str) -> None:
     monkeypatch.setattr("lumiimg.image.oci.layer._FREE_BYTES", 8 << 20)
     content = tar(member("zeros", bytes(64 << 20)))
@@ -243,6 +248,7 @@ def test_layer_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("pack", ["+gzip", "+zstd"])
+@pytest.mark.threat("S04")
 def test_memory_does_not_grow_with_a_layer(tmp_path: Path, pack: str) -> None:
     noise = hashlib.shake_128(b"noise").digest(1 << 20)
     content = tar(*(member(str(number), noise) for number in range(96)))
@@ -272,6 +278,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     )
 )
 @settings(max_examples=examples(50), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.threat("S07")
 def test_no_other_error_whatever_the_bytes_of_an_archive(
     archive: bytes, tmp_path: Path, changes: list[tuple[int, int, bytes]]
 ) -> None:
@@ -290,6 +297,7 @@ def test_no_other_error_whatever_the_bytes_of_an_archive(
     )
 )
 @settings(max_examples=examples(50), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.threat("S07")
 def test_no_other_error_whatever_the_bytes_of_a_layer(tmp_path: Path, changes: list[tuple[int, int, bytes]]) -> None:
     """The digest is right, so that every byte gets to the reader of the tar."""
     data = bytearray(
@@ -313,6 +321,7 @@ _KEYS = ("config", "layers", "manifests", "mediaType", "digest", "size", "annota
 
 @given(st.dictionaries(st.sampled_from(_KEYS), _JSON | st.dictionaries(st.sampled_from(_KEYS), _JSON)))
 @settings(max_examples=examples(50), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.threat("S07")
 def test_no_other_error_whatever_the_documents_say(tmp_path: Path, document: dict[str, object]) -> None:
     layout = Layout()
     content = layout.blob(_PLAIN, LAYER)

@@ -183,6 +183,7 @@ def test_two_objects_over_each_other_are_named(squashfs: bytes, tmp_path: Path) 
         open_image(_write(tmp_path / "a.sif", bytes(data)))
 
 
+@pytest.mark.threat("S03")
 def test_missing_file_and_fifo_are_image_errors(tmp_path: Path) -> None:
     import os  # noqa: PLC0415
 
@@ -195,6 +196,7 @@ def test_missing_file_and_fifo_are_image_errors(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3000), st.binary(min_size=1, max_size=8)), min_size=1, max_size=5))
 @settings(max_examples=examples(100), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.threat("S07")
 def test_no_other_error_whatever_the_bytes(squashfs: bytes, tmp_path: Path, changes: list[tuple[int, bytes]]) -> None:
     data = bytearray(_sif(_good(squashfs)))
     for offset, value in changes:

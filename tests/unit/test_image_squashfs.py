@@ -178,6 +178,7 @@ def test_hard_links_are_one_inode(root: RootFileSystem) -> None:
         ("deep/er", "/deep/er"),
     ],
 )
+@pytest.mark.threat("S01")
 def test_links_lead_to_files_of_the_image(root: RootFileSystem, path: str, resolved: str) -> None:
     assert root.resolve(path) == resolved
 
@@ -210,6 +211,7 @@ def test_what_cannot_be_opened_has_the_errno_of_linux(root: RootFileSystem, path
     assert errno.errorcode[caught.value.errno or 0] == error
 
 
+@pytest.mark.threat("S02")
 def test_forty_links_are_followed_and_no_more(tmp_path: Path) -> None:
     (tmp_path / "0").write_bytes(b"end")
     for index in range(1, 43):
@@ -234,6 +236,7 @@ def test_list_dir_is_sorted_and_knows_kinds(root: RootFileSystem) -> None:
     assert len(root.list_dir("/many")) == 5000
 
 
+@pytest.mark.threat("S05")
 def test_file_over_the_limit_is_refused(root: RootFileSystem) -> None:
     with pytest.raises(ImageError, match="limit"):
         root.read_bytes("/large", 1000)
@@ -265,6 +268,7 @@ def test_opening_reads_next_to_nothing(squash: dict[str, Path]) -> None:
     assert (time.perf_counter() - start) / 20 < 0.02
 
 
+@pytest.mark.threat("S03")
 def test_devices_are_listed_and_never_opened(tmp_path: Path) -> None:
     needs("mksquashfs")
     (tmp_path / "tree").mkdir()
@@ -339,6 +343,7 @@ def test_cut_off_file_is_an_image_error(small: bytes, tmp_path: Path, size: int)
         _visit(tmp_path / "s")
 
 
+@pytest.mark.threat("S02")
 def test_directory_inside_itself_is_named(small: bytes, tmp_path: Path) -> None:
     # the entry `e` of /d gets the inode of /d: offsets inside the one metadata block of inodes
     at = small.rindex(b"\1\0\0\0e")
@@ -362,6 +367,7 @@ def _entry_offset(data: bytes, name: bytes) -> int:
     return int.from_bytes(data[place : place + 2], "little")
 
 
+@pytest.mark.threat("S04")
 def test_block_that_unpacks_to_more_than_a_block_is_refused() -> None:
     import zlib  # noqa: PLC0415
 
@@ -383,6 +389,7 @@ def test_block_that_unpacks_to_more_than_a_block_is_refused() -> None:
     st.lists(st.tuples(st.integers(0, 4095), st.binary(min_size=1, max_size=4)), min_size=1, max_size=4), st.booleans()
 )
 @settings(max_examples=examples(125), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.threat("S07")
 def test_no_other_error_whatever_the_bytes(
     small: bytes, tmp_path: Path, changes: list[tuple[int, bytes]], from_end: bool
 ) -> None:

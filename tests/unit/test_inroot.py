@@ -81,6 +81,7 @@ def placed(step: Step, root: Path) -> None:
 # the script of a layer, and what it copies
 
 
+@pytest.mark.threat("S10")
 def test_a_link_in_the_place_of_the_script_makes_way(step: Step, trap: Trap) -> None:
     (trap.root / ".post.script").symlink_to(trap.file)
     (trap.root / ".lumiimg.kept").symlink_to(trap.folder)
@@ -259,6 +260,7 @@ def unpacked_over(trap: Trap, delta: Path) -> None:
     clear(trap.root, image)
 
 
+@pytest.mark.threat("S10")
 def test_a_layer_is_not_unpacked_through_a_link(trap: Trap, tmp_path: Path) -> None:
     delta = tmp_path / "delta"
     for name in ("folder/deep/file", "file"):
@@ -338,6 +340,7 @@ def links_folder(trap: Trap) -> None:
 
 
 @pytest.mark.parametrize("lay", [links_file, links_folder])
+@pytest.mark.threat("S10")
 def test_no_link_is_followed_whatever_is_done(lay: Callable[[Trap], None], trap: Trap) -> None:
     (trap.folder / "y").write_text("mine")
     trap.before = trap.seen()

@@ -379,6 +379,7 @@ def test_diff_tells_what_changed_and_nothing_else(
     assert "python egg of snake" not in found
 
 
+@pytest.mark.threat("S23")
 def test_a_lock_takes_no_other_files_place(
     world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

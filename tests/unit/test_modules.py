@@ -157,6 +157,7 @@ def test_a_module_adds_to_what_was_there_and_takes_it_back(
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.threat("S34")
 def test_names_that_shells_and_modules_would_evaluate_stay_names(system: str, tmp_path: Path, capsys: Capture) -> None:
     image = with_programs(fabric_builder.image(tmp_path / "image").rename(tmp_path / HOSTILE))
     strange = "/p 'q' \"r\" $HOME `id` [ex] {c} \\; #"
@@ -260,6 +261,7 @@ def test_nothing_is_written_where_no_binds_load(tmp_path: Path, capsys: Capture)
         ("/a", "${USER:-x}", "holds a character that shells evaluate"),
     ],
 )
+@pytest.mark.threat("S34")
 def test_what_cannot_be_written_so_that_it_stays_text_is_refused_by_name(
     tmp_path: Path, image: Path, capsys: Capture, bind: str, cache: str, words: str
 ) -> None:
@@ -291,6 +293,7 @@ def test_an_image_that_no_engine_runs_as_it_is_gets_no_module(tmp_path: Path, ca
     assert "singularity build image.sif oci:FOLDER" in capsys.readouterr().err
 
 
+@pytest.mark.threat("S42")
 def test_only_what_is_ours_and_of_this_image_is_replaced(tmp_path: Path, image: Path, capsys: Capture) -> None:
     folder = tmp_path / "mods"
     first = made(capsys, image, folder, "--name", "a/1")
@@ -396,6 +399,7 @@ def test_a_folder_of_a_variable_that_shells_would_evaluate_is_refused(
     assert "JIT=$(id): holds a character that shells evaluate" in capsys.readouterr().err
 
 
+@pytest.mark.threat("S41")
 def test_caches_of_a_job_are_in_a_folder_that_nobody_else_made(
     tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
 ) -> None:

@@ -229,6 +229,7 @@ def test_the_number_of_tables_and_names_is_bounded() -> None:
     ],
     ids=lambda line: line[:12].decode(),
 )
+@pytest.mark.threat("S13")
 def test_a_hostile_line_takes_time_that_grows_with_its_length_only(line: bytes) -> None:
     for name in ("osu-bw-rocm.out", "rccl-tests-all-reduce.out"):
         log = (FIXTURES / name).read_bytes()

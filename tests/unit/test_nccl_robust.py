@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,9 +16,6 @@ from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report import schema
 from lumiimg.report.log import to_json
 from tests.tools import examples
-
-if TYPE_CHECKING:
-    import pytest
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nccl"
 EXAMPLES = [entry.example.encode() for entry in vocabulary().entries]
@@ -31,6 +28,7 @@ cut_examples = st.sampled_from(EXAMPLES).flatmap(
 
 @settings(max_examples=examples(75), deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=80), cut_examples), max_size=12))
+@pytest.mark.threat("S14")
 def test_any_bytes_give_a_report_that_can_be_written_as_json(lines: list[bytes]) -> None:
     report = read_lines("job.out", lines)
     document = to_json(report, (), None, report.answer)
@@ -43,6 +41,7 @@ def test_any_bytes_give_a_report_that_can_be_written_as_json(lines: list[bytes])
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data())
+@pytest.mark.threat("S14")
 def test_a_line_cut_anywhere_never_turns_a_slow_path_into_a_fast_one(data: st.DataObject) -> None:
     log = data.draw(st.sampled_from(sorted(FIXTURES.glob("*.log"))))
     verdict = read_lines(log.name, log.read_bytes().splitlines()).verdict
@@ -54,6 +53,7 @@ def test_a_line_cut_anywhere_never_turns_a_slow_path_into_a_fast_one(data: st.Da
     assert read_lines(log.name, lines).verdict not in {"ofi-cxi", "ofi-efa"}
 
 
+@pytest.mark.threat("S12")
 def test_memory_is_bounded_for_one_process() -> None:
     reader = LogReader()
     for n in range(2000):

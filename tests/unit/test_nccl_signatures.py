@@ -443,6 +443,7 @@ def test_no_eligible_providers_is_silent_where_a_selection_follows() -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.id)
+@pytest.mark.threat("S13")
 def test_a_hostile_line_takes_bounded_time(entry: Entry) -> None:
     head = entry.example[: len(entry.example) // 2]
     fillers = ("a", "lib", "/", ": ", "a.so: ", head, entry.example[:-1])
@@ -455,6 +456,7 @@ def test_a_hostile_line_takes_bounded_time(entry: Entry) -> None:
 @pytest.mark.parametrize(
     "filler", ["n1:1:1 [0] ", "1:1:", "a.b-", "[0;", "\x1b[0", "@probe ", "[1,0]<stdout>:", "%20=", "-"]
 )
+@pytest.mark.threat("S13")
 def test_a_hostile_prefix_takes_bounded_time(filler: str) -> None:
     reader = LogReader()
     started = time.process_time()
@@ -464,6 +466,7 @@ def test_a_hostile_prefix_takes_bounded_time(filler: str) -> None:
     assert time.process_time() - started < 1.0
 
 
+@pytest.mark.threat("S15")
 def test_evidence_is_one_printable_line_of_a_sane_length() -> None:
     line = "n1:1:1 [0] NCCL INFO Using network Socket \x1b]0;owned\x07\u202e" + "x" * 5000
     (evidence,) = read_lines("j", [line]).proof

@@ -304,6 +304,7 @@ def test_what_does_not_grow_line_by_line_is_not_followed(data: bytes, fault: str
         next(follow(LogReader(), [str(log)]))
 
 
+@pytest.mark.threat("S12")
 def test_an_overlong_line_of_a_growing_log_is_one_line(tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     log.write_bytes(b"x" * (3 * sources.LINE_LIMIT_BYTES) + b"\n" + SOCKET)

@@ -159,6 +159,7 @@ def test_groups_that_differ_in_what_has_no_words_are_told_all_the_same(tmp_path:
     assert differences(twice, WELL) == ("something else than is told here",)
 
 
+@pytest.mark.threat("S43")
 def test_random_damage_never_ends_the_check(tmp_path: Path) -> None:
     answer(tmp_path, "a")
     (file,) = tmp_path.iterdir()
@@ -173,6 +174,7 @@ def test_random_damage_never_ends_the_check(tmp_path: Path) -> None:
         assert len(gathered.groups) + len(gathered.silent) == 1
 
 
+@pytest.mark.threat("S43")
 def test_what_an_earlier_check_or_a_node_of_another_job_left_is_no_answer(tmp_path: Path) -> None:
     answer(tmp_path, "a", run="of-an-earlier-one")
     answer(tmp_path, "elsewhere")
@@ -193,6 +195,7 @@ def test_a_node_that_answers_twice_must_say_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("node", ["nid 1", "a/b", "../../etc/x", "ü", "a.b.c", "x" * 60, "a;rm -rf", ".hidden", "%2e"])
+@pytest.mark.threat("S43")
 def test_any_name_of_a_node_stays_a_name(tmp_path: Path, node: str) -> None:
     folder = tmp_path / "check"
     folder.mkdir()

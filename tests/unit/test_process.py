@@ -25,6 +25,7 @@ def test_output_keeps_the_order_of_both_streams_and_the_status_is_the_childs() -
     assert done.last_line == "three"
 
 
+@pytest.mark.threat("S44")
 def test_the_child_gets_the_given_environment_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEAKED", "1")
     done = run(["/usr/bin/env"], env={"ONLY": "this\nand that"})
@@ -47,6 +48,7 @@ def test_everything_reaches_the_log_and_lines_reach_the_listener() -> None:
     assert lines == ["a", "b", "no end"]
 
 
+@pytest.mark.threat("S44")
 def test_a_child_that_prints_without_end_does_not_fill_the_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "LOG_LIMIT_BYTES", 100_000)
     log = io.BytesIO()

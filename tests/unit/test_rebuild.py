@@ -149,6 +149,7 @@ SECTIONS = {
 
 
 @pytest.mark.parametrize(("old", "new"), SECTIONS.values(), ids=SECTIONS.keys())
+@pytest.mark.threat("S09")
 def test_a_definition_that_lumiimg_does_not_write_is_refused(
     old: str, new: str, chain: tuple[Definition, ...], tmp_path: Path
 ) -> None:
@@ -302,6 +303,7 @@ def spoiled(folder: Path, change: Change) -> None:
 
 
 @pytest.mark.parametrize("change", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.threat("S09")
 def test_an_image_that_lies_about_itself_is_refused(
     change: Change, tmp_path: Path, chain: tuple[Definition, ...]
 ) -> None:
@@ -331,6 +333,7 @@ def test_what_an_image_does_not_have_is_refused(tmp_path: Path, chain: tuple[Def
             read_chain(image, tmp_path / "scratch")
 
 
+@pytest.mark.threat("S09")
 def test_the_files_of_an_image_are_bounded(
     tmp_path: Path, chain: tuple[Definition, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +342,7 @@ def test_the_files_of_an_image_are_bounded(
         read_chain(told(tmp_path, chain), tmp_path / "scratch")
 
 
+@pytest.mark.threat("S09")
 def test_a_source_that_was_a_file_counts_only_where_it_is_kept_already(
     tmp_path: Path, chain: tuple[Definition, ...]
 ) -> None:

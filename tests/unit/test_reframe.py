@@ -103,6 +103,7 @@ def test_the_check_runs_with_the_variables_of_a_job_there(
         assert f"export {name}={value}\n" in script.read_text()
 
 
+@pytest.mark.threat("S33")
 def test_a_site_s_value_is_one_word_of_the_test_s_script(image: Path, tmp_path: Path, capsys: Capture) -> None:
     mine = tmp_path / "mine.toml"
     value = "a b;touch here `touch here` \u00e9'\""

@@ -222,12 +222,14 @@ def test_a_mirror_that_would_spoil_the_definition_is_refused(url: str, what: str
 @pytest.mark.parametrize(
     "word", ["docker.io=https://user:secret@reg", "docker.io=user:secret@reg", "https://g=http://secret@m"]
 )
+@pytest.mark.threat("S49")
 def test_no_mirror_with_a_password_gets_anywhere(word: str) -> None:
     with pytest.raises(BadInputError, match="carries a password") as caught:
         parse_mirrors({}, [word])
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.threat("S49")
 def test_no_source_with_a_password_gets_anywhere(catalogue: Catalogue) -> None:
     with pytest.raises(BadInputError, match="carries a password"):
         lock(catalogue, plugin=f"https://user:secret@host.test/x.tar.gz#sha256={DIGEST}")

@@ -156,11 +156,13 @@ def test_what_stands_against_it_is_told_apart(engine: Engine, tmp_path: Path, fa
     ids=range(13),
 )
 @pytest.mark.parametrize("good", [True, False])
+@pytest.mark.threat("S11")
 def test_what_no_engine_writes_is_never_a_yes(engine: Engine, tmp_path: Path, text: str, good: bool) -> None:
     image = sif(tmp_path / "x.sif", (1, 0x4001))
     assert judged(engine, image, text, good=good) is Verdict.UNDECIDED
 
 
+@pytest.mark.threat("S11")
 def test_spoiled_answers_are_never_a_yes(engine: Engine, tmp_path: Path) -> None:
     image = sif(tmp_path / "x.sif", (1, 0x4001), (2, 0x4006), (3, 0x4004))
     whole = said(entry(), entry(), entry())
@@ -168,6 +170,7 @@ def test_spoiled_answers_are_never_a_yes(engine: Engine, tmp_path: Path) -> None
         assert judged(engine, image, whole[:number], good=True) is Verdict.UNDECIDED
 
 
+@pytest.mark.threat("S16")
 def test_hostile_names_stay_in_their_line(engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = sif(tmp_path / "x.sif", (1, 0x4006))
     name = "Eve\x1b[2J\n  by Somebody Else" + "x" * 100_000

@@ -160,6 +160,7 @@ def test_the_picture_is_one_file_that_needs_no_colour_and_no_network() -> None:
     assert min(float(bar.get("width", 0)) for bar in bars if bar.get("width") != "0") >= 1
 
 
+@pytest.mark.threat("S17")
 def test_a_name_in_the_picture_stays_text() -> None:
     text = bars_svg("<script>", ("a", "b"), [Bar("</text><script>\n\x1b&", 1, 0, "x")], [])
     assert "<script" not in text

@@ -265,6 +265,7 @@ def test_links_are_relative_to_the_base_of_the_page(base: str, url: str) -> None
     assert only(base + anchors(whl("1.0"))).url == url + whl("1.0")
 
 
+@pytest.mark.threat("S26")
 def test_links_to_other_hosts_are_kept_but_not_without_tls_and_not_with_a_password() -> None:
     elsewhere = f"https://download-r2.pytorch.org/whl/rocm6.4/{whl('1.0')}"
     assert only(anchors(elsewhere)).url == elsewhere
@@ -360,6 +361,7 @@ def test_withdrawn_files_are_marked_with_a_reason_of_bounded_length(
         "",
     ],
 )
+@pytest.mark.threat("S26")
 def test_a_file_name_that_is_not_a_safe_one_of_this_project_is_passed_over(name: str) -> None:
     assert only(anchors(quote(name, safe=""), whl("2.0"))).filename == whl("2.0")
     evil = {**entry(whl("1.0")), "filename": name}
@@ -446,6 +448,7 @@ def test_html_is_known_by_its_content_type(kind: str) -> None:
     "part",
     ["<a", "<!--", "<![CDATA[", "<a href=' ", "</", "<script>", "&#", "<a a=' a=\" ", "<!", "<?", "<a ", "<a =="],
 )
+@pytest.mark.threat("S26")
 def test_html_that_is_left_open_takes_no_time(part: str) -> None:
     started = time.monotonic()
     with pytest.raises(FailedError):
@@ -453,6 +456,7 @@ def test_html_that_is_left_open_takes_no_time(part: str) -> None:
     assert time.monotonic() - started < 5
 
 
+@pytest.mark.threat("S26")
 def test_a_page_has_bounds(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     monkeypatch.setattr(wheel_index, "FILES_LIMIT", 3)
     pages = [(anchors(*[whl("1.0")] * 4), HTML), (api_page(*[entry(whl("1.0"))] * 4), JSON)]
@@ -499,6 +503,7 @@ def test_no_json_of_wrong_types_breaks_the_reader(changes: dict[str, Any]) -> No
 # --- which index
 
 
+@pytest.mark.threat("S25")
 def test_the_first_index_that_has_the_project_is_the_only_one(site: Site) -> None:
     rocm = site.index(anchors(whl("2.9.1+rocm6.4")), name="rocm")
     pypi = site.index(anchors(whl("2.9.1"), whl("2.12.0"), whl("2.9.1+rocm6.4")), name="pypi")
@@ -524,6 +529,7 @@ def test_no_index_has_it(site: Site) -> None:
         choose_wheel("torch", [], UBUNTU, WEB)
 
 
+@pytest.mark.threat("S25")
 def test_an_index_that_forbids_is_an_error_but_that_of_pytorch_means_that_it_has_none(site: Site) -> None:
     site.answers["/a/torch/"] = (403, {}, b"")
     with pytest.raises(FailedError, match="answers 403"):
@@ -680,6 +686,7 @@ def test_the_python_that_a_wheel_requires_is_respected(requires: str, fits: bool
         (["torch-2.9.1%2Brocm6.4.tar.gz"], "only its source archive"),
     ],
 )
+@pytest.mark.threat("S24")
 def test_a_refusal_says_what_there_is(names: list[str], there: str) -> None:
     with pytest.raises(FailedError) as caught:
         choose(anchors(*names, whl("1.0", "cp27")), "torch==2.9.1+rocm6.4", PythonTarget((3, 10), (2, 35)))
@@ -807,6 +814,7 @@ def test_metadata_is_read_where_the_index_offers_it(site: Site) -> None:
         ("true", b"<html>login</html>", "no metadata"),
     ],
 )
+@pytest.mark.threat("S24")
 def test_metadata_that_is_not_the_wheels_is_refused(site: Site, offered: str, body: bytes, what: str) -> None:
     with pytest.raises(FailedError, match=what) as caught:
         read_metadata(file_with(offered, site, body), WEB)

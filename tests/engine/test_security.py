@@ -1,0 +1,72 @@
+"""Real builds and checks with secrets in the environment: no script, log, image or answer has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.errors import ExitCode
+from lumiimg.image import FileKind, open_image
+from tests.engine.conftest import lumiimg
+from tests.unit.conftest import LAYER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+
+SECRETS = {
+    "HF_TOKEN": "CanaryOfTheHub",
+    "MY_PASSWORD": "CanaryOfMine",
+    "AWS_SECRET_ACCESS_KEY": "CanaryOfTheStore",
+    "APPTAINER_DOCKER_PASSWORD": "CanaryOfTheRegistry",
+    "APPTAINERENV_HF_TOKEN": "CanaryOfContainers",
+}
+PROXY = {"https_proxy": "http://me:CanaryOfTheProxy@127.0.0.1:1"}
+# all that a script can see of its own surroundings goes to the log, and what is not of the proxy into the image
+TELLER = r"""
+env
+for file in /proc/[0-9]*/environ /proc/[0-9]*/cmdline; do tr '\0' '\n' <"$file" 2>/dev/null || true; done
+env | grep -vi proxy >/opt/told
+echo told >>/opt/told
+"""
+
+
+def teller(folder: Path, post: str) -> Path:
+    (folder / "layers" / "teller").mkdir(parents=True)
+    (folder / "layers" / "teller" / "layer.toml").write_text(LAYER)
+    (folder / "layers" / "teller" / "post.sh").write_text(post)
+    return folder / "layers"
+
+
+@pytest.mark.parametrize("way", ["overlay", "sandbox", "definition"])
+@pytest.mark.threat("S54")
+def test_no_secret_is_in_what_a_build_and_a_check_leave(tmp_path: Path, way: str) -> None:
+    layers = teller(tmp_path, f"# {tmp_path}\n{TELLER}")  # run each time: overlay and sandbox share what they keep
+    image = tmp_path / "x.sif"
+    secrets = {**SECRETS, **PROXY}
+    words = ["--base", "debian-13", "--add", "teller", "--layers", str(layers), "--strategy", way]
+    built = lumiimg("build", *words, "-o", image, env=secrets)
+    assert built.code == ExitCode.GOOD, built.err
+    checked = lumiimg("check", image, "--json", env=secrets)
+    assert checked.code in {0, 1, 3}
+    log = (tmp_path / "x.sif.log").read_text(errors="replace")
+    assert "https_proxy=" in log, "the script was run, and with what builds need"
+    for text in (built.out, built.err, checked.out, checked.err, log, image.read_bytes().decode("latin-1")):
+        assert "CanaryOf" not in text
+    with open_image(image) as opened:
+        for entry in opened.root.walk():
+            if entry.kind is FileKind.FILE and entry.path.startswith(("/opt/", "/.lumiimg/", "/.singularity.d/")):
+                assert b"CanaryOf" not in opened.root.read_bytes(entry.path, 64 << 20), entry.path
+        assert b"told" in opened.root.read_bytes("/opt/told", 1 << 20)
+
+
+@pytest.mark.threat("S54")
+def test_a_build_that_fails_on_a_secret_does_not_repeat_it(tmp_path: Path) -> None:
+    layers = teller(tmp_path, 'echo "cannot reach $https_proxy" >&2\nexit 1\n')
+    words = ["--base", "debian-13", "--add", "teller", "--layers", str(layers)]
+    result = lumiimg("build", *words, "-o", tmp_path / "x.sif", env=PROXY)
+    assert result.code == ExitCode.NO
+    assert "cannot reach http://[hidden]@127.0.0.1:1" in result.err
+    assert "CanaryOf" not in result.out + result.err + (tmp_path / "x.sif.log").read_text()

@@ -1,0 +1,671 @@
+"""The promises of docs/security.md: that each has its tests, and those that nothing else tests."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import http.server
+import io
+import json
+import lzma
+import os
+import re
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.build.log import BuildLog
+from lumiimg.catalog.layers import read_layer
+from lumiimg.catalog.settings import open_to_others, read_settings
+from lumiimg.catalog.table import CatalogError
+from lumiimg.cli.main import main
+from lumiimg.cluster.modulefile import lua
+from lumiimg.cluster.script import folder as job_folder
+from lumiimg.engine.engine import find_engine
+from lumiimg.engine.process import run, which
+from lumiimg.engine.workspace import owner_mark, remove_stale, scratch_folder, written_by_rename
+from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError
+from lumiimg.files import write_text
+from lumiimg.image import ImageError, open_image
+from lumiimg.image.source import ByteSource
+from lumiimg.nccl import sources as log_sources
+from lumiimg.report.console import console
+from lumiimg.report.schema import strict_json
+from lumiimg.resolve import daemon
+from lumiimg.resolve.general import general_index
+from lumiimg.resolve.mirrors import Mirrors, refuse_password
+from lumiimg.resolve.request import Request, resolve
+from lumiimg.resolve.web import Answer, Web
+from lumiimg.resolve.wheel_index import read_index
+from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets, without_secrets
+from tests.tools import needs
+from tests.unit import fabric_builder
+from tests.unit.conftest import BASE, LAYER, MakeLayer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lumiimg.catalog.catalogue import Catalogue
+
+ROOT = Path(__file__).parents[2]
+_LINE = re.compile(r"^\| (S\d\d) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+_TEST = re.compile(r"`(\w+/test_\w+\.py)::(test_\w+)`")
+
+
+def marked() -> set[tuple[str, str, str]]:
+    """Promise, file and name of every test that carries a promise's number."""
+    found = set()
+    for file in sorted((ROOT / "tests").glob("*/test_*.py")):
+        text = file.read_text()
+        if "mark.threat" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.threat":
+                    for number in decorator.args:
+                        found.add((ast.literal_eval(number), f"{file.parent.name}/{file.name}", node.name))
+    return found
+
+
+def test_every_promise_names_its_tests_and_every_such_test_its_promise() -> None:
+    text = (ROOT / "docs" / "security.md").read_text()
+    lines = _LINE.findall(text)
+    numbers = [number for number, _, _ in lines]
+    assert numbers == [f"S{n:02}" for n in range(1, len(numbers) + 1)], "numbered from S01, without a hole"
+    assert all(_TEST.search(tests) for _, _, tests in lines), "each promise names a test"
+    told = {(number, *test) for number, _, tests in lines for test in _TEST.findall(tests)}
+    assert told == marked()
+
+
+# ---- an image
+
+
+@pytest.mark.threat("S05")
+def test_a_sparse_file_of_an_image_costs_no_time_and_no_memory(tmp_path: Path) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    for name in ("usr/lib64/librccl-net.so", "opt/rocm/lib/librccl.so.1", ".singularity.d/env/90-environment.sh"):
+        os.truncate(image / name, 1 << 40)
+    # in a process of its own, whose memory is bounded
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+        "from lumiimg.cli.main import main; sys.exit(main(['check', sys.argv[1], '--level', 'static']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, image], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+    )
+    assert done.returncode in {1, 2, 3}, done.stderr
+
+
+@pytest.mark.threat("S06")
+def test_files_and_commands_of_an_image_are_read_and_never_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*words: object, **_: object) -> None:
+        pytest.fail(f"a program was started: {words}")
+
+    image = fabric_builder.image(tmp_path / "image")
+    trap = tmp_path / "ran"
+    for name in (".singularity.d/env/90-environment.sh", ".singularity.d/env/91-x.sh", ".singularity.d/runscript"):
+        (image / name).write_text(f"#!/bin/sh\ntouch {trap}\nexport A=$(touch {trap}) B=`touch {trap}`\n")
+        (image / name).chmod(0o755)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr(os, "system", refuse)
+    assert main(["check", str(image), "--level", "static"]) in {0, 1, 3}
+    assert main(["ldd", str(image), "--all"]) in {0, 1, 3}
+    assert main(["explain", str(image)]) in {0, 1, 3}
+    assert main(["show", str(image)]) in {0, 2}
+    capsys.readouterr()
+    assert not trap.exists()
+
+
+@pytest.mark.threat("S08")
+def test_an_image_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "x.sif"
+    file.write_bytes(b"x" * 4096)
+    source = ByteSource.open(file)
+    os.truncate(file, 10)
+    with pytest.raises(ImageError, match="became shorter"):
+        source.read_at(0, 4096)
+    source.close()
+    root = fabric_builder.image(tmp_path / "image")
+    with open_image(root) as image:
+        assert image.root.is_dir("/etc")
+        (root / "etc").rmdir()
+        (root / "etc").symlink_to("/etc")  # of the image, which leads to itself; not this machine's
+        with pytest.raises(OSError, match="etc"):
+            image.root.read_bytes("/etc/hostname", 1 << 20)
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "/dev/zero", "socket"])
+@pytest.mark.threat("S03")
+def test_what_is_no_file_is_no_image_and_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    path = tmp_path / "image.sif"
+    match kind:
+        case "FIFO":
+            os.mkfifo(path)
+        case "/dev/zero":
+            path.symlink_to(kind)
+        case _:
+            os.mknod(path, stat.S_IFSOCK | 0o600)
+    for command in (["check", "--level", "static"], ["ldd", "--all"], ["show"], ["rebuild", "-o", f"{tmp_path}/o"]):
+        assert main([command[0], str(path), *command[1:]]) in {2, 4}
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", [".singularity.d/env/90-environment.sh", "opt/rocm/lib/librccl.so.1"])
+@pytest.mark.threat("S03")
+def test_a_pipe_in_an_image_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    (image / name).unlink(missing_ok=True)
+    os.mkfifo(image / name)
+    words = [sys.executable, "-P", "-m", "lumiimg", "check", str(image), "--level", "static"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in {1, 2, 3}, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# ---- a log
+
+
+@pytest.mark.threat("S12")
+def test_xz_may_not_ask_for_more_memory_than_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"n1:1:1 [0] NCCL INFO Using network Socket\n" * 3
+    parts = [lzma.compress(text), lzma.compress(b"", preset=0), lzma.compress(text)]
+    (tmp_path / "a.xz").write_bytes(parts[0] + b"\0" * 8 + parts[1] + parts[2])
+    assert b"".join(log_sources.blocks(str(tmp_path / "a.xz"), print)) == text * 2
+    (tmp_path / "cut.xz").write_bytes(parts[0] + parts[2][:-20])
+    warned: list[str] = []
+    assert b"".join(log_sources.blocks(str(tmp_path / "cut.xz"), warned.append)) == text * 2
+    assert "ends too early" in warned[0]
+    monkeypatch.setattr(log_sources, "XZ_MEMORY_BYTES", 1 << 20)  # what xz -6 wants is 9 MiB
+    assert main(["log", str(tmp_path / "a.xz")]) == ExitCode.BAD_INPUT
+    assert "cannot be unpacked" in capsys.readouterr().err
+
+
+# ---- what is printed
+
+
+@pytest.mark.threat("S15")
+def test_json_spells_out_what_a_terminal_obeys_and_is_the_same_json() -> None:
+    data = {"a": "é \u202e\x9b\x1b[31m\u2028😀 \U000e0041 \n", "ключ": ["日本"]}
+    text = strict_json(data)
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert json.loads(text) == data
+
+
+@pytest.mark.threat("S15")
+def test_what_the_console_prints_is_no_command_to_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del monkeypatch
+    console().print("a\x1b]0;owned\x07\u202e [bold]b[/bold] :skull:\nc")
+    assert capsys.readouterr().out == "a\\x1b]0;owned\\x07\\u202e [bold]b[/bold] :skull:\nc\n"
+
+
+# ---- servers
+
+
+@pytest.mark.threat("S19")
+def test_a_server_whose_certificate_nobody_vouches_for_is_not_spoken_to(tmp_path: Path) -> None:
+    needs("openssl")
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*words.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+
+    class Server(http.server.HTTPServer):
+        def handle_error(self, *_: object) -> None: ...  # the other side has hung up
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with pytest.raises(LumiimgError, match="certificate"):
+            Web().ask(f"https://127.0.0.1:{server.server_port}/", limit_bytes=10)
+        server.shutdown()
+    assert asked == []
+
+
+# ---- a layer's folder
+
+
+@pytest.mark.parametrize("file", ["post.sh", "test.sh", "data.txt"])
+@pytest.mark.threat("S29")
+def test_a_layer_brings_no_file_of_the_user_along(
+    tmp_path: Path, layers: Path, make_layer: MakeLayer, file: str
+) -> None:
+    key = tmp_path / ".ssh" / "id_rsa"
+    key.parent.mkdir()
+    key.write_text("the key")
+    evil = make_layer("evil", LAYER + 'files = ["data.txt"]\n', data_txt="x", test_sh="true\n")
+    shared = make_layer("shared", post="true\n", data_txt="x", test_sh="true\n")
+    for target in (key, Path("../../.ssh/id_rsa")):
+        (evil / file).unlink()
+        (evil / file).symlink_to(target)
+        with pytest.raises(CatalogError, match="leads out"):
+            read_layer(evil)
+    (evil / file).unlink()
+    (evil / file).symlink_to(f"../{shared.name}/{file}")  # as the layers of lumiimg share theirs
+    assert read_layer(evil).name == "evil"
+    (layers.parent / "here").symlink_to(layers)
+    assert read_layer(layers.parent / "here" / "evil").name == "evil"
+
+
+@pytest.mark.threat("S30")
+def test_nothing_of_a_layer_runs_before_it_is_built(
+    tmp_path: Path,
+    layers: Path,
+    make_layer: MakeLayer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    clean_home: Path,
+) -> None:
+    del clean_home
+    trap = tmp_path / "ran"
+    name = f"$(touch {trap})"
+    make_layer("a", BASE, post=f"touch {trap}\n")
+    make_layer(
+        "b",
+        LAYER + f'[arguments.FLAGS]\ndefault = "{name}"\nhelp = "`touch {trap}`"\n[environment.set]\nX = "{name}"\n',
+        post=f"touch {trap}\n",
+        test_sh=f"touch {trap}\n",
+    )
+    monkeypatch.setattr(subprocess, "Popen", lambda *words, **_: pytest.fail(f"a program was started: {words}"))
+    where = ["--layers", str(layers)]
+    stack = ["--base", "a", "--add", "b"]
+    for words in (["list"], ["show", "b"], ["explain", *stack], ["build", *stack, "--dry-run"]):
+        assert main([*words, *where]) in {0, 1}
+    assert main(["build", *stack, "--definitions", str(tmp_path / "defs"), *where]) == 0
+    capsys.readouterr()
+    assert not trap.exists()
+
+
+# ---- a neighbour on a shared file system
+
+
+@pytest.mark.threat("S37")
+def test_no_link_that_a_neighbour_has_laid_is_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    target = tmp_path / "result.txt"
+    # under every name that could be foretold
+    for name in (f".result.txt.{os.getpid()}", ".result.txt.0000000000000000", f".result.txt.{os.getpid()}.tmp"):
+        (tmp_path / name).symlink_to(precious)
+    write_text(target, "text")
+    assert (target.read_text(), precious.read_text()) == ("text", "mine")
+    monkeypatch.setattr("secrets.token_hex", lambda _: "0" * 16)
+    with pytest.raises(LumiimgError):
+        write_text(target, "other")
+    assert (target.read_text(), precious.read_text()) == ("text", "mine")
+    assert target.stat().st_mode & 0o777 == 0o666 & ~_umask()
+
+
+@pytest.mark.threat("S37")
+def test_a_link_of_somebody_else_in_the_place_of_a_result_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "over").symlink_to("precious")
+    (tmp_path / "result").symlink_to(tmp_path / "over")
+    write_text(tmp_path / "result", "by my own links")
+    assert precious.read_text() == "by my own links"
+    assert (tmp_path / "result").is_symlink()
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(BadInputError, match="circle"):
+        write_text(tmp_path / "circle", "text")
+    mine = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    if mine == 0:  # links of root are believed
+        for link in (tmp_path / "over", tmp_path / "result"):
+            os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(BadInputError, match="another user"):
+        write_text(tmp_path / "result", "theirs")
+    assert precious.read_text() == "by my own links"
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.threat("S37")
+def test_what_is_built_grows_where_only_its_user_can_write(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    names = set()
+    for _ in range(2):
+        with written_by_rename(tmp_path / "x.sif") as partial:
+            names.add(partial.parent.name)
+            assert stat.S_IMODE(partial.parent.stat().st_mode) == 0o700
+            partial.write_text("whole")
+    assert len(names) == 2, "no name is used twice"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.sif"]
+    with scratch_folder(tmp_path) as scratch:
+        assert stat.S_IMODE(scratch.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("kind", [Path.symlink_to, Path.hardlink_to])
+@pytest.mark.threat("S37")
+def test_the_log_of_a_build_is_a_new_file(tmp_path: Path, kind: Callable[[Path, Path], None]) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("")  # what a log may be written over: it is empty
+    kind(tmp_path / "x.sif.log", precious)
+    with BuildLog(tmp_path / "x.sif.log") as log:
+        log.write(b"== text\n")
+    assert precious.read_text() == ""
+    assert (tmp_path / "x.sif.log").read_text() == "== text\n"
+
+
+@pytest.mark.threat("S38")
+def test_a_cache_that_is_named_is_made_for_its_user_alone_and_one_of_others_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.umask(0o007)  # as on LUMI
+    try:
+        cache = read_settings({"LUMIIMG_CACHE": str(tmp_path / "a" / "cache"), "HOME": str(tmp_path)}).cache
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert open_to_others(cache) is None
+    assert open_to_others(tmp_path / "nowhere") is None
+    cache.chmod(0o770)
+    assert open_to_others(cache) == "can be written by others"
+    mine = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    assert open_to_others(cache) == "belongs to another user"
+
+
+@pytest.mark.parametrize("kind", ["link", "another user's", "own"])
+@pytest.mark.threat("S41")
+def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "nccl").mkdir(parents=True)
+    (elsewhere / "nccl" / "log").touch()
+    folder = tmp_path / "lumiimg-7"
+    script = "set -euo pipefail\n" + "\n".join(job_folder("7")) + "\n"
+    match kind:
+        case "link":
+            folder.symlink_to(elsewhere)
+        case "own":
+            folder.mkdir(mode=0o777)
+            folder.chmod(0o777)
+        case _:
+            folder.mkdir()
+            script = script.replace('[ ! -O "$LUMIIMG_JOB" ]', "true")  # as it is for a user to whom it does not belong
+            assert "true" in script
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    if kind == "own":
+        assert done.returncode == 0, done.stderr
+        assert stat.S_IMODE(folder.stat().st_mode) & 0o022 == 0
+    else:
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "is somebody else's" in done.stderr
+    assert (elsewhere / "nccl" / "log").exists()
+
+
+@pytest.mark.parametrize("name", ["sha256:../../x", "../x", "", "sha256:" + "g" * 64])
+@pytest.mark.threat("S27")
+def test_the_id_that_a_docker_engine_gives_is_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    class Stub:
+        id = name
+        images = property(lambda self: self)
+
+        def get(self, _: str) -> Stub:
+            return self
+
+        def save(self, **_: object) -> list[bytes]:
+            return [b"x"]
+
+        def close(self) -> None: ...
+
+    docker = pytest.importorskip("docker")
+    monkeypatch.setattr(docker, "from_env", lambda **_: Stub())
+    with pytest.raises(LumiimgError, match="no sha256 digest"):
+        daemon.saved("docker-daemon://x", tmp_path / "a" / "b", print)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- the environment of lumiimg's own processes
+
+
+@pytest.fixture
+def hostile_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with programs and modules that somebody has put there."""
+    folder = tmp_path / "unpacked"
+    (folder / "lumiimg" / "build").mkdir(parents=True)
+    for module in ("pip", "json", "tarfile", "lumiimg/__init__", "lumiimg/build/__init__", "lumiimg/build/inside"):
+        (folder / f"{module}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    for program in ("apptainer", "singularity", "mksquashfs", "unshare", "gcc", "scontrol", "true"):
+        (folder / program).write_text(f"#!/bin/sh\ntouch '{tmp_path / 'ran'}'\n")
+        (folder / program).chmod(0o755)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize("path", ["", ".", ":/nowhere", "/nowhere:", "/nowhere::.", "../unpacked"])
+@pytest.mark.threat("S45")
+def test_programs_of_the_current_folder_are_not_run(
+    hostile_folder: Path, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert which("apptainer", path) is None
+    with pytest.raises(MissingHereError):
+        find_engine({"PATH": path})
+    run(["true"], env={"PATH": f"{path}:/usr/bin"})
+    with contextlib.suppress(MissingHereError):
+        run(["true"], env={"PATH": path})
+    seen = run(["/usr/bin/env"], env={"PATH": f"/usr/bin:{path}:/bin"})
+    assert "PATH=/usr/bin:" in seen.output
+    assert all(folder.startswith("/") for folder in re.findall("PATH=(.*)", seen.output)[0].split(":"))
+    del hostile_folder, monkeypatch
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.threat("S45")
+def test_python_modules_of_the_current_folder_are_not_run(hostile_folder: Path, tmp_path: Path) -> None:
+    from lumiimg.build.step import INSIDE  # noqa: PLC0415
+
+    del hostile_folder
+    general_index(Mirrors({}))
+    done = run([*INSIDE, "list", tmp_path, tmp_path / "list.json"], env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"})
+    assert done.ok, done.output
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.threat("S47")
+def test_no_child_has_a_secret_and_those_of_launchers_and_engines_stay() -> None:
+    secrets = {
+        "HF_TOKEN": "canary",
+        "MY_PASSWORD": "canary",
+        "AWS_SECRET_ACCESS_KEY": "canary",
+        "WANDB_API_KEY": "canary",
+        "DOCKER_AUTH_CONFIG": "canary",
+        "APPTAINERENV_HF_TOKEN": "canary",
+        "GITHUB_PAT": "canary",
+    }
+    kept = {"PMI_SHARED_SECRET": "1", "SLURM_JWT": "1", "APPTAINER_DOCKER_PASSWORD": "1", "TOKENIZERS_PARALLELISM": "1"}
+    seen = run(["/usr/bin/env"], env={"PATH": "/usr/bin", **secrets, **kept})
+    assert "canary" not in seen.output
+    for name in kept:
+        assert f"{name}=1\n" in seen.output
+    assert without_secrets(kept) == kept
+    assert not any(map(is_secret_name, ("PATH", "MAX_TOKENS", "KEYBOARD", "OLDPWD", "SSH_AUTH_SOCK", "XDG_SEAT")))
+
+
+# ---- secrets
+
+
+TOKEN = "hf_" + "aB3" * 10
+
+
+@pytest.mark.threat("S48")
+def test_an_argument_that_looks_like_a_secret_is_refused_and_not_repeated(make_layer: MakeLayer, layers: Path) -> None:
+    from lumiimg.catalog.catalogue import Catalogue as Read  # noqa: PLC0415
+
+    make_layer("a", BASE)
+    fields = "".join(f'[arguments.{name}]\ndefault = ""\nhelp = "text"\n' for name in ("TEXT", "API_KEY", "TOKENIZER"))
+    make_layer("b", LAYER + fields)
+    catalogue: Catalogue = Read((layers,), ())
+    for name, value in (("TEXT", TOKEN), ("TEXT", "https://me:word@host/x"), ("API_KEY", "0123456789")):
+        with pytest.raises(BadInputError, match="looks like a secret") as caught:
+            resolve(Request("a", ("b",), {("b", name): value}), catalogue, Mirrors({}), "")
+        assert value not in str(caught.value)
+    resolve(Request("a", ("b",), {("b", "TOKENIZER"): "fast"}), catalogue, Mirrors({}), "")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://host/file?X-Amz-Signature=abcd&a=b",
+        "https://host/file?token=abcd",
+        "https://host/file?a=b&sig=abcd",
+        "https://me:word@host/file",
+        "https://me@host/file",
+    ],
+)
+@pytest.mark.threat("S49")
+def test_an_address_with_a_login_or_a_key_is_refused_and_not_repeated(address: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        refuse_password(address, "--source x")
+    assert "abcd" not in str(caught.value)
+    assert "word" not in str(caught.value).replace("password", "")
+    refuse_password("https://host/file?version=1", "--source x")
+    assert has_key(address) or "@" in address
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("https://me:hunter2@host/x", "hunter2"),
+        ("GET https://host/x?sig=hunter2&n=1: 404", "hunter2"),
+        (f"unauthorised: {TOKEN}", TOKEN),
+        ("ghp_" + "a" * 36, "a" * 36),
+        ("-----BEGIN OPENSSH PRIVATE KEY", "OPENSSH"),
+        ("proxy http://u:hunter2@proxy:3128 refused", "hunter2"),
+    ],
+)
+@pytest.mark.threat("S50")
+def test_no_error_repeats_a_secret(text: str, secret: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for error in (LumiimgError(text), LumiimgError("x", where=text), LumiimgError("x", hint=text)):
+        assert secret not in str(error)
+        assert HIDDEN in str(error)
+    assert main(["log", f"./{text}"]) == ExitCode.BAD_INPUT
+    with pytest.raises(SystemExit):
+        main(["build", "--no-such-option", text])
+    assert secret not in "".join(capsys.readouterr())
+
+
+@pytest.mark.threat("S50")
+def test_what_is_no_secret_is_not_taken_for_one() -> None:
+    for text in (
+        "git@host:x and a@b and /a?b=c",
+        "docker://busybox@sha256:0123 and git+ssh://git@host/x",
+        "https://host/a@b?version=1&monkey=2",
+        "the key of it=x; --sort key=name",
+    ):
+        assert hidden(text) == text
+        assert not has_secret(text)
+
+
+@pytest.mark.threat("S51")
+def test_the_log_of_a_build_has_no_secret_that_is_known_or_looks_like_one(tmp_path: Path) -> None:
+    environment = {
+        "http_proxy": "http://me:hunter2hunter2@proxy:3128",
+        "APPTAINER_DOCKER_PASSWORD": "my-docker-word",
+        "ODD_TOKEN": "nothing-known",
+        "PATH": "/usr/bin",
+    }
+    with BuildLog(tmp_path / "log", known_secrets(environment)) as log:
+        for chunk in (
+            b"http_proxy=http://me:hun",
+            b"ter2hunter2@proxy:3128\nword my-docker-",
+            b"word\nnothing-",
+            b"known",
+        ):
+            log.write(chunk)
+        log.flush()
+        log.write(f" {TOKEN}\nbytes \xff ".encode("latin-1") + b"x" * 200_000)
+        log.write(b"\nhttps://you:other-word@host/simple\n")
+    text = (tmp_path / "log").read_bytes()
+    for secret in (b"hunter2", b"my-docker-word", b"nothing-known", TOKEN.encode(), b"other-word"):
+        assert secret not in text
+    assert b"bytes \xff xxx" in text, "all else is as it was printed"
+    assert text.count(b"x" * 200_000) == 1
+    assert io.BytesIO(text).readline() == b"http_proxy=http://[hidden]@proxy:3128\n"
+    assert has_secret(TOKEN)
+
+
+@pytest.mark.threat("S52")
+def test_a_token_in_a_log_is_not_passed_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(
+        f"n1:1:1 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to {TOKEN}\n"
+        f"n1:1:1 [0] NCCL INFO NCCL_API_KEY set by environment to CanaryOfAName\n"
+        f"{TOKEN} http://me:CanaryOfALogin@h NCCL INFO Using network Socket\n"
+    )
+    for words in ((), ("--json",), ("--verbose",), ("--junit", str(tmp_path / "junit.xml"))):
+        assert main(["log", str(log), *words]) == ExitCode.NO
+    said = "".join(capsys.readouterr()) + (tmp_path / "junit.xml").read_text()
+    assert "Using network Socket" in said
+    assert HIDDEN in said
+    assert TOKEN not in said
+    assert "CanaryOf" not in said
+
+
+@pytest.mark.threat("S34")
+def test_no_control_character_ends_a_string_of_lua() -> None:
+    assert lua('a"b\\c\n\r\x00\x1b\x7fé') == '"a\\"b\\\\c\\n\\013\\000\\027\\127é"'
+
+
+@pytest.mark.threat("S26")
+def test_a_link_with_a_key_in_it_gets_into_no_lock() -> None:
+    name = "torch-1.0-py3-none-any.whl"
+    page = f'<a href="https://h/{name}?X-Amz-Signature=abcd">x</a><a href="https://h/{name}?v=1">x</a>'.encode()
+    answer = Answer("https://h/simple/torch/", 200, {"content-type": "text/html"}, page)
+
+    class Stub(Web):
+        def ask(self, url: str, **_: object) -> Answer:
+            assert url
+            return answer
+
+    assert [file.url for file in read_index("torch", "https://h/simple", Stub())] == [f"https://h/{name}?v=1"]
+
+
+@pytest.mark.threat("S40")
+def test_what_another_user_named_like_ours_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o1777)
+    gone = owner_mark().replace(f".{os.getpid()}-", ".4194304-")
+    theirs = tmp_path / f"work-x{gone}"
+    theirs.mkdir()
+    (theirs / "file").write_text("theirs")
+    (tmp_path / f".x.sif.y{gone}").symlink_to(theirs)
+    mine = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    remove_stale(tmp_path)
+    assert (theirs / "file").read_text() == "theirs"
+    monkeypatch.setattr(os, "getuid", lambda: mine)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").touch()
+    (theirs / "link").symlink_to(tmp_path / "elsewhere")
+    remove_stale(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+    assert (tmp_path / "elsewhere" / "file").exists(), "a link is removed, not what it leads to"
