@@ -32,16 +32,8 @@ def packages(wheel: Path) -> dict[str, bytes]:
         for python in PYTHONS:
             for machine in MACHINES:
                 target = Path(scratch) / f"{python}-{machine}"
-                platform = f"{machine}-{PLATFORM}"
-                words: list[str | Path] = [
-                    "--target",
-                    target,
-                    "--python-version",
-                    python,
-                    "--python-platform",
-                    platform,
-                ]
-                words += ["--quiet", "--no-deps", "--only-binary", ":all:"]
+                words: list[str | Path] = ["--quiet", "--no-deps", "--only-binary", ":all:", "--target", target]
+                words += ["--python-version", python, "--python-platform", f"{machine}-{PLATFORM}"]
                 subprocess.run([uv, "pip", "install", *words, "--require-hashes", "-r", REQUIREMENTS], check=True)
                 subprocess.run([uv, "pip", "install", *words, wheel], check=True)
                 for file in sorted(target.rglob("*")):
