@@ -1,6 +1,6 @@
-"""Make lumiimg.pyz of a wheel: one file for the Pythons and machines that clusters have.
+"""Make of a wheel one file for the Pythons and machines that clusters have, and the easyconfig that installs it.
 
-    python .ci/zipapp.py dist/lumiimg-0.1.0-py3-none-any.whl dist/lumiimg.pyz
+    python .ci/zipapp.py dist/lumiimg-0.1.0-py3-none-any.whl    # dist/lumiimg-0.1.0.pyz, dist/lumiimg-0.1.0.eb
 
 The packages that lumiimg needs come from the index of this machine, in the versions and with the digests of
 .ci/requirements.txt. The same wheel and the same requirements give the same bytes.
@@ -63,11 +63,22 @@ def write(files: dict[str, bytes], target: Path) -> None:
     target.chmod(0o755)
 
 
+def easyconfig(archive: Path, version: str) -> None:
+    """Write the easyconfig of an archive, beside it."""
+    text = (HERE / "lumiimg.eb").read_text(encoding="utf-8")
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    text = text.replace("@VERSION@", version).replace("@SHA256@", sha256)
+    archive.with_suffix(".eb").write_text(text, encoding="utf-8")
+
+
 def main() -> None:
-    """Make the archive that the arguments name."""
-    wheel, target = map(Path, sys.argv[1:])
+    """Make both beside the wheel that the argument names."""
+    wheel = Path(sys.argv[1])
+    name, version, *_ = wheel.name.split("-")
+    target = wheel.with_name(f"{name}-{version}.pyz")
     files = {f"packages/{name}": data for name, data in packages(wheel).items()}
     write({"__main__.py": (HERE / "zipapp_main.py").read_bytes(), **files}, target)
+    easyconfig(target, version)
     print(f"{target}: {len(files)} files, {target.stat().st_size / 1e6:.1f} MB")
 
 
