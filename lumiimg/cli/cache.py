@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from lumiimg.cli.options import add_json
 from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.wording import count
 
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 _EPILOG = """\
@@ -60,6 +62,11 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report import cache as report  # noqa: PLC0415
 
     cache = LayerCache(read_settings(os.environ).cache)
+    if arguments.action in {"ls", "verify", "prune"} and (newer := len(cache.newer())):
+        print(
+            f"lumiimg: passed over, and left to the newer lumiimg that kept it: {count(newer, 'layer')}",
+            file=sys.stderr,
+        )
     if arguments.action == "ls":
         report.print_entries(list(cache.entries()), cache.root, as_json=arguments.json)
         return ExitCode.GOOD
