@@ -9,7 +9,6 @@ from pathlib import Path
 
 from lumiimg.cli.options import add_json
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.wording import count
 
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 _EPILOG = """\
@@ -60,6 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.build.cache import LayerCache  # noqa: PLC0415
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
     from lumiimg.report import cache as report  # noqa: PLC0415
+    from lumiimg.wording import count  # noqa: PLC0415
 
     cache = LayerCache(read_settings(os.environ).cache)
     if arguments.action in {"ls", "verify", "prune"} and (newer := len(cache.newer())):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -33,13 +34,16 @@ def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ)
     named = mirrors.named(NAME)
     if named is not None:
         return named
-    # Its help names the index that its settings, files and variables, come to; one wide line, so that none is cut.
-    argv = [sys.executable, "-m", "pip", "download", "--help"]
-    completed = run(argv, env={**environment, "COLUMNS": "10000"}, timeout_s=_TIMEOUT_S)
-    found = _DEFAULT.search(completed.output)
-    if not completed.ok or found is None:
-        raise MissingHereError(
-            "pip, which would say where Python packages are looked up, does not answer here",
-            hint=f"name the index: --mirror {NAME}=URL",
-        )
-    return mirrors.rewrite(checked(found[1], "the index of pip's settings"))
+    # The Python that uv makes for a tool has no pip; that of the machine reads the same settings.
+    for python in dict.fromkeys((sys.executable, shutil.which("python3", path=environment.get("PATH")))):
+        if python is None:
+            continue
+        # Its help names the index that its settings, files and variables, come to; one wide line, so that none is cut.
+        argv = [python, "-m", "pip", "download", "--help"]
+        completed = run(argv, env={**environment, "COLUMNS": "10000"}, timeout_s=_TIMEOUT_S)
+        if completed.ok and (found := _DEFAULT.search(completed.output)):
+            return mirrors.rewrite(checked(found[1], "the index of pip's settings"))
+    raise MissingHereError(
+        "pip, which would say where Python packages are looked up, does not answer here",
+        hint=f"name the index: --mirror {NAME}=URL",
+    )
