@@ -7,6 +7,7 @@
 # make test-lowest  tests of what packages are used for, with the oldest versions that pyproject.toml allows
 # make dist         wheel, sdist, the one file for login nodes and its easyconfig, into dist/
 # make requirements the newest versions that the one file may carry, into .ci/requirements.txt
+# make written      what this version writes, for later ones to read, into tests/fixtures/written
 # make docs         write docs/reference.md from the program and its data
 
 PYTHON ?= python3
@@ -20,7 +21,7 @@ LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1767225600)
 LOWEST_TESTS := $(addprefix tests/unit/test_,cli.py downloads.py foreign.py image_squashfs.py lock.py nccl_sources.py registry.py wheels.py)
 
-.PHONY: help demo demo-here test test-engine test-engine-here test-lowest fuzz lint bench bench-here docs dist requirements clean
+.PHONY: help demo demo-here test test-engine test-engine-here test-lowest fuzz lint bench bench-here docs dist requirements written clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -61,6 +62,9 @@ dist: $(VENV)/.installed
 requirements: $(VENV)/.installed
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-annotate \
 	    --python-version 3.11 --output-file .ci/requirements.txt pyproject.toml
+
+written: $(VENV)/.installed
+	$(BIN)/python -m tests.written
 
 fuzz: $(VENV)/.installed
 	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis
