@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from importlib.machinery import EXTENSION_SUFFIXES
 
@@ -18,6 +19,8 @@ PACKAGES = "packages/"
 NEEDS = (3, 11)
 NEWEST = 20
 MISSING_HERE = 4
+NEW = ".new-"
+DAY_S = 24 * 3600
 
 
 def fail(what: str) -> None:
@@ -76,6 +79,17 @@ def is_whole(folder: str, names: "list[str]") -> bool:
     return all(os.path.join(folder, name) in seen for name in names)
 
 
+def remove_stale(place: str) -> None:
+    """Remove what one that was killed had unpacked; others may be at it, too."""
+    for name in os.listdir(place):
+        path = os.path.join(place, name)
+        try:
+            if name.startswith(NEW) and os.lstat(path).st_mtime < time.time() - DAY_S:
+                shutil.rmtree(path, ignore_errors=True)
+        except FileNotFoundError:
+            continue
+
+
 def unpack(archive: zipfile.ZipFile, place: str, name: str) -> str:
     """Return the folder with the files, all of them, whoever else is unpacking at the same time."""
     files = wanted(archive)
@@ -83,7 +97,8 @@ def unpack(archive: zipfile.ZipFile, place: str, name: str) -> str:
     folder = os.path.join(place, name)
     if is_whole(folder, names):
         return folder
-    new = tempfile.mkdtemp(prefix=".new-", dir=place)
+    remove_stale(place)
+    new = tempfile.mkdtemp(prefix=NEW, dir=place)
     try:
         for info in files:
             archive.extract(info, new)

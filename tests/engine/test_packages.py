@@ -159,8 +159,12 @@ def test_what_a_cleaner_of_tmp_took_is_put_back(archive: Installed) -> None:
     (folder,) = unpacked(archive)
     (folder / "lumiimg/report/catalogue.py").unlink()
     shutil.rmtree(folder / "lumiimg/layers/netprobe")
+    left = folder.parent / ".new-killed"
+    left.mkdir()
+    os.utime(left, (0, 0))
     assert "handshake" in archive.run("show", "netprobe").stdout
     assert unpacked(archive) == [folder]
+    assert not left.exists()
 
 
 def test_a_folder_that_others_may_write_to_is_not_used(archive: Installed, tmp_path: Path) -> None:

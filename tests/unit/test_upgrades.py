@@ -16,7 +16,7 @@ import pytest
 from lumiimg import __version__
 from lumiimg.build import hosts
 from lumiimg.build.cache import FORMAT, Key, LayerCache
-from lumiimg.build.provenance import read_chain
+from lumiimg.build.provenance import PLAN, read_chain, read_document
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.host.snapshot import read_snapshot
@@ -61,6 +61,17 @@ def refused(capsys: Capture, words: list[str], text: str) -> None:
 
 def test_what_this_version_writes_is_among_them() -> None:
     assert __version__ in VERSIONS, "python -m tests.written"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_lock_snapshot_and_image_name_the_version_that_wrote_them(version: str, tmp_path: Path) -> None:
+    folder = WRITTEN / version
+    assert f'lumiimg = "{version}"' in (folder / "lumiimg.lock").read_text()
+    assert json.loads((folder / "host.json").read_text())["tool"] == version
+    plan = read_document(folder / "image", PLAN)
+    assert plan is not None
+    assert plan["lumiimg"] == version
+    assert f"    lumiimg.version {version}\n" in read_chain(folder / "image", tmp_path)[0].text
 
 
 # -- locks --
