@@ -20,7 +20,8 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 # the C library that SUSE Linux Enterprise 15 has is 2.31 (service packs 3 and later), Red Hat's of version 8 is 2.28
 PLATFORM = "manylinux_2_28"
-NOT_NEEDED = {"RECORD", "INSTALLER", "REQUESTED", "WHEEL", "direct_url.json", ".lock"}
+NOTES = {"RECORD", "INSTALLER", "REQUESTED", "WHEEL", "direct_url.json", "uv_cache.json", ".lock"}
+"""What an installer notes down, of the day and of the platform."""
 DATE = (1980, 1, 1, 0, 0, 0)
 
 
@@ -38,7 +39,7 @@ def packages(wheel: Path) -> dict[str, bytes]:
                 subprocess.run([uv, "pip", "install", *words, wheel], check=True)
                 for file in sorted(target.rglob("*")):
                     name = file.relative_to(target).as_posix()
-                    if not file.is_file() or file.name in NOT_NEEDED or name.startswith("bin/"):
+                    if not file.is_file() or file.name in NOTES or name.startswith("bin/"):
                         continue
                     data = file.read_bytes()
                     if found.setdefault(name, data) != data:
