@@ -5,6 +5,10 @@
 # make lint         ruff, mypy --strict, shellcheck
 # make bench        speed, as ratios against named peers
 # make docs         write the pages that come from the program, its data and its schemas; the man pages too
+# make test-lowest  tests of what packages are used for, with the oldest versions that pyproject.toml allows
+# make dist         wheel, sdist, the one file for login nodes and its easyconfig, into dist/
+# make requirements the newest versions that the one file may carry, into .ci/requirements.txt
+# make written      what this version writes, for later ones to read, into tests/fixtures/written
 
 PYTHON ?= python3
 FUZZ ?= 10
@@ -13,7 +17,11 @@ BIN := $(VENV)/bin
 SCRIPTS := .ci/run .ci/demo .ci/get-engine .ci/slurm .ci/unprivileged
 LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 
-.PHONY: help demo demo-here test test-engine test-engine-here fuzz lint bench bench-here docs clean
+# the newest commit's time: the same commit gives the same bytes
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1767225600)
+LOWEST_TESTS := $(addprefix tests/unit/test_,cli.py downloads.py foreign.py image_squashfs.py lock.py nccl_sources.py registry.py wheels.py)
+
+.PHONY: help demo demo-here test test-engine test-engine-here test-lowest fuzz lint bench bench-here docs dist requirements written clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -39,6 +47,25 @@ test-engine:
 test-engine-here: $(VENV)/.installed
 	$(BIN)/pytest -m engine tests/engine
 
+test-lowest: $(VENV)/.installed
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/lowest
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --extra docker --output-file build/lowest.txt pyproject.toml
+	$(BIN)/uv pip install --quiet --python build/lowest/bin/python --requirements build/lowest.txt pip pytest hypothesis pyelftools
+	build/lowest/bin/python -m pytest $(LOWEST_TESTS)
+
+dist: $(VENV)/.installed
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/python .ci/zipapp.py dist/lumiimg-*.whl
+	cd dist && sha256sum lumiimg-* > SHA256SUMS
+
+requirements: $(VENV)/.installed
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-annotate \
+	    --python-version 3.11 --output-file .ci/requirements.txt pyproject.toml
+
+written: $(VENV)/.installed
+	$(BIN)/python -m tests.written
+
 fuzz: $(VENV)/.installed
 	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis
 
@@ -46,6 +73,7 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy .ci/zipapp.py .ci/zipapp_main.py
 	shellcheck --external-sources --shell=bash $(SCRIPTS) $(LAYER_SCRIPTS)
 
 bench:

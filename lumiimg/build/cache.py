@@ -149,6 +149,17 @@ class LayerCache:
         except (OSError, ValueError):
             return {}
 
+    def newer(self) -> list[str]:
+        """Return the keys of entries of a newer lumiimg: they are no use to this one, and are left to that."""
+        return [folder.name for folder in sorted(self._layers.glob("*")) if self._is_newer(folder)]
+
+    def _is_newer(self, folder: Path) -> bool:
+        try:
+            written = read_object(folder / "entry.json").get("format")
+        except (OSError, ValueError):
+            return False
+        return type(written) is int and written > FORMAT
+
     def _over(self, digest: str, below: str) -> Entry | None:
         found = self.read(digest)
         return found if found is not None and found.below == below else None
@@ -271,7 +282,8 @@ class LayerCache:
         for folder in sorted(self._layers.glob("*")):
             entry = self.read(folder.name)
             if entry is None:
-                yield folder.name, "cannot be read, is of another lumiimg, or has another size than it had"
+                if not self._is_newer(folder):
+                    yield folder.name, "cannot be read, is of an older lumiimg, or has another size than it had"
             elif file_sha256(entry.data) != entry.sha256:
                 yield folder.name, "has another content than it had"
             elif Key(self.key_of(entry)).digest != folder.name:
@@ -280,10 +292,11 @@ class LayerCache:
     def prune(self, keep_bytes: int | None) -> tuple[list[str], int]:
         """Remove what is damaged, then the longest unused until `keep_bytes` are left; return the keys, and the bytes.
 
-        Raises FailedError if an entry cannot be removed.
+        What a newer lumiimg has kept stays. Raises FailedError if an entry cannot be removed.
         """
         whole = {entry.key: entry for entry in self.entries()}
-        removed = [folder.name for folder in sorted(self._layers.glob("*")) if folder.name not in whole]
+        spared = {*self.newer()}
+        removed = [folder.name for folder in sorted(self._layers.glob("*")) if folder.name not in whole.keys() | spared]
         left = sum(entry.size_bytes for entry in whole.values())
         freed = 0
         for entry in sorted(whole.values(), key=lambda entry: entry.data.with_name("entry.json").stat().st_mtime_ns):
@@ -294,7 +307,7 @@ class LayerCache:
             freed += entry.size_bytes
         for key in removed:
             self.remove(key)
-        kept = whole.keys() - set(removed)
+        kept = (whole.keys() | spared) - set(removed)
         for note in self._contents.glob("*"):
             if note.read_text(encoding="ascii", errors="replace").strip() not in kept:
                 note.unlink(missing_ok=True)

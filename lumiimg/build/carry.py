@@ -6,7 +6,7 @@ import shutil
 import tarfile
 from typing import TYPE_CHECKING
 
-from lumiimg.build.cache import NAMES, Key, entry_of, read_object
+from lumiimg.build.cache import FORMAT, NAMES, Key, entry_of, read_object
 from lumiimg.build.room import require, room_at
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError
@@ -113,7 +113,11 @@ def _take(cache: LayerCache, name: str, parts: dict[str, Path]) -> Entry:
     try:
         key = Key(read_object(parts["key.json"]))
         data = next(path for part, path in parts.items() if part in NAMES)
-        entry = entry_of(read_object(parts["entry.json"]), name, data)
+        document = read_object(parts["entry.json"])
+        if type(written := document.get("format")) is int and written > FORMAT:
+            what = f"an entry is of format {written}, and this lumiimg reads {FORMAT}"
+            raise BadInputError(what, where=name[:12], hint="use the lumiimg that exported it")
+        entry = entry_of(document, name, data)
     except (ValueError, KeyError, TypeError, OverflowError, StopIteration) as error:
         told = f": {error}" if type(error) is ValueError else ""
         raise FailedError(f"an entry is damaged{told}", where=name[:12], hint="export it again") from error

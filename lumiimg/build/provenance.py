@@ -142,6 +142,12 @@ def _chain_document(chain: Sequence[Definition]) -> bytes:
     return json.dumps(document, indent=1, sort_keys=True).encode()
 
 
+def _refuse_other(version: int, image: Path) -> None:
+    if version != _FORMAT:
+        what = f"says how it was built in format {str(version)[:20]}, and this lumiimg reads {_FORMAT}"
+        raise BadInputError(what, where=str(image), hint="use a newer lumiimg")
+
+
 def is_ours(image: Path) -> bool:
     """Whether a file is an image that lumiimg has written."""
     return read_document(image, PLAN) is not None
@@ -164,6 +170,14 @@ def read_document(image: Path, name: str) -> dict[str, Any] | None:
         return document if isinstance(document, dict) else None
     finally:
         source.close()
+
+
+def read_plan(image: Path) -> dict[str, Any] | None:
+    """Return the plan of an image; None where it has none. Raises BadInputError for one of a newer lumiimg."""
+    plan = read_document(image, PLAN)
+    if plan is not None and type(version := plan.get("format", _FORMAT)) is int:
+        _refuse_other(version, image)
+    return plan
 
 
 def plan_of(image: Path) -> bytes:
@@ -218,8 +232,7 @@ def read_chain(
         try:
             document = _json(data)
             version = _typed(document, "format", int)
-            if version != _FORMAT:
-                raise BadInputError(f"is of format {str(version)[:20]}", where=str(image), hint="use a newer lumiimg")
+            _refuse_other(version, image)
             entries = _typed(document, "definitions", list)
             if not 1 <= len(entries) <= _MAX_DEFINITIONS:
                 raise BadInputError(f"has {len(entries)} definitions, not 1 to {_MAX_DEFINITIONS}", where="chain.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from lumiimg.cli.options import add_json, add_quiet
@@ -59,8 +60,14 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.build.cache import LayerCache  # noqa: PLC0415
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
     from lumiimg.report import cache as report  # noqa: PLC0415
+    from lumiimg.wording import count  # noqa: PLC0415
 
     cache = LayerCache(read_settings(os.environ).cache)
+    if arguments.action in {"ls", "verify", "prune"} and (newer := len(cache.newer())):
+        print(
+            f"lumiimg: passed over, and left to the newer lumiimg that kept it: {count(newer, 'layer')}",
+            file=sys.stderr,
+        )
     if arguments.action == "ls":
         report.print_entries(list(cache.entries()), cache.root, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD

@@ -64,7 +64,11 @@ def _refuse_others(module: ImageModule, files: tuple[Path, ...], *, force: bool)
                 "is there, and not of lumiimg", where=str(strange), hint="--name NAME/VERSION is another"
             )
         return
-    image = _image_of(module.home)
+    record = _record_in(module.home)
+    if record is not None and type(schema := record.get("schema")) is int and schema > _SCHEMA:
+        hint = "use that lumiimg, or --name NAME/VERSION for another"
+        raise BadInputError(f"was written by a newer lumiimg (schema {schema})", where=where, hint=hint)
+    image = str(record.get("image")) if record is not None and record.get("schema") == _SCHEMA else None
     if image is None:
         raise BadInputError("is there, and not of lumiimg", where=where, hint="--name NAME/VERSION is another")
     if image != str(module.image) and not force:
@@ -72,15 +76,14 @@ def _refuse_others(module: ImageModule, files: tuple[Path, ...], *, force: bool)
         raise BadInputError(f"module {module.full_name} is for another image, {image}", where=where, hint=hint)
 
 
-def _image_of(home: Path) -> str | None:
-    """Return the image that a folder of ours is for; None where it is not ours."""
+def _record_in(home: Path) -> dict[str, Any] | None:
+    """Return what a folder of ours says of itself; None where it is not ours."""
     try:
         with (home / RECORD).open("rb") as stream:
             data = json.loads(stream.read(_MAX_RECORD_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
-    is_ours = isinstance(data, dict) and data.get("kind") == "module" and data.get("schema") == _SCHEMA
-    return str(data.get("image")) if is_ours else None
+    return data if isinstance(data, dict) and data.get("kind") == "module" else None
 
 
 def _record(module: ImageModule) -> dict[str, Any]:

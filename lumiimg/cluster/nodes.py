@@ -100,10 +100,13 @@ class NodesRequest:
 
 
 def own_command() -> list[str]:
-    """Return how this program is started on another node that has the same files, from a checkout or a zip file too.
+    """Return how this program is started on another node that has the same files, from a checkout too.
 
-    Not out of the folder it is started in (-P), and without PYTHONPATH, which would reach the container.
+    Not out of the folder it is started in (-P), and without PYTHONPATH, which would reach the container. From a zip
+    file it is that file: what it unpacks lies on this node alone.
     """
+    if lumiimg.archive is not None:
+        return [sys.executable, lumiimg.archive]
     home = str(Path(lumiimg.__file__).parent.parent)
     code = f"import sys; sys.path.append({home!r}); from lumiimg.cli.main import run; run()"
     return [sys.executable, "-P", "-c", code]

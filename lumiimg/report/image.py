@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.build.provenance import PLAN, SBOM, read_document
+from lumiimg.build.provenance import SBOM, read_document, read_plan
 from lumiimg.definition.reader import LOCAL_AGENTS
 from lumiimg.errors import BadInputError
 from lumiimg.image import open_image
@@ -27,7 +27,7 @@ _MAX_LETTERS = 500
 def print_image(image: Path, *, as_json: bool) -> None:
     """Print an image's plan and what is in it. Raises BadInputError for an image that says nothing."""
     open_image(image).close()
-    plan, bill = read_document(image, PLAN), read_document(image, SBOM)
+    plan, bill = read_plan(image), read_document(image, SBOM)
     if plan is None:
         raise BadInputError(
             "does not say how it was built",

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.engine.process import run
+from lumiimg.engine.process import run, which
 from lumiimg.errors import MissingHereError
 from lumiimg.resolve.mirrors import checked
 
@@ -33,14 +34,17 @@ def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ)
     named = mirrors.named(NAME)
     if named is not None:
         return named
-    # Its help names the index that its settings, files and variables, come to; one wide line, so that none is cut.
-    # -P: a pip.py of the current folder is none of ours
-    argv = [sys.executable, "-P", "-m", "pip", "download", "--help"]
-    completed = run(argv, env={**environment, "COLUMNS": "10000"}, timeout_s=_TIMEOUT_S)
-    found = _DEFAULT.search(completed.output)
-    if not completed.ok or found is None:
-        raise MissingHereError(
-            "pip, which would say where Python packages are looked up, does not answer here",
-            hint=f"name the index: --mirror {NAME}=URL",
-        )
-    return mirrors.rewrite(checked(found[1], "the index of pip's settings"))
+    # The Python that uv makes for a tool has no pip; that of the machine reads the same settings.
+    for python in dict.fromkeys((sys.executable, which("python3", environment.get("PATH")))):
+        if python is None:
+            continue
+        # Its help names the index that its settings, files and variables, come to; one wide line, so that none is cut.
+        argv = [python, "-m", "pip", "download", "--help"]
+        # From `/`: a pip.py of the current folder is none of ours (-P, which says so, is not known before Python 3.11).
+        completed = run(argv, env={**environment, "COLUMNS": "10000"}, cwd=Path("/"), timeout_s=_TIMEOUT_S)
+        if completed.ok and (found := _DEFAULT.search(completed.output)):
+            return mirrors.rewrite(checked(found[1], "the index of pip's settings"))
+    raise MissingHereError(
+        "pip, which would say where Python packages are looked up, does not answer here",
+        hint=f"name the index: --mirror {NAME}=URL",
+    )

@@ -35,6 +35,7 @@ FORMAT = 1
 """Of the file; raised when an older lumiimg could not read a newer file rightly."""
 _SIZE_LIMIT_BYTES = 16 * 1024 * 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FORMAT_LINE = re.compile(rb"^format = ([0-9]{1,9})$", re.MULTILINE)
 _HEAD = "# Written by `lumiimg lock`; change the request and write it anew rather than this file.\n"
 
 
@@ -63,12 +64,23 @@ def read_lock(
 
 
 def refuse_other_file(path: Path) -> None:
-    """Raise BadInputError where there is a file that is no lock, neither by its name nor by its first line."""
-    if not path.exists() or path.suffix == ".lock":
+    """Raise BadInputError where there is a file that is no lock, neither by its name nor by its first line.
+
+    Also for the lock of a newer lumiimg: what this one would write in its place has less in it.
+    """
+    if not path.is_file():
         return
+    data = read_limited(path, _SIZE_LIMIT_BYTES)
     head = _HEAD.encode()
-    if path.is_file() and read_limited(path, _SIZE_LIMIT_BYTES)[: len(head)] != head:
+    if path.suffix != ".lock" and data[: len(head)] != head:
         raise BadInputError("is no lock, and would be lost", where=str(path), hint="name another file, or remove it")
+    written = _FORMAT_LINE.search(data.partition(b"\n\n")[0])
+    if written is not None and int(written[1]) > FORMAT:
+        raise BadInputError(
+            f"is of format {int(written[1])}, this lumiimg writes {FORMAT}; it would be lost",
+            where=str(path),
+            hint="use the lumiimg that wrote it, name another file, or remove it",
+        )
 
 
 def read_document(path: Path) -> dict[str, Any]:

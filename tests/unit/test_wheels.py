@@ -838,7 +838,7 @@ def test_no_bytes_break_the_metadata_reader(body: bytes) -> None:
         survives(lambda text=text: read_metadata(file, canned(text)))  # type: ignore[misc]
 
 
-def test_the_general_index_is_the_one_that_is_named_else_pips(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_general_index_is_the_one_that_is_named_else_pips(tmp_path: Path) -> None:
     config = tmp_path / "pip.conf"
     config.write_text("[global]\nindex-url = https://files.example/simple\n")
     plain = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_CONFIG_FILE": str(config)}
@@ -850,6 +850,18 @@ def test_the_general_index_is_the_one_that_is_named_else_pips(monkeypatch: pytes
     with pytest.raises(BadInputError, match="carries a password") as caught:
         general_index(Mirrors({}), {**plain, "PIP_INDEX_URL": "https://me:hunter2@x.example/simple"})
     assert "hunter2" not in str(caught.value)
+
+
+def test_where_this_python_has_no_pip_that_of_the_machine_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pip = "Base URL of the Python Package Index (default https://files.example/simple)."
+    machine = tmp_path / "python3"
+    machine.write_text(
+        f'#!/bin/sh\n# a stand-in\n[ "$*" = "-m pip download --help" ] && echo "  --index-url <url>  {pip}"\n'
+    )
+    machine.chmod(0o755)
     monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert general_index(Mirrors({}), {"PATH": str(tmp_path)}) == "https://files.example/simple"
     with pytest.raises(MissingHereError, match="--mirror pypi=URL"):
-        general_index(Mirrors({}), plain)
+        general_index(Mirrors({}), {"PATH": "/nowhere"})

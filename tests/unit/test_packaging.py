@@ -1,0 +1,139 @@
+"""Wheel, sdist and the one file: what is in them, built here without a network. tests/engine/test_packages.py installs them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import lumiimg
+from lumiimg.cluster.nodes import own_command
+
+ROOT = Path(lumiimg.__file__).parents[1]
+WHEEL = f"lumiimg-{lumiimg.__version__}-py3-none-any.whl"
+PLACES = {"lumiimg": "lumiimg", "layers": "lumiimg/layers", "recipes": "lumiimg/recipes"}
+"""Folders of a checkout, and where they are in the wheel."""
+DATE = {"SOURCE_DATE_EPOCH": "1767225600"}
+
+
+def build(source: Path, target: Path, *words: str) -> Path:
+    argv: list[str | Path] = [sys.executable, "-m", "hatchling", "build", "-d", target, *words]
+    subprocess.run(argv, cwd=source, env=os.environ | DATE, check=True, capture_output=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Wheel and sdist of this checkout."""
+    return build(ROOT, tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def site(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, unpacked as an installer does."""
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(dist / WHEEL) as wheel:
+        wheel.extractall(folder)
+    return folder
+
+
+def files(folder: Path) -> set[str]:
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return {name for name in found if "__pycache__" not in name}
+
+
+def test_the_wheel_has_every_file_of_the_package_and_its_data_and_no_other(dist: Path) -> None:
+    with zipfile.ZipFile(dist / WHEEL) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        assert names == {f"{to}/{name}" for source, to in PLACES.items() for name in files(ROOT / source)}
+        for name in ("lumiimg/catalog/sites/lumi.toml", "lumiimg/recipes/demo.toml", "lumiimg/py.typed"):
+            assert name in names
+        probes = {name for name in names if name.startswith("lumiimg/layers/netprobe/") and name.endswith(".c")}
+        assert len(probes) >= 3
+        assert wheel.read("lumiimg/layers/netprobe/post.sh") == (ROOT / "layers/netprobe/post.sh").read_bytes()
+
+
+def test_the_sdist_has_tests_documents_and_ci_and_gives_the_same_wheel(dist: Path, tmp_path: Path) -> None:
+    stem = f"lumiimg-{lumiimg.__version__}"
+    subprocess.run(["tar", "-xzf", dist / f"{stem}.tar.gz", "-C", tmp_path], check=True)
+    source = tmp_path / stem
+    for folder in ("docs", "tests", ".ci", "layers", "recipes", "lumiimg"):
+        assert files(ROOT / folder) - files(source / folder) == set()
+    for name in ("Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml"):
+        assert (source / name).is_file()
+    again = build(source, tmp_path / "again", "-t", "wheel")
+    assert (again / WHEEL).read_bytes() == (dist / WHEEL).read_bytes()
+
+
+def test_the_page_of_the_package_has_no_link_that_leads_nowhere(dist: Path) -> None:
+    with zipfile.ZipFile(dist / WHEEL) as wheel:
+        name = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = Parser().parsestr(wheel.read(name).decode())
+    assert metadata["Version"] == lumiimg.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Description-Content-Type"].startswith("text/markdown")
+    page = str(metadata.get_payload())
+    assert page.startswith("# lumiimg\n")
+    assert re.findall(r"\]\((?!https?://)[^)]*\)", page) == []
+    assert "docs/lumi.md" in page
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    found = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert found is not None
+    assert found[1] == lumiimg.__version__
+
+
+def installed(site: Path, empty: Path, *words: str | Path) -> str:
+    """Run the program out of an unpacked wheel, in a folder with nothing in it, and return what it printed."""
+    code = f"import sys; sys.path.insert(0, {str(site)!r}); import lumiimg.cli.main as m; m.run()"
+    home = {"HOME": str(empty / "home"), "PATH": "/nowhere"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *words], cwd=empty, env=home, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_the_wheel_needs_no_checkout(site: Path, tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_text("nid000001:1:2 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin symbol.\n")
+    assert installed(site, tmp_path, "--version") == f"lumiimg {lumiimg.__version__}\n"
+    names = json.loads(installed(site, tmp_path, "list", "--json"))
+    assert "demo" in json.dumps(names)
+    assert str(site) not in json.dumps(names)
+    assert "Slingshot" in installed(site, tmp_path, "show", "lumi")
+    assert "plugin" in installed(site, tmp_path, "log", "--signatures")
+    plan = installed(site, tmp_path, "build", "--recipe", "demo", "--dry-run")
+    assert "netprobe" in plan
+    installed(site, tmp_path, "build", "--recipe", "demo", "--definitions", tmp_path / "defs")
+    assert {"handshake.c", "rcclprobe.c"} <= {path.name for path in (tmp_path / "defs").rglob("*.c")}
+
+
+# -- the one file --
+
+
+def test_old_pythons_can_read_what_tells_them_that_they_are_too_old() -> None:
+    ast.parse((ROOT / ".ci/zipapp_main.py").read_text(), feature_version=(3, 6))
+
+
+def test_other_nodes_start_the_one_file_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lumiimg, "archive", "/project/bin/lumiimg.pyz")
+    assert own_command() == [sys.executable, "/project/bin/lumiimg.pyz"]
+
+
+def test_the_versions_in_the_one_file_are_those_that_the_project_allows() -> None:
+    pinned = dict(re.findall(r"^([a-z0-9-]+)==([^ ;]+)", (ROOT / ".ci/requirements.txt").read_text(), re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for wish in map(Requirement, project["dependencies"]):
+        assert pinned[canonicalize_name(wish.name)] in wish.specifier

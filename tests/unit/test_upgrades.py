@@ -1,0 +1,258 @@
+"""What an earlier lumiimg has left is read, and what a newer one has left is refused in one line and stays.
+
+docs/upgrading.md promises it, `python -m tests.written` writes the files of each release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg import __version__
+from lumiimg.build import hosts
+from lumiimg.build.cache import FORMAT, Key, LayerCache
+from lumiimg.build.provenance import PLAN, read_chain, read_document
+from lumiimg.cli.main import main
+from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.host.snapshot import read_snapshot
+from tests.unit import fabric_builder
+from tests.unit.test_rebuild import made
+from tests.written import BELOW, DATA, WRITTEN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Capture = pytest.CaptureFixture[str]
+VERSIONS = sorted(path.name for path in WRITTEN.iterdir())
+
+
+@pytest.fixture(params=VERSIONS)
+def written(request: pytest.FixtureRequest, tmp_path: Path, clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What that version left, to be changed."""
+    del clean_home
+    target: Path = tmp_path / "written"
+    shutil.copytree(WRITTEN / request.param, target)
+    monkeypatch.chdir(target)
+    monkeypatch.setenv("LUMIIMG_CACHE", str(target / "cache"))
+    return target
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def changed(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def refused(capsys: Capture, words: list[str], text: str) -> None:
+    """A command ends with 2 and one line."""
+    capsys.readouterr()
+    assert main(words) == ExitCode.BAD_INPUT
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(text, error), error
+
+
+def test_what_this_version_writes_is_among_them() -> None:
+    assert __version__ in VERSIONS, "python -m tests.written"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_lock_snapshot_and_image_name_the_version_that_wrote_them(version: str, tmp_path: Path) -> None:
+    folder = WRITTEN / version
+    assert f'lumiimg = "{version}"' in (folder / "lumiimg.lock").read_text()
+    assert json.loads((folder / "host.json").read_text())["tool"] == version
+    plan = read_document(folder / "image", PLAN)
+    assert plan is not None
+    assert plan["lumiimg"] == version
+    assert f"    lumiimg.version {version}\n" in read_chain(folder / "image", tmp_path)[0].text
+
+
+# -- locks --
+
+
+def test_a_lock_is_built(written: Path, capsys: Capture) -> None:
+    assert main(["build", "--locked", "--dry-run", "--layers", "layers", "--json"]) == ExitCode.GOOD
+    plan = json.loads(capsys.readouterr().out)
+    assert "snake" in json.dumps(plan)
+    assert main(["diff", "lumiimg.lock", str(written / "lumiimg.lock")]) == ExitCode.GOOD
+
+
+def test_a_lock_whose_layer_has_changed_since_is_refused_and_says_what_to_do(written: Path, capsys: Capture) -> None:
+    (written / "layers/snake/post.sh").write_text("echo another\n")
+    assert main(["build", "--locked", "--dry-run", "--layers", "layers"]) == ExitCode.NO
+    error = capsys.readouterr().err
+    assert "the layer snake is not the one that was locked" in error
+    assert "use the lumiimg and the --layers of then, or write the lock anew" in error
+
+
+@pytest.mark.parametrize("name", ["lumiimg.lock", "mine.toml"])
+def test_a_newer_lock_is_refused_and_not_written_over(written: Path, name: str, capsys: Capture) -> None:
+    text = (written / "lumiimg.lock").read_text().replace("format = 1", "format = 9").replace("0.1.0", "9.0.0")
+    lock = written / name
+    lock.write_text(text)
+    refused(
+        capsys,
+        ["build", "--locked", "--lock", name, "--dry-run", "--layers", "layers"],
+        r"is of format 9, written by lumiimg 9\.0\.0; this one reads up to 1; use that lumiimg, or write it anew",
+    )
+    refused(capsys, ["diff", name, name], "is of format 9")
+    request = ["--base", "box", "--layers", "layers"]
+    refused(capsys, ["lock", "-o", name, *request], "is of format 9, this lumiimg writes 1; it would be lost")
+    refused(capsys, ["build", "--lock", name, *request, "-o", "x.sif"], "it would be lost")
+    assert lock.read_text() == text
+
+
+# -- snapshots of nodes --
+
+
+def test_a_snapshot_is_read(written: Path, capsys: Capture) -> None:
+    assert read_snapshot(written / "host.json").host == "nid005000"
+    assert main(["drift", "host.json", "host.json"]) == ExitCode.GOOD
+    assert "nid005000" in capsys.readouterr().out
+
+
+def test_a_newer_snapshot_is_refused_unless_only_keys_have_come(written: Path, capsys: Capture) -> None:
+    changed(written / "host.json", key_of_later={"a": 1})
+    assert read_snapshot(written / "host.json").host == "nid005000"
+    changed(written / "host.json", schema=9)
+    refused(
+        capsys, ["drift", "host.json", "host.json"], r"was written by a newer lumiimg \(schema 9, this one reads 1\)"
+    )
+
+
+# -- caches --
+
+
+def test_layers_of_a_cache_are_found_and_are_whole(written: Path, capsys: Capture) -> None:
+    cache = LayerCache(written / "cache")
+    found = cache.find(Key({"format": "data.sqfs", "definition": "Bootstrap: docker\n"}), BELOW)
+    assert found is not None
+    assert found.data.read_bytes() == DATA
+    assert {entry.layers for entry in cache.entries()} == {("tool",)}
+    assert main(["cache", "verify"]) == ExitCode.GOOD
+    assert "2 layers" in capsys.readouterr().out
+
+
+def test_a_cache_of_a_newer_lumiimg_is_passed_over_and_left_as_it_is(written: Path, capsys: Capture) -> None:
+    for entry in written.glob("cache/layers/*/entry.json"):
+        changed(entry, format=9, of_later=[1])
+    before = contents(written / "cache")
+    for words in (["ls"], ["verify"], ["prune"], ["prune", "--keep", "0"]):
+        assert main(["cache", *words]) == ExitCode.GOOD
+        assert "left to the newer lumiimg that kept it: 2 layers" in capsys.readouterr().err
+    assert LayerCache(written / "cache").find(Key({"format": "data.sqfs", "definition": "Bootstrap: docker\n"})) is None
+    assert contents(written / "cache") == before
+
+
+def test_layers_that_an_older_lumiimg_kept_in_another_format_go_with_the_next_prune(
+    written: Path, capsys: Capture
+) -> None:
+    for entry in written.glob("cache/layers/*/entry.json"):
+        changed(entry, format=FORMAT - 1)
+    assert main(["cache", "verify"]) == ExitCode.NO
+    assert "older lumiimg" in capsys.readouterr().out
+    assert main(["cache", "prune"]) == ExitCode.GOOD
+    assert list(written.glob("cache/layers/*")) == []
+
+
+def test_layers_exported_by_a_newer_lumiimg_are_refused(written: Path, capsys: Capture) -> None:
+    assert main(["cache", "export", "layers.tar"]) == ExitCode.GOOD
+    data = (written / "layers.tar").read_bytes()
+    newer = data.replace(b'"format": 2,', b'"format": 9,')
+    assert newer != data
+    (written / "layers.tar").write_bytes(newer)
+    shutil.rmtree(written / "cache")
+    refused(
+        capsys, ["cache", "import", "layers.tar"], "an entry is of format 9, and this lumiimg reads 2; use the lumi"
+    )
+    assert list(LayerCache(written / "cache").entries()) == []
+
+
+def test_what_another_lumiimg_found_out_about_a_machine_is_found_out_again(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.unit.test_hosts import World  # noqa: PLC0415 - its names are not ours
+
+    world = World(written, monkeypatch)
+    assert world.ask() == world.ask()
+    assert world.tried == 1
+    changed(world.file, format=9)
+    world.ask()
+    assert world.tried == 2
+    assert json.loads(world.file.read_text())["format"] == hosts._FORMAT
+
+
+# -- images --
+
+
+def test_an_image_says_how_it_was_built_and_can_be_built_again(written: Path, capsys: Capture) -> None:
+    assert main(["show", "./image"]) == ExitCode.GOOD
+    shown = capsys.readouterr().out
+    assert "built by lumiimg " in shown
+    assert "layer    tool" in shown
+    assert [one.name for one in read_chain(written / "image", written / "scratch")] == ["01-box", "02-tool"]
+
+
+def test_a_newer_image_is_refused_and_stays(written: Path, tmp_path: Path, capsys: Capture) -> None:
+    root = tmp_path / "root"
+    (root / ".lumiimg").mkdir(parents=True)
+    (root / ".lumiimg/chain.json").write_text('{"format": 9, "definitions": {"a": 1}}')
+    image = made(root, written / "newer.sif", plan=json.dumps({"format": 9, "layers": 7}).encode())
+    digest = hashlib.sha256(image.read_bytes()).hexdigest()
+    refused(capsys, ["show", "newer.sif"], "in format 9, and this lumiimg reads 1; use a newer lumiimg")
+    with pytest.raises(BadInputError, match="in format 9, and this lumiimg reads 1"):
+        read_chain(image, written / "scratch")
+    assert hashlib.sha256(image.read_bytes()).hexdigest() == digest
+
+
+# -- modules --
+
+
+def module(folder: Path, image: Path, *words: str) -> list[str]:
+    return ["module", str(image), "-o", str(folder), "--name", "mine/1", "--site", "generic", *words]
+
+
+@pytest.fixture
+def modules(written: Path) -> tuple[Path, Path, dict[str, Any]]:
+    """The folder of modules, the image of its module where it is now, and what the module says of itself."""
+    record = written / "modules/software/mine/1/lumiimg.json"
+    return written / "modules", record, json.loads(record.read_text())
+
+
+def test_a_module_is_replaced_by_one_for_the_same_image(
+    modules: tuple[Path, Path, dict[str, Any]], tmp_path: Path, capsys: Capture
+) -> None:
+    folder, record, said = modules
+    image = fabric_builder.image(tmp_path / "root")
+    record.write_text(json.dumps(said | {"image": str(image)}))
+    assert main(module(folder, image)) == ExitCode.GOOD
+    refused(capsys, module(folder, fabric_builder.image(tmp_path / "another")), "is for another image")
+
+
+def test_a_module_of_a_newer_lumiimg_stays_also_with_force(
+    modules: tuple[Path, Path, dict[str, Any]], tmp_path: Path, capsys: Capture
+) -> None:
+    folder, record, said = modules
+    image = fabric_builder.image(tmp_path / "root")
+    record.write_text(json.dumps(said | {"schema": 9}))
+    before = contents(folder)
+    for words in ([], ["--force"]):
+        refused(capsys, module(folder, image, *words), r"was written by a newer lumiimg \(schema 9\); use that lumiimg")
+    assert contents(folder) == before
+
+
+# -- a user's own files --
+
+
+def test_a_key_that_only_a_newer_lumiimg_knows_is_named(clean_home: Path, capsys: Capture) -> None:
+    settings = clean_home / ".config/lumiimg/config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('cache = "/x"\nkey-of-later = 1\n')
+    refused(capsys, ["cache", "ls"], r"config\.toml: .*key-of-later")
