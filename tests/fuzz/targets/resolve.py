@@ -100,6 +100,14 @@ def _filled(document: bytes, below: bytes) -> bytes:
     return found.replace(b"111", b"%d" % len(below))
 
 
+_OF_SIF = json.dumps(
+    {
+        "schemaVersion": 2,
+        "layers": [{"mediaType": "application/vnd.sylabs.sif.layer.v1.sif", "digest": f"sha256:{'0' * 64}", "size": 1}],
+    }
+).encode()
+
+
 def _token(data: bytes) -> None:
     """What a registry answers to who has no token, and what its token server does."""
     challenge, retry, token = parts(data, 3)
@@ -107,7 +115,9 @@ def _token(data: bytes) -> None:
         [
             Answer("https://host.test/v2/a/manifests/latest", 401, {"www-authenticate": text_of(challenge)}, b""),
             Answer("https://auth.test/token", 200, {}, token),
-            Answer("https://host.test/v2/a/manifests/latest", 429, {"retry-after": text_of(retry)}, b""),
+            Answer("https://host.test/v2/a/manifests/latest", 429, {"retry-after": text_of(retry)}, b"")
+            if retry
+            else Answer("https://host.test/v2/a/manifests/latest", 200, {}, _OF_SIF),
         ]
     )
     web = Web()
@@ -224,6 +234,7 @@ def _registry_seeds() -> Iterator[bytes]:
 def _token_seeds() -> Iterator[bytes]:
     challenge = b'Bearer realm="https://auth.test/token",service="host.test",scope="repository:a:pull"'
     yield BORDER.join((challenge, b"30", b'{"token": "abc"}'))
+    yield BORDER.join((challenge, b"", b'{"access_token": "abc"}'))
     yield BORDER.join((b'Basic realm="x"', b"", b'{"access_token": "a"}'))
 
 
