@@ -17,7 +17,7 @@ import tomli_w
 
 from lumiimg import __version__
 from lumiimg.catalog.table import CatalogError, Table, read_limited
-from lumiimg.errors import BadInputError, MissingHereError
+from lumiimg.errors import BadInputError, MissingHereError, one_line
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
 from lumiimg.resolve.foreign import foreign_layer
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
@@ -41,10 +41,16 @@ _HEAD = "# Written by `lumiimg lock`; change the request and write it anew rathe
 
 
 def to_text(lock: Lock, request: Request) -> str:
-    """Return the file of a settled lock. Raises ValueError for one that is not settled."""
+    """Return the file of a settled lock.
+
+    Raises ValueError for one that is not settled, BadInputError for a value that is no UTF-8.
+    """
     if lock.unsettled or lock.bootstrap.is_open:
         raise ValueError([*lock.unsettled, f"the digest of {lock.bootstrap.origin}"][0])
     body = tomli_w.dumps(_body(lock, request), multiline_strings=False)
+    if not_text := re.search(r"[^\n]*[\ud800-\udfff]", body):
+        value = not_text[0].encode("utf-8", "backslashreplace").decode()[:200]
+        raise BadInputError(f"a lock cannot hold what is no UTF-8: {value}", hint="write it in UTF-8, or leave it out")
     head = {"format": FORMAT, "lumiimg": __version__, "digest": f"sha256:{_sha256(body)}"}
     return f"{_HEAD}{tomli_w.dumps(head)}\n{body}"
 
@@ -60,8 +66,13 @@ def read_lock(
     table = Table(read_document(path), path)
     try:
         return _lock(table, catalogue, mirrors, search_path, check_layers=check_layers)
-    except CatalogError as error:
-        raise BadInputError(str(error), hint="write it anew: lumiimg lock") from error
+    except (BadInputError, RefusedError) as error:
+        if table.faults:  # a name that was none led to whatever came next
+            what = "; ".join(one_line(fault) for fault in table.faults)
+            raise BadInputError(what, where=str(path), hint="write it anew: lumiimg lock") from error
+        if isinstance(error, CatalogError):
+            raise BadInputError(str(error), hint="write it anew: lumiimg lock") from error
+        raise
 
 
 def refuse_other_file(path: Path) -> None:

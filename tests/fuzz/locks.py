@@ -21,7 +21,7 @@ REQUESTS = (
     Request("rocm-6.4.4", ("rccl-tests", "osu")),
     Request("rocm-6.4.4", ("vllm",)),
     Request("rocm-6.4.4", ("julia", "netprobe")),
-    Request("lumi-multitorch", ("transformers",)),
+    Request("lumi-multitorch-u24r70", ("transformers",)),
 )
 
 
