@@ -46,7 +46,9 @@ def main(words: list[str]) -> int:
         kept = _fewest(name, grown, {*seeds})
         path = corpus.pack(name, kept)
         size = f"{path.stat().st_size / 1024:.0f} KiB"
-        print(f"{name}: {len(seeds)} seeds, {len(grown)} grown, {len(kept)} kept, {size}; {'; '.join(told)}", flush=True)
+        print(
+            f"{name}: {len(seeds)} seeds, {len(grown)} grown, {len(kept)} kept, {size}; {'; '.join(told)}", flush=True
+        )
     return 0
 
 
@@ -54,7 +56,7 @@ def _grown(name: str, folder: str, seconds: int) -> list[str]:
     """Let a folder of inputs grow, in another process, and return what it told."""
     words = [sys.executable, "-m", "tests.fuzz.grow", "--inside", folder, f"--seconds={seconds}", name]
     done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
-    return [line for line in done.stderr.splitlines() if line.startswith(("FIND", "Done", "Traceback", "==")) ]
+    return [line for line in done.stderr.splitlines() if line.startswith(("FIND", "Done", "Traceback", "=="))]
 
 
 def _run_atheris(name: str, folder: Path, seconds: int) -> None:

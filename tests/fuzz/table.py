@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from tests.fuzz.targets import catalogue, elf, host, image, logs, resolve
 
-TARGETS = {
-    target.name: target
-    for module in (elf, image, logs, catalogue, host, resolve)
-    for target in module.TARGETS
-}
+TARGETS = {target.name: target for module in (elf, image, logs, catalogue, host, resolve) for target in module.TARGETS}
 
 _OWN_TABLE = "a table of this package"
 _OWN_TEXT = "text that this package has written itself"

@@ -83,8 +83,39 @@ def test_a_quoted_value_cannot_leave_its_line(value: str) -> None:
     assert "%" not in quoted
 
 
-ODD = ["", "a b", "it's", '"', "$(id)", "`id`", "a\nb", "%post\n", "{{x}}", "{{{", "\\", "\t", "ä€😀", "\x01ab", "!", "*"]
-ODD += ["\r\n", "\x1b[2J", "\u2028", "\x85", "\x7f", "-n", "~", "a=b", "Bootstrap: docker", "#", "${HOME}", "\\\n", "'\"'\"'"]
+ODD = [
+    "",
+    "a b",
+    "it's",
+    '"',
+    "$(id)",
+    "`id`",
+    "a\nb",
+    "%post\n",
+    "{{x}}",
+    "{{{",
+    "\\",
+    "\t",
+    "ä€😀",
+    "\x01ab",
+    "!",
+    "*",
+]
+ODD += [
+    "\r\n",
+    "\x1b[2J",
+    "\u2028",
+    "\x85",
+    "\x7f",
+    "-n",
+    "~",
+    "a=b",
+    "Bootstrap: docker",
+    "#",
+    "${HOME}",
+    "\\\n",
+    "'\"'\"'",
+]
 
 
 def read_back(shell: str, exports: list[str]) -> list[bytes]:
@@ -111,7 +142,7 @@ def is_quoted_for_sh(value: str) -> bool:
     try:
         quote_sh(value, "layer.toml")
     except DefinitionError as error:
-        assert "control character" in str(error)
+        assert "control character" in str(error)  # noqa: PT017 - or it is quoted
         return False
     return True
 
@@ -222,7 +253,10 @@ def test_the_parts_of_a_definition_are_all_of_it(golden: Path) -> None:
     assert bool(one.test) == ("%test" in lines)
 
 
-FREE = LAYER + '[arguments.NOTE]\ndefault = ""\nhelp = "free"\n[environment.set]\nV = "{NOTE}"\n[environment.prepend]\nW = "{NOTE}"\n'
+FREE = (
+    LAYER
+    + '[arguments.NOTE]\ndefault = ""\nhelp = "free"\n[environment.set]\nV = "{NOTE}"\n[environment.prepend]\nW = "{NOTE}"\n'
+)
 
 
 @pytest.fixture(scope="module")

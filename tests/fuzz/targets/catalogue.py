@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,8 @@ from lumiimg.cluster.shape import seconds
 from lumiimg.definition.docker.draft import make_draft, write_draft
 from lumiimg.definition.docker.instructions import split_words
 from lumiimg.definition.docker.shell import is_plain
-from lumiimg.definition.docker.substitution import Scope, expand, text_of as text_of_value
+from lumiimg.definition.docker.substitution import Scope, expand
+from lumiimg.definition.docker.substitution import text_of as text_of_value
 from lumiimg.definition.reader import check_definition
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import Definition, StagedFile
@@ -133,13 +134,13 @@ def _toml_seeds(pattern: str) -> Iterator[bytes]:
 
 def _dockerfile_seeds() -> Iterator[bytes]:
     yield (
-        b"# syntax=docker/dockerfile:1\nARG V=6.2.4\nFROM rocm/dev-ubuntu-22.04:$V AS build\nENV A=1 B=\"x $A\"\n"
+        b'# syntax=docker/dockerfile:1\nARG V=6.2.4\nFROM rocm/dev-ubuntu-22.04:$V AS build\nENV A=1 B="x $A"\n'
         b"RUN --mount=type=cache,target=/c apt-get update && \\\n  # c\n  apt-get install -y git\n"
-        b"WORKDIR /w\nUSER 77\nSHELL [\"/bin/bash\", \"-c\"]\nCOPY --chown=1 a b/ /c/\nADD https://h.test/x.tar.gz /o\n"
+        b'WORKDIR /w\nUSER 77\nSHELL ["/bin/bash", "-c"]\nCOPY --chown=1 a b/ /c/\nADD https://h.test/x.tar.gz /o\n'
         b"RUN <<E\necho $A\nE\nFROM build\nCOPY --from=build /x /y\nONBUILD RUN x\nHEALTHCHECK NONE\nEXPOSE 80/tcp\n"
     )
     yield b"FROM a\nRUN pip install torch==2.9.1 vllm && git clone https://github.com/ROCm/aws-ofi-rccl -b v1\n"
-    yield b"# escape=`\nFROM scratch\nENV P ${A:-${B%.*}} \nRUN [\"a\", \"b\"]\nLABEL a=b 'c'=\"d\"\nENTRYPOINT x\n"
+    yield b'# escape=`\nFROM scratch\nENV P ${A:-${B%.*}} \nRUN ["a", "b"]\nLABEL a=b \'c\'="d"\nENTRYPOINT x\n'
 
 
 def _definition_seeds() -> Iterator[bytes]:
@@ -151,8 +152,14 @@ def _chain_seeds() -> Iterator[bytes]:
     source = {"name": "s", "variable": "S", "file": "f", "sha256": "0" * 64, "location": "https://h.test/f"}
     source |= {"note": "", "version": ""}
     entry = {
-        "name": "01-base", "layers": ["base"], "parent": None, "needs": [], "plain_http": False, "origin": None,
-        "origin_sha256": None, "files": [{"path": "files/base/source/s/f", "source": source}],
+        "name": "01-base",
+        "layers": ["base"],
+        "parent": None,
+        "needs": [],
+        "plain_http": False,
+        "origin": None,
+        "origin_sha256": None,
+        "files": [{"path": "files/base/source/s/f", "source": source}],
     }
     text = (FIXTURES / "definitions/01-base.def").read_bytes()
     yield json.dumps(entry).encode() + BORDER + text
@@ -162,25 +169,69 @@ def _chain_seeds() -> Iterator[bytes]:
 
 _CATALOG = (CatalogError,)
 TARGETS = (
-    Target("layer-toml", ("catalog.layers.read_layer", "catalog.table.read_toml", "catalog.needs.read_needs"),
-           _layer, _layer_seeds, _CATALOG, "toml", rounds=15),
-    Target("site-toml", ("catalog.sites.read_site", "catalog.launch.read_module"), _site,
-           lambda: _toml_seeds("lumiimg/catalog/sites/*.toml"), _CATALOG, "toml", rounds=10),
-    Target("recipe-toml", ("catalog.recipes.read_recipe",), _recipe, lambda: _toml_seeds("recipes/*.toml"), _CATALOG,
-           "toml"),
-    Target("config-toml", ("catalog.settings.read_settings",), _settings,
-           lambda: [b'cache = "/c"\n[mirrors]\ndebian = "http://h.test/debian"\n'], _CATALOG, "toml"),
-    Target("dockerfile", ("definition.docker.dockerfile.read_dockerfile", "definition.docker.draft.make_draft",
-                          "definition.docker.instructions.read_instructions", "definition.docker.stages.follow",
-                          "definition.docker.recognition.recognise", "definition.docker.script.write_script"),
-           _dockerfile, _dockerfile_seeds, (BadInputError,), rounds=8),
-    Target("docker-words", ("definition.docker.instructions.split_words", "definition.docker.shell.is_plain"), _words,
-           lambda: [b"a 'b c' \"d\\\" e\" f\\ g $(h) <<E 1>2 # x", b"x <<'E'\nE\n"]),
-    Target("docker-value", ("definition.docker.substitution.expand",), _value,
-           lambda: [b"${A:-x}${B:+y}$C\\$D'${E}'\"${F:-${G##*/}}\"${H//a/b}${I%%.*}"]),
+    Target(
+        "layer-toml",
+        ("catalog.layers.read_layer", "catalog.table.read_toml", "catalog.needs.read_needs"),
+        _layer,
+        _layer_seeds,
+        _CATALOG,
+        "toml",
+        rounds=15,
+    ),
+    Target(
+        "site-toml",
+        ("catalog.sites.read_site", "catalog.launch.read_module"),
+        _site,
+        lambda: _toml_seeds("lumiimg/catalog/sites/*.toml"),
+        _CATALOG,
+        "toml",
+        rounds=10,
+    ),
+    Target(
+        "recipe-toml",
+        ("catalog.recipes.read_recipe",),
+        _recipe,
+        lambda: _toml_seeds("recipes/*.toml"),
+        _CATALOG,
+        "toml",
+    ),
+    Target(
+        "config-toml",
+        ("catalog.settings.read_settings",),
+        _settings,
+        lambda: [b'cache = "/c"\n[mirrors]\ndebian = "http://h.test/debian"\n'],
+        _CATALOG,
+        "toml",
+    ),
+    Target(
+        "dockerfile",
+        (
+            "definition.docker.dockerfile.read_dockerfile",
+            "definition.docker.draft.make_draft",
+            "definition.docker.instructions.read_instructions",
+            "definition.docker.stages.follow",
+            "definition.docker.recognition.recognise",
+            "definition.docker.script.write_script",
+        ),
+        _dockerfile,
+        _dockerfile_seeds,
+        (BadInputError,),
+        rounds=8,
+    ),
+    Target(
+        "docker-words",
+        ("definition.docker.instructions.split_words", "definition.docker.shell.is_plain"),
+        _words,
+        lambda: [b'a \'b c\' "d\\" e" f\\ g $(h) <<E 1>2 # x', b"x <<'E'\nE\n"],
+    ),
+    Target(
+        "docker-value",
+        ("definition.docker.substitution.expand",),
+        _value,
+        lambda: [b"${A:-x}${B:+y}$C\\$D'${E}'\"${F:-${G##*/}}\"${H//a/b}${I%%.*}"],
+    ),
     Target("definition", ("definition.reader.check_definition",), _definition_text, _definition_seeds),
-    Target("chain", ("build.provenance._definition",), _chain, _chain_seeds,
-           (BadInputError,), "json"),
+    Target("chain", ("build.provenance._definition",), _chain, _chain_seeds, (BadInputError,), "json"),
     Target("bind-option", ("host.inside.parse_binds",), _binds, lambda: [b"/a:/b:ro,/c\\:d,/e:/f,image-src=/x"]),
     Target("duration", ("cluster.shape.seconds",), _duration, lambda: [b"1-02:03:04", b"30", b"1:30", b"2h"], ()),
 )

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.cache import parse_cache
+from lumiimg.elf.facts import exported_symbols, read_elf, undefined_symbols
 from lumiimg.elf.loader import Process
 from lumiimg.elf.notes import read_notes
 from lumiimg.elf.reader import BytesReader, ElfError
-from lumiimg.elf.facts import exported_symbols, read_elf, undefined_symbols
 from lumiimg.elf.rules import Settings
 from lumiimg.elf.segments import Segments
 from lumiimg.elf.system import glibc_version, libc_kind
@@ -65,6 +65,11 @@ def _facts(data: bytes) -> None:
 def _symbols(data: bytes) -> None:
     exported_symbols(BytesReader(data), "ncclNet")
     undefined_symbols(BytesReader(data))
+
+
+def _notes(data: bytes) -> None:
+    with contextlib.suppress(ElfError):
+        read_notes(Segments(BytesReader(data)))
 
 
 def _cache(data: bytes) -> None:
@@ -218,17 +223,32 @@ def _rccl_seeds() -> Iterator[bytes]:
 TARGETS = (
     Target("elf-facts", ("elf.facts.read_elf", "elf.segments.Segments"), _facts, _elf_seeds, (ElfError,), "bytes"),
     Target(
-        "elf-symbols", ("elf.facts.exported_symbols", "elf.facts.undefined_symbols", "elf.symbols.defined_names"), _symbols, _elf_seeds, (ElfError,),
+        "elf-symbols",
+        ("elf.facts.exported_symbols", "elf.facts.undefined_symbols", "elf.symbols.defined_names"),
+        _symbols,
+        _elf_seeds,
+        (ElfError,),
         "bytes",
     ),
     Target(
-        "elf-notes", ("elf.notes.read_notes",), lambda data: _notes(data), _elf_seeds, (ElfError,), "bytes",
+        "elf-notes",
+        ("elf.notes.read_notes",),
+        _notes,
+        _elf_seeds,
+        (ElfError,),
+        "bytes",
     ),
     Target("ld-so-cache", ("elf.cache.parse_cache",), _cache, _cache_seeds, (ElfError,), "bytes"),
     Target(
         "elf-process",
-        ("elf.loader.Process", "elf.system.glibc_version", "elf.system.libc_kind", "elf.search.split_path",
-         "elf.versions.read_version_needs", "elf.versions.read_version_definitions"),
+        (
+            "elf.loader.Process",
+            "elf.system.glibc_version",
+            "elf.system.libc_kind",
+            "elf.search.split_path",
+            "elf.versions.read_version_needs",
+            "elf.versions.read_version_definitions",
+        ),
         _process,
         _process_seeds,
         (),
@@ -237,8 +257,3 @@ TARGETS = (
     ),
     Target("rccl-strings", ("resolve.rccl_strings.read_rccl",), _rccl, _rccl_seeds, (), "bytes"),
 )
-
-
-def _notes(data: bytes) -> None:
-    with contextlib.suppress(ElfError):
-        read_notes(Segments(BytesReader(data)))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import contextlib
+import dataclasses
+import enum
 import gzip
 import hashlib
 import json
@@ -9,10 +13,6 @@ import lzma
 import shutil
 import struct
 import tarfile
-import bz2
-import contextlib
-import dataclasses
-import enum
 import tempfile
 import types
 import typing
@@ -32,16 +32,16 @@ from lumiimg.build.sbom import bill
 from lumiimg.build.squash import EPOCH
 from lumiimg.build.weave import can_weave, weave
 from lumiimg.build.why import differences
-from lumiimg.cluster.answers import AnswerError, Details, Fingerprint, Head, read_details, read_fingerprint, read_raw
 from lumiimg.cluster import submit
+from lumiimg.cluster.answers import AnswerError, Details, Fingerprint, Head, read_details, read_fingerprint, read_raw
 from lumiimg.cluster.module_folder import RECORD, _image_of
 from lumiimg.cluster.node import TASK, NodeTask, read_task
 from lumiimg.cluster.nodes import NodesReport
 from lumiimg.elf.loader import Process
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError
-from lumiimg.host import node as host_node
 from lumiimg.host import devel
+from lumiimg.host import node as host_node
 from lumiimg.host.codec import encode
 from lumiimg.host.fabric import package_variable
 from lumiimg.host.scan import fabric_entry, scan_host
@@ -163,7 +163,7 @@ def _archive(data: bytes) -> None:
 def _recalled(data: bytes) -> None:
     path = hosts._path(scratch() / "own")
     written(data, str(path.relative_to(scratch())))
-    with mock.patch.object(hosts, "_depends_on", lambda *_: {}):
+    with mock.patch.object(hosts, "_depends_on", return_value={}):
         hosts._recall(ENGINE, {"PATH": "/bin"}, scratch() / "own")
 
 
@@ -226,7 +226,7 @@ def _report(data: bytes) -> str:
     folder = contextlib.nullcontext(written(b"", "job/x").parent)
     with (
         mock.patch.object(submit, "run_job", job),
-        mock.patch.object(submit, "shared_folder", lambda: folder),
+        mock.patch.object(submit, "shared_folder", return_value=folder),
     ):
         report = submit.check_by_job(["check"], 2, (), {}, lambda _: None)
     return printed(print_nodes, report, verbose=True)
@@ -298,7 +298,7 @@ def _contents_seeds() -> Iterator[bytes]:
 
 def _bill_seeds() -> Iterator[bytes]:
     package = b"Package: zlib1g\nStatus: install ok installed\nVersion: 1:1.2.13\nDescription: x\n y\n"
-    yield package + b"\n" + package.replace(b"zlib1g", b"bash") + BORDER + b"ID=debian\nVERSION_ID=\"12\"\n"
+    yield package + b"\n" + package.replace(b"zlib1g", b"bash") + BORDER + b'ID=debian\nVERSION_ID="12"\n'
 
 
 def _entry_seeds() -> Iterator[bytes]:
@@ -337,44 +337,120 @@ def _woven_seeds() -> Iterator[bytes]:
         plain = ("-comp", "zstd", "-noI", "-noId", "-noD", "-noF", "-noX")
         for number, words in enumerate((plain, ("-comp", "zstd"))):
             pseudo = ("-p", "dev c 644 0 0 0 0", "-p", "d x user.a=y")
-            target = squashed(folder, Path(name) / f"{number}.sqfs", "-b", "4096", "-no-exports", "-nopad", *pseudo, *words)
+            target = squashed(
+                folder, Path(name) / f"{number}.sqfs", "-b", "4096", "-no-exports", "-nopad", *pseudo, *words
+            )
             yield target.read_bytes()
 
 
 def _source_seeds() -> Iterator[bytes]:
     one = b"# x\ndeb [signed-by=/k] http://h.test/debian bookworm main\ndeb-src http://h.test/x y\n"
-    yield BORDER.join((one, b"Types: deb\nURIs: https://h.test/debian\nSuites: x\n", b"a.test=http://b.test x=https://y"))
+    yield BORDER.join(
+        (one, b"Types: deb\nURIs: https://h.test/debian\nSuites: x\n", b"a.test=http://b.test x=https://y")
+    )
 
 
 TARGETS = (
-    Target("snapshot", ("host.snapshot.read_snapshot", "host.codec.decode"), _snapshot, _snapshot_seeds,
-           (SnapshotError,), "json", rounds=5),
-    Target("node-files", ("host.node.operating_system", "host.node.cpu", "host.node.nics", "host.node.rocm_versions",
-                          "host.look.read_text"), _node, _node_seeds, (), rounds=15),
+    Target(
+        "snapshot",
+        ("host.snapshot.read_snapshot", "host.codec.decode"),
+        _snapshot,
+        _snapshot_seeds,
+        (SnapshotError,),
+        "json",
+        rounds=5,
+    ),
+    Target(
+        "node-files",
+        (
+            "host.node.operating_system",
+            "host.node.cpu",
+            "host.node.nics",
+            "host.node.rocm_versions",
+            "host.look.read_text",
+        ),
+        _node,
+        _node_seeds,
+        (),
+        rounds=15,
+    ),
     Target("host-texts", ("host.fabric.package_variable", "host.node.engine_settings"), _texts, _text_seeds, ()),
     Target("image-contents", ("resolve.contents.read_contents",), _contents, _contents_seeds, (ImageError,), rounds=10),
     Target("dpkg-status", ("build.sbom.bill",), _bill, _bill_seeds, ()),
     Target("engine-labels", ("build.facts.date_labels",), _labels, lambda: [b'{"a": "b"}'], (FailedError,), "json"),
-    Target("sif-documents", ("build.provenance.read_document",), _documents,
-           lambda: [b'{"format": 1, "base": {"from": "x"}, "lock": null}'], (), "json"),
-    Target("cache-entry", ("build.cache.entry_of", "build.cache.read_object", "build.why.differences"), _entry, _entry_seeds, (), "json",
-           rounds=20),
-    Target("cache-archive", ("build.carry.read_archive",), _archive, _archive_seeds, (BadInputError, FailedError),
-           "bytes", repair=sums, rounds=10),
+    Target(
+        "sif-documents",
+        ("build.provenance.read_document",),
+        _documents,
+        lambda: [b'{"format": 1, "base": {"from": "x"}, "lock": null}'],
+        (),
+        "json",
+    ),
+    Target(
+        "cache-entry",
+        ("build.cache.entry_of", "build.cache.read_object", "build.why.differences"),
+        _entry,
+        _entry_seeds,
+        (),
+        "json",
+        rounds=20,
+    ),
+    Target(
+        "cache-archive",
+        ("build.carry.read_archive",),
+        _archive,
+        _archive_seeds,
+        (BadInputError, FailedError),
+        "bytes",
+        repair=sums,
+        rounds=10,
+    ),
     Target("machine", ("build.hosts._recall",), _recalled, _recalled_seeds, (), "json", rounds=15),
     Target("kept-files", ("build.kept.unpack_kept",), _kept, _tar_seeds, (), "bytes", repair=sums, rounds=15),
-    Target("compiled-python", ("build.inside._date",), _compiled,
-           lambda: [struct.pack("<4sIII", b"abcd", 0, EPOCH + 1, 5)], (), "bytes", rounds=15),
+    Target(
+        "compiled-python",
+        ("build.inside._date",),
+        _compiled,
+        lambda: [struct.pack("<4sIII", b"abcd", 0, EPOCH + 1, 5)],
+        (),
+        "bytes",
+        rounds=15,
+    ),
     Target("headers-archive", ("host.devel._refuse_other_file",), _headers, _tar_seeds, form="bytes", repair=sums),
-    Target("woven-layers", ("build.weave.weave", "build.weave.can_weave"), _woven, _woven_seeds, (ImageError,), "bytes",
-           rounds=8),
-    Target("node-answer", ("cluster.answers.read_raw", "cluster.answers.read_fingerprint",
-                           "cluster.answers.read_details"), _answer, _written_as(Head, Fingerprint, Details),
-           (AnswerError,), "json"),
+    Target(
+        "woven-layers",
+        ("build.weave.weave", "build.weave.can_weave"),
+        _woven,
+        _woven_seeds,
+        (ImageError,),
+        "bytes",
+        rounds=8,
+    ),
+    Target(
+        "node-answer",
+        ("cluster.answers.read_raw", "cluster.answers.read_fingerprint", "cluster.answers.read_details"),
+        _answer,
+        _written_as(Head, Fingerprint, Details),
+        (AnswerError,),
+        "json",
+    ),
     Target("node-task", ("cluster.node.read_task",), _task, _written_as(NodeTask), (BadInputError,), "json"),
-    Target("nodes-report", ("cluster.submit.check_by_job",), _report, _written_as(NodesReport), (UndecidedError,),
-           "json", rounds=15),
-    Target("module-record", ("cluster.module_folder._image_of",), _record,
-           lambda: [b'{"schema": 1, "kind": "module", "image": "/x.sif", "origin": []}'], (), "json"),
+    Target(
+        "nodes-report",
+        ("cluster.submit.check_by_job",),
+        _report,
+        _written_as(NodesReport),
+        (UndecidedError,),
+        "json",
+        rounds=15,
+    ),
+    Target(
+        "module-record",
+        ("cluster.module_folder._image_of",),
+        _record,
+        lambda: [b'{"schema": 1, "kind": "module", "image": "/x.sif", "origin": []}'],
+        (),
+        "json",
+    ),
     Target("apt-sources", ("resolve.mirrors.apt_mirror", "resolve.mirrors.parse_mirrors"), _sources, _source_seeds),
 )

@@ -112,9 +112,9 @@ def _docker(data: bytes) -> None:
     config = config.replace(b"LAYER", _hex(layer))
     files = {"manifest.json": manifest, "config.json": config, "0/layer.tar": layer}
     packed = tar(*(member(name, content) for name, content in files.items()))
-    with contextlib.closing(ByteSource.open(written(packed, "docker.tar"))) as source:
-        with contextlib.closing(StoredArchive(source)) as archive:
-            _visit(RootFileSystem(read_docker_archive(archive).tree("archive")))
+    source = ByteSource.open(written(packed, "docker.tar"))
+    with contextlib.closing(source), contextlib.closing(StoredArchive(source)) as archive:
+        _visit(RootFileSystem(read_docker_archive(archive).tree("archive")))
 
 
 def _environment(data: bytes) -> str:
@@ -180,7 +180,10 @@ def _squashfs_seeds() -> Iterator[bytes]:
         env = folder / ".singularity.d/env"
         env.mkdir(parents=True)
         (env / "90-environment.sh").write_text("#!/bin/sh\nexport A=1\n")
-        options = [["-noI", "-noD", "-noF", "-noX"], ["-noI", "-noId", "-noD", "-no-fragments", "-always-use-fragments"]]
+        options = [
+            ["-noI", "-noD", "-noF", "-noX"],
+            ["-noI", "-noId", "-noD", "-no-fragments", "-always-use-fragments"],
+        ]
         options += [["-comp", one] for one in ("gzip", "xz", "zstd", "lz4")]
         pseudo = ["-p", "dev c 644 0 0 0 0", "-p", "d x trusted.overlay.opaque=y"]
         for number, words in enumerate(options):
@@ -209,8 +212,7 @@ def _sif_seeds() -> Iterator[bytes]:
 def _layer_seeds() -> Iterator[bytes]:
     plain = tar(member("d/" + "n" * 150, b"long"), link("d/l", "x" * 120), member("u", b"x", uid=1 << 30))
     gnu = tar(member("d/" + "n" * 150, b"long"), style=tarfile.GNU_FORMAT)
-    for content in (_BELOW, plain, gnu, _ABOVE, tar(member("é\udcff", b"x", mtime=-1.5, mode=0o4755))):
-        yield content
+    yield from (_BELOW, plain, gnu, _ABOVE, tar(member("é\udcff", b"x", mtime=-1.5, mode=0o4755)))
     for pack in ("+gzip", "+zstd"):
         yield PACK[pack](_BELOW)
     yield gzip.compress(_BELOW[:1024]) + gzip.compress(_BELOW[1024:])
@@ -226,7 +228,7 @@ def _document_seeds() -> Iterator[bytes]:
         "layers": [_described(LAYER, "LAYER", 222)],
     }
     yield _documented(index, manifest, make_config(_ABOVE))
-    both = [{**index["manifests"][0], "platform": None}, {**index["manifests"][0], "annotations": named}]  # type: ignore[index,dict-item]
+    both = [{**index["manifests"][0], "platform": None}, {**index["manifests"][0], "annotations": named}]  # type: ignore[index]
     yield _documented({"manifests": both}, manifest, {})
     nested = {"manifests": [_described(oci_builder.INDEX, "MANIFEST", 111)]}
     yield _documented(nested, index, make_config())
@@ -250,7 +252,7 @@ def _docker_seeds() -> Iterator[bytes]:
 def _script_seeds() -> Iterator[bytes]:
     yield b"#!/bin/sh\n# Custom environment shell code should follow\n\nexport PATH=/opt/x/bin:$PATH\n"
     yield b"export A='it'\\''s' B=\"$A ${C:-x} ${D-y} ${E:+z}\"\nexport A\nG=1; export G\nunset A\n"
-    yield b"if [ -n \"$X\" ]; then\n  export A=1\nfi\nexport B=`id`\nf() {\n export C=$(x)\n}\nexport D=a\\\nb # c\n"
+    yield b'if [ -n "$X" ]; then\n  export A=1\nfi\nexport B=`id`\nf() {\n export C=$(x)\n}\nexport D=a\\\nb # c\n'
 
 
 def _image_seeds() -> Iterator[bytes]:
@@ -272,37 +274,81 @@ def _description_seeds() -> Iterator[bytes]:
 _ONLY = (ImageError,)
 TARGETS = (
     Target(
-        "image-file", ("image.image.open_image",), _image, _image_seeds, _ONLY, "bytes", rounds=8,
+        "image-file",
+        ("image.image.open_image",),
+        _image,
+        _image_seeds,
+        _ONLY,
+        "bytes",
+        rounds=8,
         repair=lambda data: sums(data) if data[257:262] == b"ustar" else data,
     ),
     Target(
         "squashfs",
-        ("image.squashfs.tree.SquashfsTree", "image.squashfs.superblock.read_superblock",
-         "image.squashfs.inodes.read_inode", "image.squashfs.directory.read_listing",
-         "image.squashfs.metadata.Metadata", "image.squashfs.xattrs.Xattrs",
-         "image.squashfs.compression.decompressor", "image.stack.StackedTree"),
-        _squashfs, _squashfs_seeds, _ONLY, "bytes", rounds=12,
+        (
+            "image.squashfs.tree.SquashfsTree",
+            "image.squashfs.superblock.read_superblock",
+            "image.squashfs.inodes.read_inode",
+            "image.squashfs.directory.read_listing",
+            "image.squashfs.metadata.Metadata",
+            "image.squashfs.xattrs.Xattrs",
+            "image.squashfs.compression.decompressor",
+            "image.stack.StackedTree",
+        ),
+        _squashfs,
+        _squashfs_seeds,
+        _ONLY,
+        "bytes",
+        rounds=12,
     ),
     Target("sif", ("image.sif.read_sif",), _sif, _sif_seeds, _ONLY, "bytes"),
     Target(
         "oci-layer",
-        ("image.oci.tar.read_members", "image.oci.layer.Layer", "image.oci.decoding.decoder",
-         "image.oci.unpacking.Unpacked", "image.oci.tree.LayeredTree"),
-        _layer, _layer_seeds, _ONLY, "bytes", repair=sums, rounds=12,
+        (
+            "image.oci.tar.read_members",
+            "image.oci.layer.Layer",
+            "image.oci.decoding.decoder",
+            "image.oci.unpacking.Unpacked",
+            "image.oci.tree.LayeredTree",
+        ),
+        _layer,
+        _layer_seeds,
+        _ONLY,
+        "bytes",
+        repair=sums,
+        rounds=12,
     ),
     Target(
         "oci-documents",
-        ("image.oci.archive.read_oci_layout", "image.oci.choice.choose_manifest", "image.oci.config.config_of",
-         "image.oci.document.read_document", "image.oci.digest.Digest"),
-        _documents, _document_seeds, _ONLY, "json", rounds=12,
+        (
+            "image.oci.archive.read_oci_layout",
+            "image.oci.choice.choose_manifest",
+            "image.oci.config.config_of",
+            "image.oci.document.read_document",
+            "image.oci.digest.Digest",
+        ),
+        _documents,
+        _document_seeds,
+        _ONLY,
+        "json",
+        rounds=12,
     ),
     Target(
-        "docker-archive", ("image.oci.archive.read_docker_archive", "image.oci.files.StoredArchive"),
-        _docker, _docker_seeds, _ONLY, "json", rounds=20,
+        "docker-archive",
+        ("image.oci.archive.read_docker_archive", "image.oci.files.StoredArchive"),
+        _docker,
+        _docker_seeds,
+        _ONLY,
+        "json",
+        rounds=20,
     ),
     Target("image-environment", ("image.environment.Environment",), _environment, _script_seeds, ()),
     Target(
-        "image-description", ("image.description.SingularityDescription",), _description, _description_seeds, _ONLY,
+        "image-description",
+        ("image.description.SingularityDescription",),
+        _description,
+        _description_seeds,
+        _ONLY,
         rounds=20,
     ),
 )

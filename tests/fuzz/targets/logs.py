@@ -7,10 +7,13 @@ import gzip
 import json
 import lzma
 import sys
+import tomllib
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from lumiimg.check import simulation, startup, strace
 from lumiimg.check.probes import ProbeRun, read_events
+from lumiimg.cluster import slurm
 from lumiimg.engine import engine, failures, signing
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, UndecidedError
@@ -22,7 +25,6 @@ from lumiimg.nccl.nodes import folded
 from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks, refuse_binary
 from lumiimg.nccl.vocabulary import vocabulary
-from lumiimg.cluster import slurm
 from lumiimg.report.log import print_log, to_json
 from lumiimg.resolve import general
 from lumiimg.resolve.mirrors import Mirrors
@@ -128,21 +130,12 @@ def _slurm(data: bytes) -> None:
     nodes, job = parts(data, 2)
     environment = {"PATH": "/bin", "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "nid[1-2]"}
     slurm.is_job_number(text_of(job))
-    with answering(slurm, nodes), answering_program(slurm):
+    with answering(slurm, nodes), mock.patch.object(slurm, "_program", return_value="scontrol"):
         slurm.find_allocation(environment)
 
 
-def answering_program(module: object) -> object:
-    """Have each of Slurm's commands found."""
-    from unittest import mock  # noqa: PLC0415
-
-    return mock.patch.object(module, "_program", lambda name, _: name)
-
-
 def _slurm_version(data: bytes) -> None:
-    from unittest import mock  # noqa: PLC0415
-
-    with answering(host_node, data), mock.patch.object(host_node.shutil, "which", lambda *_, **__: "/bin/scontrol"):
+    with answering(host_node, data), mock.patch("shutil.which", return_value="/bin/scontrol"):
         host_node.slurm_version(_ENVIRONMENT)
 
 
@@ -203,7 +196,7 @@ def _engine_seeds() -> Iterator[bytes]:
 
 
 def _failure_seeds() -> Iterator[bytes]:
-    for entry in failures.tomllib.loads((FIXTURES.parents[1] / "lumiimg/engine/failures.toml").read_text())["failure"]:
+    for entry in tomllib.loads((FIXTURES.parents[1] / "lumiimg/engine/failures.toml").read_text())["failure"]:
         yield str(entry.get("example", entry["meaning"])).encode()
     yield b"+ true\n\x1b[31mFATAL:   \x1b[0mwhile performing build\n"
 
@@ -227,9 +220,19 @@ _REFUSED = (BadInputError, FailedError, MissingHereError, UndecidedError)
 TARGETS = (
     Target(
         "log",
-        ("nccl.reader.LogReader", "nccl.gate.Gate", "nccl.vocabulary.vocabulary", "nccl.verdict", "nccl.causes",
-         "nccl.summary", "nccl.job"),
-        _log, _log_seeds, (), rounds=6,
+        (
+            "nccl.reader.LogReader",
+            "nccl.gate.Gate",
+            "nccl.vocabulary.vocabulary",
+            "nccl.verdict",
+            "nccl.causes",
+            "nccl.summary",
+            "nccl.job",
+        ),
+        _log,
+        _log_seeds,
+        (),
+        rounds=6,
     ),
     Target("bandwidth", ("nccl.bandwidth.BandwidthReader",), _tables, _table_seeds, (), rounds=20),
     Target("log-lines", ("nccl.lines.messages", "nccl.lines.probe_event"), _line, _log_seeds, ()),
@@ -239,17 +242,29 @@ TARGETS = (
     Target("strace", ("check.strace.read_trace",), _strace, _strace_seeds),
     Target("import-answer", ("check.startup._ask", "check.startup._bound"), _startup, _startup_seeds, form="json"),
     Target(
-        "probe-output", ("check.probes.read_events", "check.simulation.judge", "check.telling.tail"), _probe, _probe_seeds, (), rounds=10
+        "probe-output",
+        ("check.probes.read_events", "check.simulation.judge", "check.telling.tail"),
+        _probe,
+        _probe_seeds,
+        (),
+        rounds=10,
     ),
     Target("engine-version", ("engine.engine.find_engine",), _engine, _engine_seeds, (MissingHereError,)),
     Target("engine-failure", ("engine.failures.explain", "engine.failures.telling_line"), _failure, _failure_seeds, ()),
     Target("engine-verify", ("engine.signing.verify",), _verification, _verification_seeds, ()),
     Target("engine-keys", ("engine.signing.private_keys",), _keys, _key_seeds, (FailedError,)),
-    Target("slurm-nodes", ("cluster.slurm.find_allocation", "cluster.slurm.is_job_number"), _slurm, _slurm_seeds,
-           (UndecidedError,)),
+    Target(
+        "slurm-nodes",
+        ("cluster.slurm.find_allocation", "cluster.slurm.is_job_number"),
+        _slurm,
+        _slurm_seeds,
+        (UndecidedError,),
+    ),
     Target("slurm-version", ("host.node.slurm_version",), _slurm_version, lambda: [b"slurm 23.02.7\n"], ()),
     Target(
-        "pip-help", ("resolve.general.general_index",), _pip,
+        "pip-help",
+        ("resolve.general.general_index",),
+        _pip,
         lambda: [b"  -i, --index-url <url>  Base URL of the index (default https://h.test/simple). This\n"],
         (BadInputError, MissingHereError),
     ),

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import zipfile
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -16,7 +17,7 @@ from packaging.version import Version
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.resolve import settle
-from lumiimg.resolve.download import _CONTENT_RANGE, _validator, download
+from lumiimg.resolve.download import download
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.mirrors import Mirrors, checked
 from lumiimg.resolve.partial import Partial
@@ -26,12 +27,11 @@ from lumiimg.resolve.web import Answer, Stream, Web
 from lumiimg.resolve.wheel_index import IndexFile, read_index
 from lumiimg.resolve.wheels import PythonTarget, Wheel, choose_wheel, read_metadata
 from tests.fuzz.target import Target
-from tests.fuzz.targets.scratch import BORDER, PACKAGE, parts, scratch, text_of, written
+from tests.fuzz.targets.scratch import BORDER, parts, text_of, written
 from tests.world import metadata_of, wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
 _TARGET = PythonTarget((3, 12), (2, 39))
 _NO_MIRRORS = Mirrors({})
@@ -65,8 +65,15 @@ def _page(kind: str) -> Callable[[bytes], None]:
 
 def _metadata(data: bytes) -> None:
     file = IndexFile(
-        name="torch", version=Version("2.9.1"), filename=_OF_TORCH, url="https://h.test/x.whl", sha256=None,
-        size_bytes=None, requires_python=None, yanked=None, metadata_sha256=True,
+        name="torch",
+        version=Version("2.9.1"),
+        filename=_OF_TORCH,
+        url="https://h.test/x.whl",
+        sha256=None,
+        size_bytes=None,
+        requires_python=None,
+        yanked=None,
+        metadata_sha256=True,
     )  # type: ignore[call-arg,arg-type,unused-ignore]
     read_metadata(file, _Served(Answer("", 200, {}, data)))
 
@@ -74,8 +81,14 @@ def _metadata(data: bytes) -> None:
 def _wheel(data: bytes) -> None:
     """A wheel whose index offers no metadata beside it."""
     one = Wheel(
-        name="torch", version="2.9.1", filename=_OF_TORCH, url="https://h.test/x.whl", sha256=None,
-        metadata_sha256=None, index="https://h.test", because="",
+        name="torch",
+        version="2.9.1",
+        filename=_OF_TORCH,
+        url="https://h.test/x.whl",
+        sha256=None,
+        metadata_sha256=None,
+        index="https://h.test",
+        because="",
     )  # type: ignore[call-arg,arg-type,unused-ignore]
     settle._metadata_in(written(data, "x.whl"), one)
 
@@ -92,7 +105,9 @@ def _registry(data: bytes) -> None:
     index = _filled(index, image)
     named = {f"sha256:{hashlib.sha256(one).hexdigest()}": one for one in (config, image)}
     told = dict(re.findall(r"(?m)^([a-z-]{1,40}): ([ -~]*)$", text_of(headers)))
-    resolve_image(parse_reference("host.test/a", _NO_MIRRORS), _Served(Answer("", 200, told, b""), {**named, "latest": index}))
+    resolve_image(
+        parse_reference("host.test/a", _NO_MIRRORS), _Served(Answer("", 200, told, b""), {**named, "latest": index})
+    )
 
 
 def _filled(document: bytes, below: bytes) -> bytes:
@@ -111,17 +126,12 @@ _OF_SIF = json.dumps(
 def _token(data: bytes) -> None:
     """What a registry answers to who has no token, and what its token server does."""
     challenge, retry, token = parts(data, 3)
-    answers = iter(
-        [
-            Answer("https://host.test/v2/a/manifests/latest", 401, {"www-authenticate": text_of(challenge)}, b""),
-            Answer("https://auth.test/token", 200, {}, token),
-            Answer("https://host.test/v2/a/manifests/latest", 429, {"retry-after": text_of(retry)}, b"")
-            if retry
-            else Answer("https://host.test/v2/a/manifests/latest", 200, {}, _OF_SIF),
-        ]
-    )
+    manifest = "https://host.test/v2/a/manifests/latest"
+    last = Answer(manifest, 429, {"retry-after": text_of(retry)}, b"") if retry else Answer(manifest, 200, {}, _OF_SIF)
+    refusal = Answer(manifest, 401, {"www-authenticate": text_of(challenge)}, b"")
+    answers = [refusal, Answer("https://auth.test/token", 200, {}, token), last]
     web = Web()
-    with mock.patch.object(web, "ask", lambda *_, **__: next(answers)):
+    with mock.patch.object(web, "ask", side_effect=answers):
         resolve_image(parse_reference("host.test/a", _NO_MIRRORS), web)
 
 
@@ -146,11 +156,10 @@ class _Rest(Web):
     def pause(self, seconds: float) -> None:
         pass
 
-    def open(self, url: str, **_: Any) -> AbstractContextManager[Stream]:
-        from contextlib import nullcontext  # noqa: PLC0415
-
+    @contextmanager
+    def open(self, url: str, **_: Any) -> Iterator[Stream]:
         del url
-        return nullcontext(self._stream)
+        yield self._stream
 
 
 def _download(data: bytes) -> None:
@@ -193,8 +202,13 @@ def _page_seeds() -> Iterator[bytes]:
 
 def _json_seeds() -> Iterator[bytes]:
     file = {
-        "filename": _OF_TORCH, "url": "https://h.test/" + _OF_TORCH, "hashes": {"sha256": "0" * 64},
-        "requires-python": ">=3.9", "yanked": False, "core-metadata": {"sha256": "1" * 64}, "size": 10,
+        "filename": _OF_TORCH,
+        "url": "https://h.test/" + _OF_TORCH,
+        "hashes": {"sha256": "0" * 64},
+        "requires-python": ">=3.9",
+        "yanked": False,
+        "core-metadata": {"sha256": "1" * 64},
+        "size": 10,
     }
     other = {**file, "filename": "torch-2.0.tar.gz", "yanked": "bad", "dist-info-metadata": True}
     yield json.dumps({"meta": {"api-version": "1.1"}, "name": "torch", "files": [file, other]}).encode()
@@ -223,7 +237,9 @@ def _registry_seeds() -> Iterator[bytes]:
     config = json.dumps({"os": "linux", "architecture": "amd64", "variant": "v8", "config": {"Env": ["A=1"]}})
     layer = {"mediaType": f"{kind}layer.v1.tar+gzip", "digest": "sha256:" + "0" * 64, "size": 5}
     of_config = {"mediaType": f"{kind}config.v1+json", "digest": "sha256:DIGEST", "size": 111}
-    image = json.dumps({"schemaVersion": 2, "mediaType": f"{kind}manifest.v1+json", "config": of_config, "layers": [layer]})
+    image = json.dumps(
+        {"schemaVersion": 2, "mediaType": f"{kind}manifest.v1+json", "config": of_config, "layers": [layer]}
+    )
     platform = {"os": "linux", "architecture": "amd64"}
     one = {"mediaType": f"{kind}manifest.v1+json", "digest": "sha256:DIGEST", "size": 111, "platform": platform}
     index = json.dumps({"schemaVersion": 2, "mediaType": f"{kind}index.v1+json", "manifests": [one]})
@@ -255,18 +271,43 @@ def _lock_seeds() -> Iterator[bytes]:
 _FAILED = (FailedError, BadInputError)
 TARGETS = (
     Target("index-html", ("resolve.wheel_index.read_index",), _page("text/html"), _page_seeds, _FAILED),
-    Target("index-json", ("resolve.wheel_index.read_index",), _page("application/vnd.pypi.simple.v1+json"), _json_seeds,
-           _FAILED, "json"),
+    Target(
+        "index-json",
+        ("resolve.wheel_index.read_index",),
+        _page("application/vnd.pypi.simple.v1+json"),
+        _json_seeds,
+        _FAILED,
+        "json",
+    ),
     Target("wheel-metadata", ("resolve.wheels.read_metadata",), _metadata, _metadata_seeds, (FailedError,)),
     Target("wheel-file", ("resolve.settle._metadata_in",), _wheel, _wheel_seeds, (FailedError,), "bytes"),
     Target("requirement", ("resolve.wheels.choose_wheel",), _requirement, _requirement_seeds, _FAILED),
     Target("registry", ("resolve.registry.resolve_image",), _registry, _registry_seeds, (FailedError,), "json"),
     Target("registry-token", ("resolve.registry._Repository",), _token, _token_seeds, (FailedError,)),
-    Target("image-reference", ("resolve.registry.parse_reference",), _reference,
-           lambda: [b"docker://rocm/pytorch:latest", b"host.test:5000/a/b@sha256:" + b"0" * 64, b"localhost/x"]),
-    Target("web-address", ("resolve.mirrors.checked",), _address, lambda: [b"https://h.test:80/x?y#z", b"http://[::1]/"]),
-    Target("download-headers", ("resolve.download.download", "resolve.partial.Partial"), _download, _download_seeds,
-           _FAILED),
-    Target("lock", ("resolve.lockfile.read_lock",), _lock, _lock_seeds, (BadInputError, RefusedError, MissingHereError),
-           "toml", repair=signed, rounds=8),
+    Target(
+        "image-reference",
+        ("resolve.registry.parse_reference",),
+        _reference,
+        lambda: [b"docker://rocm/pytorch:latest", b"host.test:5000/a/b@sha256:" + b"0" * 64, b"localhost/x"],
+    ),
+    Target(
+        "web-address", ("resolve.mirrors.checked",), _address, lambda: [b"https://h.test:80/x?y#z", b"http://[::1]/"]
+    ),
+    Target(
+        "download-headers",
+        ("resolve.download.download", "resolve.partial.Partial"),
+        _download,
+        _download_seeds,
+        _FAILED,
+    ),
+    Target(
+        "lock",
+        ("resolve.lockfile.read_lock",),
+        _lock,
+        _lock_seeds,
+        (BadInputError, RefusedError, MissingHereError),
+        "toml",
+        repair=signed,
+        rounds=8,
+    ),
 )

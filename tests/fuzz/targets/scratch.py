@@ -29,7 +29,7 @@ BORDER = b"\n=====\n"
 @cache
 def scratch() -> Path:
     """Return a folder of this process, in memory where there is such a place; gone at its end."""
-    memory = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
+    memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="lumiimg-fuzz-", dir=memory if memory.is_dir() else None))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -66,7 +66,7 @@ def text_of(data: bytes) -> str:
 def answering(module: ModuleType, output: bytes, exit_code: int = 0) -> Iterator[None]:
     """Have what `module` runs print this: a stand-in for the child process alone."""
     completed = Completed(("program",), exit_code, text_of(output), 0.1)
-    with mock.patch.object(module, "run", lambda *_, **__: completed):
+    with mock.patch.object(module, "run", return_value=completed):
         yield
 
 
