@@ -1,19 +1,22 @@
 # make demo         build a small real image and check it, end to end; installs an engine where it may
 # make test         unit tests, offline once the packages are in; under two minutes
 # make test-engine  the same against a real Apptainer, a real loader and a real RCCL
-# make fuzz         the property tests with many more inputs (FUZZ=100 for an hour's worth)
+# make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth)
+# make corpus       inputs that reach more of the parsers, to be kept (TARGET=name SECONDS=60)
+# make audit        licences, files and advisories of the packages that are installed
 # make lint         ruff, mypy --strict, shellcheck
 # make bench        speed, as ratios against named peers
 # make docs         write docs/reference.md from the program and its data
 
 PYTHON ?= python3
 FUZZ ?= 10
+SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 SCRIPTS := .ci/run .ci/demo .ci/get-engine .ci/slurm .ci/unprivileged
 LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 
-.PHONY: help demo demo-here test test-engine test-engine-here fuzz lint bench bench-here docs clean
+.PHONY: help demo demo-here test test-engine test-engine-here fuzz corpus audit lint bench bench-here docs clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -40,7 +43,17 @@ test-engine-here: $(VENV)/.installed
 	$(BIN)/pytest -m engine tests/engine
 
 fuzz: $(VENV)/.installed
+	$(BIN)/python -m tests.fuzz --seconds $$(($(FUZZ) / 5))
 	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis
+
+corpus: $(VENV)/.installed
+	$(BIN)/pip install --quiet --editable '.[corpus]'
+	$(BIN)/python -m tests.fuzz.grow --seconds $(SECONDS) $(TARGET)
+
+# exit code 3 of the program, where the advisories cannot be asked, is an error to make
+audit: $(VENV)/.installed
+	$(BIN)/pip install --quiet --editable '.[audit]'
+	$(BIN)/python -m tests.audit
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

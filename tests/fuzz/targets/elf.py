@@ -89,6 +89,7 @@ def _process(data: bytes) -> str:
     libc_kind(root)
     process = Process(root, Settings(library_path=text_of(path), preload=("libb.so",)))
     outcome = process.start("/prog")
+    assert outcome.ok == (not outcome.errors)
     if outcome.ok and process.objects[0].facts.is_dynamic:
         process.dlopen("liba.so")
     return printed(print_ldd, {"/prog": outcome}, None, (), verbose=True, stderr=False)

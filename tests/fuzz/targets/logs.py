@@ -50,6 +50,7 @@ def _log(data: bytes) -> str:
         reader.feed("job.out", block)
     report = reader.report()
     json.dumps(to_json(report, (), None, report.answer), ensure_ascii=True)
+    assert all(evidence.text.isprintable() for evidence in report.proof)
     return printed(print_log, report, (), None, verbose=True)
 
 
@@ -84,7 +85,9 @@ def _nodes(data: bytes) -> None:
 
 
 def _strace(data: bytes) -> None:
-    strace.count(strace.read_trace(written(data, "trace")), lambda name: name.startswith("/usr"))
+    calls = strace.read_trace(written(data, "trace"))
+    assert all(call.path.startswith("/") for call in calls)
+    strace.count(calls, lambda name: name.startswith("/usr"))
 
 
 def _startup(data: bytes) -> None:

@@ -270,7 +270,7 @@ def _lock_seeds() -> Iterator[bytes]:
 
 _FAILED = (FailedError, BadInputError)
 TARGETS = (
-    Target("index-html", ("resolve.wheel_index.read_index",), _page("text/html"), _page_seeds, _FAILED),
+    Target("index-html", ("resolve.wheel_index.read_index",), _page("text/html"), _page_seeds, _FAILED, rounds=5),
     Target(
         "index-json",
         ("resolve.wheel_index.read_index",),
@@ -278,6 +278,7 @@ TARGETS = (
         _json_seeds,
         _FAILED,
         "json",
+        rounds=10,
     ),
     Target("wheel-metadata", ("resolve.wheels.read_metadata",), _metadata, _metadata_seeds, (FailedError,)),
     Target("wheel-file", ("resolve.settle._metadata_in",), _wheel, _wheel_seeds, (FailedError,), "bytes"),
