@@ -43,7 +43,7 @@ test-engine-here: $(VENV)/.installed
 	$(BIN)/pytest -m engine tests/engine
 
 fuzz: $(VENV)/.installed
-	$(BIN)/python -m tests.fuzz --seconds $$(($(FUZZ) / 5))
+	$(BIN)/python -m tests.fuzz --seconds "$$(awk 'BEGIN { print $(FUZZ) / 5 }')"
 	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis
 
 corpus: $(VENV)/.installed

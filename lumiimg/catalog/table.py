@@ -144,7 +144,8 @@ class Table:
         value = self._take(key, int, "a whole number", required=True)
         if value is not None and not 0 < value < 1_000_000_000:
             self.fault(key, f"is {_shown(value)}; it should be above 0")
-        return value if value is not None and value > 0 else 1
+            return 1
+        return value if value is not None else 1
 
     def date(self, key: str) -> dt.date:
         """Return a date that must be there."""
