@@ -47,7 +47,6 @@ fuzz: $(VENV)/.installed
 	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis
 
 corpus: $(VENV)/.installed
-	$(BIN)/pip install --quiet --editable '.[corpus]'
 	$(BIN)/python -m tests.fuzz.grow --seconds $(SECONDS) $(TARGET)
 
 # exit code 3 of the program, where the advisories cannot be asked, is an error to make
