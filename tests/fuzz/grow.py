@@ -22,7 +22,7 @@ from tests.fuzz.table import TARGETS
 from tests.fuzz.target import FaultError, Target, bounded, try_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from types import CodeType
 
     Steps = set[tuple[CodeType, int, int]]
@@ -82,7 +82,7 @@ def _steps_of(target: Target, data: bytes) -> Steps:
     return steps
 
 
-def _fewest(reached: dict[bytes, Steps]) -> Iterable[bytes]:
+def _fewest(reached: dict[bytes, Steps]) -> list[bytes]:
     """Return few inputs that reach together what all reach, first those that reach most for their size."""
     left: Steps = set().union(*reached.values())
     kept: list[bytes] = []
