@@ -1,7 +1,9 @@
 # make demo         build a small real image and check it, end to end; installs an engine where it may
 # make test         unit tests, offline once the packages are in; under two minutes
 # make test-engine  the same against a real Apptainer, a real loader and a real RCCL
-# make fuzz         the property tests with many more inputs (FUZZ=100 for an hour's worth)
+# make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth)
+# make corpus       inputs that reach more of the parsers, to be kept (TARGET=name SECONDS=60)
+# make audit        licences, files and advisories of the packages that are installed
 # make lint         ruff, mypy --strict, shellcheck
 # make bench        speed, as ratios against named peers
 # make docs         write the pages that come from the program, its data and its schemas; the man pages too
@@ -12,6 +14,7 @@
 
 PYTHON ?= python3
 FUZZ ?= 10
+SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 SCRIPTS := .ci/run .ci/demo .ci/get-engine .ci/slurm .ci/unprivileged
@@ -21,7 +24,7 @@ LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1767225600)
 LOWEST_TESTS := $(addprefix tests/unit/test_,cli.py downloads.py foreign.py image_squashfs.py lock.py nccl_sources.py registry.py wheels.py)
 
-.PHONY: help demo demo-here test test-engine test-engine-here test-lowest fuzz lint bench bench-here docs dist requirements written clean
+.PHONY: help demo demo-here test test-engine test-engine-here test-lowest fuzz corpus audit lint bench bench-here docs dist requirements written clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -67,7 +70,16 @@ written: $(VENV)/.installed
 	$(BIN)/python -m tests.written
 
 fuzz: $(VENV)/.installed
+	$(BIN)/python -m tests.fuzz --seconds "$$(awk 'BEGIN { print $(FUZZ) / 5 }')"
 	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis
+
+corpus: $(VENV)/.installed
+	$(BIN)/python -m tests.fuzz.grow --seconds $(SECONDS) $(TARGET)
+
+# exit code 3 of the program, where the advisories cannot be asked, is an error to make
+audit: $(VENV)/.installed
+	$(BIN)/pip install --quiet --editable '.[audit]'
+	$(BIN)/python -m tests.audit
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

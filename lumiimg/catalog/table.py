@@ -84,7 +84,7 @@ class Table:
             return None
         value = self._data[key]
         if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-            self.fault(key, f"should be {article}, is {value!r}"[:200])
+            self.fault(key, f"should be {article}, is {_shown(value)}")
             return None
         return value
 
@@ -125,25 +125,27 @@ class Table:
         return tuple(value)
 
     def choice(self, key: str, allowed: Collection[str]) -> str:
-        """Return one of the allowed words."""
+        """Return one of the allowed words; nothing where it is none of them."""
         value = self.string(key)
         if value and value not in allowed:
             self.fault(key, f"is {value!r}; allowed: {', '.join(allowed)}")
-        return value
+        return value if value in allowed else ""
 
     def number(self, key: str) -> float:
         """Return a number above 0 that must be there."""
         value = self._take(key, (int, float), "a number", required=True)
         if value is not None and not 0 < value < 1e9:
-            self.fault(key, f"is {value!r}; it should be above 0")
+            self.fault(key, f"is {_shown(value)}; it should be above 0")
+            return 1.0
         return float(value or 1)
 
     def whole(self, key: str) -> int:
         """Return a whole number above 0 that must be there."""
         value = self._take(key, int, "a whole number", required=True)
         if value is not None and not 0 < value < 1_000_000_000:
-            self.fault(key, f"is {value!r}; it should be above 0")
-        return value if value is not None and value > 0 else 1
+            self.fault(key, f"is {_shown(value)}; it should be above 0")
+            return 1
+        return value if value is not None else 1
 
     def date(self, key: str) -> dt.date:
         """Return a date that must be there."""
@@ -208,3 +210,10 @@ class Table:
                 self.fault(key, f"is not known; {hint}allowed: {', '.join(allowed)}")
         for child in self._children:
             child._unknown()  # noqa: SLF001 - its own class
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:200]
+    except ValueError:  # a number that was written as thousands of hexadecimal digits
+        return "a number of thousands of digits"

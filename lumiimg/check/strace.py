@@ -192,7 +192,7 @@ def _call(name: str, text: str) -> Call | None:
         return None
     if kind in {Kind.LIST, Kind.READ, Kind.MAP}:
         path = _path_of(arguments[4] if kind is Kind.MAP and len(arguments) > 4 else arguments[0])
-        size = int(result[1]) if kind is Kind.READ and not result[3] else 0
+        size = _number(result[1]) if kind is Kind.READ and not result[3] else 0
         if kind is Kind.MAP and len(arguments) > 5:
             size = _number(arguments[1]) + _number(arguments[5])
         # pipes and sockets have names without a slash

@@ -17,7 +17,7 @@ import tomli_w
 
 from lumiimg import __version__
 from lumiimg.catalog.table import CatalogError, Table, read_limited
-from lumiimg.errors import BadInputError, MissingHereError
+from lumiimg.errors import BadInputError, MissingHereError, one_line
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
 from lumiimg.resolve.foreign import foreign_layer
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
@@ -25,6 +25,7 @@ from lumiimg.resolve.plan import HEADERS
 from lumiimg.resolve.registry import parse_reference
 from lumiimg.resolve.request import RefusedError, Request
 from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
+from lumiimg.resolve.wheels import PythonTarget
 
 if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
@@ -36,14 +37,21 @@ FORMAT = 1
 _SIZE_LIMIT_BYTES = 16 * 1024 * 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMAT_LINE = re.compile(rb"^format = ([0-9]{1,9})$", re.MULTILINE)
+_CHOSEN_FOR = re.compile(r"==3\.(\d{1,3})\.\* 2\.(\d{1,3})", re.ASCII)
 _HEAD = "# Written by `lumiimg lock`; change the request and write it anew rather than this file.\n"
 
 
 def to_text(lock: Lock, request: Request) -> str:
-    """Return the file of a settled lock. Raises ValueError for one that is not settled."""
+    """Return the file of a settled lock.
+
+    Raises ValueError for one that is not settled, BadInputError for a value that is no UTF-8.
+    """
     if lock.unsettled or lock.bootstrap.is_open:
         raise ValueError([*lock.unsettled, f"the digest of {lock.bootstrap.origin}"][0])
     body = tomli_w.dumps(_body(lock, request), multiline_strings=False)
+    if not_text := re.search(r"[^\n]*[\ud800-\udfff]", body):
+        value = not_text[0].encode("utf-8", "backslashreplace").decode()[:200]
+        raise BadInputError(f"a lock cannot hold what is no UTF-8: {value}", hint="write it in UTF-8, or leave it out")
     head = {"format": FORMAT, "lumiimg": __version__, "digest": f"sha256:{_sha256(body)}"}
     return f"{_HEAD}{tomli_w.dumps(head)}\n{body}"
 
@@ -59,8 +67,13 @@ def read_lock(
     table = Table(read_document(path), path)
     try:
         return _lock(table, catalogue, mirrors, search_path, check_layers=check_layers)
-    except CatalogError as error:
-        raise BadInputError(str(error), hint="write it anew: lumiimg lock") from error
+    except (BadInputError, RefusedError) as error:
+        if table.faults:  # a name that was none led to whatever came next
+            what = "; ".join(one_line(fault) for fault in table.faults)
+            raise BadInputError(what, where=str(path), hint="write it anew: lumiimg lock") from error
+        if isinstance(error, CatalogError):
+            raise BadInputError(str(error), hint="write it anew: lumiimg lock") from error
+        raise
 
 
 def refuse_other_file(path: Path) -> None:
@@ -185,7 +198,7 @@ def _layer_data(layer: LockedLayer) -> dict[str, Any]:
 
 def _python_data(lock: Lock) -> dict[str, Any]:
     """Return the wheels as PEP 751 has them, each with the layer that it belongs to."""
-    if lock.python is None:
+    if lock.python is None or not any(layer.wheels for layer in lock.stack):
         return {}
     return {
         "lock-version": "1.0",
@@ -229,7 +242,7 @@ def _check_head(document: dict[str, Any], text: str, path: Path) -> None:
 def _lock(
     table: Table, catalogue: Catalogue, mirrors: Mirrors, search_path: str | None, *, check_layers: bool
 ) -> tuple[Lock, Request]:
-    wheels = _wheels(table.table("python"))
+    wheels, python = _wheels(table.table("python"))
     entry = table.table("base")
     agent, origin, digest = entry.string("agent"), entry.string("from"), entry.optional_string("digest")
     name, has, provides = entry.string("name"), entry.table("has").string_values(), entry.strings("provides")
@@ -251,7 +264,7 @@ def _lock(
         base=asked.string("base"),
         add=asked.strings("add"),
         arguments=arguments,
-        fabric=None if fabric == "auto" else Fabric(fabric),
+        fabric=Fabric(fabric) if fabric not in {"", "auto"} else None,
         sources=asked.table("sources").string_values(),
         site=asked.string("site", may_be_empty=True) or None,
         host=Path(host) if (host := asked.optional_string("host")) else None,
@@ -277,7 +290,7 @@ def _lock(
             raise MissingHereError(
                 f"{base.layer.name} was locked to be had by {agent}, which this machine cannot ({bootstrap.because})"
             )
-    return Lock(bootstrap, base, tuple(layers), chosen, site or None, None, rules), request
+    return Lock(bootstrap, base, tuple(layers), chosen, site or None, python, rules), request
 
 
 def _check_file(origin: str, sha256: str | None) -> None:
@@ -326,18 +339,29 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
     return LockedLayer(layer, arguments, sources, same[0] if same else None, of_layer)
 
 
-def _wheels(table: Table) -> dict[str, list[LockedSource]]:
+def _wheels(table: Table) -> tuple[dict[str, list[LockedSource]], PythonTarget | None]:
+    """Return the wheels of each layer, and the Python that they were chosen for."""
     found: dict[str, list[LockedSource]] = {}
-    for key in ("lock-version", "created-by", "requires-python"):
+    for key in ("lock-version", "created-by"):
         table.optional_string(key)
+    required = table.optional_string("requires-python") or ""
+    glibc: str | None = None
     for package in table.tables("packages"):
         name, version = package.string("name"), package.string("version")
-        layer = package.table("tool").table("lumiimg").string_values().get("layer", "")
+        tool = package.table("tool").table("lumiimg").string_values()
+        layer, glibc = tool.get("layer", ""), tool.get("glibc", "")
         for wheel in package.tables("wheels"):
             sha256 = wheel.table("hashes").string("sha256")
             source = LockedSource(name, "", wheel.string("name"), sha256, wheel.string("url"), "", version)
             found.setdefault(layer, []).append(source)
-    return found
+    if glibc is None:
+        return found, None
+    chosen_for = _CHOSEN_FOR.fullmatch(f"{required} {glibc}")
+    if chosen_for is None:
+        table.fault("requires-python", f"is {required!r} with glibc {glibc!r}; allowed: '==3.12.*' with '2.39'")
+        return found, None
+    python, c_library = (int(number) for number in chosen_for.groups())
+    return found, PythonTarget((3, python), (2, c_library))
 
 
 def _rule(entry: Table) -> RuleResult:

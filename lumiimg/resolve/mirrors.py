@@ -76,7 +76,10 @@ def apt_mirror(archive: str, folder: Path = APT_FOLDER) -> str | None:
     """
     for text in _apt_sources(folder):
         for url in (*_DEB822.findall(text), *_ONE_LINE.findall(text)):
-            parts = urlsplit(url)
+            try:
+                parts = urlsplit(url)
+            except ValueError:  # `http://[`: apt could not use it either
+                continue
             if parts.scheme in {"http", "https"} and parts.path.rstrip("/").endswith(f"/{archive}"):
                 return checked(url, f"the apt sources in {folder}")
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass, replace
@@ -35,6 +36,13 @@ if TYPE_CHECKING:
     from lumiimg.resolve.web import Web
     from lumiimg.resolve.wheels import Wheel
 
+_PACKED = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+"""Of the others, LZMA takes as much memory as the file says."""
+# AttributeError: packaging before 24.1, of a body that calls itself multipart
+_NO_WHEEL = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, ValueError, RuntimeError, NotImplementedError),
+    *(AttributeError, struct.error),
+)
 _METADATA_LIMIT_BYTES = 8 * 1024 * 1024
 
 
@@ -181,9 +189,12 @@ def _metadata_in(file: Path, wheel: Wheel) -> WheelMetadata:
     """Read METADATA out of a wheel. Source: PEP 427. Raises FailedError for what is no wheel."""
     name = f"{'-'.join(wheel.filename.split('-')[:2])}.dist-info/METADATA"
     try:
-        with zipfile.ZipFile(file) as archive, archive.open(name) as stream:
-            text = stream.read(_METADATA_LIMIT_BYTES)
+        with zipfile.ZipFile(file) as archive:
+            if archive.getinfo(name).compress_type not in _PACKED:
+                raise zipfile.BadZipFile("packed as no wheel is")
+            with archive.open(name) as stream:
+                text = stream.read(_METADATA_LIMIT_BYTES)
         metadata = Metadata.from_email(text, validate=False)
         return WheelMetadata(tuple(metadata.requires_dist or ()), metadata.requires_python)
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, RuntimeError, NotImplementedError, OSError) as error:
+    except _NO_WHEEL as error:
         raise FailedError(f"is no wheel: {one_line(str(error))[:200]}", where=wheel.url) from error

@@ -6,10 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lumiimg.catalog.catalogue import Catalogue
+from lumiimg.definition.reader import check_definition
 from lumiimg.definition.text import (
     LINE_LIMIT_BYTES,
     DefinitionError,
@@ -21,7 +22,7 @@ from lumiimg.definition.text import (
 from lumiimg.definition.writer import Definition, layers_of, write_chain, write_flat
 from lumiimg.resolve.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
-from tests.tools import needs
+from tests.tools import examples, needs
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "definitions"
@@ -83,14 +84,55 @@ def test_a_quoted_value_cannot_leave_its_line(value: str) -> None:
     assert "%" not in quoted
 
 
+ODD = [
+    "",
+    "a b",
+    "it's",
+    '"',
+    "$(id)",
+    "`id`",
+    "a\nb",
+    "%post\n",
+    "{{x}}",
+    "{{{",
+    "\\",
+    "\t",
+    "ä€😀",
+    "\x01ab",
+    "!",
+    "*",
+]
+ODD += [
+    "\r\n",
+    "\x1b[2J",
+    "\u2028",
+    "\x85",
+    "\x7f",
+    "-n",
+    "~",
+    "a=b",
+    "Bootstrap: docker",
+    "#",
+    "${HOME}",
+    "\\\n",
+    "'\"'\"'",
+]
+
+
+def read_back(shell: str, exports: list[str]) -> list[bytes]:
+    """What a shell has in V after each of some lines, in one process."""
+    script = "".join(f"( {line}\nprintf '%s\\0' \"$V\" )\n" for line in exports)
+    done = subprocess.run([shell], input=script.encode(), capture_output=True, check=True, env={"PATH": "/bin"})
+    assert not done.stderr
+    return done.stdout.split(b"\0")[:-1]
+
+
 @pytest.mark.threat("S31")
-def test_bash_reads_back_every_value() -> None:
-    needs("bash")
-    odd = ["", "a b", "it's", '"', "$(id)", "`id`", "a\nb", "%post\n", "{{x}}", "\\", "\t", "ä€😀", "\x01ab", "!", "*"]
-    for value in odd:
-        script = f"printf %s {quote_bash(value)}"
-        done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
-        assert done.stdout.decode() == value, value
+@given(values=st.lists(VALUES, min_size=1, max_size=40))
+@example(values=ODD)
+@settings(max_examples=examples(10), deadline=None)
+def test_bash_reads_back_every_value(values: list[str]) -> None:
+    assert read_back("bash", [f"export V={quote_bash(value)}" for value in values]) == [one.encode() for one in values]
 
 
 @given(st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=30).filter(str.isprintable))
@@ -99,14 +141,23 @@ def test_an_environment_value_has_no_build_argument_in_it(value: str) -> None:
     assert "{{" not in quote_sh(value, "x")
 
 
+def is_quoted_for_sh(value: str) -> bool:
+    try:
+        quote_sh(value, "layer.toml")
+    except DefinitionError as error:
+        assert "control character" in str(error)  # noqa: PT017 - or it is quoted
+        return False
+    return True
+
+
 @pytest.mark.threat("S31")
-def test_sh_reads_back_every_value_and_control_characters_are_refused() -> None:
-    for value in ["", "a b", "it's", '"', "$(id)", "`id`", "{{x}}", "{{{{", "\\", "ä€", "%x"]:
-        done = subprocess.run(["/bin/sh", "-c", f"printf %s {quote_sh(value, 'x')}"], capture_output=True, check=True)
-        assert done.stdout.decode() == value, value
-    for value in ["a\nb", "\x1b[31m", "\t"]:
-        with pytest.raises(DefinitionError, match="control character"):
-            quote_sh(value, "layer.toml")
+@given(values=st.lists(VALUES, min_size=1, max_size=40))
+@example(values=ODD)
+@settings(max_examples=examples(10), deadline=None)
+def test_sh_reads_back_every_value_that_is_not_refused(values: list[str]) -> None:
+    kept = [value for value in values if is_quoted_for_sh(value)]
+    assert [value for value in values if value not in kept] == [value for value in values if not value.isprintable()]
+    assert read_back("/bin/sh", [f"export V={quote_sh(value, 'x')}" for value in kept]) == [v.encode() for v in kept]
 
 
 TOP = LAYER + (
@@ -204,3 +255,53 @@ def test_the_parts_of_a_definition_are_all_of_it(golden: Path) -> None:
     assert all(line == "%files" or line.startswith(("    files/", "%post")) for line in left)
     assert one.test in one.facts
     assert bool(one.test) == ("%test" in lines)
+
+
+FREE = (
+    LAYER
+    + '[arguments.NOTE]\ndefault = ""\nhelp = "free"\n[environment.set]\nV = "{NOTE}"\n[environment.prepend]\nW = "{NOTE}"\n'
+)
+
+
+@pytest.fixture(scope="module")
+def free(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
+    """A base, and a layer whose one argument is in its script and in its environment."""
+    layers = tmp_path_factory.mktemp("layers")
+    for name, toml in (("base", BASE), ("free", FREE)):
+        (layers / name).mkdir()
+        (layers / name / "layer.toml").write_text(toml)
+        (layers / name / "post.sh").write_text("true\n")
+    return Catalogue((layers,), ())
+
+
+def exports_of(definition: Definition) -> tuple[str, str]:
+    """The lines that set the value: in the script, as NOTE, and in the environment."""
+    (note,) = (line for line in definition.post.splitlines() if line.startswith("export NOTE="))
+    section = definition.text.partition("\n%environment\n")[2].partition("\n%")[0]
+    (value,) = (line.strip() for line in section.splitlines() if line.startswith("    export V="))
+    return note.replace("export NOTE=", "export V=", 1), value
+
+
+@given(values=st.lists(VALUES, min_size=1, max_size=15))
+@example(values=ODD)
+@settings(max_examples=examples(6), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_value_arrives_as_it_was_typed_or_is_refused_with_its_layer(free: Catalogue, values: list[str]) -> None:
+    arrived: list[tuple[str, tuple[str, str]]] = []
+    for value in values:
+        lock = resolve(Request("base", ("free",), {("free", "NOTE"): value}), free, Mirrors({}), "")
+        try:
+            chain, flat = write_chain(lock), write_flat(lock)
+        except DefinitionError as error:
+            assert str(error).startswith("free")  # noqa: PT017 - or it is written
+            assert str(error).isprintable()  # noqa: PT017
+            assert not value.isprintable()
+            continue
+        for number, definition in enumerate(chain, 1):
+            check_definition(definition, number)  # as an image's own definition is let through
+        headers = [line for line in flat.text.splitlines() if line.lstrip().startswith("%")]
+        assert headers == ["%environment", "%post -c /bin/bash", "%labels"]
+        assert "{{" not in flat.text
+        arrived += [(value, exports_of(flat)), (value, exports_of(chain[1]))]
+    expected = [value.encode() for value, _ in arrived]
+    assert read_back("bash", [note for _, (note, _) in arrived]) == expected
+    assert read_back("/bin/sh", [line for _, (_, line) in arrived]) == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import struct
 import time
@@ -13,15 +12,12 @@ from typing import Any
 import pytest
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lumiimg.elf.facts import BytesReader, ElfError, exported_symbols, read_elf
-from tests.tools import examples, needs
+from tests.tools import needs
 from tests.unit.elf_builder import gcc, library, rpath, runpath
 
 _DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/bin")
-_GOOD = struct.Struct("<HHIQQQIHHHHHH")
 
 
 def _real_files(count: int) -> list[Path]:
@@ -194,27 +190,6 @@ def test_dynamic_entry_that_points_nowhere_is_an_elf_error(tag: int) -> None:
         return
     with pytest.raises(ElfError):
         read_elf(BytesReader(_with(data, at + 8, b"\xff" * 8)))
-
-
-@given(st.lists(st.tuples(st.integers(0, 4000), st.binary(min_size=1, max_size=8)), min_size=1, max_size=6))
-@settings(max_examples=examples(150), deadline=5000)
-def test_no_other_error_whatever_the_bytes(changes: list[tuple[int, bytes]]) -> None:
-    data = bytearray(_FUZZ_SEED)
-    for offset, value in changes:
-        data[offset : offset + len(value)] = value
-    for read in (read_elf, exported_symbols):
-        with contextlib.suppress(ElfError):
-            read(BytesReader(bytes(data)))
-
-
-@given(st.binary(max_size=300))
-@settings(max_examples=examples(50), deadline=5000)
-def test_no_other_error_for_bytes_behind_a_good_magic(tail: bytes) -> None:
-    with pytest.raises(ElfError):
-        read_elf(BytesReader(b"\x7fELF\2\1\1" + bytes(9) + b"\3\0\x3e\0" + tail[:30]))
-
-
-_FUZZ_SEED = _good_file()
 
 
 def test_facts_of_one_file_take_a_fraction_of_a_millisecond() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import os
@@ -16,18 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lumiimg.elf.facts import ElfFacts
-from lumiimg.elf.loader import Process
 from lumiimg.errors import FailedError
 from lumiimg.host import snapshot as snapshot_module
 from lumiimg.host.codec import decode, encode
-from lumiimg.host.scan import fabric_entry, scan_host
+from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import SCHEMA, Snapshot, SnapshotError, read_snapshot, to_text, write_snapshot
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from tests.tools import examples
-from tests.unit.host_model import host_files, host_settings
 from tests.unit.test_host_scan import ENVIRONMENT, make_host
-from tests.validation import validator
 
 _TEXT = st.binary(max_size=12).map(lambda data: data.decode("utf-8", "surrogateescape"))
 _INTEGER = st.one_of(st.integers(0, 9), st.integers(0, 2**64 - 1))
@@ -213,60 +209,6 @@ def test_a_file_without_end_is_refused(target: Path, monkeypatch: pytest.MonkeyP
     for name, words in (("pipe", "is not a file"), ("none", "No such file"), ("a\0b", "null byte")):
         with pytest.raises(SnapshotError, match=words):
             read_snapshot(target.with_name(name))
-
-
-_JSON = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(),
-        st.floats(),
-        st.sampled_from(["", "/", "..", "/usr/lib64/libc.so.6", "/usr", "\0", "\ud800", "libcxi.so.1", "$ORIGIN"]),
-        st.text(max_size=5),
-    ),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["path", "facts", "/usr", "x"]), inner, max_size=2)
-    ),
-    max_leaves=5,
-)
-
-
-@settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-@pytest.mark.threat("S35")
-def test_whatever_the_file_says_it_is_read_or_refused(good: Snapshot, target: Path, data: st.DataObject) -> None:
-    content = json.loads(to_text(good))
-    for _ in range(data.draw(st.integers(1, 3))):
-        _mutate(content, data)
-    target.write_text(json.dumps(content))
-    try:
-        snapshot = read_snapshot(target)
-    except SnapshotError:
-        return
-    # what the reader takes is of the schema, but for keys that may come with a later version
-    assert {error.validator for error in validator("host").iter_errors(content)} <= {"additionalProperties"}
-    files, own = host_files(snapshot), host_settings(snapshot)
-    for entry in snapshot.entries:
-        Process(files.fs, own, files=files).start(entry.path)
-    fabric_entry(snapshot)
-
-
-def _mutate(content: Any, data: st.DataObject) -> None:
-    """Go down to some place and put something else there, or remove it."""
-    here = content
-    while True:
-        keys = sorted(here) if isinstance(here, dict) else range(len(here))
-        if not keys:
-            return
-        key = data.draw(st.sampled_from(keys))
-        inner = here[key]
-        if not isinstance(inner, (dict, list)) or data.draw(st.integers(0, 3)) == 0:
-            break
-        here = inner
-    if data.draw(st.booleans()):
-        here[key] = copy.deepcopy(data.draw(_JSON))
-    else:
-        del here[key]
 
 
 def test_schema_is_written_first_of_all_versions(good: Snapshot) -> None:

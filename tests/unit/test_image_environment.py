@@ -6,11 +6,8 @@ import os
 import subprocess
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lumiimg.image.environment import Environment
-from tests.tools import examples
 
 
 def _read(text: str) -> Environment:
@@ -66,12 +63,6 @@ def test_what_is_beyond_a_plain_export_is_left_out_and_said(script: str) -> None
     environment = _read(script + "\n")
     assert "A" not in environment.result()
     assert environment.warnings
-
-
-@given(st.text(alphabet="export AB={}$:-+\"'\\;\n#()`if", max_size=80))
-@settings(max_examples=examples(150), deadline=5000)
-def test_any_text_can_be_read(text: str) -> None:
-    assert isinstance(_read(text).result(), dict)
 
 
 def test_all_values_together_are_bounded() -> None:

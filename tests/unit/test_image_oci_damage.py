@@ -11,11 +11,8 @@ import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from lumiimg.image import FileKind, ImageError, open_image
-from tests.tools import examples
 from tests.unit.oci_builder import (
     CONFIG,
     INDEX,
@@ -262,75 +259,3 @@ def test_memory_does_not_grow_with_a_layer(tmp_path: Path, pack: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    content = tar(member("d/file", b"content"), link("link", "d"), link("hard", "d/file", tarfile.LNKTYPE))
-    above = tar(member("d/.wh.file", b""), member("d/" + "n" * 150, b"long"), style=tarfile.GNU_FORMAT)
-    path = tmp_path_factory.mktemp("oci") / "a.tar"
-    return docker_save(path, content, above).read_bytes()
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 60), st.integers(0, 511), st.binary(min_size=1, max_size=6)), min_size=1, max_size=4
-    )
-)
-@settings(max_examples=examples(50), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@pytest.mark.threat("S07")
-def test_no_other_error_whatever_the_bytes_of_an_archive(
-    archive: bytes, tmp_path: Path, changes: list[tuple[int, int, bytes]]
-) -> None:
-    data = bytearray(archive)
-    for block, offset, value in changes:
-        at = (block * 512 + offset) % len(data)
-        data[at : at + len(value)] = value
-    (tmp_path / "fuzz").write_bytes(data)
-    with contextlib.suppress(ImageError):
-        _visit(tmp_path / "fuzz")
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 12), st.integers(0, 511), st.binary(min_size=1, max_size=12)), min_size=1, max_size=4
-    )
-)
-@settings(max_examples=examples(50), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@pytest.mark.threat("S07")
-def test_no_other_error_whatever_the_bytes_of_a_layer(tmp_path: Path, changes: list[tuple[int, int, bytes]]) -> None:
-    """The digest is right, so that every byte gets to the reader of the tar."""
-    data = bytearray(
-        tar(member("d/" + "n" * 150, b"long"), link("d/l", "x" * 120), member("u", b"x", uid=1 << 30))
-        + tar(member("d/" + "n" * 150, b"long"), style=tarfile.GNU_FORMAT)
-    )
-    for block, offset, value in changes:
-        at = block * 512 + offset
-        data[at : at + len(value)] = value
-    with contextlib.suppress(ImageError):
-        _visit(_one_layer(bytes(data)).write_folder(tmp_path / hashlib.sha256(data).hexdigest()))
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-_KEYS = ("config", "layers", "manifests", "mediaType", "digest", "size", "annotations", "platform", "rootfs", "Env")
-
-
-@given(st.dictionaries(st.sampled_from(_KEYS), _JSON | st.dictionaries(st.sampled_from(_KEYS), _JSON)))
-@settings(max_examples=examples(50), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@pytest.mark.threat("S07")
-def test_no_other_error_whatever_the_documents_say(tmp_path: Path, document: dict[str, object]) -> None:
-    layout = Layout()
-    content = layout.blob(_PLAIN, LAYER)
-    good: dict[str, object] = {"config": layout.json(make_config(), CONFIG), "layers": [content]}
-    config = layout.json({**make_config(), **document}, CONFIG)
-    for number, manifest in enumerate(({**good, **document}, {**good, "config": config})):
-        layout.index(layout.json(manifest, MANIFEST, annotations=document.get("annotations")))
-        with contextlib.suppress(ImageError):
-            _visit(layout.write_folder(tmp_path / str(number)))
-    layout.index(document)
-    with contextlib.suppress(ImageError):
-        _visit(layout.write_folder(tmp_path / "index"))

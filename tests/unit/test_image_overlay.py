@@ -6,14 +6,12 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from lumiimg.image import FileKind, ImageError, RootFileSystem
+from lumiimg.image import FileKind, RootFileSystem
 from lumiimg.image.source import ByteSource
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
-from tests.tools import examples, needs_mksquashfs
+from tests.tools import needs_mksquashfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,25 +139,3 @@ def test_same_inode_numbers_of_two_layers_are_two_files(tmp_path: Path) -> None:
     assert stacked.stat("/one").identity == stacked.open("/one").identity
     for source in sources:
         source.close()
-
-
-@given(st.lists(st.tuples(st.integers(0, 600), st.binary(min_size=1, max_size=4)), min_size=1, max_size=4))
-@settings(max_examples=examples(75), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_damaged_attributes_are_image_errors(
-    packed: list[Path], tmp_path: Path, changes: list[tuple[int, bytes]]
-) -> None:
-    data = bytearray(packed[1].read_bytes().rstrip(b"\0"))
-    for back, value in changes:
-        at = max(0, len(data) - 1 - back)
-        data[at : at + len(value)] = value
-    (tmp_path / "fuzz").write_bytes(data.ljust(8192, b"\0"))
-    sources = [ByteSource.open(packed[0]), ByteSource.open(tmp_path / "fuzz")]
-    try:
-        stacked = RootFileSystem(StackedTree([SquashfsTree(source) for source in sources]))
-        for entry in stacked.walk():
-            assert entry.path
-    except ImageError:
-        pass
-    finally:
-        for source in sources:
-            source.close()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import struct
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from lumiimg.image import ImageError, ImageKind, open_image
-from tests.tools import examples, needs
+from tests.tools import needs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,18 +189,3 @@ def test_missing_file_and_fifo_are_image_errors(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(ImageError, match="neither a file nor a folder"):
         open_image(tmp_path / "fifo")
-
-
-@given(st.lists(st.tuples(st.integers(0, 3000), st.binary(min_size=1, max_size=8)), min_size=1, max_size=5))
-@settings(max_examples=examples(100), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@pytest.mark.threat("S07")
-def test_no_other_error_whatever_the_bytes(squashfs: bytes, tmp_path: Path, changes: list[tuple[int, bytes]]) -> None:
-    data = bytearray(_sif(_good(squashfs)))
-    for offset, value in changes:
-        at = offset if offset < 128 else _TABLE_AT + offset - 128
-        data[at : at + len(value)] = value
-    path = _write(tmp_path / "fuzz.sif", bytes(data))
-    with contextlib.suppress(ImageError), open_image(path) as image:
-        assert isinstance(image.labels, dict)
-        assert isinstance(image.environment, dict)
-        assert image.definition is None or isinstance(image.definition, str)

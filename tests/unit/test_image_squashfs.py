@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import re
@@ -13,11 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_image
-from tests.tools import examples, needs
+from tests.tools import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -383,20 +380,3 @@ def test_block_that_unpacks_to_more_than_a_block_is_refused() -> None:
         decompressor(Compression.LZ4)(block.compress(bytes(8193), store_size=False), 8192)
     with pytest.raises(ImageError, match="damaged lz4"):
         decompressor(Compression.LZ4)(block.compress(bytes(50 << 20), store_size=False), 8192)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 4095), st.binary(min_size=1, max_size=4)), min_size=1, max_size=4), st.booleans()
-)
-@settings(max_examples=examples(125), deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@pytest.mark.threat("S07")
-def test_no_other_error_whatever_the_bytes(
-    small: bytes, tmp_path: Path, changes: list[tuple[int, bytes]], from_end: bool
-) -> None:
-    data = bytearray(small)
-    for offset, value in changes:
-        at = (len(data) - 1200 + offset % 1200) if from_end else offset % 96
-        data[at : at + len(value)] = value
-    (tmp_path / "fuzz").write_bytes(data)
-    with contextlib.suppress(ImageError):
-        _visit(tmp_path / "fuzz")

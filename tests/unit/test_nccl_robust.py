@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,30 +12,9 @@ from lumiimg.nccl import gate, job
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.sightings import COMMUNICATOR_LIMIT, VALUE_LIMIT
 from lumiimg.nccl.vocabulary import vocabulary
-from lumiimg.report import schema
-from lumiimg.report.log import to_json
 from tests.tools import examples
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nccl"
-EXAMPLES = [entry.example.encode() for entry in vocabulary().entries]
-KEYS = {"verdict", "confidence", "ranks", "communicators", "library", "plugin", "provider", "causes"}
-
-cut_examples = st.sampled_from(EXAMPLES).flatmap(
-    lambda line: st.builds(lambda at, tail: line[:at] + tail, st.integers(0, len(line)), st.binary(max_size=20))
-)
-
-
-@settings(max_examples=examples(75), deadline=None)
-@given(st.lists(st.one_of(st.binary(max_size=80), cut_examples), max_size=12))
-@pytest.mark.threat("S14")
-def test_any_bytes_give_a_report_that_can_be_written_as_json(lines: list[bytes]) -> None:
-    report = read_lines("job.out", lines)
-    document = to_json(report, (), None, report.answer)
-    assert document.keys() >= KEYS
-    assert (
-        json.loads(schema.json_text("log", document)).keys() >= {"schema"} | KEYS
-    )  # of the schema, by the hook of all tests
-    assert all(e.text.isprintable() for e in report.proof)
 
 
 @settings(max_examples=examples(30), deadline=None)

@@ -27,7 +27,8 @@ def node(tmp_path: Path) -> Path:
     root = fabric_builder.host(tmp_path / "a node")
     folders = [root / "opt/cray/libfabric/1.22.0/lib64", root / "usr/lib64"]
     with open_image(Path("/")) as machine:
-        taken = scan_host({}, root=machine.root, include=folders)
+        # the node's own libnl, whether this machine has one or not
+        taken = scan_host({"LD_LIBRARY_PATH": str(folders[1])}, root=machine.root, include=folders)
     path = tmp_path / "node.json"
     write_snapshot(replace(taken, devices=()), path)
     return path

@@ -1,0 +1,61 @@
+"""`python -m tests.fuzz [--seconds S] [--seed N] [TARGET…]`: new inputs for each target, on all processors.
+
+`python -m tests.fuzz TARGET FILE…` tries files. Each find is written into the corpus; the exit code is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import sys
+import traceback
+from pathlib import Path
+
+from tests.fuzz.run import fuzz
+from tests.fuzz.table import TARGETS
+from tests.fuzz.target import FaultError, bounded, try_input
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each target (2)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    parser.add_argument("names", nargs="*", metavar="TARGET|FILE")
+    asked = parser.parse_args(words)
+    names = [name for name in asked.names if name in TARGETS] or list(TARGETS)
+    files = [Path(name) for name in asked.names if name not in TARGETS]
+    if files:
+        return _try(names[0], files)
+    print(f"seed {asked.seed}", flush=True)
+    outcomes = []
+    # a process for each target: what one leaves behind is no matter to the next
+    with multiprocessing.get_context("fork").Pool(maxtasksperchild=1) as pool:
+        runs = [pool.apply_async(fuzz, (name, asked.seconds, asked.seed)) for name in names]
+        for run in runs:
+            one = run.get()
+            outcomes.append(one)
+            rate, share = one.tried / max(one.seconds, 0.001), 100 * one.taken / max(one.tried, 1)
+            told = f"{one.tried:9} inputs {rate:9.0f}/s {share:4.0f} % taken {len(one.finds):3} new finds"
+            print(f"{one.name:20} {told}", flush=True)
+    finds = [find for one in outcomes for find in one.finds]
+    print(f"{len(outcomes)} targets, {sum(one.tried for one in outcomes)} inputs, {len(finds)} new finds")
+    for find in finds:
+        print(find, file=sys.stderr)
+    return 1 if finds else 0
+
+
+def _try(name: str, files: list[Path]) -> int:
+    for file in files:
+        try:
+            with bounded():
+                is_taken = try_input(TARGETS[name], file.read_bytes())
+        except FaultError:
+            traceback.print_exc()
+            return 1
+        print(f"{file}: {'taken' if is_taken else 'refused'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

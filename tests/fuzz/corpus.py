@@ -1,0 +1,56 @@
+"""The kept inputs: `tests/corpus/TARGET.zip` holds what reaches code, `tests/corpus/TARGET/…` each find by its name."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FOLDER = Path(__file__).parents[1] / "corpus"
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def kept(name: str) -> list[bytes]:
+    """Return the inputs of a target, finds first."""
+    return [*finds(name).values(), *_packed(name)]
+
+
+def finds(name: str) -> dict[str, bytes]:
+    """Return the inputs that once were a fault, by what it was."""
+    return {path.name: path.read_bytes() for path in sorted((FOLDER / name).glob("*"))}
+
+
+def keep_find(name: str, what: str, data: bytes) -> Path:
+    """Write an input that is a fault into the corpus; its name is for a person to change."""
+    path = FOLDER / name / f"new-{what}-{digest(data)}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def pack(name: str, inputs: Iterable[bytes]) -> Path:
+    """Write the inputs that are not finds, in an order and with dates that are always the same."""
+    path = FOLDER / f"{name}.zip"
+    FOLDER.mkdir(exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for data in sorted(set(inputs), key=lambda data: (len(data), data)):
+            entry = zipfile.ZipInfo(digest(data), _DATE)
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
+    return path
+
+
+def digest(data: bytes) -> str:
+    """Return a short name for an input."""
+    return hashlib.sha256(data).hexdigest()[:12]
+
+
+def _packed(name: str) -> list[bytes]:
+    path = FOLDER / f"{name}.zip"
+    if not path.exists():
+        return []
+    with zipfile.ZipFile(path) as archive:
+        return [archive.read(entry) for entry in archive.infolist()]

@@ -1,0 +1,124 @@
+"""`python -m tests.fuzz.grow [--seconds S] [TARGET…]`: a corpus that reaches more code, and no more of it than needed.
+
+The mutations of `make fuzz`, guided: an input that takes steps from line to line of the package which none before it
+took is changed further. Then the fewest inputs that take all of those steps become the kept corpus. A target's seeds
+are asked for here only. The interpreter's own trace tells the steps: Atheris makes more inputs a second, once it has
+spent eight seconds on each target to instrument the package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.fuzz import corpus
+from tests.fuzz.mutation import mutated
+from tests.fuzz.table import TARGETS
+from tests.fuzz.target import FaultError, Target, bounded, try_input
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType
+
+    Steps = set[tuple[CodeType, int, int]]
+
+_MOST_INPUTS = 60
+_INPUT_BYTES = 16 << 10
+"""Of an input that is kept; a seed may be larger where nothing smaller reaches as much."""
+_PACKAGE = str(Path(__file__).parents[2] / "lumiimg")
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.grow")
+    parser.add_argument("--seconds", type=float, default=60, help="of the processor, for each target (60)")
+    parser.add_argument("names", nargs="*", metavar="TARGET")
+    asked = parser.parse_args(words)
+    for name in asked.names or TARGETS:
+        target = TARGETS[name]
+        seeds = {*target.seeds(), *corpus.kept(name)}
+        with bounded():
+            reached = {data: _steps_of(target, data) for data in sorted(seeds)}
+            before = len(set[Any]().union(*reached.values()))
+            tried = _grow(target, reached, asked.seconds)
+        after = len(set[Any]().union(*reached.values()))
+        kept = _fewest({data: steps for data, steps in reached.items() if len(data) <= _INPUT_BYTES or data in seeds})
+        path = corpus.pack(name, kept)
+        told = f"{len(seeds)} seeds, {tried} inputs tried, {len(kept)} kept, {path.stat().st_size / 1024:.0f} KiB"
+        print(f"{name:20} {told}, {before} steps before, {after} now", flush=True)
+    return 0
+
+
+def _grow(target: Target, reached: dict[bytes, Steps], seconds: float) -> int:
+    """Add inputs that reach more to those that are known, and return how many were tried."""
+    chance = random.Random()  # noqa: S311
+    inputs = [*reached]
+    known: Steps = set().union(*reached.values())
+    start, tried = time.process_time(), 0
+    while time.process_time() - start < seconds:
+        data = mutated(target, chance, inputs)
+        steps = _steps_of(target, data)
+        tried += 1
+        if steps - known:
+            known |= steps
+            inputs.append(data)
+            reached[data] = steps
+    return tried
+
+
+def _steps_of(target: Target, data: bytes) -> Steps:
+    """Return what an input reaches; one that is a fault goes into the corpus as such."""
+    with _traced() as steps, contextlib.suppress(FaultError):
+        try_input(target, data)
+        return steps
+    try:  # the trace takes time, too
+        try_input(target, data)
+    except FaultError as fault:
+        print(f"{corpus.keep_find(target.name, type(fault.__cause__).__name__, data)}: {fault}", file=sys.stderr)
+    return steps
+
+
+def _fewest(reached: dict[bytes, Steps]) -> list[bytes]:
+    """Return few inputs that reach together what all reach, first those that reach most for their size."""
+    left: Steps = set().union(*reached.values())
+    kept: list[bytes] = []
+    while left and len(kept) < _MOST_INPUTS:
+        best = max(reached, key=lambda data: (len(reached[data] & left) / (200 + len(data)), data))
+        left -= reached.pop(best)
+        kept.append(best)
+    return kept
+
+
+@contextlib.contextmanager
+def _traced() -> Iterator[Steps]:
+    """Gather the steps from line to line of the package."""
+    steps: Steps = set()
+
+    def enter(frame: Any, *_: Any) -> Any:
+        code = frame.f_code
+        if not code.co_filename.startswith(_PACKAGE):
+            return None
+        last = 0
+
+        def step(inner: Any, event: str, _argument: object) -> Any:
+            nonlocal last
+            if event == "line":
+                steps.add((code, last, inner.f_lineno))
+                last = inner.f_lineno
+            return step
+
+        return step
+
+    sys.settrace(enter)
+    try:
+        yield steps
+    finally:
+        sys.settrace(None)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""Locks of the shipped catalogue, settled without a network: each digest that only it could tell is made up."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
+from lumiimg.resolve.lockfile import to_text
+from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.request import Request, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REQUESTS = (
+    Request("rocm-6.4.4"),
+    Request("rocm-6.2.4", ("pytorch",)),
+    Request("rocm-6.4.4", ("rccl-tests", "osu")),
+    Request("rocm-6.4.4", ("vllm",)),
+    Request("rocm-6.4.4", ("julia", "netprobe")),
+    Request("lumi-multitorch-u24r70", ("transformers",)),
+)
+
+
+def settled(lock: Lock) -> Lock:
+    """Return a lock as `resolve.settle` would leave it."""
+    image = lock.bootstrap.image
+    if lock.bootstrap.is_open and image is not None:
+        digest = f"sha256:{_made_up(lock.bootstrap.origin)}"
+        lock = replace(lock, bootstrap=replace(lock.bootstrap, image=replace(image, digest=digest)))
+    return replace(lock, base=_settled(lock.base), layers=tuple(map(_settled, lock.layers)))
+
+
+def settled_texts() -> Iterator[str]:
+    """Yield the files of some requests."""
+    catalogue = open_catalogue({"HOME": "/nonexistent"})
+    names = catalogue.base_names() + catalogue.layer_names()
+    for request in REQUESTS:
+        if {request.base, *request.add} <= {*names}:
+            yield to_text(settled(resolve(request, catalogue, Mirrors({}), "/usr/bin:/bin")), request)
+
+
+def _settled(layer: LockedLayer) -> LockedLayer:
+    sources = tuple(replace(one, sha256=one.sha256 or _made_up(one.location)) for one in layer.sources)
+    wheels = []
+    for pin in layer.release.wheels if layer.release else ():
+        name, _, version = pin.partition("==")
+        file = f"{name.partition('[')[0].replace('-', '_')}-{version}-py3-none-any.whl"
+        location = f"https://wheels.test/{file}"
+        wheels.append(LockedSource(name.partition("[")[0], "", file, _made_up(file), location, "", version))
+    return replace(layer, sources=sources, wheels=tuple(wheels))
+
+
+def _made_up(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,30 @@
+"""All targets."""
+
+from __future__ import annotations
+
+from tests.fuzz.targets import catalogue, elf, host, image, logs, resolve
+
+TARGETS = {target.name: target for module in (elf, image, logs, catalogue, host, resolve) for target in module.TARGETS}
+
+_OWN_TABLE = "a table of this package"
+_OWN_TEXT = "text that this package has written itself"
+NOT_FOREIGN = {
+    "build.keys": _OWN_TEXT,
+    "build.room": "the kernel's own words of mounts and memory",
+    "build.tables": "writes records, reads none",
+    "check.plugin": _OWN_TABLE,
+    "check.probing": "looks for lines in what `check.probes` reads",
+    "check.remedies": _OWN_TABLE,
+    "cluster.frameworks": _OWN_TABLE,
+    "cluster.module": _OWN_TABLE,
+    "cluster.nodes": "shows the last lines of a step, each made printable",
+    "cluster.reframe": "text of a test that ReFrame runs; it is read in tests/unit/test_reframe.py",
+    "cluster.script": _OWN_TEXT,
+    "cluster.wrappers": _OWN_TEXT,
+    "definition.writer": _OWN_TEXT,
+    "engine.process": "the lines of any child, not taken apart further",
+    "host.known": _OWN_TABLE,
+    "report.schema": _OWN_TABLE,
+    "resolve.rccl": _OWN_TABLE,
+}
+"""Modules that split or parse, but nothing foreign, and why."""

@@ -1,0 +1,1 @@
+"""All targets, by the room whose parsers they call."""

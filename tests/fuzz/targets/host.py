@@ -1,0 +1,456 @@
+"""Of `host/`, `build/` and `cluster/`: snapshots, answers and documents that other processes wrote."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import dataclasses
+import enum
+import gzip
+import hashlib
+import json
+import lzma
+import shutil
+import struct
+import tarfile
+import tempfile
+import types
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from lumiimg.build import cache as layer_cache
+from lumiimg.build import hosts
+from lumiimg.build.cache import Key, LayerCache
+from lumiimg.build.carry import read_archive
+from lumiimg.build.facts import date_labels
+from lumiimg.build.inside import _date
+from lumiimg.build.kept import unpack_kept
+from lumiimg.build.provenance import PLAN, SBOM, read_document
+from lumiimg.build.sbom import bill
+from lumiimg.build.squash import EPOCH
+from lumiimg.build.weave import can_weave, weave
+from lumiimg.build.why import differences
+from lumiimg.cluster import submit
+from lumiimg.cluster.answers import AnswerError, Details, Fingerprint, Head, read_details, read_fingerprint, read_raw
+from lumiimg.cluster.module_folder import RECORD, _record_in
+from lumiimg.cluster.node import TASK, NodeTask, read_task
+from lumiimg.cluster.nodes import NodesReport
+from lumiimg.elf.loader import Process
+from lumiimg.engine.process import Completed
+from lumiimg.errors import BadInputError, FailedError, UndecidedError
+from lumiimg.host import devel
+from lumiimg.host import node as host_node
+from lumiimg.host.codec import encode
+from lumiimg.host.fabric import package_variable
+from lumiimg.host.scan import fabric_entry, scan_host
+from lumiimg.host.snapshot import SnapshotError, read_snapshot, to_text
+from lumiimg.image import ImageError, RootFileSystem
+from lumiimg.image.folder import FolderTree
+from lumiimg.report.host import print_snapshot
+from lumiimg.report.nodes import print_nodes
+from lumiimg.resolve.contents import read_contents
+from lumiimg.resolve.mirrors import apt_mirror, parse_mirrors
+from tests.fuzz.target import Target
+from tests.fuzz.targets.elf import small_elf
+from tests.fuzz.targets.image import make_sif, sums
+from tests.fuzz.targets.logs import ENGINE
+from tests.fuzz.targets.scratch import BORDER, parts, printed, root_of, scratch, text_of, written
+from tests.tools import squashed
+from tests.unit.host_model import host_files, host_settings
+from tests.unit.oci_builder import member, tar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def _snapshot(data: bytes) -> str:
+    snapshot = read_snapshot(written(data, "host.json"))
+    files, own = host_files(snapshot), host_settings(snapshot)
+    for entry in snapshot.entries[:20]:
+        Process(files.fs, own, files=files).start(entry.path)
+    fabric_entry(snapshot)
+    return printed(print_snapshot, snapshot, None)
+
+
+_NODE_FILES = (
+    "/etc/os-release",
+    "/proc/cpuinfo",
+    "/sys/class/cxi/cxi0/device/uevent",
+    "/sys/class/cxi/cxi0/device/properties/speed",
+    "/sys/class/cxi/cxi0/device/properties/link",
+    "/opt/rocm-6.3.4/.info/version",
+)
+
+
+def _node(data: bytes) -> None:
+    """The files of /etc, /proc and /sys that a scan reads."""
+    root = root_of("node", dict(zip(_NODE_FILES, parts(data, len(_NODE_FILES)), strict=True)))
+    host_node.operating_system(root)
+    host_node.cpu(root)
+    host_node.nics(root)
+    host_node.rocm_versions(root)
+    host_node.devices(root)
+
+
+def _texts(data: bytes) -> None:
+    package, engine = parts(data, 2)
+    package_variable(text_of(package), "libdir", "/usr/lib64/pkgconfig")
+    host_node.engine_settings(text_of(engine))
+
+
+def _contents(data: bytes) -> None:
+    """What an image has: os-release, ROCm's version, the name of a distribution, a plugin, an RCCL."""
+    release, rocm, name, plugin, rccl = parts(data, 5)
+    shutil.rmtree(scratch() / "root", ignore_errors=True)
+    safe = text_of(name).replace("/", "_").replace("\0", "")[:60].encode("utf-8", "replace").decode()
+    files = {
+        "/etc/os-release": release,
+        "/opt/rocm/.info/version": rocm,
+        f"/opt/venv/lib/python3.12/site-packages/{safe}.dist-info/METADATA": b"",
+        "/opt/x/librccl-net.so": plugin,
+        "/opt/rocm/lib/librccl.so.1": rccl,
+    }
+    root = root_of("root", files)
+    _ = read_contents(root).stack
+    bill(root, (), "x")
+
+
+def _bill(data: bytes) -> None:
+    status, release = parts(data, 2)
+    root = root_of("dpkg", {"/var/lib/dpkg/status": status, "/etc/os-release": release})
+    bill(root, (), "x")
+
+
+def _labels(data: bytes) -> None:
+    written(data, "labels/.singularity.d/labels.json")
+    date_labels(scratch() / "labels", {})
+
+
+def _documents(data: bytes) -> None:
+    path = written(make_sif((0x4006, b"", data, PLAN), (0x4006, b"", data, SBOM)), "documents.sif")
+    read_document(path, PLAN)
+    read_document(path, SBOM)
+
+
+_KEY = "0" * 64
+
+
+def _entry(data: bytes) -> None:
+    """Entry, key and owner of a cache that others may write to."""
+    entry, key, owner = parts(data, 3)
+    for name, content in (("entry.json", entry), ("key.json", key), ("data.squashfs", b"x")):
+        written(content, f"cache/layers/{_KEY}/{name}")
+    found = LayerCache(scratch() / "cache")
+    read = found.read(_KEY)
+    if read is not None:
+        differences(found.key_of(read), {"format": 2, "files": {"a": "b"}, "definition": "x\ny"})
+        _ = read.is_untouched
+    written(owner, "cache/locks/x/owner.json")
+    document = layer_cache._owner_in(scratch() / "cache/locks/x")
+    if document is not None:
+        layer_cache._is_gone(document)
+
+
+def _archive(data: bytes) -> None:
+    """What `cache export` wrote, or says that it has."""
+    folder = scratch() / "taking"
+    shutil.rmtree(folder, ignore_errors=True)
+    read_archive(LayerCache(folder), written(data, "layers.tar"))
+
+
+def _recalled(data: bytes) -> None:
+    path = hosts._path(scratch() / "own")
+    written(data, str(path.relative_to(scratch())))
+    with mock.patch.object(hosts, "_depends_on", return_value={}):
+        hosts._recall(ENGINE, {"PATH": "/bin"}, scratch() / "own")
+
+
+def _kept(data: bytes) -> None:
+    folder = scratch() / "kept"
+    shutil.rmtree(folder, ignore_errors=True)
+    # what its caller takes for an archive that is not there
+    with contextlib.suppress(OSError, tarfile.TarError, ValueError, OverflowError, RecursionError):
+        unpack_kept(written(data, "kept.tar"), folder)
+
+
+def _compiled(data: bytes) -> None:
+    path = written(data, "upper/__pycache__/a.cpython-312.pyc")
+    written(b"", "upper/a.py")
+    _date(scratch() / "upper", path)
+
+
+def _headers(data: bytes) -> None:
+    devel._refuse_other_file(written(data, "headers.tar"))
+
+
+def _woven(data: bytes) -> None:
+    """A layer of the cache, over itself."""
+    layers = [written(data, name) for name in ("below.sqfs", "above.sqfs")]
+    if can_weave(layers):
+        weave(layers, scratch() / "woven.sqfs", 0)
+
+
+def _answer(data: bytes) -> None:
+    raw = read_raw(written(data, "answer"))
+    read_fingerprint(raw)
+    read_details(raw)
+
+
+def _task(data: bytes) -> None:
+    written(data, f"task/{TASK}")
+    read_task(scratch() / "task", "nid1")
+
+
+def _record(data: bytes) -> None:
+    written(data, f"module/{RECORD}")
+    _record_in(scratch() / "module")
+
+
+def _sources(data: bytes) -> None:
+    one, two, words = parts(data, 3)
+    written(one, "apt/sources.list")
+    written(two, "apt/sources.list.d/a.sources")
+    apt_mirror("debian", scratch() / "apt")
+    parse_mirrors({}, text_of(words).split())
+
+
+def _report(data: bytes) -> str:
+    """What a job of `check --nodes` left for who submitted it."""
+
+    def job(script: Path, *_: object) -> Completed:
+        (script.parent / submit._REPORT).write_bytes(data)
+        return Completed(("sbatch",), 0, "1\n", 1.0)
+
+    folder = contextlib.nullcontext(written(b"", "job/x").parent)
+    with (
+        mock.patch.object(submit, "run_job", job),
+        mock.patch.object(submit, "shared_folder", return_value=folder),
+    ):
+        report = submit.check_by_job(["check"], 2, (), {}, lambda _: None)
+    return printed(print_nodes, report, verbose=True)
+
+
+def example(kind: Any) -> Any:
+    """Return a value of a type: every field is there, every list has one entry."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in {typing.Union, types.UnionType}:
+        return example(next(one for one in inner if one is not type(None)))
+    if origin is typing.Literal:
+        return inner[0]
+    if origin is tuple:
+        return tuple(example(one) for one in inner if one is not Ellipsis)
+    if origin is list:
+        return [example(inner[0])]
+    if origin in {dict, types.MappingProxyType} or getattr(origin, "__name__", "") == "Mapping":
+        return {"/k": example(inner[1])}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return next(iter(kind))
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return kind(**{field.name: example(hints[field.name]) for field in dataclasses.fields(kind)})  # type: ignore[operator]
+    return {str: "/x", int: 1, bool: True, float: 1.5, Path: Path("/x")}[kind]
+
+
+def _written_as(*kinds: type) -> Callable[[], Iterator[bytes]]:
+    def seeds() -> Iterator[bytes]:
+        yield b"".join(json.dumps(encode(example(kind))).encode() + b"\n" for kind in kinds)
+
+    return seeds
+
+
+def _snapshot_seeds() -> Iterator[bytes]:
+    from tests.unit.test_host_scan import ENVIRONMENT, make_host  # noqa: PLC0415 - it needs a compiler
+
+    with tempfile.TemporaryDirectory() as name:
+        snapshot = scan_host(ENVIRONMENT, root=RootFileSystem(FolderTree(make_host(Path(name)))))
+    text = to_text(snapshot)
+    yield text.encode()
+    few = json.loads(text)
+    few["libraries"] = few["libraries"][:3]
+    yield json.dumps(few).encode()
+
+
+def _node_seeds() -> Iterator[bytes]:
+    yield BORDER.join(
+        (
+            b'ID="sles"\nVERSION_ID=15.6\nPRETTY_NAME=SUSE\n',
+            b"vendor_id : GenuineIntel\nmodel name : X\nflags : cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3 avx2\n",
+            b"DRIVER=cxi\nPCI_SLOT_NAME=0000:21:00.0\n",
+            b"200000\n",
+            b"1\n",
+            b"6.3.4-76\n",
+        )
+    )
+
+
+def _text_seeds() -> Iterator[bytes]:
+    package = b"prefix=${pcfiledir}/../..\nlibdir=${prefix}/lib64 # x\na = ${a}${a}\n"
+    yield package + BORDER + b"mount home = yes\nbind path = /etc/hosts\nbind path = /a:/b\n# x\n"
+
+
+def _contents_seeds() -> Iterator[bytes]:
+    release = b'ID=ubuntu\nVERSION_ID="24.04"\n'
+    rccl = small_elf() + b"\0RCCL version : 2.22.3+hip\0\0librccl-net.so\0\0ncclNetPlugin_v8\0"
+    yield BORDER.join((release, b"6.4.1-83\n", b"torch-2.9.1+rocm6.4", small_elf(), rccl))
+
+
+def _bill_seeds() -> Iterator[bytes]:
+    package = b"Package: zlib1g\nStatus: install ok installed\nVersion: 1:1.2.13\nDescription: x\n y\n"
+    yield package + b"\n" + package.replace(b"zlib1g", b"bash") + BORDER + b'ID=debian\nVERSION_ID="12"\n'
+
+
+def _entry_seeds() -> Iterator[bytes]:
+    document = {"format": 2, "sha256": "0" * 64, "size_bytes": 1, "layers": ["a"], "seconds": 1.5, "below": ""}
+    document |= {"data": "data.sqfs", "mark": [1, 2]}
+    owner = {"pid": 1, "started": 5, "place": "0" * 12, "host": "n", "word": "w", "beat": 1, "job": "7"}
+    yield BORDER.join(json.dumps(one).encode() for one in (document, {"format": 2, "files": {"a": "b"}}, owner))
+
+
+def _archive_seeds() -> Iterator[bytes]:
+    key = {"format": 2, "files": {}, "definition": "x"}
+    name, data = Key(key).digest, b"data"
+    entry = {"format": 2, "data": "data.sqfs", "sha256": hashlib.sha256(data).hexdigest(), "size_bytes": 4}
+    entry |= {"layers": ["a"], "seconds": 1.0, "below": ""}
+    files = (("key.json", json.dumps(key).encode()), ("entry.json", json.dumps(entry).encode()), ("data.sqfs", data))
+    yield tar(*(member(f"{name}/{file}", content) for file, content in files))
+
+
+def _recalled_seeds() -> Iterator[bytes]:
+    document = {"format": 1, "depends_on": {}, "proot": False, "trials": [{"name": "a", "works": True, "said": "b"}]}
+    yield json.dumps({**document, **dict.fromkeys(hosts._FLAGS, True)}).encode()
+
+
+def _tar_seeds() -> Iterator[bytes]:
+    content = tar(member(f"{devel.TOP_FOLDER}/x", b"x"), member("a/b", b"y"), member("../c", b"z"))
+    yield from (content, gzip.compress(content), bz2.compress(content), lzma.compress(content))
+
+
+def _woven_seeds() -> Iterator[bytes]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "root"
+        (folder / "d").mkdir(parents=True)
+        (folder / "d/file").write_bytes(b"content" * 50)
+        (folder / "big").write_bytes(b"abc" * 3000)
+        (folder / "link").symlink_to("d/file")
+        plain = ("-comp", "zstd", "-noI", "-noId", "-noD", "-noF", "-noX")
+        for number, words in enumerate((plain, ("-comp", "zstd"))):
+            pseudo = ("-p", "dev c 644 0 0 0 0", "-p", "d x user.a=y")
+            target = squashed(
+                folder, Path(name) / f"{number}.sqfs", "-b", "4096", "-no-exports", "-nopad", *pseudo, *words
+            )
+            yield target.read_bytes()
+
+
+def _source_seeds() -> Iterator[bytes]:
+    one = b"# x\ndeb [signed-by=/k] http://h.test/debian bookworm main\ndeb-src http://h.test/x y\n"
+    yield BORDER.join(
+        (one, b"Types: deb\nURIs: https://h.test/debian\nSuites: x\n", b"a.test=http://b.test x=https://y")
+    )
+
+
+TARGETS = (
+    Target(
+        "snapshot",
+        ("host.snapshot.read_snapshot", "host.codec.decode"),
+        _snapshot,
+        _snapshot_seeds,
+        (SnapshotError,),
+        "json",
+        rounds=5,
+    ),
+    Target(
+        "node-files",
+        (
+            "host.node.operating_system",
+            "host.node.cpu",
+            "host.node.nics",
+            "host.node.rocm_versions",
+            "host.look.read_text",
+        ),
+        _node,
+        _node_seeds,
+        (),
+        rounds=15,
+    ),
+    Target("host-texts", ("host.fabric.package_variable", "host.node.engine_settings"), _texts, _text_seeds, ()),
+    Target("image-contents", ("resolve.contents.read_contents",), _contents, _contents_seeds, (ImageError,), rounds=10),
+    Target("dpkg-status", ("build.sbom.bill",), _bill, _bill_seeds, ()),
+    Target("engine-labels", ("build.facts.date_labels",), _labels, lambda: [b'{"a": "b"}'], (FailedError,), "json"),
+    Target(
+        "sif-documents",
+        ("build.provenance.read_document",),
+        _documents,
+        lambda: [b'{"format": 1, "base": {"from": "x"}, "lock": null}'],
+        (),
+        "json",
+    ),
+    Target(
+        "cache-entry",
+        ("build.cache.entry_of", "build.cache.read_object", "build.why.differences"),
+        _entry,
+        _entry_seeds,
+        (),
+        "json",
+        rounds=20,
+    ),
+    Target(
+        "cache-archive",
+        ("build.carry.read_archive",),
+        _archive,
+        _archive_seeds,
+        (BadInputError, FailedError),
+        "bytes",
+        repair=sums,
+        rounds=10,
+    ),
+    Target("machine", ("build.hosts._recall",), _recalled, _recalled_seeds, (), "json", rounds=15),
+    Target("kept-files", ("build.kept.unpack_kept",), _kept, _tar_seeds, (), "bytes", repair=sums, rounds=15),
+    Target(
+        "compiled-python",
+        ("build.inside._date",),
+        _compiled,
+        lambda: [struct.pack("<4sIII", b"abcd", 0, EPOCH + 1, 5)],
+        (),
+        "bytes",
+        rounds=15,
+    ),
+    Target("headers-archive", ("host.devel._refuse_other_file",), _headers, _tar_seeds, form="bytes", repair=sums),
+    Target(
+        "woven-layers",
+        ("build.weave.weave", "build.weave.can_weave"),
+        _woven,
+        _woven_seeds,
+        (ImageError,),
+        "bytes",
+        rounds=8,
+    ),
+    Target(
+        "node-answer",
+        ("cluster.answers.read_raw", "cluster.answers.read_fingerprint", "cluster.answers.read_details"),
+        _answer,
+        _written_as(Head, Fingerprint, Details),
+        (AnswerError,),
+        "json",
+    ),
+    Target("node-task", ("cluster.node.read_task",), _task, _written_as(NodeTask), (BadInputError,), "json"),
+    Target(
+        "nodes-report",
+        ("cluster.submit.check_by_job",),
+        _report,
+        _written_as(NodesReport),
+        (UndecidedError,),
+        "json",
+        rounds=15,
+    ),
+    Target(
+        "module-record",
+        ("cluster.module_folder._record_in",),
+        _record,
+        lambda: [b'{"schema": 1, "kind": "module", "image": "/x.sif", "origin": []}'],
+        (),
+        "json",
+    ),
+    Target("apt-sources", ("resolve.mirrors.apt_mirror", "resolve.mirrors.parse_mirrors"), _sources, _source_seeds),
+)

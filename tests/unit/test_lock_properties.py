@@ -1,0 +1,199 @@
+"""What holds of every lock: it is read back as it was, takes whatever a user can type, and nothing else is let in."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tomli_w
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from lumiimg.catalog.catalogue import Catalogue, open_catalogue
+from lumiimg.catalog.sites import find_site
+from lumiimg.definition.text import DefinitionError
+from lumiimg.definition.writer import write_chain, write_flat
+from lumiimg.errors import BadInputError, LumiimgError
+from lumiimg.resolve.lockfile import read_lock, to_text
+from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.request import RefusedError, Request, resolve
+from tests.fuzz.locks import REQUESTS, settled
+from tests.fuzz.targets.resolve import signed
+from tests.tools import examples
+from tests.unit.conftest import BASE, LAYER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from lumiimg.resolve.lock import Lock
+
+CATALOGUE = open_catalogue({"HOME": "/nonexistent"})
+NO_MIRRORS = Mirrors({})
+PROGRAMS = "/usr/sbin:/usr/bin:/bin"
+FREE = (
+    LAYER + '[arguments.NOTE]\ndefault = ""\nhelp = "free text"\n[arguments.OTHER]\ndefault = "x"\nhelp = "more"\n'
+    '[sources.one]\nurl = "https://h.test/t.tar.gz"\nfile = "t.tar.gz"\nkey = "one"\nsource = "s"\n'
+    f'[sources.one.sha256]\none = "{"0" * 64}"\n'
+)
+TEXT = st.text(st.characters(exclude_characters="\0"), max_size=30)
+"""What a user can type; a byte that is no UTF-8 comes as a surrogate."""
+SLOW = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
+    """A base, and a layer whose arguments take any text."""
+    layers = tmp_path_factory.mktemp("layers")
+    for name, toml in (("base", BASE), ("free", FREE)):
+        (layers / name).mkdir()
+        (layers / name / "layer.toml").write_text(toml)
+        (layers / name / "post.sh").write_text("true\n")
+    return Catalogue((layers,), ())
+
+
+def made(request: Request, catalogue: Catalogue = CATALOGUE) -> Lock:
+    site = find_site(request.site, {}) if request.site else None
+    return settled(resolve(request, catalogue, NO_MIRRORS, PROGRAMS, site))
+
+
+def read_again(text: str | bytes, path: Path, catalogue: Catalogue = CATALOGUE) -> tuple[Lock, Request]:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_lock(path, catalogue, NO_MIRRORS, PROGRAMS)
+
+
+def same(again: Lock, lock: Lock) -> bool:
+    """Whether a lock is another, but for why its base is had in this way, which is looked up anew."""
+    return replace(again, bootstrap=replace(again.bootstrap, because=lock.bootstrap.because)) == lock
+
+
+def without_python(lock: Lock) -> Lock:
+    """A lock without wheels says nothing of Python."""
+    return lock if any(layer.wheels for layer in lock.stack) else replace(lock, python=None)
+
+
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=SLOW)
+@given(
+    base=st.sampled_from(CATALOGUE.base_names()),
+    add=st.lists(st.sampled_from(CATALOGUE.layer_names()), max_size=3, unique=True),
+    site=st.sampled_from([None, "lumi"]),
+)
+def test_what_the_resolver_settles_is_a_lock_that_can_be_built(
+    base: str, add: list[str], site: str | None, tmp_path: Path
+) -> None:
+    request = Request(base, tuple(name for name in add if name not in CATALOGUE.base_names()), site=site)
+    try:
+        lock = made(request)
+    except LumiimgError:
+        return
+    text = to_text(lock, request)
+    again, asked = read_again(text, tmp_path / "lumiimg.lock")
+    assert same(again, without_python(lock))
+    assert asked == request
+    assert not again.unsettled
+    assert to_text(again, asked) == text
+    assert write_flat(again).text == write_flat(lock).text
+    assert write_chain(again) == write_chain(lock)
+
+
+def test_an_image_built_from_a_lock_carries_the_wheels_of_the_lock(tmp_path: Path) -> None:
+    """What is written of a lock that was read, as `build --locked` does, is the lock."""
+    written = 0
+    for request in REQUESTS:
+        text = to_text(made(request), request)
+        written += text.count("[[python.packages]]")
+        assert to_text(*read_again(text, tmp_path / "lumiimg.lock")) == text
+    assert written
+
+
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=SLOW)
+@given(note=TEXT, other=TEXT, address=st.text("abc/.-_%~", max_size=20))
+@example(note="\udcff", other="", address="")
+@example(note="two\nlines %post {{ x }} \r\x1b[2J \x85\u2028", other="'\"`$(id)\\", address="t.tar.gz")
+def test_any_text_of_a_user_is_kept_or_refused(
+    own: Catalogue, tmp_path: Path, note: str, other: str, address: str
+) -> None:
+    arguments = {("free", "NOTE"): note, ("free", "OTHER"): other}
+    sources = {"one": f"https://h.test/{address}#sha256={'1' * 64}"}
+    request = Request("base", ("free",), arguments, sources=sources)
+    try:
+        lock = made(request, own)
+        text = to_text(lock, request)
+    except BadInputError as error:
+        assert str(error).isprintable()  # noqa: PT017 - or nothing is raised
+        return
+    again, asked = read_again(text, tmp_path / "lumiimg.lock", own)
+    assert same(again, without_python(lock))
+    assert asked.arguments == request.arguments
+    turned = replace(request, arguments=dict(reversed(arguments.items())))
+    assert to_text(made(turned, own), turned) == text, "the order in which arguments are given is no part of a lock"
+    try:
+        chain = write_chain(lock)
+    except DefinitionError:
+        return
+    assert write_chain(again) == chain
+
+
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=SLOW)
+@given(at=st.floats(0, 1, exclude_max=True), byte=st.integers(1, 255))
+def test_a_lock_with_one_byte_changed_is_refused_with_its_name(tmp_path: Path, at: float, byte: int) -> None:
+    data = bytearray(TEXT_OF_LOCK)
+    place = int(at * len(data))
+    data[place] ^= byte
+    document = bytes(data)
+    try:
+        read_again(document, tmp_path / "lumiimg.lock")
+    except BadInputError as error:
+        assert "lumiimg.lock" in str(error)  # noqa: PT017
+        assert str(error).isprintable()  # noqa: PT017
+    else:  # in the head, which tells people who wrote it: no fact stands there
+        assert document.partition(b"\n\n")[2] == TEXT_OF_LOCK.partition(b"\n\n")[2]
+
+
+def paths_of(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the places of a document, tables and values alike."""
+    entries = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in entries:
+        yield (*path, key)
+        yield from paths_of(value, (*path, key))
+
+
+def changed(document: dict[str, Any], path: tuple[Any, ...], value: object) -> bytes:
+    """Return a lock with another value somewhere, and the digest of what it is now."""
+    document = copy.deepcopy(document)
+    inner: Any = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    head = {key: document.pop(key) for key in ("format", "lumiimg", "digest")}
+    return signed(f"# x\n{tomli_w.dumps(head)}\n{tomli_w.dumps(document)}".encode())
+
+
+REQUEST = next(request for request in REQUESTS if "vllm" in request.add)
+TEXT_OF_LOCK = to_text(made(REQUEST), REQUEST).encode()
+DOCUMENT = tomllib.loads(TEXT_OF_LOCK.decode())
+PLACES = [path for path in paths_of(DOCUMENT) if path[0] not in {"format", "lumiimg", "digest"}]
+
+
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=SLOW)
+@given(place=st.sampled_from(PLACES))
+def test_a_value_of_another_type_is_refused_with_its_key(tmp_path: Path, place: tuple[Any, ...]) -> None:
+    with pytest.raises((BadInputError, RefusedError)) as caught:
+        read_again(changed(DOCUMENT, place, 7), tmp_path / "lumiimg.lock")
+    named = next(str(key) for key in reversed(place) if isinstance(key, str))
+    assert named in str(caught.value)
+
+
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=SLOW)
+@given(
+    place=st.sampled_from([path for path in PLACES if isinstance(path[-1], str)]),
+    name=st.text("abz", min_size=12, max_size=14),
+)
+def test_a_key_that_is_not_known_is_refused_by_its_name(tmp_path: Path, place: tuple[Any, ...], name: str) -> None:
+    if {"arguments", "sources", "hashes", "lumiimg", "has"} & {*place[:-1]}:
+        return  # tables whose keys are names
+    with pytest.raises(BadInputError, match=name):
+        read_again(changed(DOCUMENT, (*place[:-1], name), "x"), tmp_path / "lumiimg.lock")
