@@ -72,7 +72,7 @@ def page() -> Iterator[str]:
 def shapes(schema: dict[str, Any]) -> Iterator[str]:
     for name, shape in schema.get("$defs", {}).items():
         yield f"\n### {name}\n\n{cell(shape['description'])}\n"
-        yield from table(shape)
+        yield from table(shape) if "properties" in shape else [f"One of {type_of(shape)}."]
 
 
 def table(schema: dict[str, Any]) -> Iterator[str]:
