@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -60,12 +61,13 @@ def hints(environment: Mapping[str, str]) -> Iterator[Hint]:
     engines = (environment.get("LUMIIMG_ENGINE") or "apptainer", "singularity")
     has_engine = any(shutil.which(program, path=environment.get("PATH", "")) for program in engines)
     in_job, nodes = "SLURM_JOB_ID" in environment, environment.get("SLURM_JOB_NUM_NODES", "")
+    has_several = nodes.isascii() and nodes.isdigit() and len(nodes) < 7 and int(nodes) > 1
     told = False
     for kind, name in newest.items():
         told = True
         if kind == "log":
             yield Hint("the newest output of a job:", f"lumiimg log {name}")
-        elif kind == "image" and in_job and nodes.isdecimal() and int(nodes) > 1:
+        elif kind == "image" and in_job and has_several:
             yield Hint(f"an image, and this is a job of {nodes} nodes:", f"lumiimg check {name} --nodes {nodes}")
         elif kind == "image":
             files = "" if has_engine else "; no engine is here, so it is judged by its files"
@@ -94,15 +96,13 @@ def hints(environment: Mapping[str, str]) -> Iterator[Hint]:
 def _newest() -> dict[str, str]:
     """Return the newest file of each kind that tells something, ready for a command line, in the order of _KINDS."""
     found: dict[str, tuple[float, str]] = {}
-    try:
-        with os.scandir() as listing:
-            for entry, _ in zip(listing, range(_MOST_NAMES), strict=False):
-                kind = next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(entry.name)), None)
-                if kind is None or not entry.name.isprintable():
-                    continue
+    with suppress(OSError), os.scandir() as listing:  # a folder that is gone, or closed
+        for entry, _ in zip(listing, range(_MOST_NAMES), strict=False):
+            kind = next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(entry.name)), None)
+            if kind is None or not entry.name.isprintable():
+                continue
+            with suppress(OSError):  # a link to nowhere
                 age = entry.stat().st_mtime
                 if kind not in found or age > found[kind][0]:
                     found[kind] = (age, shlex.quote(entry.name))
-    except OSError:  # a folder that is gone or closed, a link to nowhere: what was seen so far will do
-        pass
     return {kind: found[kind][1] for kind in _KINDS if kind in found}

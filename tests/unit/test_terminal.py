@@ -217,6 +217,7 @@ def test_alone_it_proposes_what_suits_what_is_here(
     for name in ("slurm-7.out", "slurm-12.out", "it's.sif", "-v.sif", "a\nb.sif", "lumiimg.lock", "Dockerfile"):
         (tmp_path / name).touch()
     os.utime(tmp_path / "slurm-12.out", (1, 1))
+    (tmp_path / "slurm-13.out").symlink_to("nowhere")
     text = alone(monkeypatch, tmp_path, capsys, {**path, "SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "4"})
     assert "lumiimg log slurm-7.out" in text, "the newest"
     assert """lumiimg check 'it'"'"'s.sif' --nodes 4""" in text
