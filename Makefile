@@ -20,8 +20,6 @@ BIN := $(VENV)/bin
 SCRIPTS := .ci/run .ci/demo .ci/get-engine .ci/slurm .ci/unprivileged
 LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 
-# the newest commit's time: the same commit gives the same bytes
-export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1767225600)
 LOWEST_TESTS := $(addprefix tests/unit/test_,cli.py downloads.py foreign.py image_squashfs.py lock.py nccl_sources.py registry.py wheels.py)
 
 .PHONY: help demo demo-here test test-engine test-engine-here test-lowest fuzz corpus audit lint bench bench-here docs dist requirements written clean
@@ -56,6 +54,8 @@ test-lowest: $(VENV)/.installed
 	$(BIN)/uv pip install --quiet --python build/lowest/bin/python --requirements build/lowest.txt pip pytest hypothesis pyelftools
 	build/lowest/bin/python -m pytest $(LOWEST_TESTS)
 
+# the newest commit's time: the same commit gives the same bytes
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct 2>/dev/null || echo 1767225600)
 dist: $(VENV)/.installed
 	rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
