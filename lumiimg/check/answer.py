@@ -12,6 +12,8 @@ from lumiimg.findings import Finding, Level, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lumiimg.check.steps import Step
+
 _EFFECTS = ("rccl.", "run.", "simulated.")
 _SEVERITIES = (Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO)
 
@@ -69,6 +71,8 @@ class CheckReport:
     """What the probes printed of themselves."""
     collective: dict[str, Any] | None = None
     """What the collective of level run came to."""
+    steps: tuple[Step, ...] = ()
+    """The path as a picture shows it."""
 
 
 def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level_was_asked_for: bool) -> Answer:

@@ -76,8 +76,8 @@ def print_boundary(boundary: Boundary, *, verbose: bool, stderr: bool) -> None:
     """Print the account for a person."""
     out = console(stderr=stderr)
     style = _STYLES[boundary.decision]
-    out.print(f"{one_line(boundary.image)}: {one_line(_sentence(boundary))}", style=style, soft_wrap=True)
-    out.print(f"    {_sides_line(boundary)}", style="dim", soft_wrap=True)
+    out.print(f"{one_line(boundary.image)}: {one_line(sentence(boundary))}", style=style, soft_wrap=True)
+    out.print(f"    {sides_line(boundary)}", style="dim", soft_wrap=True)
     out.print()
     if boundary.loaded:
         _print_path(out, boundary)
@@ -135,7 +135,8 @@ def _print_mark(out: Console, severity: str, text: str) -> None:
     out.print(f"{mark} {one_line(text)}", style=STYLES[severity], soft_wrap=True)
 
 
-def _sentence(boundary: Boundary) -> str:
+def sentence(boundary: Boundary) -> str:
+    """Return the decision in one sentence."""
     if boundary.decision is Outcome.REFUSED:
         refused = [rule for rule in boundary.rules if rule.outcome is Outcome.REFUSED]
         # of several attempts, the one that the C library ends is the one that no bind can mend
@@ -154,7 +155,8 @@ def _sentence(boundary: Boundary) -> str:
     return f"no obstacle found: with the libraries of {boundary.host} bound, the fabric path loads (`lumiimg bind`)"
 
 
-def _sides_line(boundary: Boundary) -> str:
+def sides_line(boundary: Boundary) -> str:
+    """Return what each side has, in one line."""
     parts = [f"image: glibc {boundary.glibc or '?'}"]
     rccl = boundary.static.path
     if rccl.rccl:
@@ -199,7 +201,7 @@ def _print_margins(out: Console, boundary: Boundary, *, verbose: bool) -> None:
         return
     out.print("What meets at the boundary" if not verbose else "Every pair of versions", style="bold")
     for margin in chosen if verbose else chosen[:_SHOWN_MARGINS]:
-        left = f"; {_left(margin)}" if _left(margin) else ""
+        left = f"; {margin_left(margin)}" if margin_left(margin) else ""
         out.print(
             one_line(
                 f"    {margin.library_side} needs {margin.family}_{margin.need} of {margin.provider_side}: "
@@ -229,7 +231,7 @@ def _tightest(margins: Sequence[Margin]) -> Iterator[Margin]:
     yield from best.values()
 
 
-def _left(margin: Margin) -> str:
+def margin_left(margin: Margin) -> str:
     """Return how many minor versions are left, where both are of one major."""
     need, have = numbers_of(margin.need), numbers_of(margin.have)
     if len(need) != 2 or len(have) != 2 or need[0] != have[0]:

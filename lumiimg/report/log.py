@@ -140,7 +140,7 @@ def to_junit_text(report: LogReport, measured: Sequence[Finding]) -> str:
     from lumiimg.report.junit import Case, to_junit  # noqa: PLC0415 - xml is not for everyone
 
     causes = tuple(f"{cause.summary} [{cause.id}]" for cause in report.causes)
-    proof = tuple(_place(evidence) for evidence in report.proof)
+    proof = tuple(place(evidence) for evidence in report.proof)
     cases = [Case("network of the job", report.answer, headline(report), (*proof, *causes))]
     for group in report.nodes:
         answer = answer_of(group.verdict, group.provider, group.confidence)
@@ -159,10 +159,10 @@ def print_log(
     """Print the report for a person."""
     out = console(stderr=stderr)
     out.print(headline(report), style=_STYLES.get(report.answer, "bold yellow"), soft_wrap=True)
-    for line in _known(report):
+    for line in known(report):
         out.print(f"{_INDENT}{one_line(line)}", style="dim", soft_wrap=True)
     for evidence in report.proof[:_LINES_SHOWN]:
-        out.print(f"{_INDENT}{_place(evidence)}", soft_wrap=True)
+        out.print(f"{_INDENT}{place(evidence)}", soft_wrap=True)
     # on one node a plugin that is not there is no reason to worry
     limit = len(report.causes) if verbose else 1 if report.single_node else _CAUSES_SHOWN
     for cause in report.causes[:limit]:
@@ -182,7 +182,7 @@ def print_log(
             out.print(one_line(f"{_INDENT}{name}={value}"), soft_wrap=True)
 
 
-def _known(report: LogReport) -> list[str]:
+def known(report: LogReport) -> list[str]:
     """Return what was used, and how, in one line or two."""
     way = report.transport
     first = [f"{part.name} {part.version}" for part in (report.library, report.plugin) if part is not None]
@@ -199,7 +199,7 @@ def _print_cause(out: Console, cause: Cause, word: str) -> None:
     out.print()
     out.print(wrapped(out, f"{word}: {one_line(cause.summary)}  [{cause.id}]"))
     for evidence in cause.evidence[:_LINES_SHOWN]:
-        out.print(f"{_INDENT}{_place(evidence)}", soft_wrap=True)
+        out.print(f"{_INDENT}{place(evidence)}", soft_wrap=True)
     for number, reason in enumerate(cause.because, 1):
         out.print(wrapped(out, f"{number}. {one_line(reason)}", first=_INDENT, rest=_INDENT + "   "))
     for remedy in cause.remedy:
@@ -209,20 +209,27 @@ def _print_cause(out: Console, cause: Cause, word: str) -> None:
 
 
 def _print_nodes(out: Console, report: LogReport, *, verbose: bool) -> None:
-    told, groups = report.told, report.nodes
-    # where no line names a host, none of the nodes could tell
-    of_nodes = told.of_nodes if told.nodes else None
-    silent = (told.of_ranks or told.ranks) > told.ranks or (of_nodes or told.nodes) > told.nodes
+    groups, silent = report.nodes, told_line(report)
     if len(groups) < 2 and not silent and not verbose:
         return
     out.print()
     if silent:
-        parts = [_of(told.ranks, told.of_ranks, "rank"), _of(told.nodes, of_nodes, "node")]
-        out.print(f"told their network: {', '.join(part for part in parts if part)}", style="yellow")
+        out.print(silent, style="yellow")
     for group in groups if verbose else groups[:_GROUPS_SHOWN]:
         out.print(_group(group, verbose=verbose), soft_wrap=True)
     if len(groups) > _GROUPS_SHOWN and not verbose:
         out.print(f"{len(groups) - _GROUPS_SHOWN} more groups with --verbose", style="dim")
+
+
+def told_line(report: LogReport) -> str:
+    """Return how many ranks and nodes told their network; nothing where all did."""
+    told = report.told
+    # where no line names a host, none of the nodes could tell
+    of_nodes = told.of_nodes if told.nodes else None
+    if (told.of_ranks or told.ranks) <= told.ranks and (of_nodes or told.nodes) <= told.nodes:
+        return ""
+    parts = [_of(told.ranks, told.of_ranks, "rank"), _of(told.nodes, of_nodes, "node")]
+    return f"told their network: {', '.join(part for part in parts if part)}"
 
 
 def _group(group: NodeGroup, *, verbose: bool) -> str:
@@ -245,5 +252,6 @@ def _print_image(out: Console, image: ImageOfJob) -> None:
         print_finding(out, finding)
 
 
-def _place(evidence: Evidence) -> str:
+def place(evidence: Evidence) -> str:
+    """Return a line with where it stands."""
     return one_line(f"{evidence.file}:{evidence.line}: {evidence.text}")

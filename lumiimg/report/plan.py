@@ -10,7 +10,7 @@ from lumiimg.resolve.plan import command_of, in_short, name_of
 from lumiimg.resolve.rules import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.rules import RuleResult
 
 SCHEMA = 1
-_KINDS = {Outcome.OK: "ok", Outcome.WARNING: "unknown", Outcome.UNKNOWN: "unknown", Outcome.REFUSED: "problem"}
+KINDS = {Outcome.OK: "ok", Outcome.WARNING: "unknown", Outcome.UNKNOWN: "unknown", Outcome.REFUSED: "problem"}
 _WORDS = {Outcome.OK: "", Outcome.WARNING: "warning: ", Outcome.UNKNOWN: "not known: ", Outcome.REFUSED: "refused: "}
 _INDENT = "    "
 _SEE_LIST = "`lumiimg list`"
@@ -68,11 +68,8 @@ def to_json(plan: Plan) -> dict[str, Any]:
 def print_plan(plan: Plan, site: Site | None, words: RequestWords, *, verbose: bool, stderr: bool = False) -> None:
     """Print the plan for a person."""
     out = console(stderr=stderr)
-    where = f" on {site.name}" if site else ""
-    found = "no obstacle found" if site else "no obstacle found among the layers"
-    answer = "refused" if plan.refused else f"{found}, with doubts" if plan.is_doubtful else found
     style = "bold red" if plan.refused else "bold yellow" if plan.is_doubtful else "bold green"
-    out.print(one_line(f"{answer}: {command_of(plan.asked)}{where}"), style=style, soft_wrap=True)
+    out.print(one_line(headline(plan, site)), style=style, soft_wrap=True)
     if not plan.refused:
         out.print(one_line(f"{_INDENT}{_chosen(plan)}"), soft_wrap=True)
     if site is None:
@@ -93,9 +90,17 @@ def print_plan(plan: Plan, site: Site | None, words: RequestWords, *, verbose: b
         out.print(one_line(f"next: lumiimg build {words.same} -o image.sif"), soft_wrap=True)
 
 
+def headline(plan: Plan, site: Site | None) -> str:
+    """Return the answer in one line."""
+    where = f" on {site.name}" if site else ""
+    found = "no obstacle found" if site else "no obstacle found among the layers"
+    answer = "refused" if plan.refused else f"{found}, with doubts" if plan.is_doubtful else found
+    return f"{answer}: {command_of(plan.asked)}{where}"
+
+
 def _print_rule(out: Console, rule: RuleResult, *, verbose: bool) -> None:
     marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
-    kind = _KINDS[rule.outcome]
+    kind = KINDS[rule.outcome]
     is_doubt = rule.outcome is not Outcome.OK
     out.print()
     out.print(
@@ -111,16 +116,22 @@ def _print_rule(out: Console, rule: RuleResult, *, verbose: bool) -> None:
 
 def _print_nearest(out: Console, plan: Plan, words: RequestWords) -> None:
     out.print()
+    for title, command in told_nearest(plan, words):
+        out.print(one_line(title))
+        if command:
+            out.print(one_line(f"{_INDENT}{command}"), soft_wrap=True)
+
+
+def told_nearest(plan: Plan, words: RequestWords) -> Iterator[tuple[str, str | None]]:
+    """Yield what works instead of a request that is refused: a sentence, and the command."""
     if plan.nearest is None:
-        out.print("no request near it works: ask for less (`lumiimg list`)")
+        yield "no request near it works: ask for less (`lumiimg list`)", None
     for asked, title in (
         (plan.nearest, f"the nearest that works{_left_out(plan.asked, plan.nearest)}:"),
         (plan.keeping, "with the versions that you name, on another base:"),
     ):
         if asked is not None:
-            out.print(one_line(title))
-            command = f"lumiimg build {command_of(asked)}{words.site} -o image.sif"
-            out.print(one_line(f"{_INDENT}{command}"), soft_wrap=True)
+            yield title, f"lumiimg build {command_of(asked)}{words.site} -o image.sif"
 
 
 def _print_jobs(out: Console, plan: Plan, site: Site | None, *, verbose: bool) -> None:

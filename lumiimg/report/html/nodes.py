@@ -1,0 +1,77 @@
+"""`check --nodes --html`: many nodes, by what they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.findings import Severity
+from lumiimg.nccl.nodes import folded
+from lumiimg.report.html.check import FINDINGS, KINDS, LEVELS, PATH, levels_table
+from lumiimg.report.html.findings import findings_list
+from lumiimg.report.html.grid import Kind, grid_figure
+from lumiimg.report.html.page import Section, element, left_out, lines, page
+from lumiimg.report.html.picture import path_figure
+from lumiimg.report.html.text import short
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from xml.etree import ElementTree as ET
+
+    from lumiimg.check.steps import Step
+    from lumiimg.cluster.nodes import NodeGroup, NodesReport
+
+_PATHS = 6
+_GROUPS = 40
+_NAMES = 60
+
+
+def nodes_page(report: NodesReport, paths: Sequence[Sequence[Step]]) -> str:
+    """Return the report as a page; `paths` are those of its groups."""
+    kinds = [*map(_kind, report.groups), *(Kind(entry.nodes, "unknown", entry.why) for entry in report.silent)]
+    output = (
+        [element("p", "What the step printed at its end:"), *lines(report.output, 20, "lines")] if report.output else []
+    )
+    parts = [
+        Section("The nodes", [grid_figure(kinds), *(output if report.silent else [])]),
+        Section(PATH, [*_figures(report, paths), *left_out(len(paths), _PATHS, "paths")]),
+        Section(FINDINGS, list(_findings(report))),
+        Section(LEVELS, [levels_table(list(report.levels.items()))]),
+    ]
+    facts = [f"job {report.job}", *_collective(report)]
+    return page("check --nodes", report.image, KINDS[report.answer], report.sentence, facts, parts)
+
+
+def _kind(group: NodeGroup) -> Kind:
+    slowest = f"slowest answer {group.slowest_ms / 1000:.1f} s" if group.slowest_ms else ""
+    details = (*(f"differs: {difference}" for difference in group.differs), *([slowest] if slowest else []))
+    return Kind(group.nodes, KINDS[group.answer], group.sentence, details)
+
+
+def _figures(report: NodesReport, paths: Sequence[Sequence[Step]]) -> Iterator[ET.Element]:
+    for number, (group, steps) in enumerate(zip(report.groups, paths, strict=True)):
+        if number < _PATHS:
+            of = "" if len(paths) == 1 else f"{count(len(group.nodes), 'node')}, {short(folded(group.nodes), _NAMES)}"
+            yield path_figure(steps, f"path-{number}", of)
+
+
+def _findings(report: NodesReport) -> Iterator[ET.Element]:
+    """Yield the findings of each group that none before it has."""
+    told: set[tuple[str, str]] = set()
+    for group in report.groups[:_GROUPS]:
+        fresh = [f for f in group.findings if (f.id, f.summary) not in told]
+        told |= {(finding.id, finding.summary) for finding in fresh}
+        if fresh and len(report.groups) > 1:
+            yield element("h3", f"On {short(folded(group.nodes), _NAMES)}")
+        fresh.sort(key=lambda finding: finding.severity is Severity.INFO)
+        yield from findings_list(fresh)
+    yield from left_out(len(report.groups), _GROUPS, "groups")
+
+
+def _collective(report: NodesReport) -> list[str]:
+    ran = report.collective
+    if ran is None:
+        return []
+    best = [m.best_gb_s for m in ran.measurements if m.best_gb_s is not None]
+    fast = [f"{max(best):.1f} GB/s"] if best else []
+    return [f"{ran.program}, {count(ran.ranks, 'rank')}: {ran.verdict} ({ran.confidence})", *fast]
