@@ -13,7 +13,7 @@ from lumiimg.nccl.report import FAST, Confidence, Verdict, answer_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.nccl.report import LogReport, NodeGroup
+    from lumiimg.nccl.report import Cause, LogReport, NodeGroup
 
 PATHS_SHOWN = 3
 _USED_PLUGIN = FAST | {Verdict.OFI_OTHER}
@@ -37,19 +37,23 @@ _BROKEN = {
 class JobPath:
     """A path, and the nodes that it is of."""
 
-    nodes: tuple[str, ...]
-    """Empty: all of the job."""
+    group: int | None
+    """Which of the report's groups of nodes; None: the whole job."""
     steps: tuple[Step, ...]
 
 
 def job_paths(report: LogReport) -> tuple[JobPath, ...]:
-    """Return the path of a job; where its nodes differ, one for each kind of them, the largest first, a few at most."""
-    if report.nothing_crossed or len(report.nodes) < 2:
-        return (JobPath((), _steps(report, report.verdict, report.provider, report.confidence, None)),)
-    groups = sorted(report.nodes, key=lambda group: group.verdict in FAST)[: PATHS_SHOWN - 1]
-    # what went wrong, and beside it what the largest group did
-    shown = [group for group in report.nodes if group in groups or group is report.nodes[0]]
-    return tuple(JobPath(group.nodes, _of_group(report, group)) for group in shown[:PATHS_SHOWN])
+    """Return the path of a job; where its nodes differ, one for each kind of them.
+
+    A few at most, those that went wrong first.
+    """
+    groups = report.nodes
+    if report.nothing_crossed or len(groups) < 2:
+        return (JobPath(None, _steps(report, report.verdict, report.provider, report.confidence, None)),)
+    ordered = sorted(range(len(groups)), key=lambda number: groups[number].verdict in FAST)
+    # what went wrong, and beside it what the largest group of the others did
+    shown = ordered[: PATHS_SHOWN - 1] + [n for n in ordered[PATHS_SHOWN - 1 :] if groups[n].verdict in FAST][:1]
+    return tuple(JobPath(number, _of_group(report, groups[number])) for number in shown)
 
 
 def _of_group(report: LogReport, group: NodeGroup) -> tuple[Step, ...]:
@@ -65,7 +69,7 @@ def _steps(
     # of the whole job, or of a group that is the only one with its trouble
     told = told or next((one for one in report.causes if cause is None), None)
     return tuple(
-        _step(part, state, why, report, verdict, told.remedy if told and state is State.BROKEN else ())
+        _step(part, state, why, report, verdict, told if state is State.BROKEN else None)
         for part, state, why in _judged(report, verdict, provider, broken, is_good=is_good)
         if not (verdict is Verdict.OFI_EFA and part is Part.LIBCXI)
     )
@@ -97,7 +101,7 @@ def _judged(
         elif report.nothing_crossed:
             yield part, State.UNKNOWN, "not needed: nothing crossed a network"
         elif broken is not None and list(Part).index(part) > list(Part).index(broken):
-            yield part, State.UNKNOWN, f"not reached: the path ends at the step {broken.value}"
+            yield part, State.UNKNOWN, "not reached: the path ends before it"
         elif part in {Part.PLUGIN, Part.LIBFABRIC} and (
             verdict in _USED_PLUGIN or (verdict is Verdict.PLUGIN_INIT_ERROR and part is Part.PLUGIN)
         ):
@@ -105,7 +109,7 @@ def _judged(
         elif part is Part.PROVIDER and verdict in FAST and provider is not None:
             yield part, State.HOLDS, f"the plugin says that it selected the provider {provider}"
         elif verdict in FAST and is_good:
-            crossed = f"the traffic went over {_nics(report)}" if part is Part.NIC else _WHY.get(part, "it was used")
+            crossed = f"{_nics(report)} carried the traffic" if part is Part.NIC else _WHY.get(part, "it was used")
             yield part, State.HOLDS, crossed
         elif verdict in FAST:
             yield part, State.UNKNOWN, "the log does not prove that traffic went this way"
@@ -113,17 +117,17 @@ def _judged(
             yield part, State.UNKNOWN, "the log does not tell"
 
 
-def _step(part: Part, state: State, why: str, report: LogReport, verdict: Verdict, remedy: tuple[str, ...]) -> Step:
-    component = {Part.RCCL: report.library, Part.PLUGIN: report.plugin}.get(part)
+def _step(part: Part, state: State, why: str, report: LogReport, verdict: Verdict, cause: Cause | None) -> Step:
+    component = {Part.RCCL: report.library, Part.PLUGIN: report.plugin}.get(part) if state is State.HOLDS else None
     return Step(
         part=part,
         state=state,
-        why=f"{component.name}: {why}" if component is not None and part is Part.PLUGIN else why,
+        why=f"{component.name}: {why}" if component is not None else f"{why}: {cause.summary}" if cause else why,
         level=Level.RUN if state is not State.UNKNOWN else None,
         file=None,
         side=Side.HOST if part is Part.NIC else None,
         version=component.version if component is not None else None,
-        remedy=remedy,
+        remedy=cause.remedy if cause else (),
         name=_OF_EFA.get(part) if verdict is Verdict.OFI_EFA else None,
     )
 

@@ -263,7 +263,7 @@ def _step(
     if evidence is not None:
         return replace(step, state=State.HOLDS, level=evidence[0], why=evidence[1])
     if first_broken is not None and list(Part).index(part) > list(Part).index(first_broken):
-        return replace(step, why=f"not reached: the path ends at the step {first_broken.value}")
+        return replace(step, why="not reached: the path ends before it")
     return step
 
 
@@ -328,12 +328,16 @@ def _evidence(part: Part, path: FabricPath, findings: Sequence[Finding]) -> tupl
     return None
 
 
+def _place(steps: Sequence[Step], step: Step) -> str:
+    return f"step {list(steps).index(step) + 1} of {len(steps)}"
+
+
 def in_one_sentence(steps: Sequence[Step]) -> str:
     """Return what the picture of a path shows."""
     broken = [step for step in steps if step.state is State.BROKEN]
     unknown = [step.title for step in steps if step.state is State.UNKNOWN]
     if broken:
-        return f"The path is broken at the step {broken[0].title}: {broken[0].why}."
+        return f"The path is broken at {broken[0].title}, {_place(steps, broken[0])}."
     if unknown:
         return f"No step is known to be broken; not known: {', '.join(unknown)}."
     level = min((step.level for step in steps if step.level), key=_rank, default=Level.STATIC)

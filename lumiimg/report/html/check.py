@@ -27,7 +27,7 @@ def check_page(report: CheckReport) -> str:
         Section(FINDINGS, findings_list(report.findings)),
         Section(LEVELS, [levels_table([(level.value, report.levels[level]) for level in Level])]),
     ]
-    facts = [f"as far as level {report.level.value}"]
+    facts = [f"looked as far as level {report.level.value}"]
     return page("check", report.image, KINDS[report.answer], report.sentence, facts, parts)
 
 

@@ -29,7 +29,7 @@ _FILES = 400
 def boundary_page(boundary: Boundary, steps: Sequence[Step]) -> str:
     """Return the account of an image as a page."""
     parts = [
-        Section(PATH, [path_figure(steps, "path"), *_remedies(boundary)]),
+        Section(PATH, [path_figure(steps, "path"), *_remedies(boundary, steps)]),
         Section("Versions at the boundary", list(_margins(boundary))),
         Section("Rules", list(_rules(boundary))),
         Section(FINDINGS, findings_list(boundary.static.findings.found)),
@@ -40,8 +40,9 @@ def boundary_page(boundary: Boundary, steps: Sequence[Step]) -> str:
     return page("explain", boundary.image, kind, sentence(boundary), [sides_line(boundary)], parts)
 
 
-def _remedies(boundary: Boundary) -> Iterator[Node]:
-    if boundary.remedies:
+def _remedies(boundary: Boundary, steps: Sequence[Step]) -> Iterator[Node]:
+    """Yield what to do, unless the picture says it all."""
+    if not {remedy for step in steps for remedy in step.remedy}.issuperset(boundary.remedies):
         yield element("p", "What to do, the nearest way first:")
         yield listed(boundary.remedies, "remedy")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CELLS = 4096
 """Drawn at most; the words below name every node, as far as they are not cut."""
 KINDS = 40
-_NAMES = 1500
+_HEADING, _NAMES = 60, 1500
 """Characters of the names of one kind."""
 
 
@@ -58,6 +58,11 @@ def grid_figure(kinds: Sequence[Kind]) -> ET.Element:
         element("ul", *(_in_words(number, kind) for number, kind in enumerate(kinds[:KINDS])), class_="kinds"),
         *left_out(len(kinds), KINDS, "kinds of nodes"),
     )
+
+
+def named(number: int, nodes: Sequence[str]) -> str:
+    """Return nodes of a kind for a heading: letter, number, names as far as there is room."""
+    return f"{_letter(number)}: {count(len(nodes), 'node')}, {short(folded(nodes), _HEADING)}"
 
 
 def _in_words(number: int, kind: Kind) -> ET.Element:

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Severity
-from lumiimg.nccl.nodes import folded
 from lumiimg.nccl.report import FAST, answer_of
 from lumiimg.report.html.check import PATH
 from lumiimg.report.html.findings import block, findings_list
-from lumiimg.report.html.grid import Kind, grid_figure
+from lumiimg.report.html.grid import Kind, grid_figure, named
 from lumiimg.report.html.page import Section, element, left_out, lines, page, table
 from lumiimg.report.html.picture import path_figure
 from lumiimg.report.html.text import short
@@ -30,7 +29,6 @@ _KINDS = {ExitCode.GOOD: "ok", ExitCode.NO: "problem"}
 _PROOF = 10
 _VARIABLES = 200
 _COMMUNICATORS = 20
-_NAMES = 60
 
 
 def log_page(
@@ -42,9 +40,10 @@ def log_page(
     answer: ExitCode,
 ) -> str:
     """Return the answer about a log as a page; `names` are its files, `answer` is that of the command."""
+    path = Section(PATH, [node for one in paths for node in _figure(report, one)])
+    nodes = Section("The nodes", list(_nodes(report)))
     parts = [
-        Section(PATH, [_figure(path, number) for number, path in enumerate(paths)]),
-        Section("The nodes", list(_nodes(report))),
+        *([path, nodes] if len(paths) == 1 else [nodes, path]),
         Section("Why, and what to do", list(_causes(report))),
         Section("The lines that decide it", lines(map(place, report.proof), _PROOF, "lines")),
         Section("Measured", findings_list(measured)),
@@ -68,15 +67,19 @@ def _sentence(report: LogReport, measured: Sequence[Finding], answer: ExitCode) 
     return f"{headline(report)}{extra}"
 
 
-def _figure(path: JobPath, number: int) -> Node:
-    of = f"{count(len(path.nodes), 'node')}, {short(folded(path.nodes), _NAMES)}" if path.nodes else ""
-    return path_figure(path.steps, f"path-{number}", of)
+def _figure(report: LogReport, path: JobPath) -> Iterator[Node]:
+    if path.group is None:
+        yield path_figure(path.steps, "path")
+    else:
+        of = named(path.group, report.nodes[path.group].nodes)
+        yield element("h3", of)
+        yield path_figure(path.steps, f"path-{path.group}", of)
 
 
 def _nodes(report: LogReport) -> Iterator[Node]:
     if line := told_line(report):
         yield element("p", line)
-    if report.nodes:
+    if sum(len(group.nodes) for group in report.nodes) > 1:
         yield grid_figure([_kind(report, group) for group in report.nodes])
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lumiimg.check.answer import Answer
 from lumiimg.findings import Severity
-from lumiimg.nccl.nodes import folded
 from lumiimg.report.html.check import FINDINGS, KINDS, LEVELS, PATH, levels_table
 from lumiimg.report.html.findings import findings_list
-from lumiimg.report.html.grid import Kind, grid_figure
+from lumiimg.report.html.grid import Kind, grid_figure, named
 from lumiimg.report.html.page import Section, element, left_out, lines, page
 from lumiimg.report.html.picture import path_figure
-from lumiimg.report.html.text import short
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 _PATHS = 6
 _GROUPS = 40
-_NAMES = 60
 
 
 def nodes_page(report: NodesReport, paths: Sequence[Sequence[Step]]) -> str:
@@ -49,20 +47,25 @@ def _kind(group: NodeGroup) -> Kind:
 
 
 def _figures(report: NodesReport, paths: Sequence[Sequence[Step]]) -> Iterator[ET.Element]:
-    for number, (group, steps) in enumerate(zip(report.groups, paths, strict=True)):
-        if number < _PATHS:
-            of = "" if len(paths) == 1 else f"{count(len(group.nodes), 'node')}, {short(folded(group.nodes), _NAMES)}"
-            yield path_figure(steps, f"path-{number}", of)
+    """Yield the paths of the kinds of nodes, those that are not well first."""
+    if len(paths) == 1:
+        yield path_figure(paths[0], "path")
+        return
+    ordered = sorted(range(len(paths)), key=lambda n: report.groups[n].answer is Answer.NO_OBSTACLE)
+    for number in ordered[:_PATHS]:
+        of = named(number, report.groups[number].nodes)
+        yield element("h3", of)
+        yield path_figure(paths[number], f"path-{number}", of)
 
 
 def _findings(report: NodesReport) -> Iterator[ET.Element]:
     """Yield the findings of each group that none before it has."""
     told: set[tuple[str, str]] = set()
-    for group in report.groups[:_GROUPS]:
+    for number, group in enumerate(report.groups[:_GROUPS]):
         fresh = [f for f in group.findings if (f.id, f.summary) not in told]
         told |= {(finding.id, finding.summary) for finding in fresh}
         if fresh and len(report.groups) > 1:
-            yield element("h3", f"On {short(folded(group.nodes), _NAMES)}")
+            yield element("h3", named(number, group.nodes))
         fresh.sort(key=lambda finding: finding.severity is Severity.INFO)
         yield from findings_list(fresh)
     yield from left_out(len(report.groups), _GROUPS, "groups")

@@ -63,9 +63,8 @@ def page(command: str, subject: str, kind: str, sentence: str, facts: Iterable[s
         "body",
         element(
             "header",
-            element("p", f"lumiimg {command}", class_="kicker"),
+            element("p", f"lumiimg {command} ", element("strong", element("code", subject)), class_="kicker"),
             element("h1", element("span", f"{MARKS[kind]} ", class_="mark", aria_hidden="true"), sentence, class_=kind),
-            element("p", element("code", subject), class_="subject"),
             *([element("p", " · ".join(facts), class_="quiet")] if facts else []),
         ),
         element("main", *(_section(number, part) for number, part in enumerate(parts, 1))),

@@ -60,13 +60,15 @@ def _chosen(plan: Plan, words: RequestWords) -> Iterator[Node]:
 
 
 def _rules(plan: Plan) -> Iterator[Node]:
-    for rule in plan.rules:
+    for rule in sorted(plan.rules, key=lambda rule: list(Outcome)[::-1].index(rule.outcome)):
+        # what is refused by its name needs nothing: the reason says it better
+        need = () if rule.need.startswith("not ") else (f"needs {rule.need}",)
         yield block(
             kind=KINDS[rule.outcome],
-            summary=rule.have,
+            summary=rule.because,
             identity=f"{rule.id}, {rule.outcome.value}",
             is_open=rule.outcome is not Outcome.OK,
-            reasons=(f"needs {rule.need}", rule.because),
+            reasons=(*need, f"there is {rule.have}"),
             source=rule.source,
         )
 
