@@ -121,7 +121,7 @@ def green() -> str:
     steps = fabric_steps(FABRIC, PROBED, KNOWN, plugin_version="1.21.1")
     levels = {Level.STATIC: "done", Level.PROBE: "done", Level.RUN: "not taken: no GPU here (/dev/kfd)"}
     told = sentence(answer, PROBED, Level.PROBE)
-    return check_page(CheckReport("image.sif", answer, told, Level.PROBE, levels, FABRIC, PROBED, steps=steps))
+    return check_page(CheckReport("image.sif", answer, told, Level.PROBE, levels, FABRIC, steps, PROBED))
 
 
 def nodes() -> str:

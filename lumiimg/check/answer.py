@@ -66,13 +66,13 @@ class CheckReport:
     levels: dict[Level, str]
     """What became of each level: `done`, or why it was not taken."""
     path: FabricPath
+    steps: tuple[Step, ...]
+    """The path, with what is known of each of its steps."""
     findings: tuple[Finding, ...]
     runs: tuple[dict[str, Any], ...] = ()
     """What the probes printed of themselves."""
     collective: dict[str, Any] | None = None
     """What the collective of level run came to."""
-    steps: tuple[Step, ...] = ()
-    """The path as a picture shows it."""
 
 
 def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level_was_asked_for: bool) -> Answer:

@@ -22,13 +22,18 @@ _WHY = {
     Part.LIBFABRIC: "the plugin speaks to the network through it",
     Part.LIBCXI: "the cxi provider reaches the NIC through it alone",
 }
-_OF_EFA = {Part.PROVIDER: "efa provider", Part.NIC: "EFA device"}
+_ELSEWHERE = {
+    Verdict.OFI_EFA: {Part.PROVIDER: "efa provider", Part.NIC: "EFA device"},
+    Verdict.IB: {Part.PLUGIN: "verbs transport", Part.NIC: "InfiniBand NIC"},
+}
+"""What steps are called on the fast networks of other machines."""
+_ABSENT = {Verdict.OFI_EFA: {Part.LIBCXI}, Verdict.IB: {Part.LIBFABRIC, Part.PROVIDER, Part.LIBCXI}}
+"""Steps that they do not have."""
 _BROKEN = {
     Verdict.PLUGIN_MISSING: "RCCL did not find it",
     Verdict.PLUGIN_LOAD_ERROR: "it could not be loaded",
     Verdict.PLUGIN_INIT_ERROR: "the plugin was loaded; it, or the provider under it, failed to start",
     Verdict.SOCKET: "not used: RCCL took its own TCP sockets",
-    Verdict.IB: "not used: RCCL took its own InfiniBand verbs",
     Verdict.OFI_OTHER: "libfabric was used with another provider",
 }
 
@@ -71,7 +76,7 @@ def _steps(
     return tuple(
         _step(part, state, why, report, verdict, told if state is State.BROKEN else None)
         for part, state, why in _judged(report, verdict, provider, broken, is_good=is_good)
-        if not (verdict is Verdict.OFI_EFA and part is Part.LIBCXI)
+        if part not in _ABSENT.get(verdict, ())
     )
 
 
@@ -79,7 +84,7 @@ def _broken(report: LogReport, verdict: Verdict, provider: str | None) -> Part |
     """Return the step that the job did not get past; None where it did, or nobody can tell."""
     if report.nothing_crossed or verdict in {Verdict.NONE, Verdict.MIXED, Verdict.INTRA_NODE_ONLY}:
         return None
-    if verdict in FAST:
+    if verdict in FAST | {Verdict.IB}:
         return Part.NIC if report.failed_running else None
     if verdict is Verdict.OFI_OTHER and provider is None:
         return None
@@ -108,10 +113,12 @@ def _judged(
             yield part, State.HOLDS, _WHY[part]
         elif part is Part.PROVIDER and verdict in FAST and provider is not None:
             yield part, State.HOLDS, f"the plugin says that it selected the provider {provider}"
-        elif verdict in FAST and is_good:
+        elif verdict is Verdict.IB and part is Part.PLUGIN:
+            yield part, State.HOLDS, "RCCL's own, or that of a plugin for it"
+        elif verdict in FAST | {Verdict.IB} and is_good:
             crossed = f"{_nics(report)} carried the traffic" if part is Part.NIC else _WHY.get(part, "it was used")
             yield part, State.HOLDS, crossed
-        elif verdict in FAST:
+        elif verdict in FAST | {Verdict.IB}:
             yield part, State.UNKNOWN, "the log does not prove that traffic went this way"
         else:
             yield part, State.UNKNOWN, "the log does not tell"
@@ -128,7 +135,7 @@ def _step(part: Part, state: State, why: str, report: LogReport, verdict: Verdic
         side=Side.HOST if part is Part.NIC else None,
         version=component.version if component is not None else None,
         remedy=cause.remedy if cause else (),
-        name=_OF_EFA.get(part) if verdict is Verdict.OFI_EFA else None,
+        name=_ELSEWHERE.get(verdict, {}).get(part),
     )
 
 

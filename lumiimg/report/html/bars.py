@@ -30,6 +30,8 @@ class Bar:
     """How long the filled part is."""
     outlined: float = 0.0
     """How long the empty part behind it is."""
+    lacking: float = 0.0
+    """How long the dashed part at the end is."""
     kind: str = "plain"
     """`plain`, `ok`, `unknown`, `problem`."""
 
@@ -56,6 +58,7 @@ def _row(bar: Bar) -> ET.Element:
             element("title", f"{bar.label} {bar.words}"),
             element("rect", x="0", y="0", width=str(_SCALE), height="16", class_="rail"),
             *_part("outlined", bar.start + bar.solid, bar.outlined),
+            *_part("lacking", bar.start + bar.solid, bar.lacking),
             *_part("solid", bar.start, bar.solid),
             xmlns="http://www.w3.org/2000/svg",
             viewBox=f"0 0 {_SCALE} 16",

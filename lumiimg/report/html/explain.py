@@ -59,8 +59,8 @@ def _margins(boundary: Boundary) -> Iterator[Node]:
         return
     yield bars_figure(
         [_bar(margin) for margin in crossing[:_BARS]],
-        "Filled: the newest version that is needed. Outlined behind it: what is offered beyond that, which is the "
-        "margin. The tightest first.",
+        "Filled: what is needed, as far as it is offered. Outlined behind it: what is offered beyond that, the margin. "
+        "Dashed: what is lacking. The tightest first.",
     )
     yield from left_out(len(crossing), _BARS, "pairs")
 
@@ -81,13 +81,12 @@ def _bar(margin: Margin) -> Bar:
         f"needs {margin.family}_{margin.need} of {margin.provider_side}, which offers up to "
         f"{margin.family}_{margin.have}{left}"
     )
+    if need[:1] != have[:1]:
+        return Bar(margin.library_side, words, 0.0, 0.0)
     whole = max(_minor(need), _minor(have), 1)
-    comparable = need[:1] == have[:1]
-    solid = _minor(need) / whole if comparable else 0.0
-    kind = "problem" if need > have else "ok" if have > need else "unknown" if comparable else "plain"
-    if not comparable:
-        return Bar(margin.library_side, words, 0.0, 0.0, kind=kind)
-    return Bar(margin.library_side, words, 0.0, max(solid, 0.01), max(_minor(have) / whole - solid, 0.0), kind)
+    solid, beyond = min(_minor(need), _minor(have)) / whole, (_minor(have) - _minor(need)) / whole
+    kind = "problem" if need > have else "ok" if have > need else "unknown"
+    return Bar(margin.library_side, words, 0.0, max(solid, 0.01), max(beyond, 0.0), max(-beyond, 0.0), kind)
 
 
 def _rules(boundary: Boundary) -> Iterator[Node]:

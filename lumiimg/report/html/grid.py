@@ -56,6 +56,7 @@ def grid_figure(kinds: Sequence[Kind]) -> ET.Element:
             class_="quiet",
         ),
         element("ul", *(_in_words(number, kind) for number, kind in enumerate(kinds[:KINDS])), class_="kinds"),
+        *left_out(total, CELLS, "nodes"),
         *left_out(len(kinds), KINDS, "kinds of nodes"),
     )
 

@@ -15,7 +15,7 @@ _VALUE = r"\"[^\"]*\"|'[^']*'|\S+"
 _SECRETS = (
     # NAME=value, name: value, --name value is left: a word behind it need not be its value
     (
-        re.compile(rf"(?i)([\w.-]{{0,40}}(?:{_NAME})[\w.-]{{0,40}}[\"']?\s{{0,3}}[=:]\s{{0,3}})(?:{_VALUE})"),
+        re.compile(rf"(?i)((?:{_NAME})[\w.-]{{0,40}}[\"']?\s{{0,3}}[=:]\s{{0,3}})(?:{_VALUE})"),
         rf"\1{HIDDEN}",
     ),
     (re.compile(r"(?i)\b((?:bearer|basic)\s)[\w.~+/=-]{8,}"), rf"\1{HIDDEN}"),
