@@ -1,6 +1,6 @@
-"""Writes docs/report-light.png and docs/report-dark.png, the pictures of docs/howto/report.md: `python -m tests.shots IMAGE`.
+"""Writes docs/report-light.png and docs/report-dark.png, the pictures of docs/howto/report.md: `python -m tests.shots IMAGE FOLDER`.
 
-IMAGE is the demo image, checked for real; the job whose nodes differ is made up (tests/joblog.py), and read for real.
+IMAGE is the demo image, checked for real, FOLDER is docs; the job whose nodes differ is made up (tests/joblog.py), and read for real.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from tests.browser import browser
 from tests.joblog import job_log
 from tests.pages import written
 
-DOCS = Path(__file__).parents[1] / "docs"
 WIDTH, SCALE = 1160, 0.75
 
 
 def main() -> None:
-    image = Path(sys.argv[1]).resolve()
+    image, docs = (Path(argument).resolve() for argument in sys.argv[1:])
     with tempfile.TemporaryDirectory() as work, tempfile.TemporaryDirectory() as profile:
         folder = Path(work)
         (folder / image.name).symlink_to(image)
@@ -29,9 +28,9 @@ def main() -> None:
         dark = written(folder, "dark", "log", "slurm-123.out")
         with browser(Path(profile)) as one:
             one.open(light, width=WIDTH)
-            one.screenshot(DOCS / "report-light.png", height=840, scale=SCALE)
+            one.screenshot(docs / "report-light.png", height=840, scale=SCALE)
             one.open(dark, width=WIDTH, dark=True)
-            one.screenshot(DOCS / "report-dark.png", height=840, scale=SCALE)
+            one.screenshot(docs / "report-dark.png", height=840, scale=SCALE)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def _chosen(plan: Plan, words: RequestWords) -> Iterator[Node]:
 def _rules(plan: Plan) -> Iterator[Node]:
     for rule in sorted(plan.rules, key=lambda rule: list(Outcome)[::-1].index(rule.outcome)):
         # what is refused by its name needs nothing: the reason says it better
-        need = () if rule.need.startswith("not ") else (f"needs {rule.need}",)
+        need = () if rule.need.startswith("not ") or rule.need == "nothing" else (f"needs {rule.need}",)
         yield block(
             kind=KINDS[rule.outcome],
             summary=rule.because,
