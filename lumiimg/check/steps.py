@@ -128,9 +128,9 @@ _BY_VERDICT = {
 _UNSEEN = {
     Part.RCCL: "there is none to look at",
     Part.PLUGIN: "whether RCCL finds and takes it was not seen",
-    Part.LIBFABRIC: "none is in the files that were looked at",
+    Part.LIBFABRIC: "none was found",
     Part.PROVIDER: "whether libfabric has it, and selects it, was not seen",
-    Part.LIBCXI: "none is in the files that were looked at",
+    Part.LIBCXI: "none was found",
     Part.NIC: "only a probe in a job step on a node with Slingshot can open it",
 }
 

@@ -167,3 +167,20 @@ def test_the_page_of_a_real_check_and_of_a_real_build(chromium: Browser, demo: P
     assert "02-netprobe kept from an earlier build" in chromium.ask("document.body.innerText")
     if SHOTS is not None:
         chromium.screenshot(SHOTS / "build-real.png")
+
+
+def test_the_page_of_a_plugin_that_was_probed_names_what_was_seen_and_no_more(
+    chromium: Browser, with_plugin: Path, tmp_path: Path
+) -> None:
+    page, junit = tmp_path / "check.html", tmp_path / "check.xml"
+    result = lumiimg("check", with_plugin, "--html", page, "--junit", junit)
+    assert result.code == 3, result.err
+    assert 'failures="0"' in junit.read_text()
+    chromium.open(page)
+    judge(chromium, page)
+    states = chromium.ask("[...document.querySelectorAll('svg.wide svg')].map(one => one.getAttribute('class'))")
+    assert states[:3] == ["ok", "ok", "ok"]  # opened, with the image's own libfabric
+    assert "ok" not in states[3:]  # on a machine without Slingshot
+    assert "libfabric · holds (level probe)" in chromium.ask("document.body.innerText")
+    if SHOTS is not None:
+        chromium.screenshot(SHOTS / "plugin-real.png")

@@ -176,6 +176,20 @@ def test_the_path_of_a_log_says_what_its_verdict_says(log: Path) -> None:
             assert report.answer is ExitCode.GOOD or path.group is not None
 
 
+@pytest.mark.parametrize(
+    ("name", "titles"),
+    [
+        ("oneccl-2021.15.2-cxi", ["oneCCL", "libfabric", "cxi provider", "libcxi", "Slingshot NIC"]),
+        ("nccl-2.21.5-efa", ["NCCL", "net plugin", "libfabric", "efa provider", "EFA device"]),
+        ("rccl-2.8-slingshot10-roce", ["RCCL", "verbs transport", "InfiniBand NIC"]),
+    ],
+)
+def test_other_libraries_and_fabrics_have_the_steps_that_they_have(name: str, titles: list[str]) -> None:
+    (path,) = job_paths(log_report(next(log for log in LOGS if log.stem == name)))
+    assert [one.title for one in path.steps] == titles
+    assert {one.state for one in path.steps} == {State.HOLDS}
+
+
 def test_where_nodes_differ_those_that_went_wrong_come_first() -> None:
     report = log_report(next(log for log in LOGS if log.stem.startswith("mixed-one-node")))
     paths = job_paths(report)
