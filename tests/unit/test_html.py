@@ -269,6 +269,7 @@ def test_an_image_with_a_hostile_name_is_told_by_it(tmp_path: Path) -> None:
         ("https://geheimgeheim@registry.example/x", "geheimgeheim"),
         ("Authorization: Bearer abcdef0123456789", "abcdef0123456789"),
         ("login with hf_abcdefghijklmnopqrstuvwx", "hf_abcdefghijklmnopqrstuvwx"),
+        ("serve --api-key geheim --port 1", "geheim"),
         ("AWS_SECRET_ACCESS_KEY=abc/def+123", "abc/def+123"),
         ("ghp_0123456789abcdefghijABCDEFGHIJ012345", "ghp_0123"),
     ],
@@ -362,7 +363,7 @@ def test_ten_thousand_lines_of_evidence_and_findings_are_cut_and_counted() -> No
     text = check_page(CheckReport("image", Answer.NO, "NO", Level.PROBE, levels, pages.FABRIC, steps, (one,) * 250))
     assert len(text) < 20_000_000
     assert "9980 more lines are left out" in text
-    assert "50 more findings are left out" in text
+    assert "150 more findings are left out" in text
 
 
 # -- writing it --

@@ -9,6 +9,7 @@ from lumiimg.findings import Level
 from lumiimg.report.html.findings import findings_list
 from lumiimg.report.html.page import Section, page, table
 from lumiimg.report.html.picture import path_figure
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,9 @@ def check_page(report: CheckReport) -> str:
         Section(LEVELS, [levels_table([(level.value, report.levels[level]) for level in Level])]),
     ]
     facts = [f"looked as far as level {report.level.value}"]
+    if ran := report.collective:
+        ranks = f"{count(ran['ranks'], 'rank')} on {count(ran['nodes'], 'node')}"
+        facts.append(f"{ran['program']}, {ranks}: {ran['verdict']} ({ran['confidence']})")
     return page("check", report.image, KINDS[report.answer], report.sentence, facts, parts)
 
 

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from lumiimg.findings import Finding
     from lumiimg.report.html.page import Node
 
-FINDINGS = 200
+FINDINGS = 100
+"""On one page."""
 _EVIDENCE = 20
-_REMEDIES = 8
+REMEDIES = 8
 
 
 def findings_list(findings: Sequence[Finding]) -> list[ET.Element]:
@@ -72,7 +73,7 @@ def block(
     if reasons:
         rows.append(("why", reasons[0] if len(reasons) == 1 else listed(reasons)))
     if remedy:
-        rows.append(("do", element("ul", *(element("li", text) for text in remedy[:_REMEDIES]), class_="remedy")))
+        rows.append(("do", listed(remedy[:REMEDIES], "remedy")))
     if source:
         rows.append(("source", element("span", source, class_="quiet")))
     if rows:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CELLS = 4096
 """Drawn at most; the words below name every node, as far as they are not cut."""
 KINDS = 40
-_HEADING, _NAMES = 60, 1500
+_HEADING, _NAME, _NAMES = 60, 100, 1500
 """Characters of the names of one kind."""
 
 
@@ -44,7 +44,7 @@ def grid_figure(kinds: Sequence[Kind]) -> ET.Element:
         for number, kind in enumerate(kinds[:KINDS])
     )
     cells = [
-        element("span", _letter(number), class_=f"cell {kinds[number].kind}", title=name)
+        element("span", _letter(number), class_=f"cell {kinds[number].kind}", title=short(name, _NAME))
         for name, number in of_node[:CELLS]
     ]
     return element(

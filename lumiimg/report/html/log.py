@@ -40,7 +40,9 @@ def log_page(
     answer: ExitCode,
 ) -> str:
     """Return the answer about a log as a page; `names` are its files, `answer` is that of the command."""
-    path = Section(PATH, [node for one in paths for node in _figure(report, one)])
+    of_groups = len(report.nodes) if paths[0].group is not None else 0
+    figures = [node for one in paths for node in _figure(report, one)]
+    path = Section(PATH, [*figures, *left_out(of_groups, len(paths), "kinds of nodes")])
     nodes = Section("The nodes", list(_nodes(report)))
     parts = [
         *([path, nodes] if len(paths) == 1 else [nodes, path]),

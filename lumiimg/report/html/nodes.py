@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.answer import Answer
 from lumiimg.findings import Severity
 from lumiimg.report.html.check import FINDINGS, KINDS, LEVELS, PATH, levels_table
+from lumiimg.report.html.findings import FINDINGS as FINDINGS_SHOWN
 from lumiimg.report.html.findings import findings_list
 from lumiimg.report.html.grid import Kind, grid_figure, named
 from lumiimg.report.html.page import Section, element, left_out, lines, page
@@ -61,6 +62,7 @@ def _figures(report: NodesReport, paths: Sequence[Sequence[Step]]) -> Iterator[E
 def _findings(report: NodesReport) -> Iterator[ET.Element]:
     """Yield the findings of each group that none before it has."""
     told: set[tuple[str, str]] = set()
+    number = shown = 0
     for number, group in enumerate(report.groups[:_GROUPS]):
         fresh = [f for f in group.findings if (f.id, f.summary) not in told]
         told |= {(finding.id, finding.summary) for finding in fresh}
@@ -68,7 +70,10 @@ def _findings(report: NodesReport) -> Iterator[ET.Element]:
             yield element("h3", named(number, group.nodes))
         fresh.sort(key=lambda finding: finding.severity is Severity.INFO)
         yield from findings_list(fresh)
-    yield from left_out(len(report.groups), _GROUPS, "groups")
+        shown += len(fresh)
+        if shown >= FINDINGS_SHOWN:
+            break
+    yield from left_out(len(report.groups), number + 1, "kinds of nodes")
 
 
 def _collective(report: NodesReport) -> list[str]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from lumiimg.check.steps import State, in_one_sentence
-from lumiimg.report.html.page import element
+from lumiimg.report.html.findings import REMEDIES
+from lumiimg.report.html.page import element, listed
 from lumiimg.report.html.text import short, shown, without_folders
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _in_words(step: Step) -> ET.Element:
         content += [" · ", element("code", step.file)]
     content += [ET.Element("br"), step.why]
     if step.remedy and step.state is not State.HOLDS:
-        content.append(element("ul", *(element("li", remedy) for remedy in step.remedy), class_="remedy"))
+        content.append(listed(step.remedy[:REMEDIES], "remedy"))
     return element("li", *content, class_=_CLASSES[step.state])
 
 

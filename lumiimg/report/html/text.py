@@ -13,11 +13,12 @@ LIMIT = 2000
 _NAME = r"token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:api|access|private)[_-]?key"
 _VALUE = r"\"[^\"]*\"|'[^']*'|\S+"
 _SECRETS = (
-    # NAME=value, name: value, --name value is left: a word behind it need not be its value
+    # NAME=value, "name": value, --name value
     (
         re.compile(rf"(?i)((?:{_NAME})[\w.-]{{0,40}}[\"']?\s{{0,3}}[=:]\s{{0,3}})(?:{_VALUE})"),
         rf"\1{HIDDEN}",
     ),
+    (re.compile(rf"(?i)(--[\w-]{{0,30}}(?:{_NAME})\s)(?:{_VALUE})"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)\b((?:bearer|basic)\s)[\w.~+/=-]{8,}"), rf"\1{HIDDEN}"),
     (re.compile(r"(://)[^/\s@]{1,200}@"), rf"\1{HIDDEN}@"),
     # of Hugging Face, GitHub, GitLab, OpenAI, AWS, and JSON web tokens: by the form that each has
