@@ -88,7 +88,10 @@ def test_the_words_in_the_boxes_stay_in_them(chromium: Browser, folder: Path) ->
         [...document.querySelectorAll('svg.path svg text:not(.tag-text)')].filter(text => {
             const box = text.ownerSVGElement;
             return text.getBoundingClientRect().width > 0 && text.getBBox().width > box.width.baseVal.value - 14;
-        }).map(text => text.textContent)"""
+        }).concat([...document.querySelectorAll('svg.path > text')].filter(text => {
+            const box = text.getBBox();
+            return box.width > 0 && box.x + box.width > text.ownerSVGElement.viewBox.baseVal.width - 8;
+        })).map(text => text.textContent)"""
     for page in sorted(folder.glob("*.html")):
         for width in (1200, 360):
             chromium.open(page, width=width)

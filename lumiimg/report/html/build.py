@@ -27,7 +27,7 @@ def build_page(built: Built, lock: Lock | None, engine: Engine) -> str:
         Section("What it is", [_facts(built, engine)]),
     ]
     facts = [size(built.size_bytes), kept, f"{built.way}, {built.form}", engine.name]
-    return page("build", str(built.image), "ok", what, facts, [part for part in parts if part.content])
+    return page("build", str(built.image), "ok", what, facts, parts)
 
 
 def _timeline(built: Built) -> Iterator[Node]:

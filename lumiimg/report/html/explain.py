@@ -36,7 +36,6 @@ def boundary_page(boundary: Boundary, steps: Sequence[Step]) -> str:
         Section("Whose file each library is", list(_files(boundary))),
     ]
     kind = _KINDS[boundary.decision]
-    parts = [part for part in parts if part.content]
     return page("explain", boundary.image, kind, sentence(boundary), [sides_line(boundary)], parts)
 
 

@@ -55,9 +55,7 @@ def log_page(
     ]
     subject = short(", ".join(names), 300)
     kind = _KINDS.get(answer, "unknown")
-    return page(
-        "log", subject, kind, _sentence(report, measured, answer), known(report), [p for p in parts if p.content]
-    )
+    return page("log", subject, kind, _sentence(report, measured, answer), known(report), parts)
 
 
 def _sentence(report: LogReport, measured: Sequence[Finding], answer: ExitCode) -> str:

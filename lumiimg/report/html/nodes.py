@@ -48,22 +48,26 @@ def _kind(group: NodeGroup) -> Kind:
 
 
 def _figures(report: NodesReport, paths: Sequence[Sequence[Step]]) -> Iterator[ET.Element]:
-    """Yield the paths of the kinds of nodes, those that are not well first."""
     if len(paths) == 1:
         yield path_figure(paths[0], "path")
         return
-    ordered = sorted(range(len(paths)), key=lambda n: report.groups[n].answer is Answer.NO_OBSTACLE)
-    for number in ordered[:_PATHS]:
+    for number in _ordered(report)[:_PATHS]:
         of = named(number, report.groups[number].nodes)
         yield element("h3", of)
         yield path_figure(paths[number], f"path-{number}", of)
 
 
+def _ordered(report: NodesReport) -> list[int]:
+    """Return the groups, those that are not well first."""
+    return sorted(range(len(report.groups)), key=lambda n: report.groups[n].answer is Answer.NO_OBSTACLE)
+
+
 def _findings(report: NodesReport) -> Iterator[ET.Element]:
     """Yield the findings of each group that none before it has."""
     told: set[tuple[str, str]] = set()
-    number = shown = 0
-    for number, group in enumerate(report.groups[:_GROUPS]):
+    groups = shown = 0
+    for number in _ordered(report)[:_GROUPS]:
+        group, groups = report.groups[number], groups + 1
         fresh = [f for f in group.findings if (f.id, f.summary) not in told]
         told |= {(finding.id, finding.summary) for finding in fresh}
         if fresh and len(report.groups) > 1:
@@ -73,7 +77,7 @@ def _findings(report: NodesReport) -> Iterator[ET.Element]:
         shown += len(fresh)
         if shown >= FINDINGS_SHOWN:
             break
-    yield from left_out(len(report.groups), number + 1, "kinds of nodes")
+    yield from left_out(len(report.groups), groups, "kinds of nodes")
 
 
 def _collective(report: NodesReport) -> list[str]:

@@ -57,7 +57,10 @@ def add(parent: ET.Element, content: Iterable[Node]) -> None:
 
 
 def page(command: str, subject: str, kind: str, sentence: str, facts: Iterable[str], parts: Iterable[Section]) -> str:
-    """Return a page: `kind` is one of MARKS, `facts` are told in short under the sentence."""
+    """Return a page; parts without content are left out.
+
+    `kind` is one of MARKS, `facts` are told in short under the sentence.
+    """
     title = f"{subject}: {sentence}"
     body = element(
         "body",
@@ -67,7 +70,7 @@ def page(command: str, subject: str, kind: str, sentence: str, facts: Iterable[s
             element("h1", element("span", f"{MARKS[kind]} ", class_="mark", aria_hidden="true"), sentence, class_=kind),
             *([element("p", " · ".join(facts), class_="quiet")] if facts else []),
         ),
-        element("main", *(_section(number, part) for number, part in enumerate(parts, 1))),
+        element("main", *(_section(number, part) for number, part in enumerate(parts, 1) if part.content)),
         element("footer", element("p", _footer(), class_="quiet")),
     )
     style = ET.Element("style")

@@ -28,8 +28,8 @@ _CLASSES = {State.HOLDS: "ok", State.BROKEN: "problem", State.UNKNOWN: "unknown"
 _LINE = 15
 """Pixels from one line of text to the next."""
 _PAD = 10
-_CHARACTER, _MONO = 6.4, 6.9
-"""Pixels, at most, of a character in the picture's two sizes."""
+_CHARACTER, _BOLD, _MONO = 6.4, 7.3, 6.9
+"""Pixels, about, of a character in each of the picture's fonts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _in_words(step: Step) -> ET.Element:
 
 def _drawing(steps: Sequence[Step], layout: _Layout, identity: str, title: str, sentence: str) -> ET.Element:
     call = _called_out(steps)
-    called = _call_lines(call, int((layout.width - 3 * _PAD) / _CHARACTER)) if call is not None else []
+    called = _call_lines(call, layout.width - 3 * _PAD) if call is not None else []
     texts = [_texts(step, layout) for step in steps]
     heights = [_height(lines, layout) for lines in texts]
     if layout.across:
@@ -131,7 +131,7 @@ def _texts(step: Step, layout: _Layout) -> list[tuple[str, str]]:
     level = f" ({step.level.value})" if step.level else ""
     texts = [("name", f"{_MARKS[step.state]} {step.title}"), ("state", f"{step.state.value}{level}")]
     if about := ", ".join(text for text in (step.version, step.interface) if text):
-        texts.append(("about", short(shown(about), int(room / _CHARACTER))))
+        texts.append(("about", short(shown(about), int(room / _BOLD))))
     if step.file:
         texts.append(("file", short(shown(step.file.rpartition("/")[2]), int(room / _MONO))))
     why = _wrapped(without_folders(step.why), int(room / _CHARACTER), layout.why_lines)
@@ -193,10 +193,10 @@ def _called_out(steps: Sequence[Step]) -> Step | None:
     return next(broken, None) or next(undecided, None)
 
 
-def _call_lines(step: Step, characters: int) -> list[tuple[str, str]]:
-    found = [("strong", line) for line in _wrapped(f"{_MARKS[step.state]} {step.why}", characters, 4)]
+def _call_lines(step: Step, room: int) -> list[tuple[str, str]]:
+    found = [("strong", line) for line in _wrapped(f"{_MARKS[step.state]} {step.why}", int(room / _BOLD), 4)]
     for remedy in step.remedy[:2]:
-        found += [("do", line) for line in _wrapped(f"do: {remedy}", characters - 4, 5)]
+        found += [("do", line) for line in _wrapped(f"do: {remedy}", int(room / _MONO), 5)]
     return found
 
 

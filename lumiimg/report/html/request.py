@@ -31,16 +31,17 @@ def request_page(plan: Plan, site: Site | None, words: RequestWords) -> str:
     kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
     facts = [f"site {site.name}" if site else "no machine is named: neither its driver nor its network was judged"]
     subject = command_of(plan.asked)
-    return page("explain", subject, kind, headline(plan, site), facts, [part for part in parts if part.content])
+    return page("explain", subject, kind, headline(plan, site), facts, parts)
 
 
 def bases_page(plans: Sequence[Plan], add: Sequence[str], site: Site | None) -> str:
     """Return on which bases layers can be put, as a page."""
     asked = f"{' + '.join(add)}{f' on {site.name}' if site else ''}"
     rows = [(plan.base.name, "with doubts" if plan.is_doubtful else "", in_short(plan)) for plan in plans]
-    parts = [Section("Bases that take it", [table("Those without doubts first", ("base", "doubts", "answer"), rows)])]
+    bases = [table("Those without doubts first", ("base", "doubts", "answer"), rows)] if plans else []
+    parts = [Section("Bases that take it", bases)]
     sentence = f"{count(len(plans), 'base')} of the catalogue take {asked}" if plans else f"no base takes {asked}"
-    return page("explain", asked, "ok" if plans else "problem", sentence, [], parts if plans else [])
+    return page("explain", asked, "ok" if plans else "problem", sentence, [], parts)
 
 
 def _chosen(plan: Plan, words: RequestWords) -> Iterator[Node]:
