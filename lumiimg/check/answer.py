@@ -12,6 +12,8 @@ from lumiimg.findings import Finding, Level, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lumiimg.check.steps import Step
+
 _EFFECTS = ("rccl.", "run.", "simulated.")
 _SEVERITIES = (Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO)
 
@@ -64,6 +66,8 @@ class CheckReport:
     levels: dict[Level, str]
     """What became of each level: `done`, or why it was not taken."""
     path: FabricPath
+    steps: tuple[Step, ...]
+    """The path, with what is known of each of its steps."""
     findings: tuple[Finding, ...]
     runs: tuple[dict[str, Any], ...] = ()
     """What the probes printed of themselves."""

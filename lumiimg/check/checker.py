@@ -15,7 +15,9 @@ from lumiimg.check.opening import opened
 from lumiimg.check.probes import run_details
 from lumiimg.check.running import RunResult, refuse_without_gpu, run_here
 from lumiimg.check.static import check_static
+from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.check.task import carry_out, excuse, make_task, told_version, with_manifest
+from lumiimg.check.telling import told_plugin
 from lumiimg.definition.writer import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
@@ -82,6 +84,7 @@ def check_image(
         fabric = probed.path if probed else static.path
         results = (probed.findings.found if probed else (), ran.findings.found if ran else ())
         findings = conclude(image.labels, static.findings.found, *results)
+        known = origins(fabric, image, environment, manifest.loaded if manifest else (), running=probed is not None)
     answer = decide(findings, fabric, level=taken, level_was_asked_for=level is not None)
     return CheckReport(
         image=str(path),
@@ -93,6 +96,13 @@ def check_image(
         findings=findings,
         runs=tuple(run_details(run) for run in probed.runs) if probed else (),
         collective=ran.data() if ran else None,
+        steps=fabric_steps(
+            fabric,
+            findings,
+            known,
+            plugin_version=told_plugin(probed.runs) if probed else None,
+            verdict=ran.report.verdict.value if ran else None,
+        ),
     )
 
 

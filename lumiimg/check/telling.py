@@ -25,6 +25,12 @@ def log_of(run: ProbeRun) -> LogReport:
     return read_lines(run.name, run.output.splitlines())
 
 
+def told_plugin(runs: Iterable[ProbeRun]) -> str | None:
+    """Return the version that the plugin says of itself."""
+    found = (log_of(run).plugin for run in runs)
+    return next((component.version for component in found if component is not None), None)
+
+
 def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str], otherwise: str | None = None) -> Details:
     """Return evidence, cause and remedy: of the first cause that the knowledge base has, else what helps in general."""
     lines = tuple(dict.fromkeys(evidence))[-EVIDENCE_LINES:]

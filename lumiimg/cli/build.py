@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.lock import LOCK
-from lumiimg.cli.options import add_jobs, add_json, add_quiet, add_verbose
+from lumiimg.cli.options import add_jobs, add_json, add_page, add_quiet, add_verbose, refuse_places
 from lumiimg.cli.request import add_request, headers_of, puller, read_request, read_site, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
+    from lumiimg.build.builder import Built
     from lumiimg.build.progress import Progress
     from lumiimg.catalog.settings import Settings
+    from lumiimg.engine.engine import Engine
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.mirrors import Mirrors
     from lumiimg.resolve.request import Request
@@ -98,11 +100,15 @@ def add_result(how: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     add_jobs(how)
     add_quiet(how)
     add_verbose(how, "what the engine prints")
+    add_page(how)
     add_json(how)  # type: ignore[arg-type]
 
 
 def check_result(arguments: argparse.Namespace) -> None:
     """Refuse options that do not go together. Raises BadInputError."""
+    if arguments.html and (getattr(arguments, "dry_run", False) or getattr(arguments, "definitions", None)):
+        raise BadInputError("tells what a build took, and nothing is built", where="--html", hint="leave it out")
+    refuse_places({"--html": arguments.html}, (getattr(arguments, "lock", None), arguments.output))
     if arguments.format == "layered" and arguments.strategy == "definition":
         raise BadInputError("--format layered --strategy definition", hint="an engine's own build makes flat images")
     if arguments.format == "layered" and arguments.compression != "zstd":
@@ -241,8 +247,18 @@ def _build(
         )
     finally:
         progress.stop()
+    write_page(arguments, built, lock, engine)
     report.print_built(built, lock, engine, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD
+
+
+def write_page(arguments: argparse.Namespace, built: Built, lock: Lock | None, engine: Engine) -> None:
+    """Write what the build took as a page, where that was asked for."""
+    if arguments.html:
+        from lumiimg.files import write_text  # noqa: PLC0415
+        from lumiimg.report.html.build import build_page  # noqa: PLC0415
+
+        write_text(arguments.html, build_page(built, lock, engine))
 
 
 def check_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:

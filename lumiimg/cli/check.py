@@ -10,7 +10,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_host, add_image, add_json, add_machine, add_quiet, add_verbose
+from lumiimg.cli.options import (
+    add_host,
+    add_image,
+    add_json,
+    add_junit,
+    add_machine,
+    add_page,
+    add_quiet,
+    add_verbose,
+    refuse_places,
+)
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -78,6 +88,8 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     # for the job that --nodes submits: the report as far as it is, should the job end before it is whole
     parser.add_argument("--so-far", metavar="FILE", type=Path, help=argparse.SUPPRESS)
+    add_junit(parser)
+    add_page(parser)
     add_quiet(parser)
     add_verbose(parser, "everything that was looked at")
     add_json(parser)
@@ -88,11 +100,13 @@ def execute(arguments: argparse.Namespace) -> int:
     """Check, report, and answer by the exit code."""
     from lumiimg.catalog.sites import find_site  # noqa: PLC0415
     from lumiimg.check.checker import check_image  # noqa: PLC0415
+    from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.findings import Level  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-    from lumiimg.report.check import print_check, to_json  # noqa: PLC0415
+    from lumiimg.report.check import print_check, to_json, to_junit_text  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
 
+    refuse_places({"--html": arguments.html, "--junit": arguments.junit}, (arguments.image, arguments.host))
     if arguments.nodes is not None:
         return _on_nodes(arguments)
     if arguments.sbatch:
@@ -103,6 +117,12 @@ def execute(arguments: argparse.Namespace) -> int:
     snapshot = read_snapshot(arguments.host) if arguments.host else None
     site = find_site(arguments.site, os.environ) if arguments.site else None
     report = check_image(arguments.image, os.environ, level, snapshot, simulate=arguments.simulate_gpu, site=site)
+    if arguments.junit:
+        write_text(arguments.junit, to_junit_text(report))
+    if arguments.html:
+        from lumiimg.report.html.check import check_page  # noqa: PLC0415
+
+        write_text(arguments.html, check_page(report))
     if arguments.json:
         print_json("check", to_json(report))
     print_check(report, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
@@ -124,7 +144,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
     from lumiimg.findings import Level  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.report.nodes import print_nodes, to_json  # noqa: PLC0415
+    from lumiimg.report.nodes import print_nodes, to_json, to_junit_text  # noqa: PLC0415
     from lumiimg.report.schema import json_text  # noqa: PLC0415
 
     if arguments.level == "static":
@@ -153,6 +173,13 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
                 write_text(arguments.so_far, json_text("check-nodes", to_json(report)))
 
         report = check_nodes(request, allocation, os.environ, _counter(arguments.nodes), keep)
+    if arguments.junit:
+        write_text(arguments.junit, to_junit_text(report))
+    if arguments.html:
+        from lumiimg.cluster.paths import paths_of  # noqa: PLC0415
+        from lumiimg.report.html.nodes import nodes_page  # noqa: PLC0415
+
+        write_text(arguments.html, nodes_page(report, paths_of(report, arguments.image, os.environ)))
     if arguments.json:
         print_json("check-nodes", to_json(report))
     print_nodes(report, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)

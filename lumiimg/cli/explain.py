@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.cli.options import IMAGES, add_json, add_quiet, add_verbose
+from lumiimg.cli.options import IMAGES, add_json, add_page, add_quiet, add_verbose, refuse_places
 from lumiimg.cli.request import add_request, puller, read_request, read_site, words_of
 from lumiimg.errors import BadInputError, ExitCode
 
@@ -39,6 +39,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     parser.add_argument("image", metavar="IMAGE", type=Path, nargs="?", help=IMAGES)
     add_request(parser, "of a request")
+    add_page(parser)
     add_quiet(parser)
     add_verbose(parser, "every need, source and pair of versions")
     add_json(parser)
@@ -53,6 +54,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "either an image or a request is explained",
             hint="name one: IMAGE, or --base NAME --add LAYER",
         )
+    refuse_places({"--html": arguments.html}, (arguments.image, arguments.host))
     if arguments.image is not None:
         _refuse_options_of_requests(arguments)
         return _image(arguments)
@@ -74,6 +76,12 @@ def _image(arguments: argparse.Namespace) -> int:
 
     snapshot = read_snapshot(arguments.host) if arguments.host else None
     boundary = study(arguments.image, os.environ, snapshot)
+    if arguments.html:
+        from lumiimg.check.steps import boundary_steps  # noqa: PLC0415
+        from lumiimg.files import write_text  # noqa: PLC0415
+        from lumiimg.report.html.explain import boundary_page  # noqa: PLC0415
+
+        write_text(arguments.html, boundary_page(boundary, boundary_steps(boundary)))
     if arguments.json:
         print_json("explain-image", to_json(boundary))
     print_boundary(boundary, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
@@ -95,6 +103,11 @@ def _request(arguments: argparse.Namespace) -> int:
     foreign = read_bases(request.base, catalogue, puller(arguments))
     planner = Planner(catalogue, site, foreign=foreign, has_headers=has_headers)
     plan = planner.with_changes(planner.plan(asked_by(request, catalogue)))
+    if arguments.html:
+        from lumiimg.files import write_text  # noqa: PLC0415
+        from lumiimg.report.html.request import request_page  # noqa: PLC0415
+
+        write_text(arguments.html, request_page(plan, site, words_of(arguments)))
     if arguments.json:
         print_json("explain-request", to_json(plan))
     print_plan(plan, site, words_of(arguments), verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
@@ -114,6 +127,11 @@ def _bases(arguments: argparse.Namespace) -> int:
     has_headers = node is not None and node.no_headers is None
     planner = Planner(open_catalogue(os.environ, arguments.layers), site, has_headers=has_headers)
     plans = list(planner.working(tuple(arguments.add), fabric))
+    if arguments.html:
+        from lumiimg.files import write_text  # noqa: PLC0415
+        from lumiimg.report.html.request import bases_page  # noqa: PLC0415
+
+        write_text(arguments.html, bases_page(plans, arguments.add, site))
     if arguments.json:
         print_json("explain-bases", bases_data(plans))
     print_bases(plans, arguments.add, site, words_of(arguments), quiet=arguments.quiet, stderr=arguments.json)

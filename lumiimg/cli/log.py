@@ -8,7 +8,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_host, add_json, add_machine, add_quiet, add_verbose
+from lumiimg.cli.options import (
+    add_host,
+    add_json,
+    add_junit,
+    add_machine,
+    add_page,
+    add_quiet,
+    add_verbose,
+    refuse_places,
+)
 from lumiimg.errors import BadInputError, ExitCode, one_line
 
 if TYPE_CHECKING:
@@ -50,7 +59,8 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     add_host(parser)
     add_machine(parser, "compare the bandwidth with what it should give")
     parser.add_argument("--follow", action="store_true", help="a running job: tell what changes, until Ctrl-C")
-    parser.add_argument("--junit", metavar="FILE", type=Path, help="write the result as JUnit XML too")
+    add_junit(parser)
+    add_page(parser)
     parser.add_argument("--signatures", action="store_true", help="list the messages that are known, and leave")
     add_quiet(parser)
     add_verbose(parser, "all causes, all nodes, the job's variables")
@@ -66,6 +76,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
     if arguments.host and not arguments.image:
         raise BadInputError("--host tells nothing without the image of the job", hint="add --image IMAGE")
+    inputs = [arguments.image, arguments.host, *map(Path, arguments.paths)]
+    refuse_places({"--html": arguments.html, "--junit": arguments.junit}, inputs)
     site = _site(arguments.site)
     reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths)
     report = reader.report()
@@ -107,6 +119,7 @@ def _follow(names: list[str]) -> LogReader:
 
 def _tell(arguments: argparse.Namespace, report: LogReport, site: Site | None) -> int:
     from lumiimg.check.bandwidth import answer_of_job, bandwidth_findings  # noqa: PLC0415
+    from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.log import print_log, to_json, to_junit_text  # noqa: PLC0415
 
@@ -114,9 +127,13 @@ def _tell(arguments: argparse.Namespace, report: LogReport, site: Site | None) -
     measured = bandwidth_findings(report, site)
     answer = answer_of_job(report, measured)
     if arguments.junit:
-        from lumiimg.files import write_text  # noqa: PLC0415
-
         write_text(arguments.junit, to_junit_text(report, measured))
+    if arguments.html:
+        from lumiimg.check.jobsteps import job_paths  # noqa: PLC0415
+        from lumiimg.report.html.log import log_page  # noqa: PLC0415
+
+        page = log_page(arguments.paths, report, job_paths(report), measured, image, answer)
+        write_text(arguments.html, page)
     if arguments.json:
         print_json("log", to_json(report, measured, image, answer))
     print_log(report, measured, image, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)

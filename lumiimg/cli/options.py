@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from lumiimg.host.inside import Inside
 
@@ -46,6 +47,35 @@ def add_image(parser: argparse.ArgumentParser, kinds: str = IMAGES) -> None:
 def add_machine(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
     """Add --site of a command that is about an image that is there: `what` a site is good for."""
     parser.add_argument("--site", metavar="NAME", required=required, help=f"{_MACHINE}: {what}")
+
+
+def add_page(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add --html."""
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the result as a page of HTML too")
+
+
+def add_junit(parser: argparse.ArgumentParser) -> None:
+    """Add --junit."""
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="write the result as JUnit XML too")
+
+
+def refuse_places(places: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
+    """Refuse, before any work, to write a result where there is no folder for it, or over what is read.
+
+    `places` are files to be written by the option that names them. Raises BadInputError.
+    """
+    for option, place in places.items():
+        if place is None:
+            continue
+        if not place.parent.is_dir():
+            raise BadInputError("no such folder", where=str(place.parent), hint=f"make it first ({option})")
+        if not os.access(place.parent, os.W_OK):
+            raise BadInputError("is a folder that cannot be written to", where=str(place.parent), hint=f"for {option}")
+        if place.is_dir():
+            raise BadInputError("is a folder", where=str(place), hint=f"{option} names a file")
+        for source in inputs:
+            if source is not None and place.exists() and source.exists() and place.samefile(source):
+                raise BadInputError("is what is read", where=str(place), hint=f"{option} names another file")
 
 
 def add_jobs(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:

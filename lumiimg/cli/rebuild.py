@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.build import add_result, check_output, check_result, log_of, progress_of
+from lumiimg.cli.build import add_result, check_output, check_result, log_of, progress_of, write_page
 from lumiimg.cli.options import add_image
 from lumiimg.cli.request import add_mirror, sources_of
 from lumiimg.errors import BadInputError, ExitCode
@@ -106,6 +106,7 @@ def execute(arguments: argparse.Namespace) -> int:
         finally:
             progress.stop()
     differences = _differences(arguments.image, arguments.output)
+    write_page(arguments, built, None, engine)
     report.print_built(built, None, engine, as_json=arguments.json, quiet=arguments.quiet, differences=differences)
     return ExitCode.NO if arguments.fresh and differences else ExitCode.GOOD
 

@@ -72,8 +72,8 @@ def to_json(boundary: Boundary) -> dict[str, Any]:
 def print_boundary(boundary: Boundary, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
     """Print the account for a person."""
     out = console(stderr=stderr, quiet=quiet)
-    headline(out, f"{boundary.image}: {_sentence(boundary)}", _SEVERITIES[boundary.decision])
-    detail(out, _sides_line(boundary), style="dim")
+    headline(out, f"{boundary.image}: {sentence(boundary)}", _SEVERITIES[boundary.decision])
+    detail(out, sides_line(boundary), style="dim")
     out.print()
     if boundary.loaded:
         _print_path(out, boundary)
@@ -117,7 +117,8 @@ def print_doubts(boundary: Boundary) -> None:
             marked(out, _SEVERITIES[rule.outcome], text)
 
 
-def _sentence(boundary: Boundary) -> str:
+def sentence(boundary: Boundary) -> str:
+    """Return the decision in one sentence."""
     if boundary.decision is Outcome.REFUSED:
         refused = [rule for rule in boundary.rules if rule.outcome is Outcome.REFUSED]
         # of several attempts, the one that the C library ends is the one that no bind can mend
@@ -136,7 +137,8 @@ def _sentence(boundary: Boundary) -> str:
     return f"no obstacle found: with the libraries of {boundary.host} bound, the fabric path loads (`lumiimg bind`)"
 
 
-def _sides_line(boundary: Boundary) -> str:
+def sides_line(boundary: Boundary) -> str:
+    """Return what each side has, in one line."""
     parts = [f"image: glibc {boundary.glibc or '?'}"]
     rccl = boundary.static.path
     if rccl.rccl:
@@ -180,7 +182,7 @@ def _print_margins(out: Console, boundary: Boundary, *, verbose: bool) -> None:
         return
     say(out, "every pair of versions" if verbose else "what meets at the boundary", style="bold")
     for margin in chosen if verbose else chosen[:_SHOWN_MARGINS]:
-        left = f"; {_left(margin)}" if _left(margin) else ""
+        left = f"; {margin_left(margin)}" if margin_left(margin) else ""
         detail(
             out,
             f"{margin.library_side} needs {margin.family}_{margin.need} of {margin.provider_side}: "
@@ -205,7 +207,7 @@ def _tightest(margins: Sequence[Margin]) -> Iterator[Margin]:
     yield from best.values()
 
 
-def _left(margin: Margin) -> str:
+def margin_left(margin: Margin) -> str:
     """Return how many minor versions are left, where both are of one major."""
     need, have = numbers_of(margin.need), numbers_of(margin.have)
     if len(need) != 2 or len(have) != 2 or need[0] != have[0]:

@@ -6,14 +6,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.check.answer import Answer
-from lumiimg.errors import one_line
+from lumiimg.errors import ExitCode, one_line
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.report.console import console, detail, evidence, headline, marked, remedies, say
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from rich.console import Console
 
     from lumiimg.check.answer import CheckReport, FabricPath
+    from lumiimg.report.junit import Case
 
 KINDS = {Answer.NO: "problem", Answer.UNDECIDED: "unknown", Answer.NO_OBSTACLE: "ok"}
 """Of headlines."""
@@ -61,6 +64,29 @@ def print_finding(out: Console, finding: Finding) -> None:
     if finding.source and finding.severity is not Severity.OK:
         detail(out, f"source: {finding.source}", style="dim")
     out.print()
+
+
+def to_junit_text(report: CheckReport) -> str:
+    """Return the report as JUnit XML: a case for the answer, one for each finding that bears on it."""
+    from lumiimg.report.junit import Case, to_junit  # noqa: PLC0415 - xml is not for everyone
+
+    whole = Case(f"network of {report.image}", report.answer.exit_code, report.sentence)
+    return to_junit("lumiimg check", [whole, *finding_cases(report.findings, report.answer)])
+
+
+def finding_cases(findings: Iterable[Finding], answer: Answer, of: str = "") -> Iterator[Case]:
+    """Yield a case for each finding that bears on an answer.
+
+    Beside a green answer an open question is none for CI: a higher level has answered what counts.
+    """
+    from lumiimg.report.junit import Case  # noqa: PLC0415 - as above
+
+    opens = ExitCode.GOOD if answer.exit_code is ExitCode.GOOD else ExitCode.UNDECIDED
+    codes = {Severity.OK: ExitCode.GOOD, Severity.PROBLEM: ExitCode.NO, Severity.UNKNOWN: opens}
+    for finding in findings:
+        if finding.severity in codes:
+            name = f"{finding.id} ({finding.level.value}){of}"
+            yield Case(name, codes[finding.severity], finding.summary, (*finding.evidence, *finding.remedy))
 
 
 def path_data(path: FabricPath) -> dict[str, Any]:

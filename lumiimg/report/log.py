@@ -146,7 +146,7 @@ def to_junit_text(report: LogReport, measured: Sequence[Finding]) -> str:
     from lumiimg.report.junit import Case, to_junit  # noqa: PLC0415 - xml is not for everyone
 
     causes = tuple(f"{cause.summary} [{cause.id}]" for cause in report.causes)
-    proof = tuple(_place(evidence) for evidence in report.proof)
+    proof = tuple(place(evidence) for evidence in report.proof)
     cases = [Case("network of the job", report.answer, headline(report), (*proof, *causes))]
     for group in report.nodes:
         answer = answer_of(group.verdict, group.provider, group.confidence)
@@ -171,10 +171,10 @@ def print_log(
     """Print the report for a person."""
     out = console(stderr=stderr, quiet=quiet)
     print_headline(out, headline(report), _KINDS.get(report.answer, "unknown"))
-    for line in _known(report):
+    for line in known(report):
         detail(out, line, style="dim")
     for evidence in report.proof[:_LINES_SHOWN]:
-        print_evidence(out, _place(evidence))
+        print_evidence(out, place(evidence))
     # on one node a plugin that is not there is no reason to worry
     limit = len(report.causes) if verbose else 1 if report.single_node else _CAUSES_SHOWN
     for cause in report.causes[:limit]:
@@ -194,7 +194,7 @@ def print_log(
             verbatim(out, f"{INDENT}{name}={value}")
 
 
-def _known(report: LogReport) -> list[str]:
+def known(report: LogReport) -> list[str]:
     """Return what was used, and how, in one line or two."""
     way = report.transport
     first = [f"{part.name} {part.version}" for part in (report.library, report.plugin) if part is not None]
@@ -211,7 +211,7 @@ def _print_cause(out: Console, cause: Cause, word: str) -> None:
     out.print()
     say(out, f"{word}: {cause.summary}  [{cause.id}]")
     for evidence in cause.evidence[:_LINES_SHOWN]:
-        print_evidence(out, _place(evidence))
+        print_evidence(out, place(evidence))
     for number, reason in enumerate(cause.because, 1):
         say(out, f"{number}. {reason}", first=INDENT, rest=INDENT + "   ")
     remedies(out, cause.remedy)
@@ -219,20 +219,27 @@ def _print_cause(out: Console, cause: Cause, word: str) -> None:
 
 
 def _print_nodes(out: Console, report: LogReport, *, verbose: bool) -> None:
-    told, groups = report.told, report.nodes
-    # where no line names a host, none of the nodes could tell
-    of_nodes = told.of_nodes if told.nodes else None
-    silent = (told.of_ranks or told.ranks) > told.ranks or (of_nodes or told.nodes) > told.nodes
+    groups, silent = report.nodes, told_line(report)
     if len(groups) < 2 and not silent and not verbose:
         return
     out.print()
     if silent:
-        parts = [_of(told.ranks, told.of_ranks, "rank"), _of(told.nodes, of_nodes, "node")]
-        out.print(f"told their network: {', '.join(part for part in parts if part)}", style="yellow")
+        out.print(silent, style="yellow")
     for group in groups if verbose else groups[:_GROUPS_SHOWN]:
         say(out, _group(group, verbose=verbose), first="  ", rest=" " * 14)
     if len(groups) > _GROUPS_SHOWN and not verbose:
         out.print(f"{len(groups) - _GROUPS_SHOWN} more groups with --verbose", style="dim")
+
+
+def told_line(report: LogReport) -> str:
+    """Return how many ranks and nodes told their network; nothing where all did."""
+    told = report.told
+    # where no line names a host, none of the nodes could tell
+    of_nodes = told.of_nodes if told.nodes else None
+    if (told.of_ranks or told.ranks) <= told.ranks and (of_nodes or told.nodes) <= told.nodes:
+        return ""
+    parts = [_of(told.ranks, told.of_ranks, "rank"), _of(told.nodes, of_nodes, "node")]
+    return f"told their network: {', '.join(part for part in parts if part)}"
 
 
 def _group(group: NodeGroup, *, verbose: bool) -> str:
@@ -255,5 +262,6 @@ def _print_image(out: Console, image: ImageOfJob) -> None:
         print_finding(out, finding)
 
 
-def _place(evidence: Evidence) -> str:
+def place(evidence: Evidence) -> str:
+    """Return a line with where it stands."""
     return one_line(f"{evidence.file}:{evidence.line}: {evidence.text}")

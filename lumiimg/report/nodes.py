@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.errors import one_line
+from lumiimg.errors import ExitCode, one_line
 from lumiimg.findings import Severity
 from lumiimg.nccl.nodes import folded
-from lumiimg.report.check import KINDS, finding_data, path_data, path_line, print_finding
+from lumiimg.report.check import KINDS, finding_cases, finding_data, path_data, path_line, print_finding
 from lumiimg.report.console import HEADLINES, INDENT, console, detail, evidence, headline, say
 from lumiimg.wording import count
 
@@ -44,6 +44,19 @@ def to_json(report: NodesReport) -> dict[str, Any]:
         "output": list(report.output),
         "collective": report.collective and asdict(report.collective),
     }
+
+
+def to_junit_text(report: NodesReport) -> str:
+    """Return the report as JUnit XML: a case for all, one for each kind of node, and for the findings of each."""
+    from lumiimg.report.junit import Case, to_junit  # noqa: PLC0415 - xml is not for everyone
+
+    cases = [Case(f"network of {report.image} on all nodes", report.answer.exit_code, report.sentence)]
+    for group in report.groups:
+        names = folded(group.nodes)
+        cases.append(Case(f"network on {names}", group.answer.exit_code, group.sentence, group.differs))
+        cases += finding_cases(group.findings, group.answer, f" on {names}")
+    cases += [Case(f"network on {folded(s.nodes)}", ExitCode.UNDECIDED, s.why, report.output) for s in report.silent]
+    return to_junit("lumiimg check --nodes", cases)
 
 
 def print_nodes(report: NodesReport, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lumiimg.report.console import INDENT, console, detail, headline, marked, proposal, say, verbatim
+from lumiimg.report.console import INDENT, console, detail, marked, proposal, say, verbatim
+from lumiimg.report.console import headline as print_headline
 from lumiimg.resolve.plan import command_of, in_short, name_of
 from lumiimg.resolve.rules import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.plan import Asked, Plan
     from lumiimg.resolve.rules import RuleResult
 
-_KINDS = {Outcome.OK: "ok", Outcome.WARNING: "unknown", Outcome.UNKNOWN: "unknown", Outcome.REFUSED: "problem"}
+KINDS = {Outcome.OK: "ok", Outcome.WARNING: "unknown", Outcome.UNKNOWN: "unknown", Outcome.REFUSED: "problem"}
 _WORDS = {Outcome.OK: "", Outcome.WARNING: "warning: ", Outcome.UNKNOWN: "not known: ", Outcome.REFUSED: "refused: "}
 _SEE_LIST = "`lumiimg list`"
 
@@ -66,11 +67,8 @@ def print_plan(
 ) -> None:
     """Print the plan for a person."""
     out = console(stderr=stderr, quiet=quiet)
-    where = f" on {site.name}" if site else ""
-    found = "no obstacle found" if site else "no obstacle found among the layers"
-    answer = "refused" if plan.refused else f"{found}, with doubts" if plan.is_doubtful else found
     kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
-    headline(out, f"{answer}: {command_of(plan.asked)}{where}", kind)
+    print_headline(out, headline(plan, site), kind)
     if not plan.refused:
         detail(out, _chosen(plan))
     if site is None:
@@ -91,10 +89,18 @@ def print_plan(
         proposal(out, f"lumiimg build {words.same} -o image.sif")
 
 
+def headline(plan: Plan, site: Site | None) -> str:
+    """Return the answer in one line."""
+    where = f" on {site.name}" if site else ""
+    found = "no obstacle found" if site else "no obstacle found among the layers"
+    answer = "refused" if plan.refused else f"{found}, with doubts" if plan.is_doubtful else found
+    return f"{answer}: {command_of(plan.asked)}{where}"
+
+
 def _print_rule(out: Console, rule: RuleResult, *, verbose: bool) -> None:
     is_doubt = rule.outcome is not Outcome.OK
     out.print()
-    marked(out, _KINDS[rule.outcome], f"{_WORDS[rule.outcome]}{rule.have}  [{rule.id}]")
+    marked(out, KINDS[rule.outcome], f"{_WORDS[rule.outcome]}{rule.have}  [{rule.id}]")
     if verbose or (is_doubt and not rule.need.startswith("not ")):  # else the reason says it better
         detail(out, f"needs {rule.need}")
     detail(out, rule.because)
@@ -104,15 +110,22 @@ def _print_rule(out: Console, rule: RuleResult, *, verbose: bool) -> None:
 
 def _print_nearest(out: Console, plan: Plan, words: RequestWords) -> None:
     out.print()
+    for title, command in told_nearest(plan, words):
+        say(out, title)
+        if command:
+            verbatim(out, f"{INDENT}{command}")
+
+
+def told_nearest(plan: Plan, words: RequestWords) -> Iterator[tuple[str, str | None]]:
+    """Yield what works instead of a request that is refused: a sentence, and the command."""
     if plan.nearest is None:
-        out.print("no request near it works: ask for less (`lumiimg list`)")
+        yield "no request near it works: ask for less (`lumiimg list`)", None
     for asked, title in (
         (plan.nearest, f"the nearest that works{_left_out(plan.asked, plan.nearest)}:"),
         (plan.keeping, "with the versions that you name, on another base:"),
     ):
         if asked is not None:
-            say(out, title)
-            verbatim(out, f"{INDENT}lumiimg build {command_of(asked)}{words.site} -o image.sif")
+            yield title, f"lumiimg build {command_of(asked)}{words.site} -o image.sif"
 
 
 def _print_jobs(out: Console, plan: Plan, site: Site | None, *, verbose: bool) -> None:
@@ -158,10 +171,10 @@ def print_bases(
     out = console(stderr=stderr, quiet=quiet)
     asked = f"{' + '.join(add)}{f' on {site.name}' if site else ''}"
     if not plans:
-        headline(out, f"no base of the catalogue takes {asked}", "problem")
+        print_headline(out, f"no base of the catalogue takes {asked}", "problem")
         proposal(out, f"lumiimg explain --base NAME {words.same}  ({_SEE_LIST})", word="why not")
         return
-    headline(out, f"bases that take {asked}, those without doubts first:")
+    print_headline(out, f"bases that take {asked}, those without doubts first:")
     width = max(len(plan.base.name) for plan in plans)
     for plan in plans:
         first = f"{INDENT}{plan.base.name:<{width}}  "

@@ -112,13 +112,19 @@ def test_outside_of_a_job_one_is_submitted_and_tells_the_same(
         "4",
         "--json",
         "--sbatch=--partition=four",
+        "--html=page.html",
+        "--junit=result.xml",
     ]
     done = subprocess.run(argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 3, done.stderr
     assert [group["nodes"] for group in validated(done.stdout, "check-nodes")["groups"]] == [ALL]
     assert done.stderr.startswith("job ")
     assert "4 nodes  nid[000001-000004]" in done.stderr
-    assert not list(tmp_path.iterdir())
+    page, junit = (tmp_path / name for name in ("page.html", "result.xml"))
+    assert sorted(tmp_path.iterdir()) == [page, junit]
+    assert page.read_text().count('<span class="cell unknown" title="nid00000') == len(ALL)
+    assert "of the image" in page.read_text()
+    assert 'name="network on nid[000001-000004]"' in junit.read_text()
 
 
 def test_a_job_that_slurm_refuses_is_bad_luck_in_one_line(

@@ -1,0 +1,86 @@
+"""Findings on a page: each can be opened and closed by mouse and keyboard; what stands against the answer is open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.findings import Severity
+from lumiimg.report.html.page import MARKS, WORDS, element, left_out, lines, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from xml.etree import ElementTree as ET
+
+    from lumiimg.findings import Finding
+    from lumiimg.report.html.page import Node
+
+FINDINGS = 100
+"""On one page."""
+_EVIDENCE = 20
+REMEDIES = 8
+
+
+def findings_list(findings: Sequence[Finding]) -> list[ET.Element]:
+    """Return findings, in their order."""
+    return [*map(_finding, findings[:FINDINGS]), *left_out(len(findings), FINDINGS, "findings")]
+
+
+def _finding(finding: Finding) -> ET.Element:
+    return block(
+        kind=finding.severity.value,
+        summary=finding.summary,
+        identity=f"{finding.id}, {finding.level.value}",
+        is_open=finding.severity in {Severity.PROBLEM, Severity.UNKNOWN},
+        where=finding.where,
+        evidence=finding.evidence,
+        chain=finding.chain,
+        reasons=(finding.cause,) if finding.cause else (),
+        remedy=finding.remedy,
+        source=finding.source,
+    )
+
+
+def block(
+    *,
+    kind: str,
+    summary: str,
+    identity: str,
+    is_open: bool,
+    where: str | None = None,
+    evidence: Iterable[str] = (),
+    chain: Sequence[str] = (),
+    reasons: Sequence[str] = (),
+    remedy: Sequence[str] = (),
+    source: str | None = None,
+) -> ET.Element:
+    """Return one thing that was found, whatever found it; `kind` is one of MARKS."""
+    content: list[Node] = [
+        element(
+            "summary",
+            element("span", f"{MARKS[kind]} ", class_="mark", aria_hidden="true"),
+            element("span", f"{WORDS[kind]}: ", class_="word"),
+            summary,
+            " ",
+            element("span", f"[{identity}]", class_="quiet"),
+        ),
+        *lines(evidence, _EVIDENCE, "lines"),
+    ]
+    rows: list[tuple[str, Node]] = []
+    if where:
+        rows.append(("where", element("code", where)))
+    if len(chain) > 1:
+        rows.append(("via", element("code", " → ".join(chain))))
+    if reasons:
+        rows.append(("why", reasons[0] if len(reasons) == 1 else listed(reasons)))
+    if remedy:
+        rows.append(("do", listed(remedy[:REMEDIES], "remedy")))
+    if source:
+        rows.append(("source", element("span", source, class_="quiet")))
+    if rows:
+        content.append(
+            element("dl", *(part for name, value in rows for part in (element("dt", name), element("dd", value))))
+        )
+    made = element("details", *content, class_=f"finding {kind}")
+    if is_open:
+        made.set("open", "open")
+    return made

@@ -1,0 +1,141 @@
+"""`log --html`: one job, as its log tells it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import ExitCode
+from lumiimg.findings import Severity
+from lumiimg.nccl.report import FAST, answer_of
+from lumiimg.report.html.check import PATH
+from lumiimg.report.html.findings import block, findings_list
+from lumiimg.report.html.grid import Kind, grid_figure, named
+from lumiimg.report.html.page import Section, element, left_out, lines, page, table
+from lumiimg.report.html.picture import path_figure
+from lumiimg.report.html.text import short
+from lumiimg.report.log import headline, known, place, told_line
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumiimg.check.joblog import ImageOfJob
+    from lumiimg.check.jobsteps import JobPath
+    from lumiimg.findings import Finding
+    from lumiimg.nccl.report import Cause, LogReport, NodeGroup
+    from lumiimg.report.html.page import Node
+
+_KINDS = {ExitCode.GOOD: "ok", ExitCode.NO: "problem"}
+_PROOF = 10
+_VARIABLES = 200
+_COMMUNICATORS = 20
+
+
+def log_page(
+    names: Sequence[str],
+    report: LogReport,
+    paths: Sequence[JobPath],
+    measured: Sequence[Finding],
+    image: ImageOfJob | None,
+    answer: ExitCode,
+) -> str:
+    """Return the answer about a log as a page; `names` are its files, `answer` is that of the command."""
+    of_groups = len(report.nodes) if paths[0].group is not None else 0
+    figures = [node for one in paths for node in _figure(report, one)]
+    path = Section(PATH, [*figures, *left_out(of_groups, len(paths), "kinds of nodes")])
+    nodes = Section("The nodes", list(_nodes(report)))
+    parts = [
+        *([path, nodes] if len(paths) == 1 else [nodes, path]),
+        Section("Why, and what to do", list(_causes(report))),
+        Section("The lines that decide it", lines(map(place, report.proof), _PROOF, "lines")),
+        Section("Measured", findings_list(measured)),
+        Section("The image of the job", list(_image(image))),
+        Section("Communicators", list(_communicators(report))),
+        Section("Variables in the log", list(_variables(report))),
+    ]
+    subject = short(", ".join(names), 300)
+    kind = _KINDS.get(answer, "unknown")
+    return page("log", subject, kind, _sentence(report, measured, answer), known(report), parts)
+
+
+def _sentence(report: LogReport, measured: Sequence[Finding], answer: ExitCode) -> str:
+    """Return the headline, and what was measured where that alone makes the answer a no."""
+    worst = next((finding for finding in measured if finding.severity is Severity.PROBLEM), None)
+    extra = (
+        f"; {worst.summary}" if worst is not None and answer is ExitCode.NO and report.answer is not ExitCode.NO else ""
+    )
+    return f"{headline(report)}{extra}"
+
+
+def _figure(report: LogReport, path: JobPath) -> Iterator[Node]:
+    if path.group is None:
+        yield path_figure(path.steps, "path")
+    else:
+        of = named(path.group, report.nodes[path.group].nodes)
+        yield element("h3", of)
+        yield path_figure(path.steps, f"path-{path.group}", of)
+
+
+def _nodes(report: LogReport) -> Iterator[Node]:
+    if line := told_line(report):
+        yield element("p", line)
+    if sum(len(group.nodes) for group in report.nodes) > 1:
+        yield grid_figure([_kind(report, group) for group in report.nodes])
+
+
+def _kind(report: LogReport, group: NodeGroup) -> Kind:
+    answer = ExitCode.GOOD if report.nothing_crossed else answer_of(group.verdict, group.provider, group.confidence)
+    words = ", ".join(part for part in (group.verdict.value, group.network, group.provider, group.cause) if part)
+    is_likely = group.verdict in FAST and answer is not ExitCode.GOOD
+    return Kind(group.nodes, _KINDS.get(answer, "unknown"), f"{words}, likely" if is_likely else words)
+
+
+def _causes(report: LogReport) -> Iterator[Node]:
+    for number, cause in enumerate(report.causes):
+        yield _cause(cause, report, is_open=number == 0)
+
+
+def _cause(cause: Cause, report: LogReport, *, is_open: bool) -> Node:
+    return block(
+        kind="info" if report.answer is ExitCode.GOOD else "problem" if report.answer is ExitCode.NO else "unknown",
+        summary=cause.summary,
+        identity=cause.id,
+        is_open=is_open,
+        evidence=map(place, cause.evidence),
+        reasons=cause.because,
+        remedy=cause.remedy,
+        source=cause.source,
+    )
+
+
+def _image(image: ImageOfJob | None) -> Iterator[Node]:
+    if image is not None:
+        yield element("p", element("code", image.image), f" {image.sentence}")
+        yield from findings_list(image.findings)
+
+
+def _communicators(report: LogReport) -> Iterator[Node]:
+    if report.communicators:
+        rows = (
+            (
+                element("code", c.id),
+                str(c.ranks),
+                "not told" if c.nodes is None else str(c.nodes),
+                {True: "yes", False: "no", None: "not told"}[c.crosses_network],
+                c.verdict.value,
+            )
+            for c in report.communicators[:_COMMUNICATORS]
+        )
+        yield table(
+            "Groups of ranks that talk to each other", ("id", "ranks", "nodes", "crosses a network", "verdict"), rows
+        )
+        yield from left_out(len(report.communicators), _COMMUNICATORS, "communicators")
+
+
+def _variables(report: LogReport) -> Iterator[Node]:
+    if report.environment:
+        yield element(
+            "details",
+            element("summary", f"{count(len(report.environment), 'variable')} of NCCL, Slurm and Slingshot"),
+            *lines((f"{name}={value}" for name, value in report.environment), _VARIABLES, "variables"),
+        )

@@ -1,0 +1,89 @@
+"""`check --nodes --html`: many nodes, by what they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.check.answer import Answer
+from lumiimg.findings import Severity
+from lumiimg.report.html.check import FINDINGS, KINDS, LEVELS, PATH, levels_table
+from lumiimg.report.html.findings import FINDINGS as FINDINGS_SHOWN
+from lumiimg.report.html.findings import findings_list
+from lumiimg.report.html.grid import Kind, grid_figure, named
+from lumiimg.report.html.page import Section, element, left_out, lines, page
+from lumiimg.report.html.picture import path_figure
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from xml.etree import ElementTree as ET
+
+    from lumiimg.check.steps import Step
+    from lumiimg.cluster.nodes import NodeGroup, NodesReport
+
+_PATHS = 6
+_GROUPS = 40
+
+
+def nodes_page(report: NodesReport, paths: Sequence[Sequence[Step]]) -> str:
+    """Return the report as a page; `paths` are those of its groups."""
+    kinds = [*map(_kind, report.groups), *(Kind(entry.nodes, "unknown", entry.why) for entry in report.silent)]
+    output = (
+        [element("p", "What the step printed at its end:"), *lines(report.output, 20, "lines")] if report.output else []
+    )
+    parts = [
+        Section("The nodes", [grid_figure(kinds), *(output if report.silent else [])]),
+        Section(PATH, [*_figures(report, paths), *left_out(len(paths), _PATHS, "paths")]),
+        Section(FINDINGS, list(_findings(report))),
+        Section(LEVELS, [levels_table(list(report.levels.items()))]),
+    ]
+    facts = [f"job {report.job}", *_collective(report)]
+    return page("check --nodes", report.image, KINDS[report.answer], report.sentence, facts, parts)
+
+
+def _kind(group: NodeGroup) -> Kind:
+    slowest = f"slowest answer {group.slowest_ms / 1000:.1f} s" if group.slowest_ms else ""
+    details = (*(f"differs: {difference}" for difference in group.differs), *([slowest] if slowest else []))
+    return Kind(group.nodes, KINDS[group.answer], group.sentence, details)
+
+
+def _figures(report: NodesReport, paths: Sequence[Sequence[Step]]) -> Iterator[ET.Element]:
+    if len(paths) == 1:
+        yield path_figure(paths[0], "path")
+        return
+    for number in _ordered(report)[:_PATHS]:
+        of = named(number, report.groups[number].nodes)
+        yield element("h3", of)
+        yield path_figure(paths[number], f"path-{number}", of)
+
+
+def _ordered(report: NodesReport) -> list[int]:
+    """Return the groups, those that are not well first."""
+    return sorted(range(len(report.groups)), key=lambda n: report.groups[n].answer is Answer.NO_OBSTACLE)
+
+
+def _findings(report: NodesReport) -> Iterator[ET.Element]:
+    """Yield the findings of each group that none before it has."""
+    told: set[tuple[str, str]] = set()
+    groups = shown = 0
+    for number in _ordered(report)[:_GROUPS]:
+        group, groups = report.groups[number], groups + 1
+        fresh = [f for f in group.findings if (f.id, f.summary) not in told]
+        told |= {(finding.id, finding.summary) for finding in fresh}
+        if fresh and len(report.groups) > 1:
+            yield element("h3", named(number, group.nodes))
+        fresh.sort(key=lambda finding: finding.severity is Severity.INFO)
+        yield from findings_list(fresh)
+        shown += len(fresh)
+        if shown >= FINDINGS_SHOWN:
+            break
+    yield from left_out(len(report.groups), groups, "kinds of nodes")
+
+
+def _collective(report: NodesReport) -> list[str]:
+    ran = report.collective
+    if ran is None:
+        return []
+    best = [m.best_gb_s for m in ran.measurements if m.best_gb_s is not None]
+    fast = [f"{max(best):.1f} GB/s"] if best else []
+    return [f"{ran.program}, {count(ran.ranks, 'rank')}: {ran.verdict} ({ran.confidence})", *fast]

@@ -1,0 +1,150 @@
+"""The frame of a page: one file that fetches nothing, runs nothing, and shows foreign text as text.
+
+Pages are made of elements (xml.etree), so that what is markup and what is text is never a question of escaping by hand.
+There is no script, no link out of the page and no style but the sheet beside this file, which the policy in the head
+names by its digest.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from lumiimg import __version__
+from lumiimg.report.html.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Node = ET.Element | str
+"""An element, or text."""
+MARKS = {"ok": "✓", "info": "·", "unknown": "?", "problem": "✗"}
+WORDS = {"ok": "ok", "info": "note", "unknown": "not known", "problem": "problem"}
+"""Beside each mark and colour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page under a heading of its own."""
+
+    title: str
+    content: Sequence[Node]
+
+
+def element(tag: str, *content: Node, **attributes: str) -> ET.Element:
+    """Return an element; `_` in the name of an attribute is `-`, one at its end is dropped: `class_`, `aria_label`."""
+    names = {name.rstrip("_").replace("_", "-"): shown(value) for name, value in attributes.items() if value}
+    made = ET.Element(tag, names)
+    add(made, content)
+    return made
+
+
+def add(parent: ET.Element, content: Iterable[Node]) -> None:
+    """Append elements and text."""
+    for node in content:
+        if isinstance(node, ET.Element):
+            parent.append(node)
+        elif len(parent):
+            parent[-1].tail = (parent[-1].tail or "") + shown(node)
+        else:
+            parent.text = (parent.text or "") + shown(node)
+
+
+def page(command: str, subject: str, kind: str, sentence: str, facts: Iterable[str], parts: Iterable[Section]) -> str:
+    """Return a page; parts without content are left out.
+
+    `kind` is one of MARKS, `facts` are told in short under the sentence.
+    """
+    title = f"{subject}: {sentence}"
+    body = element(
+        "body",
+        element(
+            "header",
+            element("p", f"lumiimg {command} ", element("strong", element("code", subject)), class_="kicker"),
+            element("h1", element("span", f"{MARKS[kind]} ", class_="mark", aria_hidden="true"), sentence, class_=kind),
+            *([element("p", " · ".join(facts), class_="quiet")] if facts else []),
+        ),
+        element("main", *(_section(number, part) for number, part in enumerate(parts, 1) if part.content)),
+        element("footer", element("p", _footer(), class_="quiet")),
+    )
+    style = ET.Element("style")
+    style.text = _style()  # the one text that is not foreign
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_policy()),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", title),
+        style,
+    )
+    text = ET.tostring(element("html", head, body, lang="en"), encoding="unicode", method="html")
+    return f"<!DOCTYPE html>\n{text}\n"
+
+
+def _section(number: int, part: Section) -> ET.Element:
+    identity = f"part-{number}"
+    return element("section", element("h2", part.title, id=identity), *part.content, aria_labelledby=identity)
+
+
+def _footer() -> str:
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return (
+        f"Written {now} by lumiimg {__version__}. This page names paths, hosts and variables of the machine that it "
+        "was written on; values that look like secrets are left out. Read it before you share it."
+    )
+
+
+@cache
+def _style() -> str:
+    return resources.files(__package__).joinpath("report.css").read_text("utf-8")
+
+
+def _policy() -> str:
+    digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+# -- parts that several pages have --
+
+
+def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Node]]) -> ET.Element:
+    """Return a table; on a narrow screen each cell stands on a line of its own, with its head (report.css)."""
+    head = element("tr", *(element("th", text, scope="col") for text in heads))
+    body = [
+        element("tr", *(element("td", cell, data_head=name) for name, cell in zip(heads, row, strict=True)))
+        for row in rows
+    ]
+    return element("table", element("caption", caption), element("thead", head), element("tbody", *body))
+
+
+def lines(texts: Iterable[str], limit: int, what: str) -> list[ET.Element]:
+    """Return lines as they were printed, at most `limit` of them, and how many are left out."""
+    texts = list(texts)
+    if not texts:
+        return []
+    made: list[Node] = []
+    for text in texts[:limit]:
+        made += [text.strip(), ET.Element("br")]
+    return [element("pre", element("code", *made[:-1])), *left_out(len(texts), limit, what)]
+
+
+def left_out(number: int, limit: int, what: str) -> list[ET.Element]:
+    """Return a word about what is not on the page."""
+    return (
+        [element("p", f"{number - limit} more {what} are left out here; --json has them.", class_="quiet")]
+        if number > limit
+        else []
+    )
+
+
+def listed(texts: Iterable[str], class_: str = "") -> ET.Element:
+    """Return a list of texts."""
+    return element("ul", *(element("li", text) for text in texts), class_=class_)

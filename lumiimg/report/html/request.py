@@ -1,0 +1,88 @@
+"""`explain --html` of a request: what is chosen, by which rule, or what stands against it and what works instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.report.html.findings import block
+from lumiimg.report.html.page import Section, element, page, table
+from lumiimg.report.plan import KINDS, headline, told_nearest, when_of
+from lumiimg.resolve.plan import command_of, in_short
+from lumiimg.resolve.rules import Outcome
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.report.html.page import Node
+    from lumiimg.report.plan import RequestWords
+    from lumiimg.resolve.plan import Plan
+
+
+def request_page(plan: Plan, site: Site | None, words: RequestWords) -> str:
+    """Return the answer to a request as a page."""
+    parts = [
+        Section("What works instead" if plan.refused else "What is chosen", list(_chosen(plan, words))),
+        Section("The rules", list(_rules(plan))),
+        Section("The same request, otherwise", list(_changes(plan))),
+        Section(f"Variables for jobs on {site.name}" if site else "", list(_environment(plan))),
+    ]
+    kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
+    facts = [f"site {site.name}" if site else "no machine is named: neither its driver nor its network was judged"]
+    subject = command_of(plan.asked)
+    return page("explain", subject, kind, headline(plan, site), facts, parts)
+
+
+def bases_page(plans: Sequence[Plan], add: Sequence[str], site: Site | None) -> str:
+    """Return on which bases layers can be put, as a page."""
+    asked = f"{' + '.join(add)}{f' on {site.name}' if site else ''}"
+    rows = [(plan.base.name, "with doubts" if plan.is_doubtful else "", in_short(plan)) for plan in plans]
+    bases = [table("Those without doubts first", ("base", "doubts", "answer"), rows)] if plans else []
+    parts = [Section("Bases that take it", bases)]
+    sentence = f"{count(len(plans), 'base')} of the catalogue take {asked}" if plans else f"no base takes {asked}"
+    return page("explain", asked, "ok" if plans else "problem", sentence, [], parts)
+
+
+def _chosen(plan: Plan, words: RequestWords) -> Iterator[Node]:
+    if plan.refused:
+        for title, command in told_nearest(plan, words):
+            yield element("p", title)
+            if command:
+                yield element("ul", element("li", command), class_="remedy")
+        return
+    rows: list[Sequence[Node]] = [("base", plan.base.name, plan.base.status)]
+    rows += [(c.layer.name, c.version or "", c.status) for c in (plan.stack.layers if plan.stack else ())]
+    rows += [("fabric", plan.fabric.value, ""), ("net plugin", plan.plugin or "none", "")]
+    rows += [("torch", plan.torch, "")] if plan.torch else []
+    yield table("unproved: documented, never built end to end by the project", ("what", "which", "status"), rows)
+    yield element("p", "Next:")
+    yield element("ul", element("li", f"lumiimg build {words.same} -o image.sif"), class_="remedy")
+
+
+def _rules(plan: Plan) -> Iterator[Node]:
+    for rule in sorted(plan.rules, key=lambda rule: list(Outcome)[::-1].index(rule.outcome)):
+        # what is refused by its name needs nothing: the reason says it better
+        need = () if rule.need.startswith("not ") or rule.need == "nothing" else (f"needs {rule.need}",)
+        yield block(
+            kind=KINDS[rule.outcome],
+            summary=rule.because,
+            identity=f"{rule.id}, {rule.outcome.value}",
+            is_open=rule.outcome is not Outcome.OK,
+            reasons=(*need, f"there is {rule.have}"),
+            source=rule.source,
+        )
+
+
+def _changes(plan: Plan) -> Iterator[Node]:
+    if plan.changes:
+        yield table("What would come out if something were otherwise", ("if", "then"), plan.changes)
+
+
+def _environment(plan: Plan) -> Iterator[Node]:
+    if plan.environment and not plan.refused:
+        rows = [
+            (element("code", f"{v.name}={v.value}"), f"{v.because}{when_of(v).replace('  #', ',')}")
+            for v in plan.environment
+        ]
+        yield table("What jobs with such an image want", ("variable", "because"), rows)

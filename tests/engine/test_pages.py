@@ -1,0 +1,189 @@
+"""The pages of `--html` in a real browser: they show, ask for nothing, run nothing, and fit a narrow screen."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import pages
+from tests.browser import Browser, browser, program
+from tests.engine.conftest import lumiimg
+from tests.unit import fabric_builder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.engine
+SHOTS = Path(os.environ["LUMIIMG_SHOTS"]) if os.environ.get("LUMIIMG_SHOTS") else None
+"""Where screenshots are left, for whoever wants to look at them."""
+SCRIPT = "<script>window.ran = 1; alert(1); fetch('http://127.0.0.1:9/')</script>"
+EVENTS = "<img src=x onerror=\"window.ran = 1; alert(2)\"><svg onload=alert(3)><a href='javascript:alert(4)'>x</a>"
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if program() is None:
+        pytest.skip("no Chromium on PATH")
+    with browser(tmp_path_factory.mktemp("profile")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    pages.pages(folder, tmp_path_factory.mktemp("work"))
+    return folder
+
+
+def judge(one: Browser, page: Path) -> None:
+    """Assert that a page was shown, and that is all that it did."""
+    assert one.complaints() == []
+    assert one.dialogs() == []
+    assert one.requests() == [page.as_uri()]
+    assert one.ask("document.querySelectorAll('script').length") == 0
+    assert one.ask("typeof window.ran") == "undefined"
+    assert one.ask("document.querySelector('h1').getBoundingClientRect().height") > 20
+
+
+NAMES = (
+    "build",
+    "check-cannot-tell",
+    "check-green",
+    "check-no",
+    "check-with-host",
+    "explain-alone",
+    "explain-margins",
+    "explain-refused",
+    "log-cxi",
+    "log-glibc",
+    "log-mixed",
+    "nodes",
+    "request",
+    "request-refused",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_shows_in_light_dark_print_and_on_a_narrow_screen(chromium: Browser, folder: Path, name: str) -> None:
+    page = folder / f"{name}.html"
+    for kind, width in (("light", 1200), ("dark", 1200), ("print", 1000), ("narrow", 360)):
+        chromium.open(page, width=width, dark=kind == "dark", printed=kind == "print")
+        judge(chromium, page)
+        # the sheet was taken, and nothing has to be scrolled sideways, opened or not
+        chromium.ask("document.querySelectorAll('details').forEach(one => one.open = true)")
+        assert chromium.ask("document.documentElement.scrollWidth") <= width, kind
+        background = chromium.ask("getComputedStyle(document.documentElement).backgroundColor")
+        assert background == ("rgb(16, 21, 27)" if kind == "dark" else "rgb(255, 255, 255)")
+        shown = chromium.ask("[...document.querySelectorAll('svg.path')].map(one => getComputedStyle(one).display)")
+        assert shown.count("block") * 2 == len(shown)  # one of the two forms of each picture
+        if SHOTS is not None:
+            chromium.screenshot(SHOTS / f"{name}-{kind}.png")
+
+
+def test_the_words_in_the_boxes_stay_in_them(chromium: Browser, folder: Path) -> None:
+    too_wide = """
+        [...document.querySelectorAll('svg.path svg text:not(.tag-text)')].filter(text => {
+            const box = text.ownerSVGElement;
+            return text.getBoundingClientRect().width > 0 && text.getBBox().width > box.width.baseVal.value - 14;
+        }).concat([...document.querySelectorAll('svg.path > text')].filter(text => {
+            const box = text.getBBox();
+            return box.width > 0 && box.x + box.width > text.ownerSVGElement.viewBox.baseVal.width - 8;
+        })).map(text => text.textContent)"""
+    for page in sorted(folder.glob("*.html")):
+        for width in (1200, 360):
+            chromium.open(page, width=width)
+            assert chromium.ask(too_wide) == [], page.name
+
+
+def test_foreign_text_runs_nothing_in_a_browser(chromium: Browser, tmp_path: Path) -> None:
+    log = tmp_path / "hostile.log"
+    lines = [
+        f"n1:7:7 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : {text}: cannot open shared object file : when loading {text}"
+        for text in (SCRIPT, EVENTS, f"</style>{SCRIPT}", f"--> ]]> </title>{SCRIPT}")
+    ]
+    lines += [
+        f"n1:7:7 [0] NCCL INFO NCCL_NET_PLUGIN set by environment to {SCRIPT}",
+        f"{EVENTS}:7:7 [0] NCCL INFO Using network Socket",
+    ]
+    log.write_text("\n".join(lines))
+    page = pages.written(tmp_path, "log", "log", log)
+    chromium.open(page)
+    judge(chromium, page)
+    chromium.ask("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert SCRIPT in chromium.ask("document.body.innerText")
+    image = fabric_builder.image(tmp_path / "<img src=x onerror=alert(1)>", plugin=False)
+    page = pages.written(tmp_path, "check", "check", image, "--level", "static")
+    chromium.open(page)
+    judge(chromium, page)
+
+
+def test_the_policy_of_a_page_would_stop_what_escaping_had_missed(
+    chromium: Browser, folder: Path, tmp_path: Path
+) -> None:
+    text = (folder / "check-no.html").read_text()
+    page = tmp_path / "spoiled.html"
+    page.write_text(text.replace("<main>", f"<main>{SCRIPT}{EVENTS}<style>body {{ display: none }}</style>"))
+    chromium.open(page)
+    assert chromium.ask("typeof window.ran") == "undefined"
+    assert chromium.dialogs() == []
+    assert chromium.ask("getComputedStyle(document.body).display") == "block"
+    assert any("Content Security Policy" in str(told) for told in chromium.complaints())
+
+
+def test_findings_open_by_the_keyboard_and_show_where_the_focus_is(chromium: Browser, folder: Path) -> None:
+    chromium.open(folder / "check-no.html")
+    closed = "[...document.querySelectorAll('details')].filter(one => !one.open).length"
+    before = chromium.ask(closed)
+    assert before > 0
+    for _ in range(20):
+        for kind in ("keyDown", "keyUp"):
+            chromium.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        if chromium.ask("document.activeElement.matches('details:not([open]) > summary')"):
+            break
+    assert chromium.ask("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    chromium.call(
+        "Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r"
+    )
+    chromium.call("Input.dispatchKeyEvent", type="keyUp", key="Enter", code="Enter", windowsVirtualKeyCode=13)
+    assert chromium.ask(closed) == before - 1
+
+
+# -- of real things --
+
+
+def test_the_page_of_a_real_check_and_of_a_real_build(chromium: Browser, demo: Path, tmp_path: Path) -> None:
+    page = tmp_path / "check.html"
+    assert lumiimg("check", demo, "--html", page).code == 1
+    chromium.open(page)
+    judge(chromium, page)
+    states = chromium.ask("[...document.querySelectorAll('svg.wide svg')].map(one => one.getAttribute('class'))")
+    assert states == ["ok", "problem", "unknown", "unknown", "unknown", "unknown"]
+    assert "holds (level probe)" in chromium.ask("document.body.innerText")
+    page = tmp_path / "build.html"
+    built = lumiimg("build", "--recipe", "demo", "-o", tmp_path / "again.sif", "--html", page)
+    assert built.code == 0, built.err
+    chromium.open(page)
+    judge(chromium, page)
+    assert "02-netprobe kept from an earlier build" in chromium.ask("document.body.innerText")
+    if SHOTS is not None:
+        chromium.screenshot(SHOTS / "build-real.png")
+
+
+def test_the_page_of_a_plugin_that_was_probed_names_what_was_seen_and_no_more(
+    chromium: Browser, with_plugin: Path, tmp_path: Path
+) -> None:
+    page, junit = tmp_path / "check.html", tmp_path / "check.xml"
+    result = lumiimg("check", with_plugin, "--html", page, "--junit", junit)
+    assert result.code == 3, result.err
+    assert 'failures="0"' in junit.read_text()
+    chromium.open(page)
+    judge(chromium, page)
+    states = chromium.ask("[...document.querySelectorAll('svg.wide svg')].map(one => one.getAttribute('class'))")
+    assert states[:3] == ["ok", "ok", "ok"]  # opened, with the image's own libfabric
+    assert "ok" not in states[3:]  # on a machine without Slingshot
+    assert "libfabric · holds (level probe)" in chromium.ask("document.body.innerText")
+    if SHOTS is not None:
+        chromium.screenshot(SHOTS / "plugin-real.png")

@@ -1,0 +1,188 @@
+"""Writes sample pages of `--html` into a folder, for the tests and for whoever wants to look at them: `python -m tests.pages FOLDER`.
+
+The images and hosts are folders of stand-ins (tests/unit/fabric_builder.py), the logs those of the fixtures and of a made
+large job; the programs that read them are the real ones.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+from lumiimg.build.builder import Built
+from lumiimg.build.progress import DOWNLOADS, IMAGE, Stage
+from lumiimg.check.answer import Answer, FabricPath, decide, sentence
+from lumiimg.check.steps import Origin, Side, fabric_steps
+from lumiimg.cli.main import main as lumiimg
+from lumiimg.cluster.groups import Silent
+from lumiimg.cluster.nodes import NodeGroup, NodesReport
+from lumiimg.engine.engine import Engine, Kind
+from lumiimg.findings import Finding, Level, Severity
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot import write_snapshot
+from lumiimg.image import open_image
+from lumiimg.report.html.build import build_page
+from lumiimg.report.html.check import check_page
+from lumiimg.report.html.nodes import nodes_page
+from tests.joblog import job_log
+from tests.unit import fabric_builder
+
+LOGS = Path(__file__).parent / "fixtures" / "nccl"
+MIB = 1 << 20
+
+
+def pages(folder: Path, work: Path) -> list[Path]:
+    """Write all sample pages; `work` is for what they are made of."""
+    image, node = fabric_builder.image(work / "image", glibc=41), snapshot(work / "node", glibc=38)
+    old, bare = fabric_builder.image(work / "old", glibc=34), fabric_builder.image(work / "bare", plugin=False)
+    large = work / "mixed.log"
+    large.write_bytes(b"".join(job_log(512, MIB, sick=frozenset({3, 17, 18, 19, 40}))))
+    written(folder, "explain-margins", "explain", image, "--host", node)
+    written(folder, "explain-refused", "explain", old, "--host", node)
+    written(folder, "explain-alone", "explain", image)
+    written(folder, "request-refused", "explain", "--base", "rocm-6.2.4", "--add", "sglang", "--site", "lumi")
+    written(folder, "request", "explain", "--base", "rocm-6.2.4", "--add", "vllm", "--site", "lumi")
+    written(folder, "check-no", "check", bare, "--level", "static")
+    written(folder, "check-cannot-tell", "check", image, "--level", "static")
+    written(folder, "check-with-host", "check", image, "--level", "static", "--host", node)
+    written(folder, "log-mixed", "log", large)
+    written(folder, "log-glibc", "log", LOGS / "rccl-2.21.5-glibc.log")
+    written(folder, "log-cxi", "log", LOGS / "rccl-2.20.5-aws-ofi-rccl-1.4.0-cxi-no-gdr.log")
+    for name, text in (("check-green", green()), ("nodes", nodes()), ("build", build())):
+        (folder / f"{name}.html").write_text(text)
+    return sorted(folder.glob("*.html"))
+
+
+def written(folder: Path, name: str, *argv: str | Path) -> Path:
+    page = folder / f"{name}.html"
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        lumiimg([*map(str, argv), "--html", str(page)])
+    return page
+
+
+def snapshot(root: Path, *, glibc: int) -> Path:
+    with open_image(fabric_builder.host(root, glibc=glibc)) as host:
+        taken = scan_host({}, root=host.root)
+    path = root.with_name(f"{root.name}.json")
+    write_snapshot(taken, path)
+    return path
+
+
+FABRIC = FabricPath(
+    rccl="/opt/rocm/lib/librccl.so.1",
+    rccl_version="2.20.5",
+    plugin_files=("librccl-net.so",),
+    accepts=(8, 7, 6),
+    plugin="/opt/aws-ofi-nccl/lib/librccl-net.so",
+    plugin_api=8,
+    libfabric="/opt/lumiimg/host/libfabric.so.1",
+    libcxi="/opt/lumiimg/host/libcxi.so.1",
+    provider="cxi",
+)
+PROBED = (
+    Finding("rccl.runs", Severity.OK, Level.PROBE, "/opt/rocm/lib/librccl.so.1 was opened in the container"),
+    Finding("plugin.loads", Severity.OK, Level.PROBE, f"{FABRIC.plugin} was opened, with all its libraries"),
+    Finding(
+        "provider.cxi",
+        Severity.OK,
+        Level.PROBE,
+        "the plugin selected the provider cxi and listens on 4 NIC(s)",
+        evidence=("NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)",),
+    ),
+)
+OTHER = (
+    *PROBED[:2],
+    Finding(
+        "provider.other",
+        Severity.PROBLEM,
+        Level.PROBE,
+        "the plugin works, but selected the provider tcp, which is TCP and not Slingshot",
+        evidence=("NET/OFI Selected provider is tcp, fabric is 10.0.0.0/8 (found 2 nics)",),
+        remedy=("take the node out of the job, and tell the site's staff: --exclude=NODE",),
+    ),
+)
+KNOWN = {
+    FABRIC.rccl or "": Origin(Side.IMAGE),
+    FABRIC.plugin or "": Origin(Side.IMAGE),
+    FABRIC.libfabric or "": Origin(Side.HOST, "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1", "FABRIC_1.7"),
+    FABRIC.libcxi or "": Origin(Side.HOST, "/usr/lib64/libcxi.so.1", "LIBCXI_1.5"),
+}
+
+
+def green() -> str:
+    """Return the page of a check whose probes found nothing in the way: stand-ins for findings of a real machine."""
+    from lumiimg.check.answer import CheckReport  # noqa: PLC0415
+
+    answer = decide(PROBED, FABRIC, level=Level.PROBE, level_was_asked_for=False)
+    steps = fabric_steps(FABRIC, PROBED, KNOWN, plugin_version="1.21.1")
+    levels = {Level.STATIC: "done", Level.PROBE: "done", Level.RUN: "not taken: no GPU here (/dev/kfd)"}
+    told = sentence(answer, PROBED, Level.PROBE)
+    return check_page(CheckReport("image.sif", answer, told, Level.PROBE, levels, FABRIC, steps, PROBED))
+
+
+def nodes() -> str:
+    """Return the page of a check on 64 nodes, of which three are others and one is silent."""
+    names = [f"nid{number:06}" for number in range(5000, 5064)]
+    well = NodeGroup(
+        tuple(names[:12] + names[14:63]),
+        Answer.NO_OBSTACLE,
+        sentence(Answer.NO_OBSTACLE, PROBED, Level.PROBE),
+        (),
+        FABRIC,
+        PROBED,
+        (),
+        4200,
+    )
+    ill = replace(
+        well,
+        nodes=tuple(names[12:14]),
+        answer=Answer.NO,
+        sentence=sentence(Answer.NO, OTHER, Level.PROBE),
+        differs=("another libcxi.so.1 (build 9aca67b0 instead of a226e0f1)", "provider tcp instead of cxi"),
+        path=replace(FABRIC, provider="tcp"),
+        findings=OTHER,
+    )
+    levels = {"static": "done", "probe": "done", "run": "not asked for"}
+    what = (
+        "NO on 2 of 64 nodes: 61 the same; 2 another libcxi.so.1 (build 9aca67b0 instead of a226e0f1); 1 never started"
+    )
+    silent = (Silent((names[63],), "never started"),)
+    report = NodesReport(
+        "image.sif",
+        "123456",
+        Answer.NO,
+        what,
+        levels,
+        (well, ill),
+        silent,
+        ("srun: error: nid005063: task 63: Killed",),
+    )
+    return nodes_page(report, [fabric_steps(group.path, group.findings, KNOWN) for group in report.groups])
+
+
+def build() -> str:
+    """Return the page of a build with a layer out of the cache."""
+    stages = (
+        Stage(DOWNLOADS, 41.2, 0.0, 310 * MIB, reused=False),
+        Stage("01-rocm-6.4.4", 0.1, 0.0, 4100 * MIB, reused=True),
+        Stage("02-aws-ofi-nccl", 92.6, 170.3, 3 * MIB, reused=False),
+        Stage("03-vllm", 1311.0, 9412.0, 2210 * MIB, reused=False),
+        Stage(IMAGE, 38.4, 61.0, 6400 * MIB, reused=False),
+    )
+    built = Built(Path("vllm.sif"), "9f" * 32, 6400 * MIB, 1483.3, 1, 3, "overlay", "flat", is_new=True, stages=stages)
+    return build_page(built, None, Engine(Path("/usr/bin/apptainer"), Kind.APPTAINER, "1.4.5", frozenset()))
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as work:
+        pages(folder, Path(work))
+
+
+if __name__ == "__main__":
+    main()

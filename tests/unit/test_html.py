@@ -1,0 +1,462 @@
+"""`--html`: one file that fetches and runs nothing, shows foreign text as text, and says what the JSON says."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import re
+import sys
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from lumiimg.check.answer import Answer, CheckReport
+from lumiimg.check.jobsteps import job_paths
+from lumiimg.check.steps import fabric_steps
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode
+from lumiimg.findings import Finding, Level, Severity
+from lumiimg.nccl.reader import read_lines
+from lumiimg.report.check import to_junit_text
+from lumiimg.report.html.check import check_page
+from lumiimg.report.html.grid import CELLS
+from lumiimg.report.html.log import log_page
+from lumiimg.report.html.text import HIDDEN, shown
+from tests import pages
+from tests.unit import fabric_builder
+from tests.unit.test_cli import HEAVY, loaded_after
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Capture = pytest.CaptureFixture[str]
+CSS = Path(sys.modules["lumiimg.report.html"].__path__[0]) / "report.css"
+VOID = {"meta", "br"}
+FORBIDDEN = {
+    "script",
+    "iframe",
+    "object",
+    "embed",
+    "img",
+    "image",
+    "link",
+    "base",
+    "form",
+    "foreignobject",
+    "use",
+    "a",
+    "audio",
+    "video",
+}
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</style><script>alert(2)</script>",
+    "--><img src=x onerror=alert(3)>",
+    "]]><svg onload=alert(4)>",
+    "\"'><details open ontoggle=alert(5)>",
+    "a\0b",
+    "\u202eright to left\u2066",
+    "\ud800 lone",
+    "\x1b[31mred",
+    "&lt;script&gt; &#60;",
+    "</title></head><body onload=alert(6)>",
+]
+
+
+@dataclass
+class Page(HTMLParser):
+    """What a parser of HTML makes of a page; fails where a tag is not closed by its own."""
+
+    text: str
+    open: list[str] = field(default_factory=list)
+    tags: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    words: str = ""
+    style: str = ""
+    titles: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.feed(self.text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(dict(attrs)) == len(attrs)
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "style":
+            self.style += data
+        else:
+            self.words += data
+
+    def handle_comment(self, data: str) -> None:
+        pytest.fail(f"a comment: {data}")
+
+    def attributes(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    def policy(self) -> str:
+        return next(m["content"] for m in self.attributes("meta") if m.get("http-equiv") == "Content-Security-Policy")
+
+
+def judge(text: str) -> Page:
+    """Assert what is true of every page."""
+    page = Page(text)
+    assert not {tag for tag, _ in page.tags} & FORBIDDEN
+    for _, attributes in page.tags:
+        assert not [
+            name
+            for name in attributes
+            if name.startswith("on") or name in {"style", "src", "href", "srcdoc", "xlink:href"}
+        ]
+    # the sheet is the one that the policy names, and nothing else may be loaded, run, sent or based elsewhere
+    digest = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
+    assert page.policy() == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert page.style == CSS.read_text()
+    # people who do not see it, or have no mouse
+    assert page.attributes("html") == [{"lang": "en"}]
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    identities = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(set(identities)) == len(identities)
+    for _, attributes in page.tags:
+        assert set(attributes.get("aria-labelledby", "").split()) <= set(identities)
+    pictures = [svg for svg in page.attributes("svg") if "viewbox" in svg]
+    assert all(svg["role"] == "img" and (svg.get("aria-label") or svg.get("aria-labelledby")) for svg in pictures)
+    assert all(
+        grid["role"] == "img" and grid["aria-label"] for grid in page.attributes("div") if grid.get("class") == "grid"
+    )
+    return page
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
+    folder, work = tmp_path_factory.mktemp("pages"), tmp_path_factory.mktemp("work")
+    return {page.stem: judge(page.read_text()) for page in pages.pages(folder, work)}
+
+
+def test_every_page_is_whole_fetches_nothing_and_can_be_read_without_seeing_it(written: dict[str, Page]) -> None:
+    assert len(written) == 14
+
+
+def test_the_sheet_asks_for_nothing() -> None:
+    assert not re.search(r"url\(|@import|@font-face|expression|</", CSS.read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("check-no", "✗ NO: from its files alone, RCCL would use TCP sockets"),
+        ("check-cannot-tell", "? CANNOT TELL from here"),
+        ("check-green", "✓ no obstacle found at level probe"),
+        ("explain-refused", "✗ REFUSED: GLIBC_2.38 of libc.so.6 is needed"),
+        ("request-refused", "✗ refused: --base rocm-6.2.4 --add sglang on lumi"),
+        ("log-mixed", "✗ mixed: ranks used different networks"),
+        ("nodes", "✗ NO on 2 of 64 nodes"),
+        ("build", "✓ built in 24 min 43 s"),
+    ],
+)
+def test_the_verdict_is_one_sentence_with_its_mark(written: dict[str, Page], name: str, sentence: str) -> None:
+    assert sentence in written[name].words
+
+
+def test_a_step_that_nobody_saw_is_never_drawn_as_one_that_holds(written: dict[str, Page]) -> None:
+    boxes = [
+        a["class"]
+        for tag, a in written["check-no"].tags
+        if tag == "svg" and a.get("class") in {"ok", "problem", "unknown"}
+    ]
+    assert boxes == ["ok", "problem", *["unknown"] * 4] * 2  # for wide windows, and for narrow ones
+    edges = [
+        a["class"] for tag, a in written["check-no"].tags if tag in {"line", "path"} and "edge" in a.get("class", "")
+    ]
+    assert "edge ok" not in edges
+    assert edges.count("edge problem cross") == 2
+
+
+def test_the_same_in_words_stands_beside_each_picture(written: dict[str, Page]) -> None:
+    words = written["explain-margins"].words
+    for part in (
+        "libfabric · holds (level static) · FABRIC_1.7 · of the host · /opt/cray/libfabric/1.22.0/lib64/libfabric.so.1",
+        "libcxi.so.1 (host) needs GLIBC_2.38 of libc.so.6 (image), which offers up to GLIBC_2.41: 3 versions left",
+    ):
+        assert part in words
+    assert "B: 2 nodes ✗ NO: here the plugin would carry the traffic over TCP" in written["nodes"].words
+    assert "03-vllm took 21 min 51 s from 2 min 13 s on" in written["build"].words
+    assert "01-rocm-6.4.4 kept from an earlier build" in written["build"].words
+
+
+def test_bars_show_what_is_lacking_and_what_is_left(written: dict[str, Page]) -> None:
+    def classes(name: str) -> list[str]:
+        return [a["class"] for a in written[name].attributes("rect") if a.get("class") in {"lacking", "outlined"}]
+
+    assert classes("explain-margins") == ["outlined"] * 5
+    assert classes("explain-refused") == ["lacking", "lacking", "outlined", "outlined", "outlined"]
+
+
+# -- foreign text --
+
+
+def strings_of(data: Any) -> Iterator[str]:
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict):
+        for value in data.values():
+            yield from strings_of(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from strings_of(value)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_foreign_text_stays_text_wherever_it_stands(text: str) -> None:
+    finding = Finding(text, Severity.PROBLEM, Level.PROBE, text, text, (text,), (text, text), text, (text,), text)
+    fabric = replace(pages.FABRIC, rccl=text, plugin=f"/opt/{text}/x.so", libfabric=text)
+    told = replace(finding, id="plugin.loads")
+    steps = fabric_steps(fabric, (told, finding), {}, plugin_version=text)
+    levels = dict.fromkeys(Level, text)
+    report = CheckReport(text, Answer.NO, text, Level.PROBE, levels, fabric, steps, (told, finding))
+    page = judge(check_page(report))
+    assert page.words.count(shown(text).strip()) > 10
+    assert not re.search(r"[\0\x1b\u202e\u2066\ud800]", page.text)
+    suite(report)
+
+
+def test_a_hostile_log_is_told_as_it_is(tmp_path: Path) -> None:
+    node = "<script>alert(1)</script>"
+    lines = [
+        f"{text} n1:7:7 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : {text}: cannot open shared object file : when loading {text}"
+        for text in HOSTILE
+    ]
+    lines += [f"n{n}:7:7 [0] NCCL INFO NCCL_NET_PLUGIN set by environment to {text}" for n, text in enumerate(HOSTILE)]
+    lines += [f"{node}:7:7 [0] NCCL INFO Using network Socket", "n1:7:7 [0] NCCL INFO Using network <b>"]
+    log = tmp_path / "<img src=x onerror=alert(1)>.log"
+    log.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
+    page = tmp_path / "page.html"
+    main(["log", str(log), "--html", str(page)])
+    assert "<img src=x onerror=alert(1)>.log" in judge(page.read_text()).words
+
+
+def test_an_image_with_a_hostile_name_is_told_by_it(tmp_path: Path) -> None:
+    image = fabric_builder.image(tmp_path / "<svg onload=alert(1)>", plugin=False)
+    page = tmp_path / "page.html"
+    assert main(["check", str(image), "--level", "static", "--html", str(page)]) == 1
+    assert str(image) in judge(page.read_text()).words
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("HF_TOKEN=hunter2hunter2", "hunter2hunter2"),
+        ("export WANDB_API_KEY='two words'", "two words"),
+        ('"password": "geheim"', "geheim"),
+        ("db_password: geheim", "geheim"),
+        ("https://me:geheim@registry.example/x", "geheim"),
+        ("https://geheimgeheim@registry.example/x", "geheimgeheim"),
+        ("Authorization: Bearer abcdef0123456789", "abcdef0123456789"),
+        ("login with hf_abcdefghijklmnopqrstuvwx", "hf_abcdefghijklmnopqrstuvwx"),
+        ("serve --api-key geheim --port 1", "geheim"),
+        ("AWS_SECRET_ACCESS_KEY=abc/def+123", "abc/def+123"),
+        ("ghp_0123456789abcdefghijABCDEFGHIJ012345", "ghp_0123"),
+    ],
+)
+def test_what_looks_like_a_secret_is_not_shown(text: str, secret: str) -> None:
+    assert secret not in shown(text)
+    assert HIDDEN in shown(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NCCL_DEBUG=INFO",
+        "max_num_batched_tokens=8192",
+        "tokenizer=/models/x",
+        "NCCL_SOCKET_IFNAME=hsn",
+        "SLINGSHOT_VNIS=1234,1235",
+        "https://example.org/a@b",
+    ],
+)
+def test_what_is_no_secret_is_shown_as_it_is(text: str) -> None:
+    assert shown(text) == text
+
+
+def test_a_secret_in_the_jobs_variables_and_lines_is_not_on_the_page() -> None:
+    lines = [
+        "n1:7:7 [0] NCCL INFO NCCL_NET_PLUGIN set by environment to https://me:geheim@example.org",
+        "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : HF_TOKEN=geheim cannot open shared object file",
+    ]
+    report = read_lines("a.log", lines)
+    assert "geheim" in json.dumps([str(report)])
+    assert "geheim" not in log_page(["a.log"], report, job_paths(report), (), None, report.answer)
+
+
+def test_long_lines_of_anything_cost_no_time() -> None:
+    for piece in ("a.", "token", "://", "'", "hf_", "/", "eyJ-.", '="'):
+        assert len(shown(piece * 500_000)) < 30_000
+    assert shown("x" * 5000).endswith("x… (cut)")
+
+
+# -- what is on it --
+
+
+def facts_of(data: dict[str, Any]) -> Iterator[str]:
+    for finding in data["findings"]:
+        yield from (finding["summary"], *finding["evidence"], *finding["remedy"])
+        yield from (finding[name] for name in ("cause", "source", "where") if finding[name])
+
+
+def test_the_page_says_what_the_json_says(tmp_path: Path, capsys: Capture) -> None:
+    image, node = fabric_builder.image(tmp_path / "image"), pages.snapshot(tmp_path / "node", glibc=38)
+    page = tmp_path / "page.html"
+    words = ["check", str(image), "--level", "static", "--host", str(node), "--json", "--html", str(page)]
+    code = main(words)
+    data = json.loads(capsys.readouterr().out)
+    told = judge(page.read_text()).words
+    assert code == ExitCode.GOOD
+    assert data["sentence"] in told
+    for fact in facts_of(data):
+        assert shown(fact) in told
+    explained = main(["explain", str(image), "--host", str(node), "--json", "--html", str(page)])
+    data = json.loads(capsys.readouterr().out)
+    told = judge(page.read_text()).words
+    assert explained == ExitCode.GOOD
+    for margin in data["margins"]:
+        if margin["from"] != margin["provider_from"]:
+            assert f"needs {margin['need']} of {margin['provider']}" in told
+    for rule in data["rules"]:
+        assert rule["because"] in told
+    for loaded in data["loaded"]:
+        assert (loaded["host_path"] or loaded["path"]) in told
+
+
+def test_a_log_of_thousands_of_nodes_makes_a_small_page() -> None:
+    def line(node: int) -> str:
+        return f"nid{node:06}:7:7 [0] NCCL INFO Using network {'Socket' if node % 7 == 0 else 'AWS Libfabric'}"
+
+    report = read_lines("a.log", [line(node) for node in range(5000)])
+    text = log_page(["a.log"], report, job_paths(report), (), None, report.answer)
+    told = judge(text)
+    assert len(text) < 500_000
+    assert "5000 nodes, a cell each" in told.words
+    cells = [a["class"] for a in told.attributes("span") if a.get("class", "").startswith("cell")]
+    assert cells.count("cell problem") == sum(node % 7 == 0 for node in range(CELLS)) + 1  # and its legend
+    assert f"{5000 - CELLS} more nodes are left out here" in told.words
+
+
+def test_ten_thousand_lines_of_evidence_and_findings_are_cut_and_counted() -> None:
+    one = Finding("a.b", Severity.PROBLEM, Level.PROBE, "x" * 5000, evidence=("line",) * 10_000)
+    levels = dict.fromkeys(Level, "done")
+    steps = fabric_steps(pages.FABRIC, (one,), {})
+    text = check_page(CheckReport("image", Answer.NO, "NO", Level.PROBE, levels, pages.FABRIC, steps, (one,) * 250))
+    assert len(text) < 1_000_000
+    assert "9980 more lines are left out" in text
+    assert "150 more findings are left out" in text
+
+
+# -- writing it --
+
+
+@pytest.mark.parametrize("option", ["--html", "--junit"])
+def test_a_result_is_never_written_over_what_is_read_or_where_there_is_no_folder(
+    tmp_path: Path, capsys: Capture, option: str
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("nothing\n")
+    for place, words in (
+        (log, "is what is read"),
+        (tmp_path / "no" / "page", "no such folder"),
+        (tmp_path, "is a folder"),
+    ):
+        assert main(["log", str(log), option, str(place)]) == ExitCode.BAD_INPUT
+        assert words in capsys.readouterr().err
+    assert log.read_text() == "nothing\n"
+
+
+def test_a_page_of_what_is_not_built_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    words = ["build", "--recipe", "demo", "--dry-run", "--html", str(tmp_path / "page.html")]
+    assert main(words) == ExitCode.BAD_INPUT
+    assert "--html: tells what a build took, and nothing is built" in capsys.readouterr().err
+
+
+def test_the_page_of_a_log_starts_nothing_heavy(tmp_path: Path) -> None:
+    log = pages.LOGS / "rccl-2.13.4-plugin-absent.log"
+    page = tmp_path / "page.html"
+    loaded = loaded_after("log", str(log), "--html", str(page))
+    assert page.exists()
+    assert not loaded & set(HEAVY)
+
+
+def test_the_bases_that_take_a_layer_have_a_page_too(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert main(["explain", "--add", "vllm", "--site", "lumi", "--html", str(page)]) == 0
+    assert "rocm-6.2.4" in judge(page.read_text()).words
+
+
+# -- JUnit --
+
+
+def suite(report: CheckReport) -> ET.Element:
+    return ET.fromstring(to_junit_text(report))  # noqa: S314 - of our own
+
+
+def test_junit_of_a_check_fails_where_the_answer_is_no(tmp_path: Path) -> None:
+    image = fabric_builder.image(tmp_path / "image", plugin=False)
+    place = tmp_path / "check.xml"
+    assert main(["check", str(image), "--level", "static", "--junit", str(place)]) == 1
+    read = ET.parse(place).getroot()  # noqa: S314 - of our own
+    assert read.get("failures") == "2"  # the answer, and the finding that made it
+    assert read.get("errors") == "0"
+    text = read.findtext("testcase[@name='plugin.absent (static)']/failure") or ""
+    assert "lumiimg build " in text
+
+
+def test_junit_of_a_check_that_cannot_tell_has_errors_and_of_a_green_one_none() -> None:
+    doubt = Finding("plugin.needs-host", Severity.UNKNOWN, Level.STATIC, "it must come from the host")
+    levels = dict.fromkeys(Level, "done")
+    open_ = CheckReport("image", Answer.UNDECIDED, "CANNOT TELL", Level.STATIC, levels, pages.FABRIC, (), (doubt,))
+    assert suite(open_).get("errors") == "2"
+    green = replace(open_, answer=Answer.NO_OBSTACLE, findings=(*pages.PROBED, doubt))
+    assert (suite(green).get("failures"), suite(green).get("errors"), suite(green).get("tests")) == ("0", "0", "5")
+
+
+# -- colours --
+
+
+def palettes() -> list[dict[str, str]]:
+    return [
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+        for block in re.findall(r":root \{(.*?)\}", CSS.read_text(), re.DOTALL)
+    ]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2.1."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["light", "dark", "print"])
+def test_text_has_the_contrast_that_weak_eyes_need(number: int) -> None:
+    palette = palettes()[number]
+    boxes = ["paper", "box", "ok-box", "problem-box", "unknown-box"]
+    pairs = [(ink, box) for ink in ("ink", "quiet") for box in boxes]
+    pairs += [(kind, box) for kind in ("ok", "problem", "unknown") for box in ("paper", f"{kind}-box")]
+    pairs += [("paper", "host"), ("paper", "problem")]
+    for ink, box in pairs:
+        lighter, darker = sorted((luminance(palette[ink]), luminance(palette[box])), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (ink, box)

@@ -1,0 +1,199 @@
+"""The fabric path, step by step: what is drawn as holding was seen, what is broken is where it broke, whose file each is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lumiimg.check.answer import FabricPath
+from lumiimg.check.boundary import study
+from lumiimg.check.checker import check_image
+from lumiimg.check.jobsteps import job_paths
+from lumiimg.check.steps import Part, Side, State, Step, boundary_steps, fabric_steps, in_one_sentence, origins
+from lumiimg.errors import ExitCode
+from lumiimg.findings import Finding, Level, Severity
+from lumiimg.host.snapshot import read_snapshot
+from lumiimg.image import open_image
+from lumiimg.nccl.report import FAST, LogReport, Verdict
+from lumiimg.nccl.shares import read_logs
+from lumiimg.nccl.sources import log_files
+from tests.pages import FABRIC, KNOWN, OTHER, PROBED, snapshot
+from tests.unit import fabric_builder
+
+LOGS = sorted((Path(__file__).parents[1] / "fixtures" / "nccl").glob("*.log"))
+
+
+def states(steps: tuple[Step, ...]) -> dict[Part, State]:
+    return {step.part: step.state for step in steps}
+
+
+def step(steps: tuple[Step, ...], part: Part) -> Step:
+    return next(one for one in steps if one.part is part)
+
+
+def log_report(log: Path) -> LogReport:
+    return read_logs(log_files([str(log)]), lambda _: None).report()
+
+
+# -- of an image --
+
+
+def test_without_a_plugin_the_path_is_broken_there_and_nothing_behind_it_is_called_good(tmp_path: Path) -> None:
+    steps = check_image(fabric_builder.image(tmp_path / "image", plugin=False), {}, Level.STATIC).steps
+    assert [one.state for one in steps] == [State.HOLDS, State.BROKEN, *[State.UNKNOWN] * 4]
+    assert step(steps, Part.PLUGIN).remedy[0].startswith("lumiimg build ")
+    assert step(steps, Part.PLUGIN).finding == "plugin.absent"
+    assert in_one_sentence(steps) == "The path is broken at net plugin, step 2 of 6."
+
+
+def test_what_must_come_from_the_host_is_open_at_the_library_that_lacks(tmp_path: Path) -> None:
+    steps = check_image(fabric_builder.image(tmp_path / "image"), {}, Level.STATIC).steps
+    assert step(steps, Part.PLUGIN).state is State.HOLDS
+    assert step(steps, Part.LIBFABRIC).state is State.UNKNOWN
+    assert step(steps, Part.LIBFABRIC).finding == "plugin.needs-host"
+    assert State.BROKEN not in states(steps).values()
+
+
+def test_with_a_host_each_file_is_told_to_be_the_images_or_the_hosts(tmp_path: Path) -> None:
+    image, node = fabric_builder.image(tmp_path / "image"), snapshot(tmp_path / "node", glibc=38)
+    boundary = study(image, {}, read_snapshot(node))
+    for steps in (boundary_steps(boundary), check_image(image, {}, Level.STATIC, read_snapshot(node)).steps):
+        sides = {one.part: one.side for one in steps}
+        assert sides[Part.RCCL] is sides[Part.PLUGIN] is Side.IMAGE
+        assert sides[Part.LIBFABRIC] is sides[Part.PROVIDER] is sides[Part.LIBCXI] is Side.HOST
+        assert step(steps, Part.LIBFABRIC).file == "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+        assert step(steps, Part.LIBFABRIC).interface == "FABRIC_1.7"
+        # nobody has opened a NIC
+        assert step(steps, Part.NIC).state is State.UNKNOWN
+
+
+def test_a_host_whose_libraries_do_not_load_breaks_the_path_at_libfabric(tmp_path: Path) -> None:
+    image, node = fabric_builder.image(tmp_path / "image", glibc=34), snapshot(tmp_path / "node", glibc=38)
+    broken = [one for one in boundary_steps(study(image, {}, read_snapshot(node))) if one.state is State.BROKEN]
+    assert [one.part for one in broken] == [Part.LIBFABRIC]
+    assert "GLIBC_2.38" in broken[0].why
+    assert any("glibc 2.38 or newer" in remedy for remedy in broken[0].remedy)
+
+
+def test_a_file_that_a_process_has_and_the_image_has_not_is_the_hosts(tmp_path: Path) -> None:
+    folder = fabric_builder.image(tmp_path / "image")
+    path = FabricPath(
+        rccl="/opt/rocm/lib/librccl.so.1", plugin="/usr/lib64/librccl-net.so", libfabric="/usr/lib64/libfabric.so.1"
+    )
+    with open_image(folder) as image:
+        seen = origins(path, image, {}, running=True)
+        over = origins(path, image, {"APPTAINER_BIND": "/x:/usr/lib64/librccl-net.so"}, running=True)
+        files = origins(path, image, {"APPTAINER_BIND": "/x:/usr/lib64/librccl-net.so"}, running=False)
+    assert seen["/usr/lib64/librccl-net.so"].side is Side.IMAGE
+    assert seen["/usr/lib64/libfabric.so.1"].side is Side.HOST
+    assert over["/usr/lib64/librccl-net.so"].side is Side.HOST
+    assert files["/usr/lib64/librccl-net.so"].side is Side.IMAGE
+
+
+# -- of findings --
+
+
+def test_a_path_that_nobody_looked_at_holds_nowhere() -> None:
+    assert set(states(fabric_steps(FabricPath(), (), {})).values()) == {State.UNKNOWN}
+    # files alone never show that a NIC was opened
+    assert states(fabric_steps(FABRIC, (), KNOWN))[Part.NIC] is State.UNKNOWN
+
+
+def test_a_plugin_that_listened_on_the_nics_makes_every_step_hold_at_the_level_of_a_probe() -> None:
+    steps = fabric_steps(FABRIC, PROBED, KNOWN, plugin_version="1.21.1")
+    assert {(one.state, one.level) for one in steps} == {(State.HOLDS, Level.PROBE)}
+    assert step(steps, Part.PLUGIN).version == "1.21.1"
+    assert "level probe" in in_one_sentence(steps)
+
+
+def test_another_provider_breaks_the_path_there_and_not_at_what_was_seen_well() -> None:
+    assert states(fabric_steps(FABRIC, OTHER, KNOWN)) == {
+        Part.RCCL: State.HOLDS,
+        Part.PLUGIN: State.HOLDS,
+        Part.LIBFABRIC: State.HOLDS,
+        Part.PROVIDER: State.BROKEN,
+        Part.LIBCXI: State.HOLDS,
+        Part.NIC: State.UNKNOWN,
+    }
+
+
+@pytest.mark.parametrize(
+    ("identity", "part"),
+    [
+        ("rccl.load", Part.RCCL),
+        ("network.forced", Part.PLUGIN),
+        ("plugin.api", Part.PLUGIN),
+        ("plugin.crash", Part.PLUGIN),
+        ("plugin.init", Part.PROVIDER),
+        ("plugin.listen", Part.NIC),
+        ("provider.excluded", Part.PROVIDER),
+        ("run.hang", Part.NIC),
+    ],
+)
+def test_a_problem_breaks_the_step_that_it_is_about(identity: str, part: Part) -> None:
+    problem = Finding(identity, Severity.PROBLEM, Level.PROBE, "it is so", remedy=("do this",))
+    steps = fabric_steps(FABRIC, (problem,), KNOWN)
+    assert [one.part for one in steps if one.state is State.BROKEN] == [part]
+    assert step(steps, part).remedy == ("do this",)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "part"),
+    [(Verdict.SOCKET, Part.PLUGIN), (Verdict.OFI_OTHER, Part.PROVIDER), (Verdict.PLUGIN_INIT_ERROR, Part.PROVIDER)],
+)
+def test_a_collective_that_went_elsewhere_breaks_the_step_that_its_verdict_names(verdict: Verdict, part: Part) -> None:
+    took = Finding("run.network", Severity.PROBLEM, Level.RUN, "it took another network")
+    steps = fabric_steps(FABRIC, (took,), KNOWN, verdict=verdict.value)
+    assert [one.part for one in steps if one.state is State.BROKEN] == [part]
+
+
+def test_an_open_question_outweighs_evidence_of_its_own_level_only() -> None:
+    doubt = Finding("plugin.symbols", Severity.UNKNOWN, Level.STATIC, "symbols are not recorded")
+    files = replace(PROBED[1], level=Level.STATIC)
+    assert states(fabric_steps(FABRIC, (files, doubt), KNOWN))[Part.PLUGIN] is State.UNKNOWN
+    assert states(fabric_steps(FABRIC, (*PROBED, doubt), KNOWN))[Part.PLUGIN] is State.HOLDS
+
+
+# -- of a job --
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
+def test_the_path_of_a_log_says_what_its_verdict_says(log: Path) -> None:
+    report = log_report(log)
+    for path in job_paths(report):
+        found = states(path.steps)
+        verdict = report.verdict if path.group is None else report.nodes[path.group].verdict
+        if report.answer is ExitCode.GOOD:
+            assert State.BROKEN not in found.values()
+        if report.answer is ExitCode.NO and path.group is None and verdict is not Verdict.MIXED:
+            assert State.BROKEN in found.values()
+        if report.answer is ExitCode.UNDECIDED:
+            assert State.BROKEN not in found.values() or verdict is Verdict.OFI_OTHER
+        if found[Part.NIC] is State.HOLDS:  # only traffic proves it
+            assert verdict in FAST | {Verdict.IB}
+            assert report.answer is ExitCode.GOOD or path.group is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "titles"),
+    [
+        ("oneccl-2021.15.2-cxi", ["oneCCL", "libfabric", "cxi provider", "libcxi", "Slingshot NIC"]),
+        ("nccl-2.21.5-efa", ["NCCL", "net plugin", "libfabric", "efa provider", "EFA device"]),
+        ("rccl-2.8-slingshot10-roce", ["RCCL", "verbs transport", "InfiniBand NIC"]),
+    ],
+)
+def test_other_libraries_and_fabrics_have_the_steps_that_they_have(name: str, titles: list[str]) -> None:
+    (path,) = job_paths(log_report(next(log for log in LOGS if log.stem == name)))
+    assert [one.title for one in path.steps] == titles
+    assert {one.state for one in path.steps} == {State.HOLDS}
+
+
+def test_where_nodes_differ_those_that_went_wrong_come_first() -> None:
+    report = log_report(next(log for log in LOGS if log.stem.startswith("mixed-one-node")))
+    paths = job_paths(report)
+    assert [path.group is None for path in paths] == [False, False]
+    first, second = (states(path.steps) for path in paths)
+    assert first[Part.PLUGIN] is State.BROKEN
+    assert State.BROKEN not in second.values()
