@@ -69,7 +69,7 @@ def print_plan(plan: Plan, site: Site | None, words: RequestWords, *, verbose: b
     """Print the plan for a person."""
     out = console(stderr=stderr)
     style = "bold red" if plan.refused else "bold yellow" if plan.is_doubtful else "bold green"
-    out.print(one_line(headline(plan, site)), style=style, soft_wrap=True)
+    out.print(one_line(sentence(plan, site)), style=style, soft_wrap=True)
     if not plan.refused:
         out.print(one_line(f"{_INDENT}{_chosen(plan)}"), soft_wrap=True)
     if site is None:
@@ -90,7 +90,7 @@ def print_plan(plan: Plan, site: Site | None, words: RequestWords, *, verbose: b
         out.print(one_line(f"next: lumiimg build {words.same} -o image.sif"), soft_wrap=True)
 
 
-def headline(plan: Plan, site: Site | None) -> str:
+def sentence(plan: Plan, site: Site | None) -> str:
     """Return the answer in one line."""
     where = f" on {site.name}" if site else ""
     found = "no obstacle found" if site else "no obstacle found among the layers"
