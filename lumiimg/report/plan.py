@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lumiimg.report.console import INDENT, console, detail, marked, proposal, say, verbatim
-from lumiimg.report.console import headline as print_headline
+from lumiimg.report.console import INDENT, console, detail, headline, marked, proposal, say, verbatim
 from lumiimg.resolve.plan import command_of, in_short, name_of
 from lumiimg.resolve.rules import Outcome
 
@@ -68,7 +67,7 @@ def print_plan(
     """Print the plan for a person."""
     out = console(stderr=stderr, quiet=quiet)
     kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
-    print_headline(out, headline(plan, site), kind)
+    headline(out, sentence(plan, site), kind)
     if not plan.refused:
         detail(out, _chosen(plan))
     if site is None:
@@ -89,7 +88,7 @@ def print_plan(
         proposal(out, f"lumiimg build {words.same} -o image.sif")
 
 
-def headline(plan: Plan, site: Site | None) -> str:
+def sentence(plan: Plan, site: Site | None) -> str:
     """Return the answer in one line."""
     where = f" on {site.name}" if site else ""
     found = "no obstacle found" if site else "no obstacle found among the layers"
@@ -171,10 +170,10 @@ def print_bases(
     out = console(stderr=stderr, quiet=quiet)
     asked = f"{' + '.join(add)}{f' on {site.name}' if site else ''}"
     if not plans:
-        print_headline(out, f"no base of the catalogue takes {asked}", "problem")
+        headline(out, f"no base of the catalogue takes {asked}", "problem")
         proposal(out, f"lumiimg explain --base NAME {words.same}  ({_SEE_LIST})", word="why not")
         return
-    print_headline(out, f"bases that take {asked}, those without doubts first:")
+    headline(out, f"bases that take {asked}, those without doubts first:")
     width = max(len(plan.base.name) for plan in plans)
     for plan in plans:
         first = f"{INDENT}{plan.base.name:<{width}}  "

@@ -300,7 +300,6 @@ def test_a_secret_in_the_jobs_variables_and_lines_is_not_on_the_page() -> None:
         "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : HF_TOKEN=geheim cannot open shared object file",
     ]
     report = read_lines("a.log", lines)
-    assert "geheim" in json.dumps([str(report)])
     assert "geheim" not in log_page(["a.log"], report, job_paths(report), (), None, report.answer)
 
 

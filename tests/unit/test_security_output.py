@@ -151,8 +151,15 @@ COMMANDS = [
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.threat("S16")
 def test_every_report_keeps_hostile_text_on_its_line(
-    reports: Reports, world: Path, capsys: pytest.CaptureFixture[str], *, as_json: bool
+    reports: Reports,
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    as_json: bool,
 ) -> None:
+    # hostile text stands in the place of words of closed sets, too: no output here is of its schema
+    monkeypatch.setattr("tests.validation.validated", lambda text, _: json.loads(text))
     bad = []
     for words in COMMANDS:
         argv = [word.format(world) for word in words]

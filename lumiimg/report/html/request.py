@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.report.html.findings import block
 from lumiimg.report.html.page import Section, element, page, table
-from lumiimg.report.plan import KINDS, headline, told_nearest, when_of
+from lumiimg.report.plan import KINDS, sentence, told_nearest, when_of
 from lumiimg.resolve.plan import command_of, in_short
 from lumiimg.resolve.rules import Outcome
 from lumiimg.wording import count
@@ -31,7 +31,7 @@ def request_page(plan: Plan, site: Site | None, words: RequestWords) -> str:
     kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
     facts = [f"site {site.name}" if site else "no machine is named: neither its driver nor its network was judged"]
     subject = command_of(plan.asked)
-    return page("explain", subject, kind, headline(plan, site), facts, parts)
+    return page("explain", subject, kind, sentence(plan, site), facts, parts)
 
 
 def bases_page(plans: Sequence[Plan], add: Sequence[str], site: Site | None) -> str:
@@ -40,8 +40,8 @@ def bases_page(plans: Sequence[Plan], add: Sequence[str], site: Site | None) -> 
     rows = [(plan.base.name, "with doubts" if plan.is_doubtful else "", in_short(plan)) for plan in plans]
     bases = [table("Those without doubts first", ("base", "doubts", "answer"), rows)] if plans else []
     parts = [Section("Bases that take it", bases)]
-    sentence = f"{count(len(plans), 'base')} of the catalogue take {asked}" if plans else f"no base takes {asked}"
-    return page("explain", asked, "ok" if plans else "problem", sentence, [], parts)
+    found = f"{count(len(plans), 'base')} of the catalogue take {asked}" if plans else f"no base takes {asked}"
+    return page("explain", asked, "ok" if plans else "problem", found, [], parts)
 
 
 def _chosen(plan: Plan, words: RequestWords) -> Iterator[Node]:
