@@ -9,6 +9,7 @@ import datetime as dt
 import difflib
 import re
 import tomllib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import BadInputError, one_line
@@ -158,7 +159,9 @@ class Table:
         if value is None:
             return None
         try:
-            return re.compile(value)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of `[[`, which later Pythons may read as a set
+                return re.compile(value)
         except (re.error, OverflowError, RecursionError) as error:
             self.fault(key, f"is no regular expression: {error}")
             return None

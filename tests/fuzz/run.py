@@ -33,13 +33,16 @@ def fuzz(name: str, seconds: float, seed: int) -> Outcome:
     """Try the corpus, then mutations of it for so long; what comes out new and is taken is changed further."""
     target, chance = TARGETS[name], random.Random(f"{seed}{name}")  # noqa: S311 - to be repeated
     inputs = corpus.kept(name)
+    good: list[bytes] = []
     found: dict[str, str] = {}
     tried = taken = 0
     start = time.process_time()
     with bounded():
         todo = list(inputs)
         while time.process_time() - start < seconds and len(found) < _FINDS:
-            data = todo.pop() if todo else mutated(target, chance, inputs)
+            # of what is refused early, little can be learned
+            known = good if good and chance.random() < 0.7 else inputs
+            data = todo.pop() if todo else mutated(target, chance, known)
             tried += 1
             try:
                 is_taken = try_input(target, data)
@@ -53,6 +56,6 @@ def fuzz(name: str, seconds: float, seed: int) -> Outcome:
                     found[what] = f"{name}: {fault}\n    at {where}; {path}"
                 continue
             taken += is_taken
-            if is_taken and len(inputs) < 2000 and chance.random() < 0.02:
-                inputs.append(data)
+            if is_taken and len(good) < 2000 and (todo or chance.random() < 0.02):
+                good.append(data)
     return Outcome(name, tried, taken, time.process_time() - start, tuple(found.values()))
