@@ -2,6 +2,7 @@
 # make test         unit tests, offline once the packages are in; under two minutes
 # make test-engine  the same against a real Apptainer, a real loader and a real RCCL
 # make fuzz         the property tests with many more inputs (FUZZ=100 for an hour's worth)
+# make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=nccl/verdict; hours for all)
 # make lint         ruff, mypy --strict, shellcheck
 # make bench        speed, as ratios against named peers
 # make docs         write docs/reference.md from the program and its data
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 SCRIPTS := .ci/run .ci/demo .ci/get-engine .ci/slurm .ci/unprivileged
 LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 
-.PHONY: help demo demo-here test test-engine test-engine-here fuzz lint bench bench-here docs clean
+.PHONY: help demo demo-here test test-engine test-engine-here fuzz mutate lint bench bench-here docs clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -41,6 +42,9 @@ test-engine-here: $(VENV)/.installed
 
 fuzz: $(VENV)/.installed
 	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis
+
+mutate: $(VENV)/.installed
+	$(BIN)/python -m tests.mutation $(MODULE)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
