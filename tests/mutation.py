@@ -41,7 +41,7 @@ from _pytest.runner import runtestprotocol
 from tests.mutants import Mutant, constant_of, mutants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).parents[1]
 SURVIVORS = ROOT / "tests/mutation-survivors.toml"
@@ -59,6 +59,7 @@ MEMORY_BYTES = 4 * 2**30
 GRACE_S = 10
 """Added to five times what the tests of a mutant take without it."""
 _SAID = 2000
+_ALIVE = {"survived", "known"}
 
 
 @dataclass(slots=True)
@@ -83,9 +84,10 @@ class Fate:
 class Runner:
     """The plugin that takes the place of pytest's loop."""
 
-    def __init__(self, modules: Sequence[str], limit_s: float) -> None:
+    def __init__(self, modules: Sequence[str], limit_s: float, *, again: bool) -> None:
         self._modules = modules
         self._limit_s = limit_s
+        self._again = again
         self._items: dict[str, pytest.Item] = {}
         self._functions: dict[tuple[str, str], list[FunctionType]] = {}
         self.fates: dict[str, list[Fate]] = {}
@@ -100,6 +102,7 @@ class Runner:
         gc.freeze()
         for module in self._modules:
             self.fates[module] = list(self._of_module(module, measured))
+            _write_fates(module, self.fates[module])
         return True
 
     def _measured(self) -> dict[str, Measured]:
@@ -134,7 +137,7 @@ class Runner:
         path = _path(module)
         tree = ast.parse(path.read_text())
         live = importlib.import_module(_name(module))
-        reviewed = {_key(entry) for entry in read_survivors() if entry["module"] == module}
+        reviewed = {entry["mutant"] for entry in read_survivors() if entry["module"] == module}
         seconds = {test: spent for file in measured.values() for test, spent in file.seconds.items()}
         through: dict[int, set[str]] = defaultdict(set)
         for file in measured.values():
@@ -142,12 +145,14 @@ class Runner:
                 for line in by_module.get(module, ()):
                     through[line].add(test)
         killers: dict[str, None] = {}
+        before = _read_fates(module) if self._again else {}
         for mutant in mutants(tree, vars(live)):
+            if (state := before.get(_shown(mutant), "survived")) in {"killed", "timed out"}:
+                yield Fate(mutant, state)
+                continue
             tests = set().union(*(through[line] for line in _lines_of(mutant, tree)))
-            order = [*(test for test in reversed(killers) if test in tests)]
-            order += sorted(tests - set(order), key=lambda test: seconds[test])
             chosen, spent = [], 0.0
-            for test in order:
+            for test in _in_order(tests, killers, seconds):
                 chosen.append(self._items[test])
                 spent += seconds[test]
                 if spent > self._limit_s:
@@ -166,11 +171,27 @@ class Runner:
                 yield Fate(mutant, "killed")
             elif killer is None:
                 yield Fate(mutant, "timed out")
-            elif (mutant.scope, _flat(mutant.before), _flat(mutant.after)) in reviewed:
+            elif _shown(mutant) in reviewed:
                 yield Fate(mutant, "known")
             else:
                 yield Fate(mutant, "survived")
                 say(f"lumiimg/{module}.py:{mutant.lines.start} {_shown(mutant)} [{len(chosen)} tests]")
+
+
+def _in_order(tests: set[str], killers: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
+    """Return the tests, those first that killed others, the latest of them before; then every file in turn.
+
+    Each file gets its share of the time, more if it has killed, and spends it on its fastest tests first.
+    """
+    first = [test for test in reversed([*killers]) if test in tests]
+    kills = Counter(test.partition("::")[0] for test in killers)
+    until: dict[str, float] = defaultdict(float)
+    order: dict[str, float] = {}
+    for test in sorted(tests.difference(first), key=seconds.__getitem__):
+        file = test.partition("::")[0]
+        until[file] += seconds[test] / (1 + kills[file])
+        order[test] = until[file]
+    return [*first, *sorted(order, key=order.__getitem__)]
 
 
 def _measure(items: Sequence[pytest.Item], out: Path) -> str:
@@ -289,8 +310,15 @@ def read_survivors() -> list[dict[str, Any]]:
     return list(tomllib.loads(SURVIVORS.read_text())["survivor"]) if SURVIVORS.exists() else []
 
 
-def _key(entry: dict[str, Any]) -> tuple[str, str, str]:
-    return entry["in"], entry["before"], entry["after"]
+def _read_fates(module: str) -> dict[str, str]:
+    """Return the states of the last run by mutant; of mutants that look alike, that of the one that lived longest."""
+    path = NOTES / f"{module.replace('/', '.')}.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _write_fates(module: str, fates: Sequence[Fate]) -> None:
+    states = {_shown(fate.mutant): fate.state for fate in sorted(fates, key=lambda fate: fate.state in _ALIVE)}
+    (NOTES / f"{module.replace('/', '.')}.json").write_text(json.dumps(states))
 
 
 def _path(module: str) -> Path:
@@ -341,6 +369,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="mutate the rules and the verdict")
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="such as nccl/verdict; else all")
     parser.add_argument("--limit", type=float, default=60, help="seconds of tests for each mutant, the fastest first")
+    parser.add_argument("--again", action="store_true", help="only those that survived the last time")
     args = parser.parse_args()
     if unknown := set(args.modules) - set(MODULES):
         parser.error(f"not among the modules: {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
@@ -352,7 +381,7 @@ def main() -> int:
         phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),  # the first failure is enough
     )
     hypothesis.settings.load_profile("mutation")
-    runner = Runner(args.modules or MODULES, args.limit)
+    runner = Runner(args.modules or MODULES, args.limit, again=args.again)
     with tempfile.TemporaryDirectory() as folder:
         options = [
             "-qq",
