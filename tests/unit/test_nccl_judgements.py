@@ -218,3 +218,136 @@ def test_slurm_tells_how_many_ranks_are_silent() -> None:
 
 def test_without_channels_the_device_tells_of_gpudirect_rdma() -> None:
     assert read(*says("n1", "NET/OFI : GPU Direct RDMA Enabled for HCA 0 'cxi0'")).transport.gdr is True
+
+
+RANKS = {
+    "cxi": [*CXI, WORLD, CHANNEL],
+    "tcp": [*TCP, WORLD, CHANNEL],
+    "socket": [*SOCKET, WORLD],
+    "ib": ["Using network IB", WORLD],
+    "other": ["Using network FooNet", WORLD],
+    "missing": ["NET/Plugin: Could not find: librccl-net.so. Using internal net plugin.", WORLD],
+    "broken": ["NET/Plugin: libcxi.so.1: cannot open shared object file: No such file or directory", WORLD],
+    "absent": ["Error: network AWS Libfabric not found.", WORLD],
+    "no network": ["Failed to initialize any NET plugin", WORLD],
+    "denied": [*CXI, WORLD, DENIED],
+    "begun": ["NET/OFI Initializing aws-ofi-nccl 1.9.2", WORLD],
+    "local": [LOCAL, comm("0xc", 0, 8, 1)],
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "verdict", "confidence", "code"),
+    [
+        # ranks on networks of two kinds, and ranks without one beside those that have libfabric
+        ("tcp", "socket", "mixed", "proved", ExitCode.NO),
+        ("tcp", "missing", "mixed", "proved", ExitCode.NO),
+        ("cxi", "absent", "mixed", "proved", ExitCode.NO),
+        ("cxi", "no network", "mixed", "proved", ExitCode.NO),
+        ("tcp", "denied", "plugin-init-error", "proved", ExitCode.NO),
+        ("ib", "denied", "mixed", "proved", ExitCode.NO),
+        ("ib", "no network", "mixed", "proved", ExitCode.NO),
+        # a network that is not known leaves open what it is
+        ("cxi", "other", "mixed", "unknown", ExitCode.NO),
+        ("socket", "other", "mixed", "unknown", ExitCode.NO),
+        # without a plugin the library goes on with its own transport
+        ("socket", "missing", "socket", "proved", ExitCode.NO),
+        ("socket", "denied", "socket", "proved", ExitCode.NO),
+        ("ib", "missing", "ib", "proved", ExitCode.GOOD),
+        ("socket", "local", "socket", "proved", ExitCode.NO),
+        # of several failures the one nearest to success
+        ("missing", "broken", "plugin-load-error", "proved", ExitCode.NO),
+        ("broken", "no network", "plugin-init-error", "proved", ExitCode.NO),
+        ("missing", "local", "plugin-missing", "proved", ExitCode.NO),
+        ("absent", "other", "plugin-missing", "proved", ExitCode.NO),
+        # a plugin that only began outweighs nothing
+        ("socket", "begun", "socket", "proved", ExitCode.NO),
+        ("missing", "begun", "plugin-missing", "proved", ExitCode.NO),
+        ("begun", "other", "ofi-other", "likely", ExitCode.UNDECIDED),
+        ("other", "other", "none", "unknown", ExitCode.UNDECIDED),
+    ],
+)
+def test_two_nodes_that_differ_come_to_one_verdict_in_either_order(
+    one: str, other: str, verdict: str, confidence: str, code: ExitCode
+) -> None:
+    for first, second in ((one, other), (other, one)):
+        report = read(*says("n1", *RANKS[first]), *says("n2", *RANKS[second]))
+        assert answer(report) == (verdict, confidence, code)
+        told = [line.text for line in report.proof]
+        if verdict == "mixed":  # a line of each side
+            assert any(text.startswith("n1:") for text in told)
+            assert any(text.startswith("n2:") for text in told)
+
+
+def test_a_rank_that_names_no_provider_of_its_own_is_not_proved_by_that_of_another() -> None:
+    silent = says("n2", "Using network AWS Libfabric", WORLD, CHANNEL, CONNECTED)
+    ranks = read(*says("n1", *CXI, WORLD, CHANNEL, CONNECTED), *silent).ranks
+    assert [(rank.provider, rank.confidence.value) for rank in ranks] == [("cxi", "proved"), ("cxi", "likely")]
+
+
+def test_connections_of_ranks_that_name_no_communicator_prove_nothing() -> None:
+    assert answer(read(*says("n1", *CXI, CONNECTED))) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+
+
+def test_connections_of_ranks_that_chose_no_network_prove_nothing() -> None:
+    assert answer(read(*says("n1", CXI[0], WORLD, CONNECTED))) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        (["NET/Socket : Using [0]hsn0:10.1.1.1<0>"], "socket"),  # started, and not yet chosen
+        (["NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB hsn0:10.1.1.1<0>"], "ib"),
+        (["NET/OFI Selected Provider is cxi", "NET/Socket : Using [0]hsn0:10.1.1.1<0>"], "socket"),
+        (["NET/OFI Selected Provider is cxi"], "ofi-cxi"),
+        (["Using network Socket", "Using network IB"], "mixed"),
+        (["NET/OFI Selected Provider is tcp", *CXI], "mixed"),
+        (["Using network AWS Libfabric", "NET/OFI : GPU Direct RDMA Enabled for HCA 0 'cxi0'"], "ofi-cxi"),
+        (["Using network AWS Libfabric", CHANNEL], "ofi-other"),
+        (["NET/OFI : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'", "Using network AWS Libfabric"], "ofi-other"),
+    ],
+)
+def test_what_is_not_proved_is_likely_and_shown_by_its_lines(lines: list[str], verdict: str) -> None:
+    report = read(*says("n1", *lines, WORLD))
+    assert (report.verdict.value, report.confidence.value) == (verdict, "likely")
+    shown = [evidence.text for evidence in report.proof]
+    assert len(set(shown)) == len(shown)
+    assert any(text.endswith(lines[-1]) for text in shown) or verdict == "mixed"
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict", "confidence"),
+    [
+        ([comm("0xa", 0, 8, 1)], "intra-node-only", "proved"),
+        ([comm("0xa", 0, 8, 1), LOCAL], "intra-node-only", "likely"),
+        ([comm("0xa", 0, 8, None, "0xaa"), LOCAL], "intra-node-only", "likely"),
+        ([comm("0xa", 0, 8, 1), comm("0xb", 0, 16, None, "0xbb")], "none", "unknown"),
+        ([comm("0xa", 0, 8, 1), WORLD], "none", "unknown"),
+        ([WORLD, LOCAL], "none", "unknown"),
+    ],
+)
+def test_a_node_by_itself_is_known_by_all_its_communicators(lines: list[str], verdict: str, confidence: str) -> None:
+    report = read(*says("n1", *lines))
+    assert (report.verdict.value, report.confidence.value) == (verdict, confidence)
+
+
+def test_nodes_that_each_work_by_themselves_need_no_network() -> None:
+    alone = [says(f"n{n}", comm(f"0xa{n}", 0, 8, 1, f"0xa{n}"), LOCAL) for n in range(2)]
+    assert read(*alone[0], *alone[1]).verdict.value == "intra-node-only"
+
+
+CONNECTED_ONLY = [*CXI, WORLD, CONNECTED]
+WITH_CHANNEL = [*CXI, WORLD, CHANNEL, CONNECTED]
+NO_PROVIDER = ["Using network AWS Libfabric", WORLD, CHANNEL]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shown"),
+    [(CONNECTED_ONLY, WITH_CHANNEL, CHANNEL), (CONNECTED_ONLY, NO_PROVIDER, CXI[1])],
+    ids=["a channel", "a provider of its own"],
+)
+def test_the_rank_that_is_proved_best_speaks_for_the_job(one: list[str], other: list[str], shown: str) -> None:
+    for first, second in ((one, other), (other, one)):
+        report = read(*says("n1", *first), *says("n2", *second))
+        assert answer(report) == ("ofi-cxi", "proved", ExitCode.GOOD)
+        assert report.proof[0].text.endswith(shown)
