@@ -95,6 +95,7 @@ def test_a_no_says_what_stands_against_it(problems: list[tuple[str, Level]], lev
         (Answer.NO_OBSTACLE, [CXI], Level.PROBE, "at level probe: nothing checked here"),
         (Answer.NO_OBSTACLE, [RAN], Level.STATIC, "at level static: nothing checked here"),
         (Answer.UNDECIDED, [], Level.RUN, "CANNOT TELL"),
+        (Answer.UNDECIDED, [RAN], Level.RUN, "CANNOT TELL"),
     ],
 )
 def test_what_is_green_names_the_level_that_proved_it(
@@ -148,5 +149,7 @@ def test_a_collective_that_went_over_slingshot_outdoes_doubts_about_it() -> None
     }
     assert "went over Slingshot" in settled["plugin.symbols"].summary
     assert "went over Slingshot" not in settled["rccl.several"].summary
+    both = settle([found("rccl.load", BAD)], [], [found("run.failed", BAD, Level.RUN)])
+    assert [finding.id for finding in both] == ["rccl.load", "run.failed"]
     failed = settle(below, [CXI], [found("run.network", BAD, Level.RUN)])
     assert [finding.id for finding in failed if finding.severity is BAD] == ["fabric.mixed", "run.network"]
