@@ -97,19 +97,23 @@ class Runner:
         self._items = {item.nodeid: item for item in session.items}
         measured = self._measured()
         for module in MODULES:
-            importlib.import_module(_name(module))
+            importlib.import_module(name_of(module))
         self._functions = _functions()
         gc.freeze()
         for module in self._modules:
             self.fates[module] = list(self._of_module(module, measured))
             _write_fates(module, self.fates[module])
+            alive = {shown(fate.mutant) for fate in self.fates[module] if fate.state in _ALIVE}
+            for entry in read_survivors():
+                if entry["module"] == module and entry["mutant"] not in alive:
+                    say(f"no survivor any more, take it out of {SURVIVORS.name}: {module} {entry['mutant']}")
         return True
 
     def _measured(self) -> dict[str, Measured]:
         """Return what the tests do, of those that are as they were from the notes; the rest is run."""
         path = NOTES / "tests.json"
         notes = json.loads(path.read_text()) if path.exists() else {"modules": {}, "tests": {}}
-        modules = {module: _digest(_path(module)) for module in MODULES}
+        modules = {module: _digest(path_of(module)) for module in MODULES}
         changed = {module for module, digest in modules.items() if notes["modules"].get(module) != digest}
         files: dict[str, list[pytest.Item]] = defaultdict(list)
         for item in self._items.values():
@@ -134,9 +138,9 @@ class Runner:
         return known
 
     def _of_module(self, module: str, measured: dict[str, Measured]) -> Iterator[Fate]:
-        path = _path(module)
+        path = path_of(module)
         tree = ast.parse(path.read_text())
-        live = importlib.import_module(_name(module))
+        live = importlib.import_module(name_of(module))
         reviewed = {entry["mutant"] for entry in read_survivors() if entry["module"] == module}
         seconds = {test: spent for file in measured.values() for test, spent in file.seconds.items()}
         through: dict[int, set[str]] = defaultdict(set)
@@ -147,7 +151,7 @@ class Runner:
         killers: dict[str, None] = {}
         before = _read_fates(module) if self._again else {}
         for mutant in mutants(tree, vars(live)):
-            if (state := before.get(_shown(mutant), "survived")) in {"killed", "timed out"}:
+            if (state := before.get(shown(mutant), "survived")) in {"killed", "timed out"}:
                 yield Fate(mutant, state)
                 continue
             tests = set().union(*(through[line] for line in _lines_of(mutant, tree)))
@@ -171,11 +175,11 @@ class Runner:
                 yield Fate(mutant, "killed")
             elif killer is None:
                 yield Fate(mutant, "timed out")
-            elif _shown(mutant) in reviewed:
+            elif shown(mutant) in reviewed:
                 yield Fate(mutant, "known")
             else:
                 yield Fate(mutant, "survived")
-                say(f"lumiimg/{module}.py:{mutant.lines.start} {_shown(mutant)} [{len(chosen)} tests]")
+                say(f"lumiimg/{module}.py:{mutant.lines.start} {shown(mutant)} [{len(chosen)} tests]")
 
 
 def _in_order(tests: set[str], killers: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
@@ -197,7 +201,7 @@ def _in_order(tests: set[str], killers: Iterable[str], seconds: Mapping[str, flo
 def _measure(items: Sequence[pytest.Item], out: Path) -> str:
     """Run the tests with their lines noted; in a child, so that this process stays as it was."""
     found: dict[str, Measured] = {}
-    cov = coverage.Coverage(data_file=None, include=[str(_path(module)) for module in MODULES], config_file=False)
+    cov = coverage.Coverage(data_file=None, include=[str(path_of(module)) for module in MODULES], config_file=False)
     cov.start()
     for item, following in zip(items, (*items[1:], None), strict=True):
         file = item.nodeid.partition("::")[0]
@@ -211,7 +215,7 @@ def _measure(items: Sequence[pytest.Item], out: Path) -> str:
     cov.stop()
     data = cov.get_data()
     for module in MODULES:
-        for line, tests in data.contexts_by_lineno(str(_path(module))).items():
+        for line, tests in data.contexts_by_lineno(str(path_of(module))).items():
             for test in tests:
                 file = test.partition("::")[0]
                 if test and test in found[file].seconds:
@@ -254,7 +258,7 @@ def _code_of(code: CodeType, scope: str) -> CodeType:
 def _functions() -> dict[tuple[str, str], list[FunctionType]]:
     """Return the functions of the modules as they live, whatever was made of them since (properties, caches)."""
     found: dict[tuple[str, str], list[FunctionType]] = defaultdict(list)
-    files = {str(_path(module)) for module in MODULES}
+    files = {str(path_of(module)) for module in MODULES}
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType) and thing.__code__.co_filename in files:
             found[thing.__code__.co_filename, thing.__code__.co_qualname].append(thing)
@@ -317,15 +321,15 @@ def _read_fates(module: str) -> dict[str, str]:
 
 
 def _write_fates(module: str, fates: Sequence[Fate]) -> None:
-    states = {_shown(fate.mutant): fate.state for fate in sorted(fates, key=lambda fate: fate.state in _ALIVE)}
+    states = {shown(fate.mutant): fate.state for fate in sorted(fates, key=lambda fate: fate.state in _ALIVE)}
     (NOTES / f"{module.replace('/', '.')}.json").write_text(json.dumps(states))
 
 
-def _path(module: str) -> Path:
+def path_of(module: str) -> Path:
     return ROOT / f"lumiimg/{module}.py"
 
 
-def _name(module: str) -> str:
+def name_of(module: str) -> str:
     return f"lumiimg.{module.replace('/', '.')}"
 
 
@@ -337,7 +341,7 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def _shown(mutant: Mutant) -> str:
+def shown(mutant: Mutant) -> str:
     return f"{mutant.scope}: {_flat(mutant.before)} -> {_flat(mutant.after)}"
 
 
@@ -398,7 +402,7 @@ def main() -> int:
     return int(any(fate.state == "survived" for found in runner.fates.values() for fate in found))
 
 
-_TERMINAL = os.dup(1)
+_TERMINAL = os.dup(1) if __name__ == "__main__" else 1
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -321,6 +321,8 @@ def test_what_is_not_proved_is_likely_and_shown_by_its_lines(lines: list[str], v
         ([comm("0xa", 0, 8, 1)], "intra-node-only", "proved"),
         ([comm("0xa", 0, 8, 1), LOCAL], "intra-node-only", "likely"),
         ([comm("0xa", 0, 8, None, "0xaa"), LOCAL], "intra-node-only", "likely"),
+        ([RANKS["missing"][0], comm("0xa", 0, 8, 1), LOCAL], "intra-node-only", "likely"),
+        ([RANKS["no network"][0], comm("0xa", 0, 8, 1), LOCAL], "plugin-init-error", "proved"),
         ([comm("0xa", 0, 8, 1), comm("0xb", 0, 16, None, "0xbb")], "none", "unknown"),
         ([comm("0xa", 0, 8, 1), WORLD], "none", "unknown"),
         ([WORLD, LOCAL], "none", "unknown"),
@@ -351,3 +353,35 @@ def test_the_rank_that_is_proved_best_speaks_for_the_job(one: list[str], other: 
         report = read(*says("n1", *first), *says("n2", *second))
         assert answer(report) == ("ofi-cxi", "proved", ExitCode.GOOD)
         assert report.proof[0].text.endswith(shown)
+
+
+def test_a_rank_with_two_providers_makes_the_job_mixed_whatever_the_others_are_on() -> None:
+    report = read(*says("n1", *RANKS["cxi"]), *says("n2", TCP[0], *RANKS["cxi"]))
+    assert answer(report) == ("mixed", "likely", ExitCode.NO)
+
+
+def test_of_two_providers_that_are_none_of_slingshot_the_last_is_told() -> None:
+    report = read(*says("n1", "NET/OFI Selected Provider is sockets", *TCP, WORLD))
+    assert (report.verdict.value, report.provider, report.ranks[0].provider) == ("ofi-other", "tcp", "tcp")
+
+
+def test_the_provider_of_some_mpi_is_not_that_of_the_plugin() -> None:
+    lines = ["[0] MPI startup(): libfabric provider: cxi", *says("n1", "Using network AWS Libfabric", WORLD)]
+    report = read(*lines)
+    assert (report.verdict.value, report.provider, report.answer) == ("ofi-other", None, ExitCode.UNDECIDED)
+
+
+def test_lines_of_no_process_count_where_no_process_told_its_network() -> None:
+    silent = [*says("n1", WORLD), *says("n2", WORLD)]
+    assert read("NCCL INFO Using network Socket", *silent).verdict.value == "socket"
+    assert read("NCCL INFO Using network Socket", *says("n1", *RANKS["cxi"]), *silent).verdict.value == "ofi-cxi"
+
+
+def test_the_network_is_told_as_the_library_names_it() -> None:
+    told = [["Using network Socket"], ["Using network IB"], CXI, ["NET/Socket : Using [0]hsn0:10.1.1.1<0>"]]
+    names = [read(*says("n1", *lines, WORLD)).ranks[0].network for lines in told]
+    assert names == ["Socket", "IB", "AWS Libfabric", None]
+
+
+def test_proof_of_the_fast_path_shows_the_provider() -> None:
+    assert [line.text.partition("INFO ")[2] for line in read(*GOOD).proof] == [CHANNEL, CXI[1], CXI[0]]

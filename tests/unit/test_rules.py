@@ -92,6 +92,7 @@ def test_the_hosts_fabric_is_taken_only_where_the_c_library_is_new_enough(
         assert "2.38" in result.need
         assert (glibc or "not known") in result.have
         assert "host scan" not in result.because
+        assert ("are built in the image" in result.because) == (fabric is Fabric.BUNDLED and outcome == "ok")
 
 
 def test_the_gate_names_the_libfabric_that_is_bound() -> None:
@@ -109,13 +110,15 @@ def test_the_gate_names_the_libfabric_that_is_bound() -> None:
     [
         ({"libcxi": None, "libfabric": "1.22.0"}, Fabric.BUNDLED),
         ({"libcxi": None}, Fabric.HOST),
+        ({"libcxi": None, "libfabric": "1.22.0", "rocm": "6.4"}, Fabric.BUNDLED),
         ({"libfabric": "1.15"}, Fabric.HOST),
     ],
 )
 def test_a_base_with_libfabric_and_libcxi_of_its_own_keeps_them(
     components: dict[str, str | None], fabric: Fabric
 ) -> None:
-    got, result = rules.glibc_gate(stack_of(glibc="2.39", **components), LUMI, asked=None)
+    glibc = {"glibc": "2.39"} if fabric is Fabric.HOST else {}
+    got, result = rules.glibc_gate(stack_of(**glibc, **components), LUMI, asked=None)
     assert (got, said(result)) == (fabric, ("glibc-gate", "ok"))
 
 
@@ -137,6 +140,7 @@ def test_a_machine_whose_fabric_is_not_known_gets_none_and_says_so(site: Site, t
     assert (fabric, said(result)) == (Fabric.NONE, told)
     if result is not None:
         assert ("NVIDIA" in result.because) == (site.vendor is not None)
+        assert "None" not in result.because
 
 
 @pytest.mark.parametrize(
@@ -160,12 +164,13 @@ def test_a_torch_that_is_not_for_rocm_is_refused(version: str, refused: bool) ->
         (LUMI, {"rocm": None}, ["unknown"]),
         (LUMI, {"glibc": "2.39"}, []),
         # torch's wheel has a ROCm of its own; what is true of both is said once
-        (LUMI, {"rocm": "6.4", "torch_rocm": "6.4"}, ["ok"]),
+        (LUMI, {"rocm": "6.4", "torch_rocm": "6.3"}, ["ok"]),
         (LUMI, {"rocm": "6.4", "torch_rocm": "7.0"}, ["ok", "warning"]),
         (LUMI, {"rocm": "6.4", "torch_rocm": "7.2"}, ["ok", "refused"]),
         (LUMI, {"torch_rocm": "7.2"}, ["refused"]),
         (NO_DRIVER, {"rocm": "6.4", "torch_rocm": "6.4"}, ["unknown", "unknown"]),
         (replace(NO_DRIVER, arch=None), {"rocm": "6.4"}, []),
+        (replace(LUMI, arch=None), {"rocm": "6.0.2"}, ["refused"]),
         (OTHER_VENDOR, {"rocm": "6.4"}, ["refused"]),
         (OTHER_VENDOR, {"glibc": "2.39"}, []),
     ],
