@@ -58,6 +58,8 @@ def test_connections_of_a_communicator_on_one_node_prove_nothing_about_the_world
 def test_connected_ranks_of_a_communicator_that_spans_nodes_are_proof_without_channel_lines() -> None:
     assert answer(read(*says("nid000001", *CXI, WORLD, CONNECTED))) == ("ofi-cxi", "proved", ExitCode.GOOD)
     assert answer(read(*says("nid000001", *CXI, WORLD))) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+    # the network on the first line of the log
+    assert answer(read(*says("nid000001", *CXI[::-1], WORLD, CONNECTED))) == ("ofi-cxi", "proved", ExitCode.GOOD)
 
 
 @pytest.mark.parametrize(
@@ -385,3 +387,12 @@ def test_the_network_is_told_as_the_library_names_it() -> None:
 
 def test_proof_of_the_fast_path_shows_the_provider() -> None:
     assert [line.text.partition("INFO ")[2] for line in read(*GOOD).proof] == [CHANNEL, CXI[1], CXI[0]]
+
+
+def test_what_one_rank_found_does_not_take_back_what_another_missed() -> None:
+    report = read(*says("n1", *RANKS["cxi"]), *says("n2", "NET/OFI Couldn't find any optimal provider", WORLD))
+    assert (report.verdict.value, [cause.id for cause in report.causes]) == ("mixed", ["no-provider"])
+
+
+def test_a_symptom_is_a_cause_where_nothing_deeper_is_seen() -> None:
+    assert [cause.id for cause in read(*says("n1", *RANKS["absent"])).causes] == ["network-not-found"]

@@ -257,6 +257,7 @@ def test_a_bundled_fabric_is_of_the_hosts_release_and_has_cxi(
         (stack_of(rocm="7.0", torch_rocm="6.4"), {"ALWAYS", "OLD"}),
         (stack_of(), {"ALWAYS"}),
         (stack_of(rocm="6.4", mpi=None), {"ALWAYS"}),
+        (stack_of(rocm="7.0", torch_rocm="6.4", mpi=None), {"ALWAYS"}),
     ],
 )
 def test_a_variable_is_for_the_stacks_that_need_it(stack: Stack, names: set[str]) -> None:
@@ -305,6 +306,8 @@ def test_a_layer_none_of_whose_releases_fits_is_one_refusal_with_all_that_they_n
     assert two.because == "no release of vllm fits (0.18, 0.19)"
     (same,) = rules.refusals([unmet("0.18", "rocm>=7"), unmet("0.18", "rocm==6.2")])
     assert same.because == "vllm 0.18 requires rocm>=7 or rocm==6.2"
+    (unnamed,) = rules.refusals([unmet(None, "rocm>=7"), unmet(None, "rocm==6.2")])
+    assert unnamed.because == "vllm requires rocm>=7 or rocm==6.2"
     # what stands against it on two sides is told apart, and of the sources two
     apart = list(
         rules.refusals(
