@@ -204,6 +204,7 @@ def test_a_job_that_was_requeued_is_told_as_several_runs() -> None:
     first = says("n1", *SOCKET, comm("0xa", 0, 16, 2), pid=5)
     report = read(*first, *says("n1", *CXI, comm("0xb", 0, 16, 2), CHANNEL, pid=9))
     assert (report.verdict.value, report.causes[0].id) == ("mixed", "several-runs")
+    assert len(report.causes) > 1  # what was wrong in one of them is said all the same
     side_by_side = read(*first, *says("n2", *CXI, comm("0xb", 8, 16, 2), CHANNEL, pid=9))
     assert side_by_side.causes[0].id != "several-runs"
 
@@ -396,3 +397,17 @@ def test_what_one_rank_found_does_not_take_back_what_another_missed() -> None:
 
 def test_a_symptom_is_a_cause_where_nothing_deeper_is_seen() -> None:
     assert [cause.id for cause in read(*says("n1", *RANKS["absent"])).causes] == ["network-not-found"]
+
+
+def test_each_library_that_is_missing_is_a_cause_of_its_own_up_to_a_bound() -> None:
+    lost = "NET/Plugin: lib{}.so.1: cannot open shared object file: No such file or directory"
+    few = read(*says("n1", lost.format("cxi"), lost.format("hwloc"), WORLD)).causes
+    assert [cause.id for cause in few] == ["dependency-missing", "dependency-missing"]
+    many = read(*(line for n in range(60) for line in says(f"n{n}", lost.format(f"a{n}")))).causes
+    assert len(many) < 50
+
+
+def test_a_root_cause_comes_before_its_symptoms() -> None:
+    symptom = "libfabric:1:1::cxi:core:cxip_query_if_list():554<warn> n1: CXI netdev not found for device: cxi0"
+    report = read(symptom, *says("n1", "NET/OFI Couldn't find any optimal provider", WORLD))
+    assert [cause.id for cause in report.causes] == ["no-provider", "cxi-link-down"]
