@@ -29,6 +29,7 @@ import tomllib
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -118,10 +119,11 @@ class Runner:
         files: dict[str, list[pytest.Item]] = defaultdict(list)
         for item in self._items.values():
             files[item.nodeid.partition("::")[0]].append(item)
+        digests = {file: _digest(ROOT / file) for file in files}
         known = {
             file: Measured(**entry)
             for file, entry in notes["tests"].items()
-            if file in files and entry["digest"] == _digest(ROOT / file)
+            if file in files and entry["digest"] == digests[file]
             if not changed & {module for lines in entry["lines"].values() for module in lines}
         }
         stale = [item for file, items in files.items() if file not in known for item in items]
@@ -129,7 +131,7 @@ class Runner:
             say(f"{len(stale)} tests are run once, to see where they go")
             NOTES.mkdir(exist_ok=True)
             out = NOTES / "new.json"
-            if said := in_child(partial(_measure, stale, out), timeout_s=3600):
+            if said := in_child(partial(_measure, stale, digests, out), timeout_s=3600):
                 raise SystemExit(said)
             known |= {file: Measured(**entry) for file, entry in json.loads(out.read_text()).items()}
             out.unlink()
@@ -198,14 +200,14 @@ def _in_order(tests: set[str], killers: Iterable[str], seconds: Mapping[str, flo
     return [*first, *sorted(order, key=order.__getitem__)]
 
 
-def _measure(items: Sequence[pytest.Item], out: Path) -> str:
+def _measure(items: Sequence[pytest.Item], digests: Mapping[str, str], out: Path) -> str:
     """Run the tests with their lines noted; in a child, so that this process stays as it was."""
     found: dict[str, Measured] = {}
     cov = coverage.Coverage(data_file=None, include=[str(path_of(module)) for module in MODULES], config_file=False)
     cov.start()
-    for item, following in zip(items, (*items[1:], None), strict=True):
+    for item, following in zip_longest(items, items[1:]):
         file = item.nodeid.partition("::")[0]
-        entry = found.setdefault(file, Measured(_digest(ROOT / file)))
+        entry = found.setdefault(file, Measured(digests[file]))
         cov.switch_context(item.nodeid)
         began = time.monotonic()
         if passes(item, following):
@@ -227,7 +229,7 @@ def _measure(items: Sequence[pytest.Item], out: Path) -> str:
 def _judge(put: Callable[[], None], items: Sequence[pytest.Item]) -> str:
     """Run tests with a mutant in its place until one fails; return its id."""
     put()
-    for item, following in zip(items, (*items[1:], None), strict=True):
+    for item, following in zip_longest(items, items[1:]):
         if not passes(item, following):
             return item.nodeid
     return ""

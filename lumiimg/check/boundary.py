@@ -352,7 +352,7 @@ def margins_of(loaded: Sequence[Loaded]) -> Iterator[Margin]:
         for need in item.object.facts.version_needs:
             family, _, number = need.name.rpartition("_")
             key = (need.file, family)
-            if numbers_of(number) and numbers_of(number) > numbers_of(needs.get(key, "")):
+            if numbers_of(number) > numbers_of(needs.get(key, "")):
                 needs[key] = number
         for (file, family), number in needs.items():
             provider = providers.get(file)

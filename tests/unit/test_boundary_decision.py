@@ -131,3 +131,20 @@ def test_each_family_of_versions_has_a_margin_of_its_own() -> None:
         ("FABRIC", "1.3", "1.7", True),
         ("ABI", "1.1", "2.0", True),
     ]
+
+
+def test_a_library_is_known_by_the_name_it_was_asked_for_and_by_its_soname() -> None:
+    libc = item("libc.so.6", defines=("GLIBC_2.41",))
+    other = replace(libc.object, name="libc.so", facts=replace(libc.object.facts, soname="libc.so.6"))
+    for name in ("libc.so", "libc.so.6"):
+        (margin,) = margins_of([item("libcxi.so.1", (name, "GLIBC_2.38")), Loaded(other, None)])
+        assert (margin.provider, margin.have) == (name, "2.41")
+    unnamed = item("libcxi.so.1", ("libc.so.6", "GLIBC_2.38")).object
+    plain = Loaded(replace(unnamed, facts=replace(unnamed.facts, soname=None)), None)
+    renamed = Loaded(replace(unnamed, name="libcxi.so"), None)
+    assert [margin.library for margin in margins_of([plain, renamed, libc])] == ["libcxi.so.1", "libcxi.so.1"]
+
+
+def test_versions_without_numbers_have_no_margin() -> None:
+    libc = item("libc.so.6", defines=("GLIBC_2.41", "GLIBC_PRIVATE"))
+    assert list(margins_of([item("libm.so.6", ("libc.so.6", "GLIBC_PRIVATE")), libc])) == []

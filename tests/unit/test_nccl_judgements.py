@@ -204,7 +204,6 @@ def test_a_job_that_was_requeued_is_told_as_several_runs() -> None:
     first = says("n1", *SOCKET, comm("0xa", 0, 16, 2), pid=5)
     report = read(*first, *says("n1", *CXI, comm("0xb", 0, 16, 2), CHANNEL, pid=9))
     assert (report.verdict.value, report.causes[0].id) == ("mixed", "several-runs")
-    assert len(report.causes) > 1  # what was wrong in one of them is said all the same
     side_by_side = read(*first, *says("n2", *CXI, comm("0xb", 8, 16, 2), CHANNEL, pid=9))
     assert side_by_side.causes[0].id != "several-runs"
 
@@ -395,6 +394,12 @@ def test_what_one_rank_found_does_not_take_back_what_another_missed() -> None:
     assert (report.verdict.value, [cause.id for cause in report.causes]) == ("mixed", ["no-provider"])
 
 
+def test_several_runs_do_not_hide_what_was_wrong_in_one_of_them() -> None:
+    first = says("n1", *RANKS["missing"], "Using network Socket", pid=5)
+    report = read(*first, *says("n1", *CXI, comm("0xb", 0, 16, 2), CHANNEL, pid=9))
+    assert [cause.id for cause in report.causes][:2] == ["several-runs", "plugin-absent"]
+
+
 def test_a_symptom_is_a_cause_where_nothing_deeper_is_seen() -> None:
     assert [cause.id for cause in read(*says("n1", *RANKS["absent"])).causes] == ["network-not-found"]
 
@@ -411,3 +416,21 @@ def test_a_root_cause_comes_before_its_symptoms() -> None:
     symptom = "libfabric:1:1::cxi:core:cxip_query_if_list():554<warn> n1: CXI netdev not found for device: cxi0"
     report = read(symptom, *says("n1", "NET/OFI Couldn't find any optimal provider", WORLD))
     assert [cause.id for cause in report.causes] == ["no-provider", "cxi-link-down"]
+
+
+def test_what_a_line_leaves_out_is_said_to_be_not_named() -> None:
+    cut = "NET/Plugin: /opt/conda/lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found"
+    (cause,) = read(*says("n1", cut)).causes
+    assert cause.id == "libstdcxx-too-old"
+    assert "(not named)" in " ".join((cause.summary, *cause.because, *cause.remedy))
+
+
+def test_a_plugin_that_did_not_load_does_not_outweigh_the_network_that_was_chosen_after_it() -> None:
+    assert read(*says("n1", RANKS["broken"][0], *CXI, WORLD, CHANNEL)).verdict.value == "ofi-cxi"
+
+
+def test_the_network_of_a_plugin_that_was_initialised_is_told() -> None:
+    unknown = read(*says("n1", "Initialized NET plugin FooNet", WORLD))
+    assert (unknown.verdict.value, unknown.ranks[0].network) == ("none", "FooNet")
+    known = read(*says("n1", CXI[0], "Initialized NET plugin AWS Libfabric", WORLD))
+    assert (known.verdict.value, known.ranks[0].network) == ("ofi-cxi", "AWS Libfabric")
