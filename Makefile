@@ -2,6 +2,7 @@
 # make test         unit tests, offline once the packages are in; under two minutes
 # make test-engine  the same against a real Apptainer, a real loader and a real RCCL
 # make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth)
+# make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=nccl/verdict; hours for all)
 # make corpus       inputs that reach more of the parsers, to be kept (TARGET=name SECONDS=60)
 # make audit        licences, files and advisories of the packages that are installed
 # make lint         ruff, mypy --strict, shellcheck
@@ -22,7 +23,7 @@ LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 
 LOWEST_TESTS := $(addprefix tests/unit/test_,cli.py downloads.py foreign.py image_squashfs.py lock.py nccl_sources.py registry.py wheels.py)
 
-.PHONY: help demo demo-here test test-engine test-engine-here test-lowest fuzz corpus audit lint bench bench-here docs dist requirements written clean
+.PHONY: help demo demo-here test test-engine test-engine-here test-lowest fuzz corpus mutate audit lint bench bench-here docs dist requirements written clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -72,6 +73,9 @@ written: $(VENV)/.installed
 fuzz: $(VENV)/.installed
 	$(BIN)/python -m tests.fuzz --seconds "$$(awk 'BEGIN { print $(FUZZ) / 5 }')"
 	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis
+
+mutate: $(VENV)/.installed
+	$(BIN)/python -m tests.mutation $(MODULE)
 
 corpus: $(VENV)/.installed
 	$(BIN)/python -m tests.fuzz.grow --seconds $(SECONDS) $(TARGET)

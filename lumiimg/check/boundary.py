@@ -195,7 +195,7 @@ def study_open(
         static = with_host(static, manifest, image=path, host=snapshot.host)
     if demand is not None and manifest is None:
         loaded, missing = _alone(image.root, settings, demand)
-    margins = tuple(_margins(loaded))
+    margins = tuple(margins_of(loaded))
     return Boundary(
         image=path,
         host=snapshot.host if snapshot else None,
@@ -340,7 +340,7 @@ def _whose(item: Loaded) -> str:
     return f"{item.host_path} of the host" if item.host_path else f"{item.object.path} of the image"
 
 
-def _margins(loaded: Sequence[Loaded]) -> Iterator[Margin]:
+def margins_of(loaded: Sequence[Loaded]) -> Iterator[Margin]:
     """Yield, for each pair of libraries and each family of versions between them, what is needed and what is there."""
     providers: dict[str, Loaded] = {}
     for item in loaded:
@@ -352,7 +352,7 @@ def _margins(loaded: Sequence[Loaded]) -> Iterator[Margin]:
         for need in item.object.facts.version_needs:
             family, _, number = need.name.rpartition("_")
             key = (need.file, family)
-            if numbers_of(number) and numbers_of(number) > numbers_of(needs.get(key, "")):
+            if numbers_of(number) > numbers_of(needs.get(key, "")):
                 needs[key] = number
         for (file, family), number in needs.items():
             provider = providers.get(file)

@@ -123,7 +123,9 @@ def judge_job(processes: Sequence[Process], judgements: Sequence[Judgement], dea
     not_opened = [f for f in failed if f.verdict is Verdict.PLUGIN_INIT_ERROR]
     if any(d for _, d in counted) and kinds <= OFI and not_opened:
         return _strongest(not_opened)
-    if len(kinds) > 1 or (kinds and unknown) or (failed and kinds & OFI):
+    # a rank whose plugin is missing goes on with verbs, one that could not open its network does not
+    apart = (failed and kinds & OFI) or (not_opened and Verdict.IB in kinds)
+    if len(kinds) > 1 or (kinds and unknown) or apart:
         return _mixed([*transports, *failed, *unknown])
     if kinds:
         return _strongest(transports)
@@ -262,8 +264,8 @@ def _intra_node(process: Process, job: Job) -> Judgement | None:
     if local is not None:
         return Judgement(Verdict.INTRA_NODE_ONLY, Confidence.LIKELY, (local,))
     if crosses and all(crossing is False for crossing in crosses):
-        proof = next(process.saw("communicator"), None)
-        return Judgement(Verdict.INTRA_NODE_ONLY, Confidence.PROVED, (proof,) if proof else ())
+        proof = tuple(process.saw("communicator", "coordinates"))[:1]
+        return Judgement(Verdict.INTRA_NODE_ONLY, Confidence.PROVED, proof)
     return None
 
 
@@ -290,4 +292,4 @@ def _mixed(findings: Sequence[Judgement]) -> Judgement:
     verdicts = dict.fromkeys(f.verdict for f in findings)
     best = [_strongest([f for f in findings if f.verdict is verdict]) for verdict in verdicts]
     confidence = weakest(f.confidence for f in best)
-    return Judgement(Verdict.MIXED, confidence, tuple(f.proof[0] for f in best if f.proof))
+    return Judgement(Verdict.MIXED, confidence, tuple(f.proof[0] for f in best))

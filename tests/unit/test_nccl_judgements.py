@@ -58,6 +58,8 @@ def test_connections_of_a_communicator_on_one_node_prove_nothing_about_the_world
 def test_connected_ranks_of_a_communicator_that_spans_nodes_are_proof_without_channel_lines() -> None:
     assert answer(read(*says("nid000001", *CXI, WORLD, CONNECTED))) == ("ofi-cxi", "proved", ExitCode.GOOD)
     assert answer(read(*says("nid000001", *CXI, WORLD))) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+    # the network on the first line of the log
+    assert answer(read(*says("nid000001", *CXI[::-1], WORLD, CONNECTED))) == ("ofi-cxi", "proved", ExitCode.GOOD)
 
 
 @pytest.mark.parametrize(
@@ -218,3 +220,217 @@ def test_slurm_tells_how_many_ranks_are_silent() -> None:
 
 def test_without_channels_the_device_tells_of_gpudirect_rdma() -> None:
     assert read(*says("n1", "NET/OFI : GPU Direct RDMA Enabled for HCA 0 'cxi0'")).transport.gdr is True
+
+
+RANKS = {
+    "cxi": [*CXI, WORLD, CHANNEL],
+    "tcp": [*TCP, WORLD, CHANNEL],
+    "socket": [*SOCKET, WORLD],
+    "ib": ["Using network IB", WORLD],
+    "other": ["Using network FooNet", WORLD],
+    "missing": ["NET/Plugin: Could not find: librccl-net.so. Using internal net plugin.", WORLD],
+    "broken": ["NET/Plugin: libcxi.so.1: cannot open shared object file: No such file or directory", WORLD],
+    "absent": ["Error: network AWS Libfabric not found.", WORLD],
+    "no network": ["Failed to initialize any NET plugin", WORLD],
+    "denied": [*CXI, WORLD, DENIED],
+    "begun": ["NET/OFI Initializing aws-ofi-nccl 1.9.2", WORLD],
+    "local": [LOCAL, comm("0xc", 0, 8, 1)],
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "verdict", "confidence", "code"),
+    [
+        # ranks on networks of two kinds, and ranks without one beside those that have libfabric
+        ("tcp", "socket", "mixed", "proved", ExitCode.NO),
+        ("tcp", "missing", "mixed", "proved", ExitCode.NO),
+        ("cxi", "absent", "mixed", "proved", ExitCode.NO),
+        ("cxi", "no network", "mixed", "proved", ExitCode.NO),
+        ("tcp", "denied", "plugin-init-error", "proved", ExitCode.NO),
+        ("ib", "denied", "mixed", "proved", ExitCode.NO),
+        ("ib", "no network", "mixed", "proved", ExitCode.NO),
+        # a network that is not known leaves open what it is
+        ("cxi", "other", "mixed", "unknown", ExitCode.NO),
+        ("socket", "other", "mixed", "unknown", ExitCode.NO),
+        # without a plugin the library goes on with its own transport
+        ("socket", "missing", "socket", "proved", ExitCode.NO),
+        ("socket", "denied", "socket", "proved", ExitCode.NO),
+        ("ib", "missing", "ib", "proved", ExitCode.GOOD),
+        ("socket", "local", "socket", "proved", ExitCode.NO),
+        # of several failures the one nearest to success
+        ("missing", "broken", "plugin-load-error", "proved", ExitCode.NO),
+        ("broken", "no network", "plugin-init-error", "proved", ExitCode.NO),
+        ("missing", "local", "plugin-missing", "proved", ExitCode.NO),
+        ("absent", "other", "plugin-missing", "proved", ExitCode.NO),
+        # a plugin that only began outweighs nothing
+        ("socket", "begun", "socket", "proved", ExitCode.NO),
+        ("missing", "begun", "plugin-missing", "proved", ExitCode.NO),
+        ("begun", "other", "ofi-other", "likely", ExitCode.UNDECIDED),
+        ("other", "other", "none", "unknown", ExitCode.UNDECIDED),
+    ],
+)
+def test_two_nodes_that_differ_come_to_one_verdict_in_either_order(
+    one: str, other: str, verdict: str, confidence: str, code: ExitCode
+) -> None:
+    for first, second in ((one, other), (other, one)):
+        report = read(*says("n1", *RANKS[first]), *says("n2", *RANKS[second]))
+        assert answer(report) == (verdict, confidence, code)
+        told = [line.text for line in report.proof]
+        if verdict == "mixed":  # a line of each side
+            assert any(text.startswith("n1:") for text in told)
+            assert any(text.startswith("n2:") for text in told)
+
+
+def test_a_rank_that_names_no_provider_of_its_own_is_not_proved_by_that_of_another() -> None:
+    silent = says("n2", "Using network AWS Libfabric", WORLD, CHANNEL, CONNECTED)
+    ranks = read(*says("n1", *CXI, WORLD, CHANNEL, CONNECTED), *silent).ranks
+    assert [(rank.provider, rank.confidence.value) for rank in ranks] == [("cxi", "proved"), ("cxi", "likely")]
+
+
+def test_connections_of_ranks_that_name_no_communicator_prove_nothing() -> None:
+    assert answer(read(*says("n1", *CXI, CONNECTED))) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+
+
+def test_connections_of_ranks_that_chose_no_network_prove_nothing() -> None:
+    assert answer(read(*says("n1", CXI[0], WORLD, CONNECTED))) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        (["NET/Socket : Using [0]hsn0:10.1.1.1<0>"], "socket"),  # started, and not yet chosen
+        (["NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB hsn0:10.1.1.1<0>"], "ib"),
+        (["NET/OFI Selected Provider is cxi", "NET/Socket : Using [0]hsn0:10.1.1.1<0>"], "socket"),
+        (["NET/OFI Selected Provider is cxi"], "ofi-cxi"),
+        (["Using network Socket", "Using network IB"], "mixed"),
+        (["NET/OFI Selected Provider is tcp", *CXI], "mixed"),
+        (["Using network AWS Libfabric", "NET/OFI : GPU Direct RDMA Enabled for HCA 0 'cxi0'"], "ofi-cxi"),
+        (["Using network AWS Libfabric", CHANNEL], "ofi-other"),
+        (["NET/OFI : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'", "Using network AWS Libfabric"], "ofi-other"),
+    ],
+)
+def test_what_is_not_proved_is_likely_and_shown_by_its_lines(lines: list[str], verdict: str) -> None:
+    report = read(*says("n1", *lines, WORLD))
+    assert (report.verdict.value, report.confidence.value) == (verdict, "likely")
+    shown = [evidence.text for evidence in report.proof]
+    assert len(set(shown)) == len(shown)
+    assert any(text.endswith(lines[-1]) for text in shown) or verdict == "mixed"
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict", "confidence"),
+    [
+        ([comm("0xa", 0, 8, 1)], "intra-node-only", "proved"),
+        ([comm("0xa", 0, 8, 1), LOCAL], "intra-node-only", "likely"),
+        ([comm("0xa", 0, 8, None, "0xaa"), LOCAL], "intra-node-only", "likely"),
+        ([RANKS["missing"][0], comm("0xa", 0, 8, 1), LOCAL], "intra-node-only", "likely"),
+        ([RANKS["no network"][0], comm("0xa", 0, 8, 1), LOCAL], "plugin-init-error", "proved"),
+        ([comm("0xa", 0, 8, 1), comm("0xb", 0, 16, None, "0xbb")], "none", "unknown"),
+        ([comm("0xa", 0, 8, 1), WORLD], "none", "unknown"),
+        ([WORLD, LOCAL], "none", "unknown"),
+    ],
+)
+def test_a_node_by_itself_is_known_by_all_its_communicators(lines: list[str], verdict: str, confidence: str) -> None:
+    report = read(*says("n1", *lines))
+    assert (report.verdict.value, report.confidence.value) == (verdict, confidence)
+
+
+def test_nodes_that_each_work_by_themselves_need_no_network() -> None:
+    alone = [says(f"n{n}", comm(f"0xa{n}", 0, 8, 1, f"0xa{n}"), LOCAL) for n in range(2)]
+    assert read(*alone[0], *alone[1]).verdict.value == "intra-node-only"
+
+
+CONNECTED_ONLY = [*CXI, WORLD, CONNECTED]
+WITH_CHANNEL = [*CXI, WORLD, CHANNEL, CONNECTED]
+NO_PROVIDER = ["Using network AWS Libfabric", WORLD, CHANNEL]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shown"),
+    [(CONNECTED_ONLY, WITH_CHANNEL, CHANNEL), (CONNECTED_ONLY, NO_PROVIDER, CXI[1])],
+    ids=["a channel", "a provider of its own"],
+)
+def test_the_rank_that_is_proved_best_speaks_for_the_job(one: list[str], other: list[str], shown: str) -> None:
+    for first, second in ((one, other), (other, one)):
+        report = read(*says("n1", *first), *says("n2", *second))
+        assert answer(report) == ("ofi-cxi", "proved", ExitCode.GOOD)
+        assert report.proof[0].text.endswith(shown)
+
+
+def test_a_rank_with_two_providers_makes_the_job_mixed_whatever_the_others_are_on() -> None:
+    report = read(*says("n1", *RANKS["cxi"]), *says("n2", TCP[0], *RANKS["cxi"]))
+    assert answer(report) == ("mixed", "likely", ExitCode.NO)
+
+
+def test_of_two_providers_that_are_none_of_slingshot_the_last_is_told() -> None:
+    report = read(*says("n1", "NET/OFI Selected Provider is sockets", *TCP, WORLD))
+    assert (report.verdict.value, report.provider, report.ranks[0].provider) == ("ofi-other", "tcp", "tcp")
+
+
+def test_the_provider_of_some_mpi_is_not_that_of_the_plugin() -> None:
+    lines = ["[0] MPI startup(): libfabric provider: cxi", *says("n1", "Using network AWS Libfabric", WORLD)]
+    report = read(*lines)
+    assert (report.verdict.value, report.provider, report.answer) == ("ofi-other", None, ExitCode.UNDECIDED)
+
+
+def test_lines_of_no_process_count_where_no_process_told_its_network() -> None:
+    silent = [*says("n1", WORLD), *says("n2", WORLD)]
+    assert read("NCCL INFO Using network Socket", *silent).verdict.value == "socket"
+    assert read("NCCL INFO Using network Socket", *says("n1", *RANKS["cxi"]), *silent).verdict.value == "ofi-cxi"
+
+
+def test_the_network_is_told_as_the_library_names_it() -> None:
+    told = [["Using network Socket"], ["Using network IB"], CXI, ["NET/Socket : Using [0]hsn0:10.1.1.1<0>"]]
+    names = [read(*says("n1", *lines, WORLD)).ranks[0].network for lines in told]
+    assert names == ["Socket", "IB", "AWS Libfabric", None]
+
+
+def test_proof_of_the_fast_path_shows_the_provider() -> None:
+    assert [line.text.partition("INFO ")[2] for line in read(*GOOD).proof] == [CHANNEL, CXI[1], CXI[0]]
+
+
+def test_what_one_rank_found_does_not_take_back_what_another_missed() -> None:
+    report = read(*says("n1", *RANKS["cxi"]), *says("n2", "NET/OFI Couldn't find any optimal provider", WORLD))
+    assert (report.verdict.value, [cause.id for cause in report.causes]) == ("mixed", ["no-provider"])
+
+
+def test_several_runs_do_not_hide_what_was_wrong_in_one_of_them() -> None:
+    first = says("n1", *RANKS["missing"], "Using network Socket", pid=5)
+    report = read(*first, *says("n1", *CXI, comm("0xb", 0, 16, 2), CHANNEL, pid=9))
+    assert [cause.id for cause in report.causes][:2] == ["several-runs", "plugin-absent"]
+
+
+def test_a_symptom_is_a_cause_where_nothing_deeper_is_seen() -> None:
+    assert [cause.id for cause in read(*says("n1", *RANKS["absent"])).causes] == ["network-not-found"]
+
+
+def test_each_library_that_is_missing_is_a_cause_of_its_own_up_to_a_bound() -> None:
+    lost = "NET/Plugin: lib{}.so.1: cannot open shared object file: No such file or directory"
+    few = read(*says("n1", lost.format("cxi"), lost.format("hwloc"), WORLD)).causes
+    assert [cause.id for cause in few] == ["dependency-missing", "dependency-missing"]
+    many = read(*(line for n in range(60) for line in says(f"n{n}", lost.format(f"a{n}")))).causes
+    assert len(many) < 50
+
+
+def test_a_root_cause_comes_before_its_symptoms() -> None:
+    symptom = "libfabric:1:1::cxi:core:cxip_query_if_list():554<warn> n1: CXI netdev not found for device: cxi0"
+    report = read(symptom, *says("n1", "NET/OFI Couldn't find any optimal provider", WORLD))
+    assert [cause.id for cause in report.causes] == ["no-provider", "cxi-link-down"]
+
+
+def test_what_a_line_leaves_out_is_said_to_be_not_named() -> None:
+    cut = "NET/Plugin: /opt/conda/lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found"
+    (cause,) = read(*says("n1", cut)).causes
+    assert cause.id == "libstdcxx-too-old"
+    assert "(not named)" in " ".join((cause.summary, *cause.because, *cause.remedy))
+
+
+def test_a_plugin_that_did_not_load_does_not_outweigh_the_network_that_was_chosen_after_it() -> None:
+    assert read(*says("n1", RANKS["broken"][0], *CXI, WORLD, CHANNEL)).verdict.value == "ofi-cxi"
+
+
+def test_the_network_of_a_plugin_that_was_initialised_is_told() -> None:
+    unknown = read(*says("n1", "Initialized NET plugin FooNet", WORLD))
+    assert (unknown.verdict.value, unknown.ranks[0].network) == ("none", "FooNet")
+    known = read(*says("n1", CXI[0], "Initialized NET plugin AWS Libfabric", WORLD))
+    assert (known.verdict.value, known.ranks[0].network) == ("ofi-cxi", "AWS Libfabric")

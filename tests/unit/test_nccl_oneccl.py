@@ -47,11 +47,22 @@ def test_a_first_communicator_of_one_node_proves_nothing_about_the_network() -> 
     assert (report.verdict, report.confidence) == (Verdict.OFI_CXI, Confidence.LIKELY)
 
 
+def test_ranks_of_one_node_need_no_network_and_a_line_shows_it() -> None:
+    report = read_lines("job.out", [FAR.replace("cnt 24 ]", "cnt 12 ]")])
+    assert (report.verdict, report.confidence) == (Verdict.INTRA_NODE_ONLY, Confidence.PROVED)
+    assert [evidence.line for evidence in report.proof] == [1]
+
+
 def test_lines_of_two_files_have_no_order_that_would_prove_anything() -> None:
     reader = LogReader()
     reader.feed("a.out", "\n".join(without(VERSION)).encode() + b"\n")
     reader.feed("b.out", VERSION.encode() + b"\n")
     assert reader.report().confidence is Confidence.LIKELY
+
+
+def test_lines_that_name_no_process_have_no_order_that_would_prove_anything() -> None:
+    nobodys = [line[line.index("|CCL") :] if "|CCL" in line else line for line in CXI]
+    assert read_lines("job.out", nobodys).confidence is Confidence.LIKELY
 
 
 def test_what_stays_on_the_node_is_no_second_network() -> None:

@@ -1,0 +1,322 @@
+"""The compatibility rules by themselves: what each says of a stack and a site, number by number."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from lumiimg.catalog.layers import KnownTrouble, Layer, Release
+from lumiimg.catalog.needs import Need
+from lumiimg.catalog.sites import Site, SiteVariable, find_site
+from lumiimg.resolve import rules
+from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
+from lumiimg.resolve.stack import UNLISTED, Chosen, Offer, Stack, Unmet
+
+LUMI = find_site("lumi", {"HOME": "/nonexistent"})
+assert LUMI.fabric is not None
+assert LUMI.driver is not None
+NO_GLIBC = replace(LUMI, fabric=replace(LUMI.fabric, glibc=None))
+NO_RELEASE = replace(LUMI, fabric=replace(LUMI.fabric, slingshot=None, libfabric=None))
+NO_FABRIC = replace(LUMI, fabric=None)
+NO_DRIVER = replace(LUMI, driver=None)
+SURE = replace(LUMI, driver=replace(LUMI.driver, doubtful=None))
+OTHER_VENDOR = replace(LUMI, arch=None, vendor="NVIDIA")
+
+
+def stack_of(*layers: Chosen, **versions: str | None) -> Stack:
+    """A stack of components by their versions; `_` stands for `-`."""
+    return Stack({name.replace("_", "-"): Offer(version, "base") for name, version in versions.items()}, layers)
+
+
+def need(text: str) -> Need:
+    requirement = Requirement(text)
+    return Need(requirement.name, requirement.specifier)
+
+
+def layer(name: str, *troubles: KnownTrouble, requires: tuple[str, ...] = ()) -> Layer:
+    known = dt.date(2026, 11, 22)
+    return Layer(
+        name, Path(), "", "proved", "a page", known, requires=tuple(map(need, requires)), troubles=tuple(troubles)
+    )
+
+
+def release(version: str, *requires: str, status: str = "proved") -> Release:
+    return Release(version, tuple(map(need, requires)), {}, {}, (), (), status, "its notes")
+
+
+def trouble(given: str, unless: str = "", *, refused: bool = False) -> KnownTrouble:
+    return KnownTrouble((need(given),), (need(unless),) if unless else (), refused, "layers", "seen", "an issue")
+
+
+def said(result: RuleResult | None) -> tuple[str, str] | None:
+    return None if result is None else (result.id, result.outcome.value)
+
+
+@pytest.mark.parametrize(
+    ("glibc", "site", "asked", "fabric", "outcome"),
+    [
+        # the newest that the host's libraries ask for is 2.38
+        ("2.38", LUMI, None, Fabric.HOST, "ok"),
+        ("2.39", LUMI, None, Fabric.HOST, "ok"),
+        ("2.37", LUMI, None, Fabric.BUNDLED, "ok"),
+        ("2.4", LUMI, None, Fabric.BUNDLED, "ok"),  # a version, not a decimal number
+        ("2.37", LUMI, Fabric.HOST, Fabric.HOST, "refused"),
+        ("2.38", LUMI, Fabric.HOST, Fabric.HOST, "ok"),
+        # a fabric in the image needs nothing of the host
+        ("2.38", LUMI, Fabric.BUNDLED, Fabric.BUNDLED, "ok"),
+        ("2.31", LUMI, Fabric.BUNDLED, Fabric.BUNDLED, "ok"),
+        (None, LUMI, Fabric.BUNDLED, Fabric.BUNDLED, "ok"),
+        # what is not known is never a host fabric
+        (None, LUMI, None, Fabric.BUNDLED, "unknown"),
+        (None, LUMI, Fabric.HOST, Fabric.HOST, "refused"),
+        ("?", LUMI, None, Fabric.BUNDLED, "unknown"),
+        ("2.39", NO_GLIBC, None, Fabric.BUNDLED, "unknown"),
+        ("2.39", NO_GLIBC, Fabric.HOST, Fabric.HOST, "refused"),
+        (None, NO_GLIBC, None, Fabric.BUNDLED, "unknown"),
+    ],
+)
+def test_the_hosts_fabric_is_taken_only_where_the_c_library_is_new_enough(
+    glibc: str | None, site: Site, asked: Fabric | None, fabric: Fabric, outcome: str
+) -> None:
+    got, result = rules.glibc_gate(stack_of(glibc=glibc), site, asked=asked)
+    assert (got, said(result)) == (fabric, ("glibc-gate", outcome))
+    assert result is not None
+    if site is NO_GLIBC:
+        assert "host scan" in result.because
+        assert "None" not in result.need
+    elif asked is not Fabric.BUNDLED:
+        assert "2.38" in result.need
+        assert (glibc or "not known") in result.have
+        assert "host scan" not in result.because
+        assert ("are built in the image" in result.because) == (fabric is Fabric.BUNDLED and outcome == "ok")
+
+
+def test_the_gate_names_the_libfabric_that_is_bound() -> None:
+    (_, known), (_, unknown) = (
+        rules.glibc_gate(stack_of(glibc="2.39"), site, asked=None) for site in (LUMI, NO_RELEASE)
+    )
+    assert known is not None
+    assert unknown is not None
+    assert "the host's libfabric 1.22.0 and libcxi load" in known.because
+    assert "the host's libfabric and libcxi load" in unknown.because
+
+
+@pytest.mark.parametrize(
+    ("components", "fabric"),
+    [
+        ({"libcxi": None, "libfabric": "1.22.0"}, Fabric.BUNDLED),
+        ({"libcxi": None}, Fabric.HOST),
+        ({"libcxi": None, "libfabric": "1.22.0", "rocm": "6.4"}, Fabric.BUNDLED),
+        ({"libfabric": "1.15"}, Fabric.HOST),
+    ],
+)
+def test_a_base_with_libfabric_and_libcxi_of_its_own_keeps_them(
+    components: dict[str, str | None], fabric: Fabric
+) -> None:
+    glibc = {"glibc": "2.39"} if fabric is Fabric.HOST else {}
+    got, result = rules.glibc_gate(stack_of(**glibc, **components), LUMI, asked=None)
+    assert (got, said(result)) == (fabric, ("glibc-gate", "ok"))
+
+
+def test_a_user_who_wants_no_fabric_is_told_what_that_means() -> None:
+    fabric, result = rules.glibc_gate(stack_of(glibc="2.39"), LUMI, asked=Fabric.NONE)
+    assert (fabric, said(result)) == (Fabric.NONE, ("fabric", "warning"))
+
+
+@pytest.mark.parametrize(
+    ("site", "told"),
+    [
+        (NO_FABRIC, ("fabric", "unknown")),
+        (replace(OTHER_VENDOR, fabric=None), ("fabric", "unknown")),
+        (replace(NO_FABRIC, arch=None), None),  # no machine at all
+    ],
+)
+def test_a_machine_whose_fabric_is_not_known_gets_none_and_says_so(site: Site, told: tuple[str, str] | None) -> None:
+    fabric, result = rules.glibc_gate(stack_of(glibc="2.39"), site, asked=None)
+    assert (fabric, said(result)) == (Fabric.NONE, told)
+    if result is not None:
+        assert ("NVIDIA" in result.because) == (site.vendor is not None)
+        assert "None" not in result.because
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"),
+    [("2.9.1+cu128", True), ("2.9.1+cpu", True), ("2.9.1+xpu", True), ("2.9.1+rocm6.4", False), ("2.9.1", False)],
+)
+def test_a_torch_that_is_not_for_rocm_is_refused(version: str, refused: bool) -> None:
+    found = list(rules.torch_kind(stack_of(torch=version)))
+    assert [said(result) for result in found] == ([("torch", "refused")] if refused else [])
+    assert list(rules.torch_kind(stack_of(rocm="6.4"))) == []
+
+
+@pytest.mark.parametrize(
+    ("site", "components", "outcomes"),
+    [
+        (LUMI, {"rocm": "6.0.2"}, ["refused"]),
+        (LUMI, {"rocm": "6.1"}, ["ok"]),
+        (LUMI, {"rocm": "7.0"}, ["warning"]),
+        (SURE, {"rocm": "7.0"}, ["ok"]),
+        (LUMI, {"rocm": "7.1"}, ["refused"]),
+        (LUMI, {"rocm": None}, ["unknown"]),
+        (LUMI, {"glibc": "2.39"}, []),
+        # torch's wheel has a ROCm of its own; what is true of both is said once
+        (LUMI, {"rocm": "6.4", "torch_rocm": "6.3"}, ["ok"]),
+        (LUMI, {"rocm": "6.4", "torch_rocm": "7.0"}, ["ok", "warning"]),
+        (LUMI, {"rocm": "6.4", "torch_rocm": "7.2"}, ["ok", "refused"]),
+        (LUMI, {"torch_rocm": "7.2"}, ["refused"]),
+        (NO_DRIVER, {"rocm": "6.4", "torch_rocm": "6.4"}, ["unknown", "unknown"]),
+        (replace(NO_DRIVER, arch=None), {"rocm": "6.4"}, []),
+        (replace(LUMI, arch=None), {"rocm": "6.0.2"}, ["refused"]),
+        (OTHER_VENDOR, {"rocm": "6.4"}, ["refused"]),
+        (OTHER_VENDOR, {"glibc": "2.39"}, []),
+    ],
+)
+def test_the_driver_of_the_nodes_serves_each_rocm_of_the_image_or_not(
+    site: Site, components: dict[str, str | None], outcomes: list[str]
+) -> None:
+    found = list(rules.driver_window(stack_of(**components), site))
+    assert [said(result) for result in found] == [("driver-window", outcome) for outcome in outcomes]
+    told = " ".join(result.have for result in found)
+    for version in filter(None, components.values() if outcomes else ()):
+        assert f"ROCm {version}" in told
+
+
+@pytest.mark.parametrize(
+    ("rccl", "oldest", "newest", "outcome", "words"),
+    [
+        ("2.22.3", None, "5", "ok", "they meet at v5"),
+        ("2.22.3", "6", "9", "ok", "they meet at v8"),
+        ("2.26.6", None, "5", "refused", "aws-ofi-nccl"),
+        ("2.26.6", None, "6", "ok", "they meet at v6"),
+        ("2.26.6", "11", "12", "refused", "aws-ofi-nccl"),
+        ("2.12.0", "6", "9", "refused", "aws-ofi-nccl"),
+        ("2.3", None, "5", "unknown", "not in the table"),
+        (None, None, "5", "unknown", "is not known"),
+    ],
+)
+def test_rccl_and_the_plugin_have_to_share_a_version_of_the_net_api(
+    rccl: str | None, oldest: str | None, newest: str, outcome: str, words: str
+) -> None:
+    components = {"rccl": rccl, "net_api": newest} | ({"net_api_oldest": oldest} if oldest else {})
+    result = rules.plugin_abi(stack_of(**components))
+    assert said(result) == ("plugin-abi", outcome)
+    assert result is not None
+    assert words in result.because
+    assert f"v{newest}" in result.have
+    assert ("to" in result.have) == (oldest is not None)
+    assert rules.plugin_abi(stack_of(rccl=rccl)) is None
+
+
+def test_the_layer_of_the_plugin_is_said_to_install_the_name() -> None:
+    stack = stack_of(rccl="2.22.3", net_api="5")
+    installed = replace(stack, layers=(Chosen(layer("base"), None, ""),))
+    (alone, with_layer) = (rules.plugin_abi(each) for each in (stack, installed))
+    assert alone is not None
+    assert with_layer is not None
+    assert (alone.because + ", which the layer installs") == with_layer.because
+
+
+@pytest.mark.parametrize(
+    ("fabric", "components", "site", "outcome"),
+    [
+        (Fabric.BUNDLED, {"libfabric": "1.20.1", "slingshot": "12.0"}, LUMI, "refused"),
+        (Fabric.BUNDLED, {"libfabric": "1.21", "slingshot": "12.0"}, LUMI, "ok"),
+        (Fabric.BUNDLED, {"libfabric": "2.1", "slingshot": "12.0"}, LUMI, "ok"),
+        (Fabric.BUNDLED, {"slingshot": "12.0"}, LUMI, "ok"),
+        (Fabric.BUNDLED, {"libfabric": "2.1", "slingshot": "13.0"}, LUMI, "warning"),
+        (Fabric.BUNDLED, {"libfabric": "2.1"}, LUMI, "unknown"),
+        (Fabric.BUNDLED, {"libfabric": "2.1", "slingshot": "12.0"}, NO_RELEASE, "unknown"),
+        (Fabric.BUNDLED, {"libfabric": "2.1"}, NO_RELEASE, "unknown"),
+        (Fabric.HOST, {"libfabric": "1.15"}, LUMI, "ok"),
+        (Fabric.HOST, {}, NO_RELEASE, "ok"),
+        (Fabric.NONE, {"libfabric": "1.15"}, LUMI, None),
+        (Fabric.BUNDLED, {"libfabric": "1.15"}, NO_FABRIC, None),
+    ],
+)
+def test_a_bundled_fabric_is_of_the_hosts_release_and_has_cxi(
+    fabric: Fabric, components: dict[str, str | None], site: Site, outcome: str | None
+) -> None:
+    result = rules.fabric_versions(stack_of(**components), site, fabric)
+    assert said(result) == (None if outcome is None else ("fabric", outcome))
+    if result is not None:
+        assert "None" not in f"{result.need}{result.have}{result.because}"
+        if outcome == "unknown":
+            assert ("not known" in result.have) == ("slingshot" not in components)
+
+
+@pytest.mark.parametrize(
+    ("stack", "names"),
+    [
+        (stack_of(rocm="6.4"), {"ALWAYS", "OLD"}),
+        (stack_of(rocm="7.0"), {"ALWAYS", "NEW"}),
+        # jobs of torch run the ROCm of its wheel
+        (stack_of(rocm="7.0", torch_rocm="6.4"), {"ALWAYS", "OLD"}),
+        (stack_of(), {"ALWAYS"}),
+        (stack_of(rocm="6.4", mpi=None), {"ALWAYS"}),
+        (stack_of(rocm="7.0", torch_rocm="6.4", mpi=None), {"ALWAYS"}),
+    ],
+)
+def test_a_variable_is_for_the_stacks_that_need_it(stack: Stack, names: set[str]) -> None:
+    def variable(name: str, given: str = "", unless: str = "") -> SiteVariable:
+        met, not_met = ((need(text),) if text else () for text in (given, unless))
+        return SiteVariable(name, "1", met, not_met, "any", ranks=False, folder=None, because="", source="")
+
+    variables = (variable("ALWAYS"), variable("OLD", "rocm<7", "mpi"), variable("NEW", "rocm>=7", "mpi"))
+    assert {v.name for v in rules.environment(stack, replace(LUMI, variables=variables))} == names
+
+
+def test_what_is_known_against_a_base_is_refused_or_warned_of() -> None:
+    base = layer("base", trouble("torch", "rccl>=2.20"), trouble("sglang", refused=True), trouble("vllm"))
+    stack = stack_of(torch="2.9", sglang="0.5", rccl="2.19")
+    assert [(said(r), r.need, r.have) for r in rules.base_troubles(base, stack)] == [
+        (("layers", "refused"), "not sglang", "sglang 0.5"),
+        (("layers", "warning"), "rccl>=2.20", "torch 2.9"),
+    ]
+    assert list(rules.base_troubles(base, stack_of(torch="2.9", rccl="2.20"))) == []
+
+
+def test_each_layer_tells_its_release_what_it_needs_and_whether_anything_is_known_of_it() -> None:
+    torch = Chosen(layer("pytorch", requires=("rocm",)), release("2.9.1", "python>=3.10"), "asked")
+    plain = Chosen(layer("tools"), None, "asked")
+    unlisted = Chosen(layer("vllm", trouble("torch")), release("9.9", status=UNLISTED), "asked")
+    told = list(rules.layers_told(stack_of(torch, plain, unlisted, torch="2.9.1+rocm6.4")))
+    assert [(said(r), r.need, r.have, r.source) for r in told] == [
+        (("torch", "ok"), "rocm, python>=3.10", "torch 2.9.1+rocm6.4", "its notes"),
+        (("layers", "ok"), "nothing", "tools", "a page"),
+        (("layers", "unknown"), "nothing", "vllm 9.9", "its notes"),
+        (("layers", "warning"), "not torch", "torch 2.9.1+rocm6.4", "an issue"),
+    ]
+    assert [("nothing is known" in r.because) for r in told] == [False, False, True, False]
+
+
+def test_a_layer_none_of_whose_releases_fits_is_one_refusal_with_all_that_they_need() -> None:
+    def unmet(version: str | None, wanted: str, have: str = "rocm 6.4", source: str = "a") -> Unmet:
+        return Unmet("vllm", version, wanted, have, f"vllm requires {wanted}", source, "layers")
+
+    (one,) = rules.refusals([unmet("0.18", "rocm>=7")])
+    assert (said(one), one.need, one.because) == (("layers", "refused"), "rocm>=7", "vllm requires rocm>=7")
+    (two,) = rules.refusals(
+        [unmet("0.18", "rocm>=7"), unmet("0.19", "rocm>=7.1"), unmet("0.19", "rocm>=7", source="b")]
+    )
+    assert (two.need, two.source) == ("rocm>=7 or rocm>=7.1", "a; b")
+    assert two.because == "no release of vllm fits (0.18, 0.19)"
+    (same,) = rules.refusals([unmet("0.18", "rocm>=7"), unmet("0.18", "rocm==6.2")])
+    assert same.because == "vllm 0.18 requires rocm>=7 or rocm==6.2"
+    (unnamed,) = rules.refusals([unmet(None, "rocm>=7"), unmet(None, "rocm==6.2")])
+    assert unnamed.because == "vllm requires rocm>=7 or rocm==6.2"
+    # what stands against it on two sides is told apart, and of the sources two
+    apart = list(
+        rules.refusals(
+            [unmet("1", "a"), unmet("1", "b", "python 3.9"), unmet("1", "a", source="b"), unmet("1", "a", source="c")]
+        )
+    )
+    assert [(r.need, r.have, r.source) for r in apart] == [("a", "rocm 6.4", "a; b"), ("b", "python 3.9", "a")]
+
+
+def test_a_version_that_cannot_be_read_is_not_new_enough_nor_too_old() -> None:
+    result = rules.fabric_versions(stack_of(libfabric="main", slingshot="12.0"), LUMI, Fabric.BUNDLED)
+    assert said(result) == ("fabric", Outcome.OK.value)
