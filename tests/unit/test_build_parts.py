@@ -398,7 +398,7 @@ def test_what_a_killed_removal_left_is_pruned(tmp_path: Path) -> None:
     assert list(cache.entries()) == [entry]
 
 
-@pytest.mark.parametrize("damage", ["shorter", "no entry", "no data", "other format", "garbage", "content"])
+@pytest.mark.parametrize("damage", ["shorter", "no entry", "no data", "older format", "garbage", "content"])
 def test_a_damaged_entry_is_no_entry_and_makes_way(tmp_path: Path, damage: str) -> None:
     cache = LayerCache(tmp_path / "cache")
     key = Key({"definition": "x"})
@@ -411,8 +411,8 @@ def test_a_damaged_entry_is_no_entry_and_makes_way(tmp_path: Path, damage: str) 
             note.unlink()
         case "no data":
             entry.data.unlink()
-        case "other format":
-            note.write_text(note.read_text().replace('"format": 2', '"format": 99'))
+        case "older format":
+            note.write_text(note.read_text().replace('"format": 2', '"format": 1'))
         case "garbage":
             note.write_bytes(b"\xff\x00[")
         case "content":

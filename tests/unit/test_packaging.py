@@ -22,7 +22,12 @@ from lumiimg.cluster.nodes import own_command
 
 ROOT = Path(lumiimg.__file__).parents[1]
 WHEEL = f"lumiimg-{lumiimg.__version__}-py3-none-any.whl"
-PLACES = {"lumiimg": "lumiimg", "layers": "lumiimg/layers", "recipes": "lumiimg/recipes"}
+PLACES = {
+    "lumiimg": "lumiimg",
+    "layers": "lumiimg/layers",
+    "recipes": "lumiimg/recipes",
+    "docs/man": f"lumiimg-{lumiimg.__version__}.data/data/share/man/man1",
+}
 """Folders of a checkout, and where they are in the wheel."""
 DATE = {"SOURCE_DATE_EPOCH": "1767225600"}
 

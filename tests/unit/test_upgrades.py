@@ -196,7 +196,7 @@ def test_an_image_says_how_it_was_built_and_can_be_built_again(written: Path, ca
     assert main(["show", "./image"]) == ExitCode.GOOD
     shown = capsys.readouterr().out
     assert "built by lumiimg " in shown
-    assert "layer    tool" in shown
+    assert "layer     tool" in shown
     assert [one.name for one in read_chain(written / "image", written / "scratch")] == ["01-box", "02-tool"]
 
 
