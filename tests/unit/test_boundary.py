@@ -548,6 +548,8 @@ def explain(image: Path, capsys: Capture, *argv: str | Path) -> tuple[int, dict[
 def test_explain_shows_sides_versions_and_margins(tmp_path: Path, node: Path, capsys: Capture) -> None:
     code, data, text = explain(fabric_builder.image(tmp_path / "image"), capsys, "--host", node)
     assert (code, data["decision"], data["fabric"]) == (0, "ok", "host")
+    assert data["host"]
+    assert data["glibc"] == {"image": "2.41", "host": "2.38"}
     gate = next(rule for rule in data["rules"] if rule["id"] == "glibc-gate")
     assert (gate["outcome"], gate["need"], gate["have"]) == (
         "ok",
@@ -584,6 +586,11 @@ def test_explain_without_a_host_cannot_tell_and_says_what_would(tmp_path: Path, 
     code, data, text = explain(fabric_builder.image(tmp_path / "image"), capsys)
     assert (code, data["decision"], data["missing"]) == (3, "unknown", ["libfabric.so.1"])
     assert "lumiimg host scan" in text
+
+
+def test_without_a_host_the_first_thing_that_the_image_lacks_is_named(tmp_path: Path, capsys: Capture) -> None:
+    code, data, _ = explain(fabric_builder.image(tmp_path / "image", plugin=False), capsys)
+    assert (code, data["decision"], data["missing"]) == (1, "refused", ["librccl-net.so"])
 
 
 def test_a_snapshot_without_a_fabric_decides_nothing(tmp_path: Path, capsys: Capture) -> None:

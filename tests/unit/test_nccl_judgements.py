@@ -402,6 +402,8 @@ def test_several_runs_do_not_hide_what_was_wrong_in_one_of_them() -> None:
 
 def test_a_symptom_is_a_cause_where_nothing_deeper_is_seen() -> None:
     assert [cause.id for cause in read(*says("n1", *RANKS["absent"])).causes] == ["network-not-found"]
+    link = "libfabric:1:1::cxi:core:cxip_query_if_list():554<warn> n1: CXI netdev not found for device: cxi0"
+    assert [cause.id for cause in read(link, *says("n1", *RANKS["socket"])).causes] == ["cxi-link-down"]
 
 
 def test_each_library_that_is_missing_is_a_cause_of_its_own_up_to_a_bound() -> None:
