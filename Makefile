@@ -4,7 +4,7 @@
 # make fuzz         the property tests with many more inputs (FUZZ=100 for an hour's worth)
 # make lint         ruff, mypy --strict, shellcheck
 # make bench        speed, as ratios against named peers
-# make docs         write docs/reference.md from the program and its data
+# make docs         write what comes from the program, run the commands in the documents, build docs/_build/html
 
 PYTHON ?= python3
 FUZZ ?= 10
@@ -58,8 +58,13 @@ bench-here: $(VENV)/.installed
 	$(BIN)/python -m tests.bench_nodes
 
 docs: $(VENV)/.installed
-	$(BIN)/python -m tests.reference > docs/reference.md
-	$(BIN)/python -m tests.compatibility > docs/compatibility.md
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m tests.reference
+	$(BIN)/python -m tests.compatibility
+	$(BIN)/python -m tests.rooms
+	$(BIN)/pytest --numprocesses auto --dist worksteal -m documents tests/unit/test_documents.py
+	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --nitpicky --quiet docs docs/_build/html
+	$(BIN)/python -m tests.site docs/_build/html
 
 clean:
-	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist docs/_build $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
