@@ -7,6 +7,7 @@ project_copyright = "the lumiimg authors, Apache-2.0"
 extensions = ["myst_parser"]
 exclude_patterns = ["_build", "man", "decisions/template.md"]
 nitpicky = True
+smartquotes = False  # `--base` stays what is typed
 
 myst_heading_anchors = 3
 myst_links_external_new_tab = False

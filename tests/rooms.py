@@ -144,10 +144,12 @@ def picture() -> str:
             '<path d="M0 0L10 5L0 10z" fill="var(--line)"/></marker></defs>'
         ),
         f'<rect width="{_WIDTH}" height="{height}" rx="10" fill="var(--paper)"/>',
-        '<text class="left" x="24" y="34" font-weight="600">Each arrow is a value that can be written to a file, and shown</text>',
+        '<text class="left" x="24" y="34" style="font-weight:600">Each arrow is a value that can be written to a file, and shown</text>',
     ]
     parts += _flow()
-    parts.append('<text class="left" x="24" y="196" font-weight="600">A room imports only from rooms below it</text>')
+    parts.append(
+        '<text class="left" x="24" y="196" style="font-weight:600">A room imports only from rooms below it</text>'
+    )
     for number, names in enumerate(reversed(shown)):
         parts += _floor(names, 215 + number * _ROW)
     parts.append(f'<text class="quiet" x="{_WIDTH / 2}" y="{height - 18}">{_COMMONS}</text>')
@@ -176,7 +178,7 @@ def _floor(names: list[str], y: int) -> Iterator[str]:
         x = 24 + number * (width + 10)
         kind = "step" if name in STEPS else "room"
         yield f'<rect class="{kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 10}" rx="6"/>'
-        yield f'<text x="{x + width / 2:.1f}" y="{y + 22}" font-weight="600">{name}</text>'
+        yield f'<text x="{x + width / 2:.1f}" y="{y + 22}" style="font-weight:600">{name}</text>'
         yield f'<text class="quiet" x="{x + width / 2:.1f}" y="{y + 41}">{escape(KNOWS[name])}</text>'
 
 

@@ -48,7 +48,7 @@ def make_shelf(folder: Path, world: World, images: Mapping[str, Path] | None = N
     put: dict[str, Callable[[Path], object]] = {
         name: partial(shutil.copy, FIXTURES / "nccl" / log) for name, log in LOGS.items()
     }
-    roots = {
+    roots: dict[str, Callable[[Path], Path]] = {
         "image.sif": partial(fabric_builder.image, glibc=41),
         "old.sif": partial(fabric_builder.image, glibc=35),
         "no-plugin.sif": partial(fabric_builder.image, glibc=41, plugin=False),
