@@ -43,8 +43,19 @@ def test_a_documented_command_is_one_that_the_program_takes(command: str) -> Non
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", document.read_text()):
-        assert (document.parent / target).exists(), target
+    for target, place in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", document.read_text()):
+        page = document.parent / target if target else document
+        assert page.exists(), target
+        assert not place or place in places(page), f"{target}#{place}"
+
+
+def places(page: Path) -> set[str]:
+    """Return the names of a page's headings as GitHub makes them; the site must know the same."""
+    text = page.read_text()
+    if included := re.search(r"\{include\} (\S+)", text):
+        text = (page.parent / included[1]).read_text()
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"(?ms)^```.*?^```$", "", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: str(path.relative_to(ROOT)))
