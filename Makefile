@@ -63,7 +63,8 @@ docs: $(VENV)/.installed
 	$(BIN)/python -m tests.compatibility
 	$(BIN)/python -m tests.rooms
 	$(BIN)/pytest --numprocesses auto --dist worksteal -m documents tests/unit/test_documents.py
-	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --nitpicky --quiet docs docs/_build/html
+	rm -rf docs/_build
+	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --nitpicky --quiet --doctree-dir docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python -m tests.site docs/_build/html
 
 clean:
