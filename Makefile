@@ -7,7 +7,7 @@
 # make audit        licences, files and advisories of the packages that are installed
 # make lint         ruff, mypy --strict, shellcheck
 # make bench        speed, as ratios against named peers
-# make docs         write the pages that come from the program, its data and its schemas; the man pages too
+# make docs         write what comes from the program, run the commands in the documents, build docs/_build/html
 # make test-lowest  tests of what packages are used for, with the oldest versions that pyproject.toml allows
 # make dist         wheel, sdist, the one file for login nodes and its easyconfig, into dist/
 # make requirements the newest versions that the one file may carry, into .ci/requirements.txt
@@ -102,10 +102,16 @@ bench-here: $(VENV)/.installed
 	$(BIN)/python -m tests.bench_nodes
 
 docs: $(VENV)/.installed
-	$(BIN)/python -m tests.reference > docs/reference.md
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m tests.reference
+	$(BIN)/python -m tests.compatibility
+	$(BIN)/python -m tests.schemas
 	$(BIN)/python -m tests.manpages
-	$(BIN)/python -m tests.compatibility > docs/compatibility.md
-	$(BIN)/python -m tests.schemas > docs/reference/json.md
+	$(BIN)/python -m tests.rooms
+	$(BIN)/pytest --numprocesses auto --dist worksteal -m documents tests/unit/test_documents.py
+	rm -rf docs/_build
+	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --nitpicky --quiet --doctree-dir docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python -m tests.site docs/_build/html
 
 clean:
-	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist docs/_build $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

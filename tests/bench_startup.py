@@ -1,4 +1,4 @@
-"""Writes docs/import.svg, and the table of docs/startup.md to standard output: `import torch` from three places.
+"""Writes docs/import.svg, and the table of docs/explanation/startup.md to standard output: `import torch` from three places.
 
 python -m tests.bench_startup      as a user whose engine works; a few minutes
 

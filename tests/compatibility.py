@@ -1,4 +1,4 @@
-"""Writes docs/compatibility.md from the catalogue: `make docs`."""
+"""Writes compatibility.md and catalogue.md of docs/reference from the catalogue: `make docs`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.resolve.plan import Asked, Planner
+from lumiimg.resolve.rccl import generations
 from lumiimg.resolve.rules import Outcome
-from tests.reference import cell
+from tests.reference import REFERENCE, WRITTEN, cell, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
@@ -24,20 +25,45 @@ SITES = ("lumi", "frontier", "aurora", "alps", "generic")
 
 
 def main() -> None:
-    print("\n".join(compatibility()))
+    for name, lines in PAGES.items():
+        (REFERENCE / name).write_text(text(lines))
 
 
 def compatibility() -> Iterator[str]:
     catalogue = open_catalogue(HOME)
-    yield "# What goes with what"
-    yield "\nWritten by `make docs` from `layers/` and the sites; `lumiimg explain --base … --add … --site …` decides by the same data."
-    yield "What is unproved is documented elsewhere, and was never built end to end by this project."
+    yield "# What goes with what\n\nWhich versions fit LUMI and each other, and which do not."
+    yield f"\n{WRITTEN} `lumiimg explain --base … --add … --site …` decides by the same data, of any site."
     yield from on_lumi(catalogue)
+    yield from troubles(catalogue)
+    yield from rccl()
+
+
+def contents() -> Iterator[str]:
+    catalogue = open_catalogue(HOME)
+    yield "# Bases, layers, recipes, sites\n\nWhat the catalogue has, each as its file says (`lumiimg show NAME` has the sources)."
+    yield f"\n{WRITTEN}"
+    yield "What is unproved is documented elsewhere, and was never built end to end by this project."
     yield from bases(catalogue)
     yield from layers(catalogue)
     yield from releases(catalogue)
-    yield from troubles(catalogue)
+    yield from recipes(catalogue)
     yield from sites()
+
+
+def rccl() -> Iterator[str]:
+    yield "\n## What RCCL's generations do with a plugin\n\n[How RCCL finds its plugin](../explanation/plugin.md) tells what it means.\n"
+    yield "| RCCL from | ROCm | net API, in its order | file it looks for | ncclGetUniqueId without a GPU | basis |\n|---|---|---|---|---|---|"
+    for entry in generations():
+        api = " ".join(f"v{version}" for version in entry.accepts)
+        unique = "opens the plugin" if entry.unique_id_loads_plugin else "does not look for it"
+        yield f"| {entry.since} | {entry.rocm} | {api} | {', '.join(entry.files)} | {unique} | {entry.basis} |"
+
+
+def recipes(catalogue: Catalogue) -> Iterator[str]:
+    yield "\n## Recipes\n\n| recipe | what | base | layers |\n|---|---|---|---|"
+    for name in catalogue.recipe_names():
+        recipe = catalogue.recipe(name)
+        yield f"| {name} | {cell(recipe.summary)} | {recipe.base} | {', '.join(recipe.add)} |"
 
 
 def on_lumi(catalogue: Catalogue) -> Iterator[str]:
@@ -81,11 +107,11 @@ def bases(catalogue: Catalogue) -> Iterator[str]:
 
 
 def layers(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Layers\n\n| layer | needs | what it is | status |\n|---|---|---|---|"
+    yield "\n## Layers\n\n| layer | needs | not with | what it is | status |\n|---|---|---|---|---|"
     for name in catalogue.layer_names():
         layer = catalogue.entry(name)
         if not layer.is_base:
-            yield f"| {name} | {cell(', '.join(map(str, layer.requires)))} | {cell(layer.summary)} | {layer.status} |"
+            yield f"| {name} | {cell(', '.join(map(str, layer.requires)))} | {', '.join(layer.conflicts)} | {cell(layer.summary)} | {layer.status} |"
 
 
 def releases(catalogue: Catalogue) -> Iterator[str]:
@@ -127,6 +153,8 @@ def sites() -> Iterator[str]:
         )
         yield f"| {name} | {site.arch or ''} | {driver} | {rest} |"
 
+
+PAGES: dict[str, Callable[[], Iterator[str]]] = {"catalogue.md": contents, "compatibility.md": compatibility}
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""Writes docs/reference.md from the program and its data: `make docs`."""
+"""Writes the pages of docs/reference that come from the program and its data: `make docs`."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.check.probing import EXIT_STAGES
 from lumiimg.cli.main import make_parser
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.vocabulary import vocabulary
-from lumiimg.resolve.rccl import generations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-PACKAGE = Path(__file__).parents[1] / "lumiimg"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "lumiimg"
+REFERENCE = ROOT / "docs" / "reference"
+WRITTEN = "Written by `make docs` from the program and its data; a test fails when it is old."
 
 
 def main() -> None:
-    print("\n".join(reference()))
+    for name, lines in PAGES.items():
+        (REFERENCE / name).write_text(text(lines))
 
 
-def reference() -> Iterator[str]:
-    yield "# Reference"
-    yield "\nWritten by `make docs` from the program and its data; a test fails when it is old."
-    yield from commands()
-    yield "\n## Exit codes\n\n| code | meaning |\n|---|---|"
+def text(lines: Callable[[], Iterator[str]]) -> str:
+    return "\n".join(lines()) + "\n"
+
+
+def exit_codes() -> Iterator[str]:
+    yield "# Exit codes\n\nFor whoever writes scripts: what the number says with which a command ends.\n"
+    yield f"{WRITTEN}\n\n| code | meaning |\n|---|---|"
     meanings = (
         "good",
         "the answer is no",
@@ -38,24 +42,15 @@ def reference() -> Iterator[str]:
         "something needed is missing here",
     )
     yield from (f"| {code.value} | {meaning} |" for code, meaning in zip(ExitCode, meanings, strict=True))
-    yield from catalogue()
-    yield "\n## Findings of `check`\n\n| id | severities | level |\n|---|---|---|"
-    yield from findings()
-    yield "\n## What RCCL's generations do with a plugin\n"
-    yield "| RCCL from | ROCm | net API, in its order | file it looks for | ncclGetUniqueId without a GPU | basis |\n|---|---|---|---|---|---|"
-    for entry in generations():
-        api = " ".join(f"v{version}" for version in entry.accepts)
-        unique = "opens the plugin" if entry.unique_id_loads_plugin else "does not look for it"
-        yield f"| {entry.since} | {entry.rocm} | {api} | {', '.join(entry.files)} | {unique} | {entry.basis} |"
-    yield "\n## Log signatures\n\n| id | meaning | source |\n|---|---|---|"
-    for signature in vocabulary().signatures.values():
-        yield f"| {signature.id} | {cell(signature.summary)} | {cell(signature.source)} |"
-    yield "\n## Failures of the engine that are explained\n\n| id | meaning | what helps |\n|---|---|---|"
-    for entry in tomllib.loads((PACKAGE / "engine" / "failures.toml").read_text())["failure"]:
-        yield f"| {entry['id']} | {cell(entry['meaning'])} | {cell(entry['remedy'])} |"
+    yield "| 70 | a fault of lumiimg itself: please report it |"
+    yield "| 130, 143 | interrupted: by Ctrl-C, by SIGTERM |"
+    yield "\nA green 0 is evidence at the level that was taken ([what each level proves](../explanation/levels.md)), 3 says what"
+    yield "would decide. With `--json` the result is on standard output, and text for people on standard error."
 
 
 def commands() -> Iterator[str]:
+    yield "# Commands\n\nEvery command with its options, as `lumiimg COMMAND --help` has them.\n"
+    yield WRITTEN
     yield from commands_of(make_parser(), "lumiimg")
 
 
@@ -65,7 +60,7 @@ def commands_of(parser: argparse.ArgumentParser, above: str) -> Iterator[str]:
         if any(isinstance(action, argparse._SubParsersAction) for action in command._actions):
             yield from commands_of(command, f"{above} {name}")
             continue
-        yield f"\n## {above} {name}\n\n{' '.join((command.description or '').split())}\n\n| | |\n|---|---|"
+        yield f"\n## {above} {name}\n\n{' '.join((command.description or '').split())}\n\n| option | |\n|---|---|"
         for action in command._actions:
             if "--help" in action.option_strings or action.help == argparse.SUPPRESS:
                 continue
@@ -77,18 +72,10 @@ def commands_of(parser: argparse.ArgumentParser, above: str) -> Iterator[str]:
             yield f"| `{cell(words + value)}` | {cell(action.help or '')} |"
 
 
-def catalogue() -> Iterator[str]:
-    shipped = open_catalogue({"HOME": "/nonexistent"})
-    yield "\n## Bases and layers\n\n| name | kind | status | what | requires | conflicts |\n|---|---|---|---|---|---|"
-    for name in shipped.layer_names():
-        layer = shipped.entry(name)
-        kind = "base" if layer.is_base else "layer"
-        requires, conflicts = ", ".join(map(str, layer.requires)), ", ".join(layer.conflicts)
-        yield f"| {name} | {kind} | {layer.status} | {cell(layer.summary)} | {requires} | {conflicts} |"
-
-
 def findings() -> Iterator[str]:
     """Yield a row for each id that the code of check/ gives to a finding."""
+    yield "# Findings of `check`\n\nFor whoever reads `lumiimg check --json`: the ids, how grave they can be, and the level that finds them.\n"
+    yield f"{WRITTEN}\n\n| id | severities | level |\n|---|---|---|"
     found: dict[str, tuple[set[str], set[str]]] = {}
     for file, level in (
         *((file, "static") for file in ("static", "variables", "library", "plugin", "copies", "binding")),
@@ -114,12 +101,35 @@ def findings() -> Iterator[str]:
     for stage in EXIT_STAGES.values():
         found[f"plugin.{stage}"] = ({"probe"}, {"problem", "unknown"})
     for identity, (levels, seen) in sorted(found.items()):
-        yield f"| {identity} | {', '.join(sorted(seen))} | {', '.join(sorted(levels))} |"
+        yield f"| `{identity}` | {', '.join(sorted(seen))} | {', '.join(sorted(levels))} |"
+
+
+def signatures() -> Iterator[str]:
+    yield "# Log signatures\n\nThe messages that `lumiimg log` knows: what each means, and where that is known from. Causes and remedies are"
+    yield "printed with the answer (`lumiimg log --signatures` lists them, too).\n"
+    yield f"{WRITTEN} [How to add one](../extend/signature.md).\n\n| id | meaning | source |\n|---|---|---|"
+    for signature in vocabulary().signatures.values():
+        yield f"| `{signature.id}` | {cell(signature.summary)} | {cell(signature.source)} |"
+
+
+def engine_failures() -> Iterator[str]:
+    yield "# Failures of the engine\n\nSingularityCE and Apptainer end with 255 whatever went wrong; what they print is matched with these.\n"
+    yield f"{WRITTEN}\n\n| id | meaning | what helps |\n|---|---|---|"
+    for entry in tomllib.loads((PACKAGE / "engine" / "failures.toml").read_text())["failure"]:
+        yield f"| `{entry['id']}` | {cell(entry['meaning'])} | {cell(entry['remedy'])} |"
 
 
 def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
+
+PAGES: dict[str, Callable[[], Iterator[str]]] = {
+    "commands.md": commands,
+    "engine-failures.md": engine_failures,
+    "exit-codes.md": exit_codes,
+    "findings.md": findings,
+    "signatures.md": signatures,
+}
 
 if __name__ == "__main__":
     main()

@@ -5,24 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.report.schema import names, number_of, read_schema
-from tests.reference import cell
+from tests.reference import REFERENCE, cell, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _HEAD = """\
 # The JSON of `--json`
 
-Written by `make docs` from the schemas; a test fails when it is old.
+For whoever writes programs that read it. Written by `make docs` from the schemas; a test fails when it is old.
 
 With `--json` a command prints one JSON object on standard output, and its text for people on standard error. What it can hold
 is told by a JSON Schema (draft 2020-12) that is part of lumiimg:
 
+<!-- run: with image.sif; exit 3 -->
 ```sh
 lumiimg schema                                # the names, a line each
 lumiimg schema check > check.schema.json      # one of them, which needs no other file
 lumiimg check image.sif --json > check.json
-check-jsonschema --schemafile check.schema.json check.json      # or any other validator
+```
+
+<!-- run: no, a validator of your own; the tests have one of theirs -->
+```sh
+check-jsonschema --schemafile check.schema.json check.json      # or any other
 ```
 
 The tests of lumiimg hold every JSON that they see it print against these schemas.
@@ -51,7 +56,8 @@ that of the Container Device Interface, the bill of materials in an image that o
 
 
 def main() -> None:
-    print("\n".join(page()))
+    for name, lines in PAGES.items():
+        (REFERENCE / name).write_text(text(lines))
 
 
 def page() -> Iterator[str]:
@@ -117,6 +123,8 @@ def type_of(schema: dict[str, Any]) -> str:
         kinds = [f"object of {type_of(values)}" if kind == "object" else kind for kind in kinds]
     return " or ".join(kinds)
 
+
+PAGES: dict[str, Callable[[], Iterator[str]]] = {"json.md": page}
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""Bases and layers: the folder `layers/<name>/` as a validated value (docs/layers.md)."""
+"""Bases and layers: the folder `layers/<name>/` as a validated value (docs/extend/layer.md)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 SCRIPT_LIMIT_BYTES = 256 * 1024
 RULES = ("glibc-gate", "driver-window", "plugin-abi", "fabric", "torch", "layers")
-"""Of compatibility, by which a refusal is named (docs/architecture.md)."""
+"""Of compatibility, by which a refusal is named (docs/extend/layer.md)."""
 AGENTS = ("debootstrap", "docker", "localimage")
 # What bash, the engine and this writer use themselves.
 RESERVED = frozenset(

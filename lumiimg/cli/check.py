@@ -33,8 +33,8 @@ levels: static  from the files of the image, nothing run
         probe   programs run in the container, without a GPU
         run     a real collective on the GPUs of this node, or of all: the
                 image's own rccl-tests, its torch, or a program of lumiimg
-Without --level: the highest that can be taken here. docs/check.md says what
-each of them proves.
+Without --level: the highest that can be taken here. What each of them proves
+says docs/explanation/levels.md.
 
 On many nodes at once, by Slurm; the nodes that are the same are told together.
 Level run takes GPUs, so ask for them (--gpus-per-node), here or in --sbatch:

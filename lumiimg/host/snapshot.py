@@ -2,7 +2,7 @@
 
 The file is JSON, sorted and in ASCII: the same node gives the same bytes, `taken` aside, so that two files can be
 compared by `diff`. A key that is not there has its default (empty as a rule); a key that is not known is passed over.
-`schema` counts up when a reader of the old one would be misled. docs/host-snapshot.md has the table.
+`schema` counts up when a reader of the old one would be misled. docs/reference/host-snapshot.md has the table.
 """
 
 from __future__ import annotations

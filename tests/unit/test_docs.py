@@ -9,53 +9,66 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import make_parser, without_program
-from tests.compatibility import compatibility
-from tests.reference import reference
-from tests.schemas import page
+from tests import compatibility, reference, schemas
+from tests.documents import LIKE_AN_EXAMPLE, PAGES
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [
-    ROOT / "README.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "CHANGELOG.md",
-]
+DOCUMENTS = [*PAGES, ROOT / "CHANGELOG.md"]
 
 
-def test_the_reference_is_what_the_program_says() -> None:
-    assert (ROOT / "docs" / "reference.md").read_text() == "\n".join(reference()) + "\n", "run `make docs`"
+@pytest.mark.parametrize("name", [*reference.PAGES, *compatibility.PAGES, *schemas.PAGES])
+def test_a_page_of_the_reference_is_what_the_program_says(name: str) -> None:
+    lines = (reference.PAGES | compatibility.PAGES | schemas.PAGES)[name]
+    assert (reference.REFERENCE / name).read_text() == reference.text(lines), "run `make docs`"
 
 
-def test_the_tables_of_compatibility_are_those_of_the_catalogue() -> None:
-    assert (ROOT / "docs" / "compatibility.md").read_text() == "\n".join(compatibility()) + "\n", "run `make docs`"
+def inline_commands() -> list[str]:
+    """Every `lumiimg …` in a line of code that could be typed as it is; those in blocks are in test_documents.py."""
+    text = "\n".join(path.read_text() for path in PAGES)
+    inline = {line for line in re.findall(r"`(lumiimg [^`…]*)`", text) if not LIKE_AN_EXAMPLE.search(line)}
+    # `lumiimg show NAME`, `lumiimg check --nodes`: names for a command, not commands
+    return sorted(line for line in inline if not re.search(r" [A-Z]{4,}\b| --[a-z-]+$| import$", line))
 
 
-def test_the_tables_of_the_json_are_those_of_the_schemas() -> None:
-    assert (ROOT / "docs" / "reference" / "json.md").read_text() == "\n".join(page()) + "\n", "run `make docs`"
-
-
-def documented_commands() -> list[str]:
-    """Every `lumiimg …` of a code block or a line of code in the README that is meant to be typed."""
-    text = (ROOT / "README.md").read_text()
-    blocks = "\n".join(re.findall(r"^```(?:sh|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-    lines = [line.removeprefix("$ ").partition("  #")[0].strip() for line in blocks.splitlines()]
-    inline = re.findall(r"`(lumiimg [^`…]*)`", text)
-    return sorted({line for line in [*lines, *inline] if re.match(r"lumiimg \w+ \S", line) and "IMAGE" not in line})
-
-
-@pytest.mark.parametrize("command", documented_commands())
+@pytest.mark.parametrize("command", inline_commands())
 def test_a_documented_command_is_one_that_the_program_takes(command: str) -> None:
     words, _ = without_program(shlex.split(command)[1:])
-    make_parser().parse_args(words)
+    if re.fullmatch(r"[a-z]+( [a-z]+)?", " ".join(words)):
+        words.append("--help")
+        with pytest.raises(SystemExit, match="0"):
+            make_parser().parse_args(words)
+    else:
+        make_parser().parse_args(words)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text()):
-        assert (document.parent / target).exists(), target
+    for target, place in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", document.read_text()):
+        page = document.parent / target if target else document
+        assert page.exists(), target
+        assert not place or place in places(page), f"{target}#{place}"
+
+
+def places(page: Path) -> set[str]:
+    """Return the names of a page's headings as GitHub makes them; the site must know the same."""
+    text = page.read_text()
+    if included := re.search(r"\{include\} (\S+)", text):
+        text = (page.parent / included[1]).read_text()
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"(?ms)^```.*?^```$", "", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_says_at_its_top_what_it_is(page: Path) -> None:
+    if "{include}" not in page.read_text() and "decisions" not in page.parts:
+        assert re.match(r"# .+\n\n[*A-Z]", page.read_text()), "a title, and a sentence: for whom, and what it gives"
 
 
 def test_the_readme_names_the_makefiles_targets() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"`?make ([a-z-]+)", (ROOT / "README.md").read_text()):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_readme_is_read_in_one_go() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "lumiimg"
+from tests.rooms import CONTRIBUTING, FLOORS, PACKAGE, PICTURE, picture, rooms, with_table
 
-# From the ground up; rooms on one floor do not know each other (docs/architecture.md).
-FLOORS: list[set[str]] = [
-    {"errors", "findings", "secret", "wording"},
-    {"files"},
-    {"elf", "image", "catalog", "nccl", "engine"},
-    {"host"},
-    {"resolve"},
-    {"definition"},
-    {"build", "check"},
-    {"cluster"},
-    {"report"},
-    {"cli"},
-]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOM_FILES = [f for f in FILES if f.parent != PACKAGE]
@@ -73,3 +62,11 @@ def test_only_cli_and_report_print(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_no_module_grows_beyond_one_job(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 500
+
+
+def test_the_rooms_are_drawn_and_told_as_they_are() -> None:
+    assert PICTURE.read_text() == picture(), "run `make docs`"
+    text = CONTRIBUTING.read_text()
+    assert text == with_table(text), "run `make docs`"
+    longest = max(rooms(), key=lambda room: room.longest_lines)
+    assert f"`{longest.longest}`** is the longest" in text, "say why it may be"

@@ -1,6 +1,6 @@
 """A Dockerfile as the draft of a layer: a folder with layer.toml and post.sh, for a person to go on with.
 
-The draft is what lumiimg reads (docs/layers.md), and is read once before it gets its name: a folder that would be
+The draft is what lumiimg reads (docs/extend/layer.md), and is read once before it gets its name: a folder that would be
 refused is never left behind.
 """
 
@@ -162,8 +162,8 @@ def _layer(draft: Draft, layer: str) -> str:
     # What a terminal would obey is no better in a file that a person looks at.
     body = "".join(c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in tomli_w.dumps(document))
     return (
-        "# Written by `lumiimg draft`; docs/layers.md says what stands here. Name in `requires` what the steps need\n"
-        f"# of the base (rocm, python3, torch), and in [has] what they bring.\n{notes}\n{body}"
+        "# Written by `lumiimg draft`; docs/extend/layer.md says what stands here. Name in `requires` what the steps\n"
+        f"# need of the base (rocm, python3, torch), and in [has] what they bring.\n{notes}\n{body}"
     )
 
 

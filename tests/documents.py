@@ -1,0 +1,251 @@
+"""The commands in README.md and docs/, as they stand there: read, prepared, run by bash, page by page, in a fresh folder.
+
+A block of `sh` is run and must succeed; of `console`, its commands are run and what they print is compared: `…` stands for
+anything, and blanks and line breaks do not count. What else a block needs says a comment before it, in clauses with `;`:
+
+    <!-- run: with image.sif host.json=before.json; exit 1 -->   files of the shelf, and codes of commands that fail
+    <!-- run: engine -->        only where a container engine is
+    <!-- run: slurm -->         only where an engine and Slurm are
+    <!-- run: no, REASON -->    nowhere; its commands are still ones that the program takes
+
+`python -m tests.documents` lists what is run where, and why not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    path
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
+    if "_build" not in path.parts
+)
+TIMEOUT_S = 900
+LIKE_AN_EXAMPLE = re.compile(r"\bIMAGE\b|\bFILE\b|\.\.\.|…|<")
+
+_FENCE = re.compile(
+    r"(?:^ *(?P<comment><!-- run:(?P<words>[^>]*)-->)\n+)?"
+    r"^(?P<indent> *)```(?P<language>sh|console)\n(?P<text>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+class Where(StrEnum):
+    """What must be there for a block to be run, from little to much."""
+
+    HERE = "here"
+    ENGINE = "engine"
+    SLURM = "slurm"
+    NOWHERE = "no"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Commands of a page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    where: Where
+    reason: str
+    inputs: tuple[tuple[str, str], ...]
+    """Name in the page's folder, name on the shelf."""
+    codes: tuple[int, ...]
+    """Of the commands that fail, in their order."""
+
+    @property
+    def commands(self) -> list[str]:
+        """Return what is typed; of a console each command by itself."""
+        if self.language == "sh":
+            return [self.text]
+        return [command for command, _ in self.dialogue]
+
+    @property
+    def dialogue(self) -> list[tuple[str, str]]:
+        """Return each command of a console with what is printed."""
+        turns: list[tuple[list[str], list[str]]] = []
+        for line in self.text.splitlines():
+            if line.startswith("$ "):
+                turns.append(([line[2:]], []))
+            elif turns and not turns[-1][1] and line.startswith("> "):
+                turns[-1][0].append(line[2:])
+            elif turns:
+                turns[-1][1].append(line)
+        return [("\n".join(command), "\n".join(printed)) for command, printed in turns]
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return a page's blocks in their order. Raises ValueError for a comment that says nothing known."""
+    text = page.read_text()
+    found = []
+    for match in _FENCE.finditer(text):
+        where, reason, inputs, codes = _directive(match["words"] or "")
+        found.append(
+            Block(
+                page,
+                text.count("\n", 0, match.start("language")) + 1,
+                match["language"],
+                textwrap.dedent(match["text"]),
+                where,
+                reason,
+                inputs,
+                codes,
+            )
+        )
+    return found
+
+
+def _directive(words: str) -> tuple[Where, str, tuple[tuple[str, str], ...], tuple[int, ...]]:
+    where = Where.HERE
+    inputs: list[tuple[str, str]] = []
+    codes: tuple[int, ...] = ()
+    if words.strip().startswith("no,"):
+        return Where.NOWHERE, words.strip().removeprefix("no,").strip(), (), ()
+    for clause in filter(None, map(str.strip, words.split(";"))):
+        verb, _, rest = clause.partition(" ")
+        if verb == "with":
+            inputs += [(name, of or name) for name, _, of in (word.partition("=") for word in rest.split())]
+        elif verb == "exit":
+            codes = tuple(map(int, rest.split()))
+        else:
+            where = Where(clause)
+    return where, "", tuple(inputs), codes
+
+
+def lumiimg_commands(text: str) -> Iterator[list[str]]:
+    """Yield the words behind each `lumiimg` of a piece of shell, also of one that srun or a substitution starts."""
+    for line in text.replace("\\\n", " ").splitlines():
+        for match in re.finditer(r"(?:^|[\s(;|&/])lumiimg ([a-z].*)", line):
+            words = list(_words(match[1].replace("$SLURM_NNODES", "4")))
+            if not LIKE_AN_EXAMPLE.search(" ".join(words)):
+                yield words
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yield the words of the first command of a piece of shell, without redirections."""
+    reader = shlex.shlex(text, posix=True, punctuation_chars=True)
+    reader.whitespace_split = True
+    held: str | None = None
+    for word in reader:
+        ends = re.fullmatch(r"[();<>|&]+", word)
+        if held is not None and not (ends and held.isdigit()):
+            yield held
+        if ends:
+            return
+        held = word
+    if held is not None:
+        yield held
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """What pages find in their folders: a function for each name, which puts it at a path."""
+
+    put: Mapping[str, Callable[[Path], object]]
+
+    def place(self, block: Block, folder: Path) -> None:
+        for name, of in block.inputs:
+            if of not in self.put:
+                raise AssertionError(f"{block}: there is no {of} on the shelf")
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self.put[of](target)
+
+
+def run_page(
+    page: Path, wheres: Sequence[Where], shelf: Shelf, folder: Path, environment: Mapping[str, str] | None = None
+) -> int:
+    """Run the blocks of a page that can be run here, in one shell; return how many there were. Asserts what they promise."""
+    wanted = [block for block in blocks(page) if block.where in wheres]
+    folder.mkdir(parents=True, exist_ok=True)
+    notes = folder / ".notes"
+    (folder / ".home").mkdir()
+    notes.mkdir()
+    script = ["set -o pipefail -o errtrace", _TRAP]
+    for number, block in enumerate(wanted):
+        inputs = notes / f"{number}.inputs"
+        shelf.place(block, inputs)
+        if block.inputs:
+            script.append(f"cp -r {inputs}/. .")
+        for part, command in enumerate(block.commands):
+            name = f"{notes}/{number}.{part}"
+            Path(f"{name}.sh").write_text(f"{command}\n")
+            script += [f"note={name}", f"source {name}.sh >{name}.out 2>&1 </dev/null", f"touch {name}.done"]
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(folder / ".home"),
+        "USER": os.environ.get("USER", "somebody"),
+        "LANG": "C.UTF-8",
+        "EDITOR": "true",
+        **(environment or {}),
+    }
+    subprocess.run(["bash", "-c", "\n".join(script)], cwd=folder, env=environment, timeout=TIMEOUT_S, check=False)
+    for number, block in enumerate(wanted):
+        _judge(block, notes, number)
+    shutil.rmtree(folder, ignore_errors=True)
+    return len(wanted)
+
+
+_TRAP = (
+    """trap 'code=$?; case "$BASH_COMMAND" in "source $note.sh"*) ;; *) echo "$code" >>"$note.failed" ;; esac' ERR"""
+)
+"""Notes the code of each command that fails; `source` passes on what was noted within."""
+
+
+def _judge(block: Block, notes: Path, number: int) -> None:
+    """Assert that the commands of a block ended, and printed, as the page says."""
+    codes: list[int] = []
+    printed = ""
+    for part, command in enumerate(block.commands):
+        name = notes / f"{number}.{part}"
+        out = Path(f"{name}.out")
+        printed = out.read_text(errors="replace") if out.exists() else ""
+        failed = Path(f"{name}.failed")
+        codes += map(int, failed.read_text().split()) if failed.exists() else []
+        assert Path(f"{name}.done").exists(), f"{block}: the shell ended at: {command}\n{printed}"
+        if block.language == "console":
+            expected = block.dialogue[part][1]
+            assert _matches(expected, printed), (
+                f"{block}: {command}\n--- the page:\n{expected}\n--- printed:\n{printed}"
+            )
+    assert tuple(codes) == block.codes, (
+        f"{block}: exit codes {codes}, not {list(block.codes)}:\n{block.text}\n{printed}"
+    )
+
+
+def _matches(expected: str, printed: str) -> bool:
+    parts = [re.escape(" ".join(part.split())) for part in expected.split("…")]
+    return re.fullmatch(r"\s*" + r".*?".join(parts) + r"\s*", " ".join(printed.split()), re.DOTALL) is not None
+
+
+def main() -> None:
+    """Print where each block is run; of those that are not, why."""
+    found = [block for page in PAGES for block in blocks(page)]
+    for where, count in sorted(Counter(block.where for block in found).items()):
+        print(f"{where.value:7} {count}")
+    for block in found:
+        if block.where is Where.NOWHERE:
+            print(f"{block}: {block.reason}")
+
+
+if __name__ == "__main__":
+    main()

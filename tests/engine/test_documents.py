@@ -1,0 +1,33 @@
+"""The commands in the documents that need an engine, or Slurm, are run with the real ones; with them the rest of their page."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.catalog.settings import default_cache
+from tests.documents import PAGES, ROOT, Where, blocks, run_page
+from tests.engine.slurm import slurm
+from tests.shelf import make_shelf
+from tests.world import World, serve, wheels_of_layers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+__all__ = ["slurm"]
+
+WITH_MORE = [page for page in PAGES if any(block.where in {Where.ENGINE, Where.SLURM} for block in blocks(page))]
+
+
+@pytest.mark.parametrize("page", WITH_MORE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_of_a_page_do_what_it_says(
+    page: Path, slurm: dict[str, str], demo: Path, with_plugin: Path, tmp_path: Path
+) -> None:
+    wheels = wheels_of_layers()
+    kept = {"SLURM_CONF": slurm["SLURM_CONF"], "LUMIIMG_CACHE": str(default_cache(os.environ))}
+    with serve(World(of_layers=wheels, wheels=wheels)) as world:
+        shelf = make_shelf(tmp_path, world, {"demo": demo, "with-plugin": with_plugin})
+        assert run_page(page, (Where.HERE, Where.ENGINE, Where.SLURM), shelf, tmp_path / "page", kept)
