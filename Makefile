@@ -47,7 +47,8 @@ test-engine:
 	.ci/unprivileged make test-engine-here
 
 test-engine-here: $(VENV)/.installed
-	$(BIN)/pytest -m engine tests/engine
+	# folders of tests that pass go at once: they would be tens of gigabytes
+	$(BIN)/pytest -m engine tests/engine -o tmp_path_retention_policy=failed
 
 test-lowest: $(VENV)/.installed
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/lowest

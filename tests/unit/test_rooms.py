@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,13 +17,18 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOM_FILES = [f for f in FILES if f.parent != PACKAGE]
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def floor(room: str) -> int:
     return next(i for i, rooms in enumerate(FLOORS) if room in rooms)
 
 
 def imported_modules(path: Path) -> set[str]:
     modules: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             modules.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -32,36 +38,32 @@ def imported_modules(path: Path) -> set[str]:
     return modules
 
 
-@pytest.mark.parametrize("path", ROOM_FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_a_room_imports_only_from_rooms_below_it(path: Path) -> None:
-    room = path.relative_to(PACKAGE).parts[0]
-    for module in imported_modules(path):
-        parts = module.split(".")
-        if parts[0] != "lumiimg" or len(parts) < 2 or parts[1] in {room, "__version__"}:
-            continue
-        other = parts[1]
-        assert floor(other) < floor(room), f"{room} imports {other}"
+def test_a_room_imports_only_from_rooms_below_it() -> None:
+    for path in ROOM_FILES:
+        room = path.relative_to(PACKAGE).parts[0]
+        for module in imported_modules(path):
+            parts = module.split(".")
+            if parts[0] != "lumiimg" or len(parts) < 2 or parts[1] in {room, "__version__"}:
+                continue
+            assert floor(parts[1]) < floor(room), f"{path}: {room} imports {parts[1]}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 @pytest.mark.threat("S44")
-def test_only_the_gate_starts_child_processes(path: Path) -> None:
-    if path == PACKAGE / "engine" / "process.py":
-        return
-    assert "subprocess" not in {m.split(".")[0] for m in imported_modules(path)}
+def test_only_the_gate_starts_child_processes() -> None:
+    starting = [path for path in FILES if "subprocess" in {module.split(".")[0] for module in imported_modules(path)}]
+    assert starting == [PACKAGE / "engine" / "process.py"]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_only_cli_and_report_print(path: Path) -> None:
-    if path.relative_to(PACKAGE).parts[0] in {"cli", "report"}:
-        return
-    calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
-    assert not [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == "print"]
+def test_only_cli_and_report_print() -> None:
+    for path in FILES:
+        if path.relative_to(PACKAGE).parts[0] not in {"cli", "report"}:
+            calls = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+            assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"], path
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_no_module_grows_beyond_one_job(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 500
+def test_no_module_grows_beyond_one_job() -> None:
+    for path in FILES:
+        assert len(path.read_text().splitlines()) <= 500, path
 
 
 def test_the_rooms_are_drawn_and_told_as_they_are() -> None:
