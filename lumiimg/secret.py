@@ -38,6 +38,17 @@ _KEY_IN_QUERY = re.compile(
     r"|auth|jwt)$|^x-(?:amz|goog)-",
     re.IGNORECASE,
 )
+_CALLED = r"token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:api|access|private)[_-]?key"
+_VALUE = r"\"[^\"]*\"|'[^']*'|\S+"
+_NAMED = (
+    # NAME=value, "name": value
+    re.compile(rf"((?:{_CALLED})[\w.-]{{0,40}}[\"']?\s{{0,3}}[=:]\s{{0,3}})(?:{_VALUE})", re.IGNORECASE),
+    # --name value
+    re.compile(rf"(--[\w-]{{0,30}}(?:{_CALLED})\s)(?:{_VALUE})", re.IGNORECASE),
+    # RFC 7617, RFC 6750; with a digit, as "basic installation" is none
+    re.compile(r"\b((?:bearer|basic)\s)(?=[^\s\d]{0,100}\d)[\w.~+/=-]{8,}", re.IGNORECASE),
+)
+_MAY_BE_NAMED = re.compile(r"token|secret|passw|passphrase|credential|key|bearer|basic", re.IGNORECASE)
 _IN_QUERY = re.compile(r"([?&;])([A-Za-z0-9_.-]{1,60})=([^&\s;'\"]{1,4000})")
 
 
@@ -87,6 +98,9 @@ def hidden(text: str, known: Collection[str] = ()) -> str:
         text = _LOGIN.sub(f"{HIDDEN}@", text)
     if "=" in text:
         text = _IN_QUERY.sub(_without_key, text)
+    if _MAY_BE_NAMED.search(text):  # a build prints millions of lines that have none of it
+        for named in _NAMED:
+            text = named.sub(rf"\1{HIDDEN}", text)
     return _TOKEN.sub(HIDDEN, text)
 
 

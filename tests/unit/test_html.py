@@ -27,7 +27,8 @@ from lumiimg.report.check import to_junit_text
 from lumiimg.report.html.check import check_page
 from lumiimg.report.html.grid import CELLS
 from lumiimg.report.html.log import log_page
-from lumiimg.report.html.text import HIDDEN, shown
+from lumiimg.report.html.text import shown
+from lumiimg.secret import HIDDEN
 from tests import pages
 from tests.unit import fabric_builder
 from tests.unit.test_cli import HEAVY, loaded_after
