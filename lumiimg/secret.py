@@ -7,56 +7,57 @@ nothing rests on it alone (docs/security.md says what else keeps secrets where t
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+_compiled = cache(re.compile)
+"""Patterns, when they are wanted: every command imports this module, few meet a secret."""
 HIDDEN = "[hidden]"
 """What stands in the place of a secret."""
-_NAME = re.compile(
-    r"(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|API_?KEY|(?:^|_)(?:KEY|PWD|PAT|AUTH|AUTH_CONFIG|ASKPASS))$"
-    r"|^AWS_|_SECRET_|_PASSWORD_",
-    re.IGNORECASE,
+_NAME = (
+    r"(?i)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|API_?KEY"
+    r"|(?:^|_)(?:KEY|PWD|PAT|AUTH|AUTH_CONFIG|ASKPASS))$|^AWS_|_SECRET_|_PASSWORD_"
 )
 _LAUNCHERS = ("SLURM", "SLINGSHOT_", "PMI", "PALS_", "PBS_", "PMIX_", "MUNGE_")
 """Their variables are a rank's way to its job, PMI_SHARED_SECRET too; they hold for one step."""
 _ENGINES = ("SINGULARITY", "APPTAINER")
 _INTO_CONTAINERS = ("SINGULARITYENV_", "APPTAINERENV_")
-_OF_ENGINES = re.compile(r"^(?:SINGULARITY|APPTAINER)_\w*(?:PASSWORD|PASSPHRASE)$")
+_OF_ENGINES = r"^(?:SINGULARITY|APPTAINER)_\w*(?:PASSWORD|PASSPHRASE)$"
 _LEAST_CHARS = 6
 # Sources: the vendors' documents on secret scanning; RFC 7519 (JWT), RFC 7468 (PEM).
-_TOKEN = re.compile(
+_KNOWN_SHAPE = (
     r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bsk-[\w-]{20,}|pypi-AgE[\w-]{20,}|\bnvapi-[\w-]{20,}|\bdckr_pat_[\w-]{20,}"
     r"|\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
 )
 # the `git@` of a repository is everybody's, and what is before the @ of a digest is the name of an image
-_LOGIN = re.compile(r"(?<=://)(?!git@)[^\s/?#@]{1,1000}@(?!sha256:)")
-_KEY_IN_QUERY = re.compile(
-    r"(?:^|[_.-])(?:access|auth|api|private|secret|session)?(?:signature|sig|token|key|secret|password|passwd|credential"
-    r"|auth|jwt)$|^x-(?:amz|goog)-",
-    re.IGNORECASE,
+_LOGIN = r"(?<=://)(?!git@)[^\s/?#@]{1,1000}@(?!sha256:)"
+_KEY_IN_QUERY = (
+    r"(?i)(?:^|[_.-])(?:access|auth|api|private|secret|session)?(?:signature|sig|token|key|secret|password|passwd|credential"
+    r"|auth|jwt)$|^x-(?:amz|goog)-"
 )
 _CALLED = r"token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:api|access|private)[_-]?key"
 _VALUE = r"\"[^\"]*\"|'[^']*'|\S+"
 _NAMED = (
     # NAME=value, "name": value
-    re.compile(rf"((?:{_CALLED})[\w.-]{{0,40}}[\"']?\s{{0,3}}[=:]\s{{0,3}})(?:{_VALUE})", re.IGNORECASE),
+    rf"(?i)((?:{_CALLED})[\w.-]{{0,40}}[\"']?\s{{0,3}}[=:]\s{{0,3}})(?:{_VALUE})",
     # --name value
-    re.compile(rf"(--[\w-]{{0,30}}(?:{_CALLED})\s)(?:{_VALUE})", re.IGNORECASE),
+    rf"(?i)(--[\w-]{{0,30}}(?:{_CALLED})\s)(?:{_VALUE})",
     # RFC 7617, RFC 6750; with a digit, as "basic installation" is none
-    re.compile(r"\b((?:bearer|basic)\s)(?=[^\s\d]{0,100}\d)[\w.~+/=-]{8,}", re.IGNORECASE),
+    r"(?i)\b((?:bearer|basic)\s)(?=[^\s\d]{0,100}\d)[\w.~+/=-]{8,}",
 )
-_MAY_BE_NAMED = re.compile(r"token|secret|passw|passphrase|credential|key|bearer|basic", re.IGNORECASE)
-_IN_QUERY = re.compile(r"([?&;])([A-Za-z0-9_.-]{1,60})=([^&\s;'\"]{1,4000})")
+_MAY_BE_NAMED = r"(?i)token|secret|passw|passphrase|credential|key|bearer|basic"
+_IN_QUERY = r"([?&;])([A-Za-z0-9_.-]{1,60})=([^&\s;'\"]{1,4000})"
 
 
 def is_secret_name(name: str) -> bool:
     """Tell whether a variable of this name holds a secret, going by how people name them."""
     if name.startswith(_INTO_CONTAINERS):
         return is_secret_name(name.partition("_")[2])
-    return not name.startswith((*_LAUNCHERS, *_ENGINES)) and _NAME.search(name) is not None
+    return not name.startswith((*_LAUNCHERS, *_ENGINES)) and _compiled(_NAME).search(name) is not None
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
@@ -66,7 +67,7 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
 
 def has_secret(text: str) -> bool:
     """Tell whether a text holds a key of a known shape, or an address with a login."""
-    return _TOKEN.search(text) is not None or _LOGIN.search(text) is not None
+    return _compiled(_KNOWN_SHAPE).search(text) is not None or _compiled(_LOGIN).search(text) is not None
 
 
 def has_key(address: str) -> bool:
@@ -77,15 +78,17 @@ def has_key(address: str) -> bool:
         query = parse_qsl(urlsplit(address).query, keep_blank_values=True)
     except ValueError:
         return False
-    return any(_KEY_IN_QUERY.search(name) for name, _ in query)
+    return any(_compiled(_KEY_IN_QUERY).search(name) for name, _ in query)
 
 
 def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets of an environment, those of proxies and of engines too, as texts to be hidden; not short ones,
     which stand in other words.
     """
-    logins = (login[0][:-1] for value in environment.values() if (login := _LOGIN.search(value)))
-    named = (value for name, value in environment.items() if is_secret_name(name) or _OF_ENGINES.search(name))
+    logins = (login[0][:-1] for value in environment.values() if (login := _compiled(_LOGIN).search(value)))
+    named = (
+        value for name, value in environment.items() if is_secret_name(name) or _compiled(_OF_ENGINES).search(name)
+    )
     found = {part for login in logins for part in (login, login.partition(":")[2])} | {*named}
     return tuple(sorted((text for text in found if len(text) >= _LEAST_CHARS), key=len, reverse=True))
 
@@ -95,15 +98,15 @@ def hidden(text: str, known: Collection[str] = ()) -> str:
     for secret in known:
         text = text.replace(secret, HIDDEN)
     if "://" in text:
-        text = _LOGIN.sub(f"{HIDDEN}@", text)
+        text = _compiled(_LOGIN).sub(f"{HIDDEN}@", text)
     if "=" in text:
-        text = _IN_QUERY.sub(_without_key, text)
-    if _MAY_BE_NAMED.search(text):  # a build prints millions of lines that have none of it
+        text = _compiled(_IN_QUERY).sub(_without_key, text)
+    if _compiled(_MAY_BE_NAMED).search(text):  # a build prints millions of lines that have none of it
         for named in _NAMED:
-            text = named.sub(rf"\1{HIDDEN}", text)
-    return _TOKEN.sub(HIDDEN, text)
+            text = _compiled(named).sub(rf"\1{HIDDEN}", text)
+    return _compiled(_KNOWN_SHAPE).sub(HIDDEN, text)
 
 
 def _without_key(match: re.Match[str]) -> str:
     mark, name, _ = match.groups()
-    return f"{mark}{name}={HIDDEN}" if _KEY_IN_QUERY.search(name) else match[0]
+    return f"{mark}{name}={HIDDEN}" if _compiled(_KEY_IN_QUERY).search(name) else match[0]
