@@ -21,10 +21,10 @@ from lumiimg.check.checker import check_files
 from lumiimg.check.opening import opened
 from lumiimg.check.running import provide_all_reduce
 from lumiimg.check.task import make_task
-from lumiimg.cluster import nodes
-from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, write_answer
-from lumiimg.cluster.groups import gather
-from lumiimg.cluster.node import SCHEMA, NodeTask, identity_of, write_task
+from lumiimg.cluster.nodes import check as nodes
+from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
+from lumiimg.cluster.nodes.groups import gather
+from lumiimg.cluster.nodes.node import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.engine.engine import find_engine
 from lumiimg.findings import Finding, Level, Severity
 

@@ -18,8 +18,8 @@ from lumiimg.build.progress import DOWNLOADS, IMAGE, Stage
 from lumiimg.check.answer import Answer, FabricPath, decide, sentence
 from lumiimg.check.steps import Origin, Side, fabric_steps
 from lumiimg.cli.main import main as lumiimg
-from lumiimg.cluster.groups import Silent
-from lumiimg.cluster.nodes import NodeGroup, NodesReport
+from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
+from lumiimg.cluster.nodes.groups import Silent
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.scan import scan_host

@@ -26,7 +26,7 @@ from lumiimg.errors import BadInputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lumiimg.cluster.nodes import NodesReport
+    from lumiimg.cluster.nodes.check import NodesReport
 
 _EPILOG = """\
 levels: static  from the files of the image, nothing run
@@ -139,7 +139,7 @@ def _number(text: str) -> int:
 def _on_nodes(arguments: argparse.Namespace) -> int:
     """Check on the nodes of the job that this is in, else of one that is submitted for it."""
     from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.cluster.slurm import find_allocation  # noqa: PLC0415
+    from lumiimg.cluster.nodes.slurm import find_allocation  # noqa: PLC0415
     from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.findings import Level  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
@@ -157,7 +157,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
     else:
         if arguments.sbatch:
             raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
-        from lumiimg.cluster.nodes import NodesRequest, check_nodes  # noqa: PLC0415
+        from lumiimg.cluster.nodes.check import NodesRequest, check_nodes  # noqa: PLC0415
 
         request = NodesRequest(
             image=arguments.image,
@@ -176,7 +176,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
     if arguments.junit:
         write_text(arguments.junit, to_junit_text(report))
     if arguments.html:
-        from lumiimg.cluster.paths import paths_of  # noqa: PLC0415
+        from lumiimg.cluster.nodes.paths import paths_of  # noqa: PLC0415
         from lumiimg.report.html.nodes import nodes_page  # noqa: PLC0415
 
         write_text(arguments.html, nodes_page(report, paths_of(report, arguments.image, os.environ)))
@@ -188,7 +188,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
 
 def _by_job(arguments: argparse.Namespace) -> NodesReport:
     from lumiimg.check.opening import opened  # noqa: PLC0415
-    from lumiimg.cluster.submit import check_by_job  # noqa: PLC0415
+    from lumiimg.cluster.nodes.submit import check_by_job  # noqa: PLC0415
 
     try:
         options = shlex.split(arguments.sbatch)

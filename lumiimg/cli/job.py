@@ -89,7 +89,7 @@ def _number(text: str) -> int:
 
 
 def _time(text: str) -> int:
-    from lumiimg.cluster.shape import seconds  # noqa: PLC0415
+    from lumiimg.cluster.job.shape import seconds  # noqa: PLC0415
 
     found = seconds(text)
     if found is None:
@@ -102,12 +102,12 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.sites import find_site  # noqa: PLC0415
     from lumiimg.check.boundary import study  # noqa: PLC0415
     from lumiimg.check.opening import opened  # noqa: PLC0415
-    from lumiimg.cluster.batch import slurm_script  # noqa: PLC0415
-    from lumiimg.cluster.mounts import absent_paths  # noqa: PLC0415
-    from lumiimg.cluster.pbs import pbs_script  # noqa: PLC0415
-    from lumiimg.cluster.plan import CONTAINER_ENGINE, Request, loading, plan_job  # noqa: PLC0415
+    from lumiimg.cluster.job.batch import slurm_script  # noqa: PLC0415
+    from lumiimg.cluster.job.mounts import absent_paths  # noqa: PLC0415
+    from lumiimg.cluster.job.pbs import pbs_script  # noqa: PLC0415
+    from lumiimg.cluster.job.plan import CONTAINER_ENGINE, Request, loading, plan_job  # noqa: PLC0415
+    from lumiimg.cluster.job.shape import Wish  # noqa: PLC0415
     from lumiimg.cluster.python import python_of  # noqa: PLC0415
-    from lumiimg.cluster.shape import Wish  # noqa: PLC0415
     from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415

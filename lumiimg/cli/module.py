@@ -61,8 +61,8 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, write, and say what to type next."""
     from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.cluster.module import plan_module  # noqa: PLC0415
-    from lumiimg.cluster.module_folder import write_module  # noqa: PLC0415
+    from lumiimg.cluster.module.folder import write_module  # noqa: PLC0415
+    from lumiimg.cluster.module.plan import plan_module  # noqa: PLC0415
     from lumiimg.host.manifest import Fabric  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
     from lumiimg.report.boundary import print_doubts, print_refusals  # noqa: PLC0415

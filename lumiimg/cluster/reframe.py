@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lumiimg import __version__
 from lumiimg.check.surroundings import same_everywhere
 from lumiimg.cluster.binds import is_path
-from lumiimg.cluster.modulefile import comment
+from lumiimg.cluster.module.modulefile import comment
 from lumiimg.errors import BadInputError, one_line
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import termios
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
@@ -43,8 +43,12 @@ _POLL_S = 0.1
 _REAP_S = 0.005
 _DRAIN_S = 1.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Reads until the other end is closed, which the kernel does when lumiimg is gone; then ends the group in $0.
-_WATCH = f'read -r _; kill -TERM "-$0" 2>/dev/null && sleep {GRACE_S:.0f} && kill -KILL "-$0" 2>/dev/null'
+# Reads the number of a group, and then until the other end is closed, which the kernel does when lumiimg is gone; then
+# ends the group.
+_WATCH = (
+    "read -r group || exit; read -r _; "
+    f'kill -TERM "-$group" 2>/dev/null && sleep {GRACE_S:.0f} && kill -KILL "-$group" 2>/dev/null'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +95,26 @@ def run(
     """
     words = tuple(os.fspath(word) for word in argv)
     start = time.monotonic()
-    try:
-        child = subprocess.Popen(
-            words,
-            env=_handed_on(env),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        raise MissingHereError(f"cannot start {words[0]}: {error}", hint="is it installed, and executable?") from error
-
     collector = _Collector(log, on_line)
     deadline = None if timeout_s is None else start + timeout_s
-    with _forward_signals(child), _watch(child):
+    # Both are there before the child is: a signal that comes while it starts must not leave it behind.
+    with _forward_signals() as forward_to, _watch() as watch_over:
         try:
+            child = subprocess.Popen(
+                words,
+                env=_handed_on(env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            what = f"cannot start {words[0]}: {error}"
+            raise MissingHereError(what, hint="is it installed, and executable?") from error
+        try:
+            watch_over(child)
+            forward_to(child)
             timed_out = _read_to_the_end(child, collector, deadline, give_up)
         finally:
             # Whatever outlives the leader, or is there because we were interrupted, would hold mounts and files
@@ -271,15 +278,15 @@ class _Collector:
 
 
 @contextmanager
-def _watch(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Have the child's group ended if lumiimg goes away before it does.
+def _watch() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Have the group of a child, once it is told, ended if lumiimg goes away before it does.
 
     PR_SET_PDEATHSIG would reach the child alone, and an engine that is told does not end what runs in its container.
     """
     ours, theirs = os.pipe()
     try:
         watch = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCH, str(child.pid)],
+            ["/bin/sh", "-c", _WATCH],
             stdin=ours,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -288,35 +295,51 @@ def _watch(child: subprocess.Popen[bytes]) -> Iterator[None]:
     finally:
         os.close(ours)
     try:
-        yield
+        yield lambda child: _write_all(theirs, f"{child.pid}\n")
     finally:
         watch.kill()
         watch.wait()
         os.close(theirs)
 
 
+def _write_all(pipe: int, text: str) -> None:
+    # Somebody may have ended the watch; the child is run all the same.
+    with suppress(BrokenPipeError):
+        os.write(pipe, text.encode())
+
+
 @contextmanager
-def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """While the child runs, what would end us goes to its group first; afterwards it takes its usual effect.
+def _forward_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Send what would end us to the group of a child, once it is told, first; afterwards it takes its usual effect.
 
     A signal that is ignored stays so (SIGHUP under nohup). To many programs SIGHUP means to read their settings again,
     so that the group gets SIGTERM for it.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda _: None
         return
     caught: list[int] = []
+    told: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
         caught.append(number)
-        polite = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+        for child in told:
+            end(child)
+
+    def end(child: subprocess.Popen[bytes]) -> None:
+        polite = signal.SIGINT if caught[-1] == signal.SIGINT else signal.SIGTERM
         # The third Ctrl-C means it.
         _signal_group(child, signal.SIGKILL if len(caught) > 2 else polite)
+
+    def forward_to(child: subprocess.Popen[bytes]) -> None:
+        told.append(child)
+        if caught:
+            end(child)
 
     heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, forward) for number in heard}
     try:
-        yield
+        yield forward_to
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.cluster import modulefile
 from lumiimg.cluster.binds import exports, refuse_unsafe, spec, variables_of_engine
-from lumiimg.cluster.module import NOTHING_BOUND
-from lumiimg.cluster.module_settings import binds_module
+from lumiimg.cluster.module import modulefile
+from lumiimg.cluster.module.plan import NOTHING_BOUND
+from lumiimg.cluster.module.settings import binds_module
 from lumiimg.errors import one_line
 from lumiimg.host.manifest import PRIVATE, Fabric, Manifest
 from lumiimg.report import schema

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.cluster.topology import picture, ranges
+from lumiimg.cluster.job.topology import picture, ranges
 from lumiimg.report.console import INDENT, console, detail, headline, proposal, say, verbatim
 from lumiimg.wording import count
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumiimg.cluster.plan import JobPlan
-    from lumiimg.cluster.topology import Place, Topology
+    from lumiimg.cluster.job.plan import JobPlan
+    from lumiimg.cluster.job.topology import Place, Topology
 
 
 def to_json(plan: JobPlan, script: str) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.cluster.module import NOT_RUN, When
-from lumiimg.cluster.module_folder import module_files
+from lumiimg.cluster.module.folder import module_files
+from lumiimg.cluster.module.plan import NOT_RUN, When
 from lumiimg.report.console import INDENT, console, headline, marked, say, verbatim
 from lumiimg.wording import count
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumiimg.cluster.module import ImageModule
+    from lumiimg.cluster.module.plan import ImageModule
 
 
 def to_json(module: ImageModule, folder: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lumiimg.cluster.nodes import NodeGroup, NodesReport
+    from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
 
 
 def to_json(report: NodesReport) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.cluster.topology import ranges
+from lumiimg.cluster.job.topology import ranges
 from lumiimg.report.console import console, fact, headline, print_json, say
 from lumiimg.report.plan import variable_data, when_of
 from lumiimg.wording import count

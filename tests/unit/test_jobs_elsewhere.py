@@ -15,7 +15,7 @@ import pytest
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
-from lumiimg.cluster.edf import toml_string
+from lumiimg.cluster.job.edf import toml_string
 from lumiimg.errors import ExitCode
 from tests.tools import needs
 

@@ -17,13 +17,14 @@ import pytest
 from lumiimg.check.answer import Answer, FabricPath
 from lumiimg.check.task import ProbeTask
 from lumiimg.check.tools import Tools
-from lumiimg.cluster import nodes, slurm, submit, watch
-from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, write_answer
-from lumiimg.cluster.differences import differences
-from lumiimg.cluster.groups import Gathered, gather
-from lumiimg.cluster.node import NodeTask, identity_of, read_task, take_part, write_task
-from lumiimg.cluster.together import TOGETHER_LIMIT_S, shared_gpus, without_nic
-from lumiimg.cluster.watch import Watch
+from lumiimg.cluster.nodes import check as nodes
+from lumiimg.cluster.nodes import slurm, submit, watch
+from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
+from lumiimg.cluster.nodes.differences import differences
+from lumiimg.cluster.nodes.groups import Gathered, gather
+from lumiimg.cluster.nodes.node import NodeTask, identity_of, read_task, take_part, write_task
+from lumiimg.cluster.nodes.together import TOGETHER_LIMIT_S, shared_gpus, without_nic
+from lumiimg.cluster.nodes.watch import Watch
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.snapshot import Nic
@@ -476,7 +477,7 @@ def test_a_check_that_was_killed_leaves_nothing_behind_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = "from lumiimg.cluster.nodes import shared_folder; import os\nwith shared_folder(): os.kill(os.getpid(), 9)"
+    code = "from lumiimg.cluster.nodes.check import shared_folder; import os\nwith shared_folder(): os.kill(os.getpid(), 9)"
     subprocess.run(
         [sys.executable, "-c", code], check=False, env=dict(os.environ, PYTHONPATH=str(Path(nodes.__file__).parents[2]))
     )

@@ -136,6 +136,25 @@ def test_the_child_ends_with_lumiimg(number: signal.Signals, tmp_path: Path) -> 
     assert ends(child)
 
 
+def test_a_child_that_is_just_starting_ends_with_lumiimg_too(tmp_path: Path) -> None:
+    """Its first act is to end lumiimg, which on a busy machine is not back from starting it."""
+    pid_file = tmp_path / "pid"
+    words = f"echo $$ > {pid_file}; kill -TERM $PPID; exec sleep 987"
+    program = (
+        "import os, subprocess, time\n"
+        "from lumiimg.engine.process import run\n"
+        "class Slow(subprocess.Popen):\n"
+        "    def __init__(self, *words, **options):\n"
+        "        super().__init__(*words, **options)\n"
+        "        time.sleep(0.2)\n"
+        "subprocess.Popen = Slow\n"
+        f"run(['sh', '-c', {words!r}], env=dict(os.environ))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=False, timeout=60)
+    assert done.returncode == -signal.SIGTERM
+    assert ends(int(pid_file.read_text()))
+
+
 def test_a_child_goes_on_when_the_terminal_is_closed_under_nohup(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     program = (

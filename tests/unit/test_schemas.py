@@ -39,7 +39,7 @@ from lumiimg.check.startup import Place as PlaceKind
 from lumiimg.check.startup import Startup
 from lumiimg.check.strace import Counts
 from lumiimg.cli.main import main
-from lumiimg.cluster.together import Measured, Together
+from lumiimg.cluster.nodes.together import Measured, Together
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.engine.signing import Signer
 from lumiimg.findings import Findings, Level

@@ -25,8 +25,8 @@ from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import open_to_others, read_settings
 from lumiimg.catalog.table import CatalogError
 from lumiimg.cli.main import main
-from lumiimg.cluster.modulefile import lua
-from lumiimg.cluster.script import folder as job_folder
+from lumiimg.cluster.job.script import folder as job_folder
+from lumiimg.cluster.module.modulefile import lua
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.process import run, which
 from lumiimg.engine.workspace import owner_mark, remove_stale, scratch_folder, written_by_rename

@@ -9,7 +9,7 @@ import pytest
 
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.main import main
-from lumiimg.cluster.topology import ranges
+from lumiimg.cluster.job.topology import ranges
 from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from xml.etree import ElementTree as ET
 
     from lumiimg.check.steps import Step
-    from lumiimg.cluster.nodes import NodeGroup, NodesReport
+    from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
 
 _PATHS = 6
 _GROUPS = 40

@@ -17,7 +17,7 @@ from lumiimg.catalog.recipes import read_recipe
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import read_site
 from lumiimg.catalog.table import CatalogError
-from lumiimg.cluster.shape import seconds
+from lumiimg.cluster.job.shape import seconds
 from lumiimg.definition.docker.draft import make_draft, write_draft
 from lumiimg.definition.docker.instructions import split_words
 from lumiimg.definition.docker.shell import is_plain
@@ -233,5 +233,5 @@ TARGETS = (
     Target("definition", ("definition.reader.check_definition",), _definition_text, _definition_seeds),
     Target("chain", ("build.provenance._definition",), _chain, _chain_seeds, (BadInputError,), "json"),
     Target("bind-option", ("host.inside.parse_binds",), _binds, lambda: [b"/a:/b:ro,/c\\:d,/e:/f,image-src=/x"]),
-    Target("duration", ("cluster.shape.seconds",), _duration, lambda: [b"1-02:03:04", b"30", b"1:30", b"2h"], ()),
+    Target("duration", ("cluster.job.shape.seconds",), _duration, lambda: [b"1-02:03:04", b"30", b"1:30", b"2h"], ()),
 )

@@ -32,11 +32,19 @@ from lumiimg.build.sbom import bill
 from lumiimg.build.squash import EPOCH
 from lumiimg.build.weave import can_weave, weave
 from lumiimg.build.why import differences
-from lumiimg.cluster import submit
-from lumiimg.cluster.answers import AnswerError, Details, Fingerprint, Head, read_details, read_fingerprint, read_raw
-from lumiimg.cluster.module_folder import RECORD, _record_in
-from lumiimg.cluster.node import TASK, NodeTask, read_task
-from lumiimg.cluster.nodes import NodesReport
+from lumiimg.cluster.module.folder import RECORD, _record_in
+from lumiimg.cluster.nodes import submit
+from lumiimg.cluster.nodes.answers import (
+    AnswerError,
+    Details,
+    Fingerprint,
+    Head,
+    read_details,
+    read_fingerprint,
+    read_raw,
+)
+from lumiimg.cluster.nodes.check import NodesReport
+from lumiimg.cluster.nodes.node import TASK, NodeTask, read_task
 from lumiimg.elf.loader import Process
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError
@@ -428,16 +436,20 @@ TARGETS = (
     ),
     Target(
         "node-answer",
-        ("cluster.answers.read_raw", "cluster.answers.read_fingerprint", "cluster.answers.read_details"),
+        (
+            "cluster.nodes.answers.read_raw",
+            "cluster.nodes.answers.read_fingerprint",
+            "cluster.nodes.answers.read_details",
+        ),
         _answer,
         _written_as(Head, Fingerprint, Details),
         (AnswerError,),
         "json",
     ),
-    Target("node-task", ("cluster.node.read_task",), _task, _written_as(NodeTask), (BadInputError,), "json"),
+    Target("node-task", ("cluster.nodes.node.read_task",), _task, _written_as(NodeTask), (BadInputError,), "json"),
     Target(
         "nodes-report",
-        ("cluster.submit.check_by_job",),
+        ("cluster.nodes.submit.check_by_job",),
         _report,
         _written_as(NodesReport),
         (UndecidedError,),
@@ -446,7 +458,7 @@ TARGETS = (
     ),
     Target(
         "module-record",
-        ("cluster.module_folder._record_in",),
+        ("cluster.module.folder._record_in",),
         _record,
         lambda: [b'{"schema": 1, "kind": "module", "image": "/x.sif", "origin": []}'],
         (),

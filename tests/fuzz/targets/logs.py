@@ -13,7 +13,7 @@ from unittest import mock
 
 from lumiimg.check import simulation, startup, strace
 from lumiimg.check.probes import ProbeRun, read_events
-from lumiimg.cluster import slurm
+from lumiimg.cluster.nodes import slurm
 from lumiimg.engine import engine, failures, signing
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, UndecidedError
@@ -258,7 +258,7 @@ TARGETS = (
     Target("engine-keys", ("engine.signing.private_keys",), _keys, _key_seeds, (FailedError,)),
     Target(
         "slurm-nodes",
-        ("cluster.slurm.find_allocation", "cluster.slurm.is_job_number"),
+        ("cluster.nodes.slurm.find_allocation", "cluster.nodes.slurm.is_job_number"),
         _slurm,
         _slurm_seeds,
         (UndecidedError,),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.frameworks import module_of
+from lumiimg.cluster.job.frameworks import module_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumiimg.cluster.shape import Shape
+    from lumiimg.cluster.job.shape import Shape
 
 _TENSOR, _PIPELINE = "--tensor-parallel-size", "--pipeline-parallel-size"
 _EXECUTOR = "--distributed-executor-backend"

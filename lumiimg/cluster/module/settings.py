@@ -6,15 +6,15 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.binds import spec, variables_of_engine
-from lumiimg.cluster.module import NOTHING_BOUND, VENV, When, missing_hint, origin_of
-from lumiimg.cluster.modulefile import Act, ModuleFile, Setting
+from lumiimg.cluster.module.modulefile import Act, ModuleFile, Setting
+from lumiimg.cluster.module.plan import NOTHING_BOUND, VENV, When, missing_hint, origin_of
 from lumiimg.host.manifest import PRIVATE, Fabric
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lumiimg.check.boundary import Boundary
-    from lumiimg.cluster.module import ImageModule
+    from lumiimg.cluster.module.plan import ImageModule
     from lumiimg.host.manifest import Bind, Variable
     from lumiimg.host.snapshot import Snapshot
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.cluster.answers import Fingerprint, Library
+    from lumiimg.cluster.nodes.answers import Fingerprint, Library
 
 _SHOWN = 4
 _BUILD_DIGITS = 8

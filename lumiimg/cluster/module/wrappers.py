@@ -10,15 +10,15 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.binds import exports
-from lumiimg.cluster.module import SHELL, VENV, When, in_shell
-from lumiimg.cluster.module_settings import NO_USER_SITE
-from lumiimg.cluster.modulefile import comment
+from lumiimg.cluster.module.modulefile import comment
+from lumiimg.cluster.module.plan import SHELL, VENV, When, in_shell
+from lumiimg.cluster.module.settings import NO_USER_SITE
 from lumiimg.errors import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.cluster.module import ImageModule
+    from lumiimg.cluster.module.plan import ImageModule
     from lumiimg.image.programs import Program
 
 ENTER = "enter"

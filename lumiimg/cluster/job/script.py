@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.cluster.binds import spec
-from lumiimg.cluster.plan import Scope
+from lumiimg.cluster.job.plan import Scope
 from lumiimg.cluster.words import comment, value, word
 from lumiimg.errors import BadInputError
 from lumiimg.wording import count
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.catalog.launch import SiteOption
-    from lumiimg.cluster.container import JobFile
-    from lumiimg.cluster.plan import JobPlan
+    from lumiimg.cluster.job.container import JobFile
+    from lumiimg.cluster.job.plan import JobPlan
 
 # what a user writes is meant as it is: `$` and `\` in single quotes, quotation marks of a text
 _AS_WRITTEN = "# shellcheck disable=SC1003,SC1110,SC1111,SC1112,SC2016"

@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.container import JobFile
-from lumiimg.cluster.plan import Scope
+from lumiimg.cluster.job.container import JobFile
+from lumiimg.cluster.job.plan import Scope
 from lumiimg.cluster.words import comment
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.cluster.plan import JobPlan, Setting
+    from lumiimg.cluster.job.plan import JobPlan, Setting
 
 EDF = "job.toml"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.frameworks import framework_of, frameworks, launcher_of
-from lumiimg.cluster.mounts import unbound, with_own
-from lumiimg.cluster.shape import shape_of
-from lumiimg.cluster.topology import bind_ranks, cores_of_a_gpu
-from lumiimg.cluster.vllm import told
+from lumiimg.cluster.job.frameworks import framework_of, frameworks, launcher_of
+from lumiimg.cluster.job.mounts import unbound, with_own
+from lumiimg.cluster.job.shape import shape_of
+from lumiimg.cluster.job.topology import bind_ranks, cores_of_a_gpu
+from lumiimg.cluster.job.vllm import told
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.host.manifest import Bind, Fabric
 from lumiimg.image import ImageKind
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site, SiteBind
     from lumiimg.check.boundary import Boundary
-    from lumiimg.cluster.frameworks import Framework
-    from lumiimg.cluster.mounts import Absent
+    from lumiimg.cluster.job.frameworks import Framework
+    from lumiimg.cluster.job.mounts import Absent
+    from lumiimg.cluster.job.shape import Shape, Wish
+    from lumiimg.cluster.job.topology import Topology
     from lumiimg.cluster.python import Python
-    from lumiimg.cluster.shape import Shape, Wish
-    from lumiimg.cluster.topology import Topology
     from lumiimg.host.manifest import Manifest
     from lumiimg.resolve.stack import Stack
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.run import LOGS, choose, prepare
 from lumiimg.check.running import LIMIT_S, OUTPUT, judge
 from lumiimg.check.surroundings import missing_here, tell, with_variables
-from lumiimg.cluster.slurm import run_step
+from lumiimg.cluster.nodes.slurm import run_step
 from lumiimg.errors import MissingHereError
 from lumiimg.nccl.nodes import folded
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.check.evidence import StaticResult
     from lumiimg.check.running import RunResult
     from lumiimg.check.tools import Tools
-    from lumiimg.cluster.groups import Group
+    from lumiimg.cluster.nodes.groups import Group
     from lumiimg.engine.engine import Engine
     from lumiimg.image import Image
 

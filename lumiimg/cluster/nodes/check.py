@@ -20,13 +20,13 @@ from lumiimg.check.checker import check_files, conclude
 from lumiimg.check.opening import opened
 from lumiimg.check.running import provide_all_reduce
 from lumiimg.check.task import ProbeTask, make_task, with_manifest
-from lumiimg.cluster.answers import Library  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.cluster.differences import differences
-from lumiimg.cluster.groups import Silent, gather
-from lumiimg.cluster.node import SCHEMA, NodeTask, identity_of, write_task
-from lumiimg.cluster.slurm import run_step
-from lumiimg.cluster.together import Together, run_together, shared_gpus, told_of, without_nic
-from lumiimg.cluster.watch import Watch, limit_s
+from lumiimg.cluster.nodes.answers import Library  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.cluster.nodes.differences import differences
+from lumiimg.cluster.nodes.groups import Silent, gather
+from lumiimg.cluster.nodes.node import SCHEMA, NodeTask, identity_of, write_task
+from lumiimg.cluster.nodes.slurm import run_step
+from lumiimg.cluster.nodes.together import Together, run_together, shared_gpus, told_of, without_nic
+from lumiimg.cluster.nodes.watch import Watch, limit_s
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.workspace import owner_mark, remove_stale, remove_tree
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.running import RunResult
     from lumiimg.check.tools import Tools
-    from lumiimg.cluster.groups import Gathered
-    from lumiimg.cluster.slurm import Allocation
+    from lumiimg.cluster.nodes.groups import Gathered
+    from lumiimg.cluster.nodes.slurm import Allocation
     from lumiimg.engine.process import Completed
     from lumiimg.host.snapshot import Snapshot
 

@@ -12,14 +12,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.cluster.module_settings import module_file
-from lumiimg.cluster.modulefile import lmod, tcl
-from lumiimg.cluster.wrappers import wrapper_texts
+from lumiimg.cluster.module.modulefile import lmod, tcl
+from lumiimg.cluster.module.settings import module_file
+from lumiimg.cluster.module.wrappers import wrapper_texts
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.files import write_text
 
 if TYPE_CHECKING:
-    from lumiimg.cluster.module import ImageModule
+    from lumiimg.cluster.module.plan import ImageModule
 
 RECORD = "lumiimg.json"
 """Says which image the folder of a version is for, and that it is ours."""

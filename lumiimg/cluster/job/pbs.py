@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster import script
-from lumiimg.cluster.container import PALS, files
-from lumiimg.cluster.topology import ranges
+from lumiimg.cluster.job import script
+from lumiimg.cluster.job.container import PALS, files
+from lumiimg.cluster.job.topology import ranges
 from lumiimg.cluster.words import comment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.cluster.plan import JobPlan
+    from lumiimg.cluster.job.plan import JobPlan
 
 _RANKS_LOG = "$LUMIIMG_JOB/ranks.log"
 

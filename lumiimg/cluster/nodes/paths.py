@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.check.steps import Step
-    from lumiimg.cluster.nodes import NodesReport
+    from lumiimg.cluster.nodes.check import NodesReport
 
 
 def paths_of(report: NodesReport, image: Path, environment: Mapping[str, str]) -> tuple[tuple[Step, ...], ...]:

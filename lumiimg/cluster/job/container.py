@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.plan import RAY, VISIBLE, Scope
+from lumiimg.cluster.job.plan import RAY, VISIBLE, Scope
 from lumiimg.cluster.words import comment, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.cluster.plan import JobPlan, Setting
+    from lumiimg.cluster.job.plan import JobPlan, Setting
 
 # a connection first: Ray itself asks for minutes where nothing answers
 _ARE_HERE = (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.running import count_gpus
 from lumiimg.check.task import ProbeTask, carry_out, told_version
 from lumiimg.check.tools import Tools  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.cluster.answers import Details, Fingerprint, Head, Library, file_stem, told_by, write_answer
+from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, file_stem, told_by, write_answer
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError
 from lumiimg.files import write_text

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster import script
-from lumiimg.cluster.container import SLURM, files
-from lumiimg.cluster.edf import EDF, container_file, without_edf
-from lumiimg.cluster.shape import duration
-from lumiimg.cluster.topology import ranges
+from lumiimg.cluster.job import script
+from lumiimg.cluster.job.container import SLURM, files
+from lumiimg.cluster.job.edf import EDF, container_file, without_edf
+from lumiimg.cluster.job.shape import duration
+from lumiimg.cluster.job.topology import ranges
 from lumiimg.cluster.words import comment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.cluster.plan import JobPlan
+    from lumiimg.cluster.job.plan import JobPlan
 
 
 def slurm_script(plan: JobPlan) -> str:

@@ -7,10 +7,10 @@ import math
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.nodes import NodesReport, own_command, shared_folder
-from lumiimg.cluster.slurm import is_job_number, run_job
-from lumiimg.cluster.together import TOGETHER_LIMIT_S
-from lumiimg.cluster.watch import FIRST_LIMIT_S, limit_s
+from lumiimg.cluster.nodes.check import NodesReport, own_command, shared_folder
+from lumiimg.cluster.nodes.slurm import is_job_number, run_job
+from lumiimg.cluster.nodes.together import TOGETHER_LIMIT_S
+from lumiimg.cluster.nodes.watch import FIRST_LIMIT_S, limit_s
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError, one_line
 from lumiimg.host.codec import FormError, decode
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.answers import (
+from lumiimg.cluster.nodes.answers import (
     AnswerError,
     Details,
     Fingerprint,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.cluster.answers import RawAnswer
+    from lumiimg.cluster.nodes.answers import RawAnswer
 
 _FILE_LIMIT = 100_000
 

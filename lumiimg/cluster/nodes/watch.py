@@ -6,8 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.answers import is_answer, node_of_file
-from lumiimg.cluster.node import is_mark
+from lumiimg.cluster.nodes.answers import is_answer, node_of_file
+from lumiimg.cluster.nodes.node import is_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
