@@ -57,19 +57,49 @@ STEPS = ("resolve", "definition", "build", "check", "report")
 _WIDTH, _ROW = 960, 62
 _COMMONS = "shared by all: errors · findings · secret · wording · files"
 
-_STYLE = """
-svg { --paper: #ffffff; --ink: #1c2733; --quiet: #566573; --line: #7b8a97; --value: #e3eefb; --value-line: #2f6fb3;
-  --room: #f4f6f8; --room-line: #b4bec7; --step: #fdf0d5; --step-line: #b7791f }
-@media (prefers-color-scheme: dark) { svg { --paper: #14181d; --ink: #e8edf2; --quiet: #a7b3be; --line: #8796a4;
-  --value: #17324f; --value-line: #6aa8e8; --room: #20272e; --room-line: #4b5863; --step: #43310f; --step-line: #e0a94a } }
-text { font: 15px system-ui, sans-serif; fill: var(--ink); text-anchor: middle }
-.quiet { font-size: 12.5px; fill: var(--quiet) }
+_LAYOUT = """
+text { font: 15px system-ui, sans-serif; text-anchor: middle }
+.quiet { font-size: 12.5px }
 .left { text-anchor: start }
-.value { fill: var(--value); stroke: var(--value-line); stroke-width: 1.5 }
-.room { fill: var(--room); stroke: var(--room-line) }
-.step { fill: var(--step); stroke: var(--step-line); stroke-width: 1.5 }
-.arrow { stroke: var(--line); stroke-width: 1.8; fill: none; marker-end: url(#tip) }
+.value, .step { stroke-width: 1.5 }
+.arrow { stroke-width: 1.8; fill: none; marker-end: url(#tip) }
 """
+# written out twice, since not every program that shows SVG knows variables of CSS
+_COLOURS = """
+.paper {{ fill: {paper} }}
+text {{ fill: {ink} }}
+.quiet {{ fill: {quiet} }}
+.value {{ fill: {value}; stroke: {value_line} }}
+.room {{ fill: {room}; stroke: {room_line} }}
+.step {{ fill: {step}; stroke: {step_line} }}
+.arrow {{ stroke: {line} }}
+.tip {{ fill: {line} }}
+.by {{ stroke: {step_line}; stroke-dasharray: 3 3 }}
+"""
+_LIGHT = {
+    "paper": "#ffffff",
+    "ink": "#1c2733",
+    "quiet": "#566573",
+    "line": "#7b8a97",
+    "value": "#e3eefb",
+    "value_line": "#2f6fb3",
+    "room": "#f4f6f8",
+    "room_line": "#b4bec7",
+    "step": "#fdf0d5",
+    "step_line": "#b7791f",
+}
+_DARK = {
+    "paper": "#14181d",
+    "ink": "#e8edf2",
+    "quiet": "#a7b3be",
+    "line": "#8796a4",
+    "value": "#17324f",
+    "value_line": "#6aa8e8",
+    "room": "#20272e",
+    "room_line": "#4b5863",
+    "step": "#43310f",
+    "step_line": "#e0a94a",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +168,14 @@ def picture() -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="title desc">',
         '<title id="title">How lumiimg is built</title>',
         f'<desc id="desc">{escape(description())}</desc>',
-        f"<style>{_STYLE}</style>",
+        f"<style>{_LAYOUT}{_COLOURS.format(**_LIGHT)}",
+        f"@media (prefers-color-scheme: dark) {{{_COLOURS.format(**_DARK)}}}</style>",
         (
             '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">'
-            '<path d="M0 0L10 5L0 10z" fill="var(--line)"/></marker></defs>'
+            '<path class="tip" d="M0 0L10 5L0 10z"/></marker></defs>'
         ),
-        f'<rect width="{_WIDTH}" height="{height}" rx="10" fill="var(--paper)"/>',
-        '<text class="left" x="24" y="34" style="font-weight:600">Each arrow is a value that can be written to a file, and shown</text>',
+        f'<rect width="{_WIDTH}" height="{height}" rx="10" class="paper"/>',
+        '<text class="left" x="24" y="34" style="font-weight:600">Each box is a value that can be written to a file; a room makes it of the one before</text>',
     ]
     parts += _flow()
     parts.append(
@@ -168,7 +199,7 @@ def _flow() -> Iterator[str]:
             yield f'<path class="arrow" d="M{x + box + 4} 110H{x + box + gap - 3}"/>'
             yield f'<rect class="step" x="{middle - 40}" y="52" width="80" height="23" rx="11"/>'
             yield f'<text style="font-size:13px" x="{middle}" y="68">{STEPS[number]}</text>'
-            yield f'<path d="M{middle} 75V106" stroke="var(--step-line)" stroke-dasharray="3 3"/>'
+            yield f'<path d="M{middle} 75V106" class="by"/>'
 
 
 def _floor(names: list[str], y: int) -> Iterator[str]:
