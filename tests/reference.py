@@ -56,7 +56,10 @@ def commands() -> Iterator[str]:
 
 def commands_of(parser: argparse.ArgumentParser, above: str) -> Iterator[str]:
     subparsers = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
+    told = {action.dest for action in subparsers._choices_actions} if subparsers else set()
     for name, command in subparsers.choices.items() if subparsers else ():
+        if name not in told:  # not for people
+            continue
         if any(isinstance(action, argparse._SubParsersAction) for action in command._actions):
             yield from commands_of(command, f"{above} {name}")
             continue
