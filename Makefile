@@ -53,7 +53,7 @@ test-engine-here: $(VENV)/.installed
 test-lowest: $(VENV)/.installed
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/lowest
 	$(BIN)/uv pip compile --quiet --resolution lowest-direct --extra docker --output-file build/lowest.txt pyproject.toml
-	$(BIN)/uv pip install --quiet --python build/lowest/bin/python --requirements build/lowest.txt pip pytest hypothesis pyelftools
+	$(BIN)/uv pip install --quiet --python build/lowest/bin/python --requirements build/lowest.txt pip pytest hypothesis jsonschema pyelftools
 	build/lowest/bin/python -m pytest $(LOWEST_TESTS)
 
 # the newest commit's time: the same commit gives the same bytes
