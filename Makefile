@@ -1,7 +1,7 @@
 # make demo         build a small real image and check it, end to end; installs an engine where it may
 # make test         unit tests, offline once the packages are in; under two minutes
 # make test-engine  the same against a real Apptainer, a real loader and a real RCCL
-# make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth)
+# make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth; SEED=N for the same again)
 # make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=nccl/verdict; hours for all)
 # make corpus       inputs that reach more of the parsers, to be kept (TARGET=name SECONDS=60)
 # make audit        licences, files and advisories of the packages that are installed
@@ -72,8 +72,8 @@ written: $(VENV)/.installed
 	$(BIN)/python -m tests.written
 
 fuzz: $(VENV)/.installed
-	$(BIN)/python -m tests.fuzz --seconds "$$(awk 'BEGIN { print $(FUZZ) / 5 }')"
-	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis
+	$(BIN)/python -m tests.fuzz --seconds "$$(awk 'BEGIN { print $(FUZZ) / 5 }')" $(if $(SEED),--seed $(SEED))
+	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis $(if $(SEED),--hypothesis-seed=$(SEED))
 
 mutate: $(VENV)/.installed
 	$(BIN)/python -m tests.mutation $(MODULE)

@@ -66,7 +66,8 @@ class Xattrs:
             if number & _ELSEWHERE:
                 (reference,) = _POINTER.unpack(value.ljust(_POINTER.size, b"\0")[: _POINTER.size])
                 value = self._value(self._at(start, reference))
-            found[_PREFIXES.get(number & 0xFF, b"?.") + name] = value
+            if (prefix := _PREFIXES.get(number & 0xFF)) is not None:  # the kernel shows no others either
+                found[prefix + name] = value
         return found
 
     def _at(self, start: int, reference: int) -> Cursor:
