@@ -203,7 +203,7 @@ def _call(name: str, text: str) -> Call | None:
         return None
     path = _unescape(named.removesuffix("...")[1:-1])
     # an empty name asks about the open file itself
-    if not path:
+    if not path or not folder.startswith("/"):
         return None
     opened = _unescape(result[2]) if result[2] else None
     return Call(name, kind, os.path.normpath(os.path.join(folder, path)), result[3], 0, opened)  # noqa: PTH118
