@@ -79,7 +79,7 @@ def _decode(wanted: Any, data: object, key: str) -> Any:  # noqa: ANN401 - typed
         if data not in words:
             raise FormError(key, f"should be one of {', '.join(words)}")
         return wanted(data)
-    if wanted is float and type(data) is int:
+    if wanted is float and type(data) is int and abs(data) <= _MAX_INTEGER:
         return float(data)
     if type(data) is not wanted:
         raise FormError(key, f"should be {_ARTICLES[wanted]}, is {_named(data)}")

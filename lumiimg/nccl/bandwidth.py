@@ -39,7 +39,8 @@ _BEFORE = re.compile(rb"\d{1,15}(?:\.\d{1,2})?$")
 _ROW = re.compile(
     rb"(?P<size>\d{1,15})[ ]{1,24}(?P<count>\d{1,15})[ ]{1,24}" + _TYPE + rb"(?:[ ]{1,24}[a-z]{2,12}(?!\w))?"
 )
-_CELLS = re.compile(rb"(?:\s{0,40}(?:N/A|-?" + _NUMBER + rb"\*?)(?=[\sA-Za-z\[(#]|$)){1,24}")
+_CELL = rb"(?:N/A|-?" + _NUMBER + rb"\*?)(?=[\sA-Za-z\[(#]|$)"
+_CELLS = re.compile(rb"\s{0,40}" + _CELL + rb"(?:\s{1,40}" + _CELL + rb"){0,23}")
 """The rest of a row; what another process printed may be joined to its end."""
 _OSU_ROW = re.compile(
     rb"(?P<size>\d{1,15})[ \t]{1,24}(?P<value>\d{1,15}\.\d\d)(?P<more>(?:[ \t]{1,40}(?:Pass|Fail|"
