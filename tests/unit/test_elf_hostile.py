@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import tracemalloc
 from pathlib import Path
 
@@ -12,42 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.elf.loader import Process
-from lumiimg.elf.reader import BytesReader
 from lumiimg.elf.rules import Settings
 from tests.tools import examples
+from tests.unit.memory_root import MemoryRoot
 
 _LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 _NAMES = ("libz.so.1", "libgcc_s.so.1", "liblzma.so.5", "libcap.so.2", "libm.so.6", "libc.so.6", "libzstd.so.1")
 _LOADER = "/lib64/ld-linux-x86-64.so.2"
-
-
-class _File(BytesReader):
-    def __init__(self, path: str, data: bytes) -> None:
-        super().__init__(data)
-        self.identity = path
-
-    def close(self) -> None:
-        pass
-
-
-class _Root:
-    """A root file system in memory."""
-
-    def __init__(self, files: dict[str, bytes]) -> None:
-        self.files = files
-
-    def open(self, path: str) -> _File:
-        path = os.path.normpath(path)
-        if path not in self.files:
-            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return _File(path, self.files[path])
-
-    def is_dir(self, path: str) -> bool:
-        start = os.path.normpath(path).rstrip("/") + "/"
-        return any(name.startswith(start) for name in self.files)
-
-    def resolve(self, path: str) -> str:
-        return os.path.normpath(path)
 
 
 def _files() -> dict[str, bytes]:
@@ -83,7 +52,7 @@ def test_a_process_over_damaged_libraries_ends(changes: list[tuple[str, int, byt
         at = offset % len(data)
         data[at : at + len(value)] = value
         files[name] = bytes(data)
-    process = Process(_Root(files), Settings(library_path="$ORIGIN:/x", preload=("libz.so.1",)))
+    process = Process(MemoryRoot(files), Settings(library_path="$ORIGIN:/x", preload=("libz.so.1",)))
     outcome = process.start("/prog")
     assert outcome.ok == (not outcome.errors)
     if outcome.ok and process.objects[0].facts.is_dynamic:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,40 +20,12 @@ from lumiimg.resolve.rccl_strings import read_rccl
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, printed, text_of
 from tests.unit.host_model import cache_file
+from tests.unit.memory_root import MemoryRoot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LOADER = "/lib64/ld-linux-x86-64.so.2"
-
-
-class _File(BytesReader):
-    def __init__(self, path: str, data: bytes) -> None:
-        super().__init__(data)
-        self.identity = path
-
-    def close(self) -> None:
-        pass
-
-
-class _Root:
-    """A root file system in memory."""
-
-    def __init__(self, files: dict[str, bytes]) -> None:
-        self.files = files
-
-    def open(self, path: str) -> _File:
-        path = os.path.normpath(path)
-        if path not in self.files:
-            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return _File(path, self.files[path])
-
-    def is_dir(self, path: str) -> bool:
-        start = os.path.normpath(path).rstrip("/") + "/"
-        return any(name.startswith(start) for name in self.files)
-
-    def resolve(self, path: str) -> str:
-        return os.path.normpath(path)
 
 
 def _facts(data: bytes) -> None:
@@ -84,7 +54,7 @@ def _process(data: bytes) -> str:
     """A program, its libraries, the loader and its cache: what `ldd` says of them."""
     program, one, two, loader, cache, path = parts(data, 6)
     files = {"/prog": program, "/lib/liba.so": one, "/usr/lib/libb.so": two, _LOADER: loader, "/etc/ld.so.cache": cache}
-    root = _Root({name: content for name, content in files.items() if content})
+    root = MemoryRoot({name: content for name, content in files.items() if content})
     glibc_version(root)
     libc_kind(root)
     process = Process(root, Settings(library_path=text_of(path), preload=("libb.so",)))
