@@ -157,7 +157,8 @@ def _ask_advisories(audit: Audit, names: set[str]) -> None:
         return
     audit.problems += problems
     if unasked:
-        audit.open.append(f"the advisories about {len(unasked)} of {len(names)} packages: {', '.join(unasked)}")
+        which = "all" if len(unasked) == len(names) else ", ".join(unasked)
+        audit.open.append(f"the advisories about {len(unasked)} of {len(names)} packages: {which}")
     print(f"advisories: {len(problems)} about {len(names) - len(unasked)} packages")
 
 
