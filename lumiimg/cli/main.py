@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import codecs
 import errno
+import functools
 import gc
 import io
 import os
@@ -101,6 +102,7 @@ class MainParser(Parser):
         return formatter.format_help()
 
 
+@functools.cache  # the same for a whole process: a hundredth of a second
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = MainParser(
@@ -136,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # argparse gives positional words up once an option has come between them
         if not hasattr(arguments, "paths") or any(word.startswith("-") for word in rest):
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        arguments.paths += rest
+        arguments.paths = [*arguments.paths, *rest]
     if not hasattr(arguments, "execute"):
         start.print_start(os.environ)
         return ExitCode.GOOD

@@ -68,9 +68,8 @@ def versioned(
 def c_library(root: Path, newest_minor: int) -> Path:
     """Put a loader and a libc.so.6 of glibc 2.<newest_minor> into a root; returns the libc."""
     banner = f"GNU C Library (stand-in) stable release version 2.{newest_minor}.\\n"
-    library(
+    versioned(
         root / LOADER[1:],
-        "-Wl,-soname,ld-linux-x86-64.so.2",
         source=f'const char banner[] = "{banner}"; const char dirs[] = "/lib64/\\0/usr/lib64/\\0";',
     )
     versions = ("GLIBC_2.2.5", *(f"GLIBC_2.{minor}" for minor in range(14, newest_minor + 1)), "GLIBC_PRIVATE")
@@ -109,7 +108,7 @@ def image(root: Path, *, glibc: int = 41, fabric: str = "FABRIC_1.3", plugin: bo
     (environment / "99-base.sh").touch()
     (environment / "90-environment.sh").write_text("export LD_LIBRARY_PATH=/opt/rocm/lib\n")
     (root / "etc").mkdir()
-    library(root / "opt/rocm/lib/librccl.so.1", libc, source=RCCL)
+    versioned(root / "opt/rocm/lib/librccl.so.1", needs={libc: ()}, source=RCCL)
     if plugin:
         stub = versioned(root.with_name(f"{root.name}.stub") / "libfabric.so.1", defines=(fabric,))
         versioned(root / "usr/lib64/librccl-net.so", needs={stub: (fabric,), libc: ("GLIBC_2.14",)}, source=PLUGIN)

@@ -578,7 +578,7 @@ def test_the_process_is_that_of_torch_where_there_is_one(tmp_path: Path, node: P
 def test_explain_refuses_with_the_rule_and_the_numbers(tmp_path: Path, node: Path, capsys: Capture) -> None:
     code, data, text = explain(fabric_builder.image(tmp_path / "image", glibc=35), capsys, "--host", node)
     assert (code, data["decision"], data["fabric"]) == (1, "refused", "none")
-    assert "REFUSED: GLIBC_2.38 of libc.so.6 is needed" in text
+    assert "REFUSED: GLIBC_2.38 of libc.so.6 is needed" in unwrapped(text)
     assert any("bundle the fabric" in remedy for remedy in data["remedies"])
 
 

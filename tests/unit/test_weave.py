@@ -25,10 +25,10 @@ def packed(folder: Path, *options: str) -> Path:
     return squashed(folder, folder.with_suffix(".sqfs"), *(options or ("-comp", "zstd")))
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything that squashfs can hold; device files where they can be made."""
-    root = tmp_path / "base"
+    root = tmp_path_factory.mktemp("layers") / "base"
     for folder in ("etc/apt", "opt", "dev", "many", "empty-folder"):
         (root / folder).mkdir(parents=True)
     (root / "etc/passwd").write_text("root\n")
@@ -68,10 +68,10 @@ def base(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture
-def upper(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def upper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Changes to it."""
-    root = tmp_path / "upper"
+    root = tmp_path_factory.mktemp("layers") / "upper"
     for folder in ("etc", "many", "opt"):
         (root / folder).mkdir(parents=True)
     (root / "etc/new").write_text("new")
@@ -83,6 +83,11 @@ def upper(tmp_path: Path) -> Path:
         os.mknod(root / "opt/twin", *WHITEOUT)
         os.mknod(root / "opt/hard", *WHITEOUT)
     return root
+
+
+@pytest.fixture(scope="module")
+def layers(base: Path, upper: Path) -> list[Path]:
+    return [packed(base), packed(upper)]
 
 
 def woven(layers: Sequence[Path], target: Path, offset: int = 0) -> Path:
@@ -100,8 +105,7 @@ def mounted(image: Path, folder: Path) -> None:
         subprocess.run(["squashfuse_ll", image, folder], check=True)
 
 
-def test_what_is_woven_is_what_the_stack_shows(base: Path, upper: Path, tmp_path: Path) -> None:
-    layers = [packed(base), packed(upper)]
+def test_what_is_woven_is_what_the_stack_shows(base: Path, layers: list[Path], tmp_path: Path) -> None:
     for count in (1, 2):
         target = woven(layers[:count], tmp_path / f"woven-{count}")
         with open_stack(layers[:count]) as stack, open_image(target) as image:
@@ -112,8 +116,7 @@ def test_what_is_woven_is_what_the_stack_shows(base: Path, upper: Path, tmp_path
             assert image.root.read_bytes("/opt/big", 1 << 30) == (base / "opt/big").read_bytes()
 
 
-def test_other_readers_agree(base: Path, upper: Path, tmp_path: Path) -> None:
-    layers = [packed(base), packed(upper)]
+def test_other_readers_agree(layers: list[Path], tmp_path: Path) -> None:
     image = woven(layers, tmp_path / "woven")
     reference = tmp_path / "reference"
     (tmp_path / "unpacked").mkdir()
@@ -126,8 +129,8 @@ def test_other_readers_agree(base: Path, upper: Path, tmp_path: Path) -> None:
     assert (reference / "opt/holes").stat().st_size == 10 << 20
 
 
-def test_it_can_be_mounted(base: Path, upper: Path, tmp_path: Path) -> None:
-    image = woven([packed(base), packed(upper)], tmp_path / "woven")
+def test_it_can_be_mounted(layers: list[Path], tmp_path: Path) -> None:
+    image = woven(layers, tmp_path / "woven")
     folder = tmp_path / "mounted"
     mounted(image, folder)
     try:
@@ -141,8 +144,7 @@ def test_it_can_be_mounted(base: Path, upper: Path, tmp_path: Path) -> None:
             subprocess.run(["fusermount", "-u", folder], check=True)
 
 
-def test_the_same_layers_are_the_same_bytes_and_it_may_begin_anywhere(base: Path, upper: Path, tmp_path: Path) -> None:
-    layers = [packed(base), packed(upper)]
+def test_the_same_layers_are_the_same_bytes_and_it_may_begin_anywhere(layers: list[Path], tmp_path: Path) -> None:
     first = woven(layers, tmp_path / "one").read_bytes()
     assert woven(layers, tmp_path / "two").read_bytes() == first
     assert woven(layers, tmp_path / "behind", offset=65536).read_bytes()[65536:] == first
@@ -159,15 +161,20 @@ def test_what_nobody_sees_is_not_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [("-comp", "gzip"), ("-comp", "zstd", "-b", "1M")])
-def test_layers_that_are_compressed_otherwise_are_not_woven(options: tuple[str, ...], base: Path, upper: Path) -> None:
-    assert not can_weave([packed(base, *options), packed(upper)])
+def test_layers_that_are_compressed_otherwise_are_not_woven(options: tuple[str, ...], tmp_path: Path) -> None:
+    for name in ("base", "upper"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    below, above = packed(tmp_path / "base"), packed(tmp_path / "upper")
+    assert can_weave([below, above])
+    assert not can_weave([packed(tmp_path / "base", *options), above])
 
 
-def test_a_damaged_layer_is_told(base: Path, upper: Path, tmp_path: Path) -> None:
-    below = packed(base)
-    data = bytearray(below.read_bytes())
+def test_a_damaged_layer_is_told(layers: list[Path], tmp_path: Path) -> None:
+    below = tmp_path / "below"
+    data = bytearray(layers[0].read_bytes())
     for at in range(len(data) - 6000, len(data) - 100, 50):
         data[at] ^= 0xFF
     below.write_bytes(data)
     with pytest.raises(ImageError):
-        weave([below, packed(upper)], tmp_path / "woven", 0)
+        weave([below, layers[1]], tmp_path / "woven", 0)
