@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 
 MAY_BE_ABSENT = "not beside this checkout"
 """Of a skip that CI allows: material that a test uses where somebody has it."""
+
+
+def pytest_configure() -> None:
+    # a shell without job control starts what is in the background with Ctrl-C ignored, and so would be the programs
+    # that tests interrupt
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,7 +7,7 @@ endpoint that cannot be opened overrides any of them on libfabric: the provider 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl.report import FAST, TRANSPORTS, Confidence, Verdict, weakest
@@ -43,6 +43,8 @@ class Judgement:
     provider: str | None = None
     soft: bool = False
     """Only the plugin's presence was seen, so another process may say better what is used."""
+    ended: bool = False
+    """It could not go on with another network: its own did not open, or was asked for by name and is not there."""
 
 
 NOTHING = Judgement(Verdict.NONE, Confidence.UNKNOWN)
@@ -93,7 +95,7 @@ def judge_process(process: Process, troubles: Sequence[Trouble], job: Job) -> Ju
     if families - {"ofi"}:
         return _built_in(sightings, families, final=bool(chosen))
     if dead := dead_of(process, troubles, job):
-        return _failure(Verdict.PLUGIN_INIT_ERROR, dead)
+        return replace(_failure(Verdict.PLUGIN_INIT_ERROR, dead), ended=True)
     if chosen or (families and not any(t.signature.effect in FAILURES for t in troubles)):
         return _libfabric(process, sightings, troubles, job)
     fatal = [t for t in troubles if t.signature.effect in _FATAL]
@@ -101,7 +103,7 @@ def judge_process(process: Process, troubles: Sequence[Trouble], job: Job) -> Ju
         return local
     for effect, verdict in FAILURES.items():
         if found := _with_effect(troubles, effect):
-            return _failure(verdict, found)
+            return replace(_failure(verdict, found), ended=bool(fatal) or verdict is Verdict.PLUGIN_INIT_ERROR)
     return _presence(process)
 
 
@@ -123,8 +125,8 @@ def judge_job(processes: Sequence[Process], judgements: Sequence[Judgement], dea
     not_opened = [f for f in failed if f.verdict is Verdict.PLUGIN_INIT_ERROR]
     if any(d for _, d in counted) and kinds <= OFI and not_opened:
         return _strongest(not_opened)
-    # a rank whose plugin is missing goes on with verbs, one that could not open its network does not
-    apart = (failed and kinds & OFI) or (not_opened and Verdict.IB in kinds)
+    # a rank whose plugin is missing goes on with verbs
+    apart = (failed and kinds & OFI) or (Verdict.IB in kinds and any(f.ended for f in failed))
     if len(kinds) > 1 or (kinds and unknown) or apart:
         return _mixed([*transports, *failed, *unknown])
     if kinds:
@@ -132,8 +134,11 @@ def judge_job(processes: Sequence[Process], judgements: Sequence[Judgement], dea
     for verdict in FAILURES.values():
         if found := [f for f in failed if f.verdict is verdict]:
             return _strongest(found)
-    rest = [f for f in findings if f.verdict is not Verdict.NONE]
-    return _strongest(rest) if rest else NOTHING
+    if begun := [f for f in findings if f.soft]:
+        return _strongest(begun)
+    local = [f for f in findings if f.verdict is Verdict.INTRA_NODE_ONLY]
+    crossing = any(c.crosses for process in processes for c in process.communicators.values())
+    return _strongest(local) if local and not crossing else NOTHING
 
 
 def _is_transport(judgement: Judgement) -> bool:

@@ -31,7 +31,7 @@ def print_entries(entries: Sequence[Entry], root: Path, *, as_json: bool, quiet:
     out = console(quiet=quiet)
     headline(out, f"{count(len(entries), 'layer')}, {size(total)}, in {root}")
     for entry in sorted(entries, key=lambda entry: entry.layers):
-        first = f"{entry.key[:_SHORT]}  {size(entry.size_bytes):>9}  {duration(entry.seconds):>8}  "
+        first = f"{entry.key[:_SHORT]}  {size(entry.size_bytes):>9}  {duration(entry.seconds):>12}  "
         say(out, ", ".join(entry.layers), first=first, rest=" " * len(first))
 
 

@@ -235,6 +235,8 @@ RANKS = {
     "denied": [*CXI, WORLD, DENIED],
     "begun": ["NET/OFI Initializing aws-ofi-nccl 1.9.2", WORLD],
     "local": [LOCAL, comm("0xc", 0, 8, 1)],
+    "alone": [comm("0xc", 0, 8, 1)],
+    "silent": [WORLD],
 }
 
 
@@ -249,6 +251,7 @@ RANKS = {
         ("tcp", "denied", "plugin-init-error", "proved", ExitCode.NO),
         ("ib", "denied", "mixed", "proved", ExitCode.NO),
         ("ib", "no network", "mixed", "proved", ExitCode.NO),
+        ("ib", "absent", "mixed", "proved", ExitCode.NO),
         # a network that is not known leaves open what it is
         ("cxi", "other", "mixed", "unknown", ExitCode.NO),
         ("socket", "other", "mixed", "unknown", ExitCode.NO),
@@ -266,6 +269,12 @@ RANKS = {
         ("socket", "begun", "socket", "proved", ExitCode.NO),
         ("missing", "begun", "plugin-missing", "proved", ExitCode.NO),
         ("begun", "other", "ofi-other", "likely", ExitCode.UNDECIDED),
+        # what stays on one node says nothing of ranks that another shows to be on several
+        ("alone", "begun", "ofi-other", "likely", ExitCode.UNDECIDED),
+        ("local", "begun", "ofi-other", "likely", ExitCode.UNDECIDED),
+        ("alone", "silent", "none", "unknown", ExitCode.UNDECIDED),
+        ("local", "silent", "none", "unknown", ExitCode.UNDECIDED),
+        ("alone", "local", "intra-node-only", "proved", ExitCode.GOOD),
         ("other", "other", "none", "unknown", ExitCode.UNDECIDED),
     ],
 )
