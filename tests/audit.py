@@ -24,10 +24,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from lumiimg.errors import LumiimgError
-from lumiimg.resolve.general import general_index
-from lumiimg.resolve.mirrors import Mirrors
-from lumiimg.resolve.web import Web
-from lumiimg.resolve.wheel_index import read_index
+from lumiimg.resolve.network.general import general_index
+from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.network.web import Web
+from lumiimg.resolve.network.wheel_index import read_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -24,7 +24,7 @@ from lumiimg.definition.writer import write_chain
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
-from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
 from tests.tools import squashed
 from tests.unit import fabric_builder

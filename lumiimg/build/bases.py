@@ -14,14 +14,14 @@ from lumiimg.definition.writer import with_origin
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import write_text
 from lumiimg.resolve.lock import file_sha256
-from lumiimg.resolve.mirrors import apt_mirror
+from lumiimg.resolve.network.mirrors import apt_mirror
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lumiimg.definition.writer import Definition
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.network.mirrors import Mirrors
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MIRROR = re.compile(r"^MirrorURL: (.*)$", re.MULTILINE)

@@ -29,7 +29,7 @@ from lumiimg.image.sif import DataType, read_sif
 from lumiimg.image.source import ByteSource
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.lockfile import to_text
-from lumiimg.resolve.mirrors import checked
+from lumiimg.resolve.network.mirrors import checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.settings import Settings
     from lumiimg.engine.engine import Engine
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.request import Request
     from lumiimg.resolve.store import Store
 
@@ -122,7 +122,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
     from lumiimg.definition.writer import write_chain, write_flat  # noqa: PLC0415
     from lumiimg.report import build as report  # noqa: PLC0415
-    from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
+    from lumiimg.resolve.network.mirrors import parse_mirrors  # noqa: PLC0415
 
     if arguments.lock and arguments.dry_run and not arguments.locked:
         raise BadInputError("--dry-run and --lock", hint="lumiimg lock settles and writes, and builds nothing")
@@ -168,7 +168,7 @@ def resolved(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     """Return the lock of what is asked for, as far as no network is needed. Raises as `resolve` does."""
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
-    from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
+    from lumiimg.resolve.network.mirrors import parse_mirrors  # noqa: PLC0415
     from lumiimg.resolve.request import resolve  # noqa: PLC0415
 
     settings = read_settings(os.environ)

@@ -15,7 +15,7 @@ from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.request import Request
 
 LOCK = "lumiimg.lock"
@@ -66,7 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.lock import print_lock  # noqa: PLC0415
     from lumiimg.resolve.changes import changes, entries  # noqa: PLC0415
     from lumiimg.resolve.lockfile import read_document, refuse_other_file, to_text  # noqa: PLC0415
-    from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
+    from lumiimg.resolve.network.mirrors import parse_mirrors  # noqa: PLC0415
     from lumiimg.resolve.request import Held, held_by, resolve  # noqa: PLC0415
     from lumiimg.resolve.settle import settle  # noqa: PLC0415
 

@@ -64,7 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.engine.workspace import scratch_folder  # noqa: PLC0415
     from lumiimg.report import build as report  # noqa: PLC0415
     from lumiimg.report.console import console, say  # noqa: PLC0415
-    from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
+    from lumiimg.resolve.network.mirrors import parse_mirrors  # noqa: PLC0415
 
     check_result(arguments)
     _keep_inputs(arguments)

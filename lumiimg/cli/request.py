@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.settings import Settings
     from lumiimg.catalog.sites import Site
     from lumiimg.report.plan import RequestWords
-    from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.node import Node
     from lumiimg.resolve.request import Request
     from lumiimg.resolve.settle import Sources
@@ -162,7 +162,7 @@ def headers_of(node: Node | None, settings: Settings, *, quiet: bool) -> Callabl
 def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:
     """Return what brings a base out of a registry here, to be read."""
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
-    from lumiimg.resolve.mirrors import parse_mirrors  # noqa: PLC0415
+    from lumiimg.resolve.network.mirrors import parse_mirrors  # noqa: PLC0415
 
     def pull(base: str) -> Path:
         from lumiimg.resolve.settle import pulled  # noqa: PLC0415
@@ -177,9 +177,9 @@ def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:
 
 def sources_of(settings: Settings, mirrors: Mirrors, *, offline: bool, quiet: bool, jobs: int = 1) -> Sources:
     """Return where downloads, up to `jobs` at once, and answers come from."""
+    from lumiimg.resolve.network.web import Web  # noqa: PLC0415
     from lumiimg.resolve.settle import Sources  # noqa: PLC0415
     from lumiimg.resolve.store import Store  # noqa: PLC0415
-    from lumiimg.resolve.web import Web  # noqa: PLC0415
 
     def tell(line: str) -> None:
         if not quiet:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from lumiimg.definition.text import DefinitionError, trap
 from lumiimg.definition.writer import LABEL, NOTE, POST
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.mirrors import Mirrors, checked
-from lumiimg.resolve.registry import parse_reference
+from lumiimg.resolve.network.mirrors import Mirrors, checked
+from lumiimg.resolve.network.registry import parse_reference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from lumiimg.engine.process import which
 from lumiimg.errors import MissingHereError
-from lumiimg.resolve.mirrors import apt_mirror
-from lumiimg.resolve.registry import parse_reference
+from lumiimg.resolve.network.mirrors import apt_mirror
+from lumiimg.resolve.network.registry import parse_reference
 
 if TYPE_CHECKING:
     from lumiimg.catalog.layers import Bootstrap, Layer
-    from lumiimg.resolve.mirrors import Mirrors
-    from lumiimg.resolve.registry import ImageReference
+    from lumiimg.resolve.network.mirrors import Mirrors
+    from lumiimg.resolve.network.registry import ImageReference
 
 
 @dataclass(frozen=True, slots=True)

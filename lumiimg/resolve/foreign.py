@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.daemon import SCHEME
-from lumiimg.resolve.mirrors import refuse_password
+from lumiimg.resolve.network.daemon import SCHEME
+from lumiimg.resolve.network.mirrors import refuse_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -21,8 +21,8 @@ from lumiimg.errors import BadInputError, MissingHereError, one_line
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
 from lumiimg.resolve.foreign import foreign_layer
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
+from lumiimg.resolve.network.registry import parse_reference
 from lumiimg.resolve.plan import HEADERS
-from lumiimg.resolve.registry import parse_reference
 from lumiimg.resolve.request import RefusedError, Request
 from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
 from lumiimg.resolve.wheels import PythonTarget
@@ -30,7 +30,7 @@ from lumiimg.resolve.wheels import PythonTarget
 if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
-    from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.network.mirrors import Mirrors
 
 FORMAT = 1
 """Of the file; raised when an older lumiimg could not read a newer file rightly."""

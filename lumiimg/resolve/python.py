@@ -17,7 +17,7 @@ from lumiimg.resolve.wheels import offered_wheels, read_metadata
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from lumiimg.resolve.web import Web
+    from lumiimg.resolve.network.web import Web
     from lumiimg.resolve.wheels import PythonTarget, Wheel, WheelMetadata
 
 _ROUNDS = 2000

@@ -14,7 +14,7 @@ from lumiimg.errors import BadInputError, FailedError
 from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.foreign import read_bases
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
-from lumiimg.resolve.mirrors import refuse_password
+from lumiimg.resolve.network.mirrors import refuse_password
 from lumiimg.resolve.plan import HEADERS, Asked, Planner, command_of, name_of
 from lumiimg.resolve.rules import Fabric, Outcome
 from lumiimg.resolve.wheels import PythonTarget
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer, Release, Source
     from lumiimg.catalog.sites import Site
-    from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.plan import Plan
     from lumiimg.resolve.stack import Stack
 

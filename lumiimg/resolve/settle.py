@@ -16,12 +16,12 @@ from packaging.utils import canonicalize_name
 from lumiimg.catalog.layers import expand
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import FailedError, one_line
-from lumiimg.resolve.daemon import SCHEME, saved
-from lumiimg.resolve.general import general_index
 from lumiimg.resolve.lock import LockedSource, file_sha256
+from lumiimg.resolve.network.daemon import SCHEME, saved
+from lumiimg.resolve.network.general import general_index
+from lumiimg.resolve.network.registry import parse_reference, resolve_image, save_image, save_sif
+from lumiimg.resolve.network.web import place
 from lumiimg.resolve.python import complete
-from lumiimg.resolve.registry import parse_reference, resolve_image, save_image, save_sif
-from lumiimg.resolve.web import place
 from lumiimg.resolve.wheels import WheelMetadata
 from lumiimg.wording import size
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.lock import Lock, LockedLayer
-    from lumiimg.resolve.mirrors import Mirrors
-    from lumiimg.resolve.registry import Manifest
+    from lumiimg.resolve.network.mirrors import Mirrors
+    from lumiimg.resolve.network.registry import Manifest
+    from lumiimg.resolve.network.web import Web
     from lumiimg.resolve.store import Store
-    from lumiimg.resolve.web import Web
     from lumiimg.resolve.wheels import Wheel
 
 _PACKED = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
-from lumiimg.resolve.at_once import at_once
-from lumiimg.resolve.download import SIZE_LIMIT_BYTES, download
 from lumiimg.resolve.lock import file_sha256
-from lumiimg.resolve.partial import taken
-from lumiimg.resolve.web import place
+from lumiimg.resolve.network.at_once import at_once
+from lumiimg.resolve.network.download import SIZE_LIMIT_BYTES, download
+from lumiimg.resolve.network.partial import taken
+from lumiimg.resolve.network.web import place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from lumiimg.resolve.lock import LockedSource
-    from lumiimg.resolve.mirrors import Mirrors
-    from lumiimg.resolve.web import Web
+    from lumiimg.resolve.network.mirrors import Mirrors
+    from lumiimg.resolve.network.web import Web
 
 _CHUNK_BYTES = 1 << 20
 

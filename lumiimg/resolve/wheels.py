@@ -16,12 +16,12 @@ from packaging.utils import BuildTag, NormalizedName, parse_wheel_filename
 from packaging.version import Version
 
 from lumiimg.errors import BadInputError, FailedError, one_line
-from lumiimg.resolve.wheel_index import IndexFile, NotInIndexError, absent_statuses, normalised, read_index
+from lumiimg.resolve.network.wheel_index import IndexFile, NotInIndexError, absent_statuses, normalised, read_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from lumiimg.resolve.web import Web
+    from lumiimg.resolve.network.web import Web
 
 _METADATA_LIMIT_BYTES = 8 * 1024 * 1024
 _REQUIREMENT_LIMIT = 4000  # fewer than the digits that Python makes a number of: 4300

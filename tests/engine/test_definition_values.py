@@ -14,7 +14,7 @@ from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import Definition, write_chain
 from lumiimg.engine import engine as engines
-from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
 from tests.tools import examples
 from tests.unit.conftest import BASE

@@ -22,7 +22,7 @@ from lumiimg.engine.engine import Engine, build
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode
 from lumiimg.image import FileKind, open_image
-from lumiimg.resolve.mirrors import apt_mirror
+from lumiimg.resolve.network.mirrors import apt_mirror
 from tests.engine.conftest import built, lumiimg, only_from_registry
 from tests.tools import needs
 

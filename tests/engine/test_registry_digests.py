@@ -14,9 +14,9 @@ import pytest
 import requests
 
 from lumiimg.errors import FailedError
-from lumiimg.resolve.mirrors import Mirrors
-from lumiimg.resolve.registry import SIF_LAYER, Manifest, parse_reference, resolve_image
-from lumiimg.resolve.web import Web
+from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.network.registry import SIF_LAYER, Manifest, parse_reference, resolve_image
+from lumiimg.resolve.network.web import Web
 from tests.engine import test_registry
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
 from lumiimg.resolve.lockfile import to_text
-from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
 
 if TYPE_CHECKING:

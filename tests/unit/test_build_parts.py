@@ -43,9 +43,9 @@ from lumiimg.image.source import ByteSource
 from lumiimg.image.tree import Entry as ImageEntry
 from lumiimg.report.progress import LineProgress
 from lumiimg.resolve.lock import LockedSource
-from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
-from lumiimg.resolve.web import Web
 from tests.tools import squashed
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.workspace import owner_mark, remove_stale, scratch_folder, written_by_rename
 from lumiimg.errors import FailedError
 from lumiimg.resolve.lock import file_sha256
-from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
-from lumiimg.resolve.web import Web
 from tests.tools import needs
 
 if TYPE_CHECKING:
@@ -194,9 +194,9 @@ def server() -> Iterator[str]:
 def test_a_hostile_server_is_left_with_one_line_and_nothing_used(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, what: str
 ) -> None:
-    monkeypatch.setattr("lumiimg.resolve.download.TOTAL_S", 0.3)
-    monkeypatch.setattr("lumiimg.resolve.download._PAUSE_S", 0.0)
-    monkeypatch.setattr("lumiimg.resolve.web._ATTEMPTS", 0)
+    monkeypatch.setattr("lumiimg.resolve.network.download.TOTAL_S", 0.3)
+    monkeypatch.setattr("lumiimg.resolve.network.download._PAUSE_S", 0.0)
+    monkeypatch.setattr("lumiimg.resolve.network.web._ATTEMPTS", 0)
     store = tmp_path / "store"
     downloads = Store(store, Web(), Mirrors({}))
     digest = hashlib.sha256(b"content").hexdigest()

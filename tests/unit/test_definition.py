@@ -20,7 +20,7 @@ from lumiimg.definition.text import (
     quote_sh,
 )
 from lumiimg.definition.writer import Definition, layers_of, write_chain, write_flat
-from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
 from tests.tools import examples, needs
 from tests.unit.conftest import BASE, LAYER, MakeLayer

@@ -30,13 +30,13 @@ from lumiimg.definition.writer import Definition, StagedFile
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.errors import ExitCode, FailedError
 from lumiimg.report.progress import QuietProgress
-from lumiimg.resolve import at_once
-from lumiimg.resolve.download import TOTAL_S
 from lumiimg.resolve.lock import LockedSource
-from lumiimg.resolve.mirrors import Mirrors
-from lumiimg.resolve.partial import OLD_S, taken
+from lumiimg.resolve.network import at_once
+from lumiimg.resolve.network.download import TOTAL_S
+from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.network.partial import OLD_S, taken
+from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
-from lumiimg.resolve.web import Web
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lumiimg.resolve.download._PAUSE_S", 0.0)
+    monkeypatch.setattr("lumiimg.resolve.network.download._PAUSE_S", 0.0)
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def one_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lumiimg.resolve.download._ATTEMPTS", 1)
+    monkeypatch.setattr("lumiimg.resolve.network.download._ATTEMPTS", 1)
 
 
 def store(folder: Path, jobs: int = 1) -> Store:
@@ -391,7 +391,7 @@ def test_a_range_follows_a_redirect_to_another_host_and_a_login_does_not(
 @pytest.mark.threat("S22")
 def test_limits_hold_for_the_whole_file(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_off(server, folder)
-    monkeypatch.setattr("lumiimg.resolve.download.SIZE_LIMIT_BYTES", len(DATA) - 1)
+    monkeypatch.setattr("lumiimg.resolve.network.download.SIZE_LIMIT_BYTES", len(DATA) - 1)
     with pytest.raises(FailedError, match=f"is larger than {len(DATA) - 1} bytes"):
         get(server, folder)
     assert list(folder.iterdir()) == []
@@ -426,8 +426,8 @@ def test_the_run_after_kill_9_asks_only_for_the_rest(server: Server, folder: Pat
     server.cuts, server.drips = [CUT], True
     what = f"get({server.url + '/file'!r}, {digest!r})" if digest else f"add({server.url + '/file'!r})"
     program = (
-        "from pathlib import Path\nfrom lumiimg.resolve.mirrors import Mirrors\n"
-        "from lumiimg.resolve.store import Store\nfrom lumiimg.resolve.web import Web\n"
+        "from pathlib import Path\nfrom lumiimg.resolve.network.mirrors import Mirrors\n"
+        "from lumiimg.resolve.store import Store\nfrom lumiimg.resolve.network.web import Web\n"
         f"Store(Path({str(folder)!r}), Web(), Mirrors({{}})).{what}\n"
     )
     with started("-c", program) as child:

@@ -18,7 +18,7 @@ from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.resolve.lockfile import read_lock, to_text
-from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import RefusedError, Request, resolve
 from tests.fuzz.locks import REQUESTS, settled
 from tests.fuzz.targets.resolve import signed

@@ -30,10 +30,10 @@ from lumiimg.image.sif import read_sif_file
 from lumiimg.report.progress import QuietProgress
 from lumiimg.resolve.foreign import foreign_layer
 from lumiimg.resolve.lock import LockedSource, file_sha256
-from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.request import Request, resolve
 from lumiimg.resolve.store import Store
-from lumiimg.resolve.web import Web
 from tests.tools import needs, squashed, unwrapped
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 

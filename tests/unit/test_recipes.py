@@ -13,7 +13,7 @@ from lumiimg.cli.main import main
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode
 from lumiimg.resolve.lockfile import read_lock
-from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.network.mirrors import Mirrors
 from tests.world import World, serve, wheels_of_layers
 
 if TYPE_CHECKING:

@@ -17,10 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.errors import BadInputError, FailedError, LumiimgError
-from lumiimg.resolve import web as web_room
-from lumiimg.resolve.mirrors import Mirrors, parse_mirrors
-from lumiimg.resolve.registry import DOCKER_HUB_API, SIF_LAYER, ImageReference, Manifest, parse_reference, resolve_image
-from lumiimg.resolve.web import Answer, Web
+from lumiimg.resolve.network import web as web_room
+from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
+from lumiimg.resolve.network.registry import (
+    DOCKER_HUB_API,
+    SIF_LAYER,
+    ImageReference,
+    Manifest,
+    parse_reference,
+    resolve_image,
+)
+from lumiimg.resolve.network.web import Answer, Web
 from tests.tools import examples
 
 if TYPE_CHECKING:

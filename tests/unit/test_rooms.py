@@ -48,6 +48,14 @@ def test_a_room_imports_only_from_rooms_below_it() -> None:
             assert floor(parts[1]) < floor(room), f"{path}: {room} imports {parts[1]}"
 
 
+def test_what_asks_servers_knows_no_layer_and_no_lock() -> None:
+    network = PACKAGE / "resolve" / "network"
+    asked = {module for path in network.glob("*.py") for module in imported_modules(path)}
+    own = {module for module in asked if module.startswith("lumiimg.resolve.")}
+    assert own
+    assert {module for module in own if not module.startswith("lumiimg.resolve.network.")} == set()
+
+
 @pytest.mark.threat("S44")
 def test_only_the_gate_starts_child_processes() -> None:
     starting = [path for path in FILES if "subprocess" in {module.split(".")[0] for module in imported_modules(path)}]

@@ -60,7 +60,7 @@ from lumiimg.report.lock import print_changes, print_lock
 from lumiimg.report.schema import json_text, names, number_of, read_schema, strict_json, whole_schema
 from lumiimg.report.signing import print_signed
 from lumiimg.resolve.changes import Change
-from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
 from tests.unit import fabric_builder
 from tests.unit.test_nodes import OTHER_CXI, answer, summed

@@ -37,12 +37,12 @@ from lumiimg.image.source import ByteSource
 from lumiimg.nccl import sources as log_sources
 from lumiimg.report.console import console
 from lumiimg.report.schema import strict_json
-from lumiimg.resolve import daemon
-from lumiimg.resolve.general import general_index
-from lumiimg.resolve.mirrors import Mirrors, refuse_password
+from lumiimg.resolve.network import daemon
+from lumiimg.resolve.network.general import general_index
+from lumiimg.resolve.network.mirrors import Mirrors, refuse_password
+from lumiimg.resolve.network.web import Answer, Web
+from lumiimg.resolve.network.wheel_index import read_index
 from lumiimg.resolve.request import Request, resolve
-from lumiimg.resolve.web import Answer, Web
-from lumiimg.resolve.wheel_index import read_index
 from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets, without_secrets
 from tests.tools import needs
 from tests.unit import fabric_builder
@@ -222,7 +222,7 @@ def test_a_server_whose_certificate_nobody_vouches_for_is_not_spoken_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     needs("openssl")
-    monkeypatch.setattr("lumiimg.resolve.web._ATTEMPTS", 0)  # one is like the other
+    monkeypatch.setattr("lumiimg.resolve.network.web._ATTEMPTS", 0)  # one is like the other
     key, certificate = tmp_path / "key", tmp_path / "certificate"
     words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
     subprocess.run([*words.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)

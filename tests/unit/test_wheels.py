@@ -26,11 +26,11 @@ from packaging.markers import Marker, default_environment
 from packaging.requirements import Requirement
 
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
-from lumiimg.resolve import wheel_index
-from lumiimg.resolve.general import general_index
-from lumiimg.resolve.mirrors import Mirrors
-from lumiimg.resolve.web import Answer, Web
-from lumiimg.resolve.wheel_index import IndexFile, NotInIndexError, read_index
+from lumiimg.resolve.network import wheel_index
+from lumiimg.resolve.network.general import general_index
+from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.network.web import Answer, Web
+from lumiimg.resolve.network.wheel_index import IndexFile, NotInIndexError, read_index
 from lumiimg.resolve.wheels import PythonTarget, choose_wheel, read_metadata
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.table import CatalogError
 from lumiimg.definition.docker.substitution import is_open, text_of
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.mirrors import Mirrors
-from lumiimg.resolve.registry import parse_reference
+from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.network.registry import parse_reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -59,7 +59,7 @@ from lumiimg.image.folder import FolderTree
 from lumiimg.report.host import print_snapshot
 from lumiimg.report.nodes import print_nodes
 from lumiimg.resolve.contents import read_contents
-from lumiimg.resolve.mirrors import apt_mirror, parse_mirrors
+from lumiimg.resolve.network.mirrors import apt_mirror, parse_mirrors
 from tests.fuzz.target import Target
 from tests.fuzz.targets.elf import small_elf
 from tests.fuzz.targets.image import make_sif, sums
@@ -464,5 +464,10 @@ TARGETS = (
         (),
         "json",
     ),
-    Target("apt-sources", ("resolve.mirrors.apt_mirror", "resolve.mirrors.parse_mirrors"), _sources, _source_seeds),
+    Target(
+        "apt-sources",
+        ("resolve.network.mirrors.apt_mirror", "resolve.network.mirrors.parse_mirrors"),
+        _sources,
+        _source_seeds,
+    ),
 )

@@ -26,8 +26,8 @@ from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks, refuse_binary
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.log import print_log, to_json
-from lumiimg.resolve import general
-from lumiimg.resolve.mirrors import Mirrors
+from lumiimg.resolve.network import general
+from lumiimg.resolve.network.mirrors import Mirrors
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, FIXTURES, answering, parts, printed, scratch, text_of, written
 
@@ -266,7 +266,7 @@ TARGETS = (
     Target("slurm-version", ("host.node.slurm_version",), _slurm_version, lambda: [b"slurm 23.02.7\n"], ()),
     Target(
         "pip-help",
-        ("resolve.general.general_index",),
+        ("resolve.network.general.general_index",),
         _pip,
         lambda: [b"  -i, --index-url <url>  Base URL of the index (default https://h.test/simple). This\n"],
         (BadInputError, MissingHereError),

@@ -17,14 +17,14 @@ from packaging.version import Version
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.resolve import settle
-from lumiimg.resolve.download import download
 from lumiimg.resolve.lockfile import read_lock
-from lumiimg.resolve.mirrors import Mirrors, checked
-from lumiimg.resolve.partial import Partial
-from lumiimg.resolve.registry import parse_reference, resolve_image
+from lumiimg.resolve.network.download import download
+from lumiimg.resolve.network.mirrors import Mirrors, checked
+from lumiimg.resolve.network.partial import Partial
+from lumiimg.resolve.network.registry import parse_reference, resolve_image
+from lumiimg.resolve.network.web import Answer, Stream, Web
+from lumiimg.resolve.network.wheel_index import IndexFile, read_index
 from lumiimg.resolve.request import RefusedError
-from lumiimg.resolve.web import Answer, Stream, Web
-from lumiimg.resolve.wheel_index import IndexFile, read_index
 from lumiimg.resolve.wheels import PythonTarget, Wheel, choose_wheel, read_metadata
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, text_of, written
@@ -270,10 +270,12 @@ def _lock_seeds() -> Iterator[bytes]:
 
 _FAILED = (FailedError, BadInputError)
 TARGETS = (
-    Target("index-html", ("resolve.wheel_index.read_index",), _page("text/html"), _page_seeds, _FAILED, rounds=5),
+    Target(
+        "index-html", ("resolve.network.wheel_index.read_index",), _page("text/html"), _page_seeds, _FAILED, rounds=5
+    ),
     Target(
         "index-json",
-        ("resolve.wheel_index.read_index",),
+        ("resolve.network.wheel_index.read_index",),
         _page("application/vnd.pypi.simple.v1+json"),
         _json_seeds,
         _FAILED,
@@ -283,20 +285,23 @@ TARGETS = (
     Target("wheel-metadata", ("resolve.wheels.read_metadata",), _metadata, _metadata_seeds, (FailedError,)),
     Target("wheel-file", ("resolve.settle._metadata_in",), _wheel, _wheel_seeds, (FailedError,), "bytes"),
     Target("requirement", ("resolve.wheels.choose_wheel",), _requirement, _requirement_seeds, _FAILED),
-    Target("registry", ("resolve.registry.resolve_image",), _registry, _registry_seeds, (FailedError,), "json"),
-    Target("registry-token", ("resolve.registry._Repository",), _token, _token_seeds, (FailedError,)),
+    Target("registry", ("resolve.network.registry.resolve_image",), _registry, _registry_seeds, (FailedError,), "json"),
+    Target("registry-token", ("resolve.network.registry._Repository",), _token, _token_seeds, (FailedError,)),
     Target(
         "image-reference",
-        ("resolve.registry.parse_reference",),
+        ("resolve.network.registry.parse_reference",),
         _reference,
         lambda: [b"docker://rocm/pytorch:latest", b"host.test:5000/a/b@sha256:" + b"0" * 64, b"localhost/x"],
     ),
     Target(
-        "web-address", ("resolve.mirrors.checked",), _address, lambda: [b"https://h.test:80/x?y#z", b"http://[::1]/"]
+        "web-address",
+        ("resolve.network.mirrors.checked",),
+        _address,
+        lambda: [b"https://h.test:80/x?y#z", b"http://[::1]/"],
     ),
     Target(
         "download-headers",
-        ("resolve.download.download", "resolve.partial.Partial"),
+        ("resolve.network.download.download", "resolve.network.partial.Partial"),
         _download,
         _download_seeds,
         _FAILED,

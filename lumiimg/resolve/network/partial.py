@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.workspace import is_left, owner_mark
-from lumiimg.resolve.download import TOTAL_S
+from lumiimg.resolve.network.download import TOTAL_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

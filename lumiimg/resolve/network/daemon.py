@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.engine.workspace import written_by_rename
 from lumiimg.errors import FailedError, MissingHereError, one_line
-from lumiimg.resolve.registry import LAYER_LIMIT_BYTES
+from lumiimg.resolve.network.registry import LAYER_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,15 +9,15 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Self
 
 from lumiimg.errors import FailedError
-from lumiimg.resolve.web import BrokeOffError, place
+from lumiimg.resolve.network.web import BrokeOffError, place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
     from types import TracebackType
 
-    from lumiimg.resolve.partial import Partial
-    from lumiimg.resolve.web import Stream, Web
+    from lumiimg.resolve.network.partial import Partial
+    from lumiimg.resolve.network.web import Stream, Web
 
 SIZE_LIMIT_BYTES = 16 * 1024**3
 """Of one file; a wheel of torch for ROCm has 4 GiB."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import NoReturn
 
-    from lumiimg.resolve.mirrors import Mirrors
-    from lumiimg.resolve.web import Answer, Web
+    from lumiimg.resolve.network.mirrors import Mirrors
+    from lumiimg.resolve.network.web import Answer, Web
 
 DOCKER_HUB_API = "registry-1.docker.io"
 """The host that answers for docker.io. Source: distribution/reference normalize.go, beside `defaultDomain`."""

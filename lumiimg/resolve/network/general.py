@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from lumiimg.engine.process import run, which
 from lumiimg.errors import MissingHereError
-from lumiimg.resolve.mirrors import checked
+from lumiimg.resolve.network.mirrors import checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lumiimg.resolve.mirrors import Mirrors
+    from lumiimg.resolve.network.mirrors import Mirrors
 
 NAME = "pypi"
 """What --mirror, and `[mirrors]` in config.toml, call it."""

@@ -20,14 +20,14 @@ from packaging.utils import (
 )
 
 from lumiimg.errors import BadInputError, FailedError, one_line
-from lumiimg.resolve.mirrors import refuse_password
-from lumiimg.resolve.web import place
+from lumiimg.resolve.network.mirrors import refuse_password
+from lumiimg.resolve.network.web import place
 from lumiimg.secret import has_key
 
 if TYPE_CHECKING:
     from packaging.version import Version
 
-    from lumiimg.resolve.web import Answer, Web
+    from lumiimg.resolve.network.web import Answer, Web
 
 PAGE_LIMIT_BYTES = 64 * 1024 * 1024
 FILES_LIMIT = 50_000
