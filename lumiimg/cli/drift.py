@@ -21,8 +21,9 @@ exit codes: 0 nothing of the change breaks an image; or nothing changed
             1 an image breaks, or the binds made for it before; without
               images: something changed that can break one
             2 not a snapshot, or not an image
-            3 cannot be decided: nodes of different kinds, or no fabric in
-              the snapshot, or a driver of which nothing is known
+            3 cannot be decided: nodes of different kinds, or a fabric that the
+              newer snapshot does not show, or a driver of which nothing is
+              known
 """
 
 

@@ -8,7 +8,7 @@ import re
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from lumiimg.errors import BadInputError
 
@@ -60,9 +60,14 @@ def _identity(file: str) -> object:
     return status.st_dev, status.st_ino
 
 
+def _refuse_folder(error: OSError) -> NoReturn:
+    what = f"cannot be read: {error.strerror or error}"
+    raise BadInputError(what, where=str(error.filename), hint="name the files that can be read") from error
+
+
 def _in_folder(folder: str) -> list[str]:
     files: list[str] = []
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder, onerror=_refuse_folder):
         depth = len(Path(parent).relative_to(folder).parts)
         folders[:] = sorted(folders, key=natural) if depth < DEPTH_LIMIT else []
         for name in sorted(names, key=natural):

@@ -99,7 +99,7 @@ def print_refusals(boundary: Boundary) -> None:
     elif manifest.host_has_fabric:
         what = f"REFUSED: no set of binds of {boundary.host} loads"
     else:
-        what = f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider"
+        what = sentence(boundary)
     headline(out, f"{boundary.image}: {what}", _SEVERITIES[boundary.decision])
     for refusal in manifest.refusals if manifest else ():
         marked(out, "problem", f"{refusal.attempt}: {refusal}")

@@ -35,7 +35,9 @@ def print_draft(draft: Draft, folder: Path | None, *, as_json: bool) -> None:
         _written(out, draft, folder)
         return
     path = draft.path
-    stages = " → ".join([path.base or "scratch", *(f"{stage.label} (line {stage.line})" for stage in path.stages)])
+    stages = " → ".join(
+        [path.base or "scratch", *(f"stage {stage.label} (line {stage.line})" for stage in path.stages)]
+    )
     headline(out, f"{path.dockerfile.path}: {stages}")
     _base(out, draft)
     _known(out, draft)
@@ -81,7 +83,7 @@ def _known(out: Console, draft: Draft) -> None:
 def _request(draft: Draft) -> str:
     """Return the options for all layers; BASE where the catalogue has no tag of that image."""
     base = draft.recognised.base
-    name = "BASE" if base is None else base.name or (base.near[-1] if base.near else "BASE")
+    name = "BASE" if base is None else base.name or (base.near[0] if base.near else "BASE")
     return shlex.join(["--base", name, *(word for layer in draft.recognised.layers for word in ("--add", layer))])
 
 
@@ -139,8 +141,10 @@ def _written(out: Console, draft: Draft, folder: Path) -> None:
         places = count(len(open_ends), "place")
         _row(out, f"{places} where its build ends until you see to it (`todo` in post.sh): lines {lines}")
     for name in draft.recognised.layers:
-        lines = ", ".join(dict.fromkeys(str(known.line) for known in draft.recognised.known if known.layer == name))
-        _row(out, f"the layer {name} brings part of it (lines {lines}): take those steps out and --add {name}")
+        layer = name.partition("==")[0]
+        lines = list(dict.fromkeys(str(known.line) for known in draft.recognised.known if known.layer == layer))
+        where = f"line{'s' * (len(lines) > 1)} {', '.join(lines)}"
+        _row(out, f"the layer {layer} brings part of it ({where}): take that out and --add {name}")
     for entry in draft.recognised.without_gpu:
         _row(out, f"{entry.name} (line {entry.line}) leaves out {GPU} (MI250X, LUMI's)", STYLES["problem"])
     base = draft.recognised.base

@@ -137,9 +137,10 @@ def print_drift(
     for image in images:
         out.print()
         _print_image(out, image, words)
-    if words.now is None and any(image.fate is not Fate.FINE for image in images):
+    named = (remedy for image in images for remedy in remedies_of(image, words.snapshot, words.site))
+    if words.now is None and any(words.snapshot in remedy for remedy in named):
         out.print()
-        say(out, "now.json: `lumiimg host scan -o now.json`, here", style="dim")
+        say(out, "(`lumiimg host scan -o now.json`, here, writes now.json)", style="dim")
 
 
 def _sentence(drift: Drift, images: Sequence[ImageDrift], answer: Outcome) -> str:

@@ -383,6 +383,20 @@ def test_software_is_found_as_recipes_get_it(
     assert "rocm-6.4.4" in data["base"]["near"]
 
 
+def test_a_tag_that_the_catalogue_lacks_leads_to_the_base_of_its_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text("FROM rocm/dev-ubuntu-22.04:6.2.4\nRUN pip install vllm==0.10.1\nRUN pip install transformers\n")
+    assert main(["draft", str(file)]) == ExitCode.GOOD
+    assert "lumiimg explain --base rocm-6.2.4 --add vllm==0.10.1 --add transformers" in capsys.readouterr().out
+    assert main(["draft", str(file), "-o", str(tmp_path / "mine")]) == ExitCode.GOOD
+    text = unwrapped(capsys.readouterr().out)
+    assert "the layer vllm brings part of it (line 2): take that out and --add vllm==0.10.1" in text
+    file.write_text("FROM rocm/dev-ubuntu-24.04:6.9-complete\nRUN pip install vllm\n")
+    assert told(capsys, str(file))["base"]["near"][0] == "rocm-7.2.4"  # the newest
+
+
 def test_what_the_base_has_is_not_proposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "Dockerfile"
     file.write_text(

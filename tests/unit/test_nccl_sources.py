@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import json
@@ -115,6 +116,17 @@ def test_a_folder_is_one_job_and_what_is_no_text_in_it_is_passed_over(tmp_path: 
     assert names == ["nccl.n1.1", "nccl.n1.2", "nccl.n1.10", "attempt_0/1/stdout.log.gz"]
     report = read_logs(log_files([str(tmp_path)]), unexpected).report()
     assert [rank.process for rank in report.ranks] == ["n1:1", "n1:10", "n1:2", "n2:7"]
+
+
+def test_a_folder_that_may_not_be_read_is_said_and_not_taken_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: str) -> None:  # root may read all
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(BadInputError, match="cannot be read: Permission denied"):
+        log_files([str(tmp_path)])
 
 
 def test_a_folder_without_a_log_is_bad_input(tmp_path: Path) -> None:

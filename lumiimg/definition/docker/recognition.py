@@ -46,6 +46,7 @@ _REPOSITORY = re.compile(
 _ARCHIVE = re.compile(r"https://github\.com/[^/]+/([^/]+)/(?:archive|releases)/")
 _GFX = re.compile(r"\bgfx[0-9a-f]{3,4}\b")
 _ASSIGNED = re.compile(r"(?<!\w)(?:-D)?([A-Za-z_]\w*)=['\"]?([^\s'\"]{0,500})")
+_TAG_VERSION = re.compile(r"[a-z]*(\d+(?:\.\d+)*)")
 _WHOLE_CONTEXT = frozenset({".", "./", "*", "/"})
 
 
@@ -62,7 +63,7 @@ class Base:
     name: str | None
     """Of the base in the catalogue that is this image."""
     near: tuple[str, ...]
-    """Bases that are other tags of the same repository."""
+    """Bases that are other tags of the same repository: those of the same version first, else the newest."""
     has: frozenset[str] = frozenset()
     """Components of the base in the catalogue."""
 
@@ -146,7 +147,7 @@ def _base(path: BuildPath, image: str, bases: Iterable[Layer]) -> Base:
         where = path.dockerfile.where(path.stages[0].line)
         raise BadInputError(f"FROM: {error.what}", where=where, hint="an argument in it: --arg NAME=VALUE") from error
     found: Layer | None = None
-    near: list[str] = []
+    near: list[tuple[bool, str]] = []
     for base in bases:
         for way in base.bootstraps:
             if way.agent != "docker":
@@ -155,9 +156,16 @@ def _base(path: BuildPath, image: str, bases: Iterable[Layer]) -> Base:
             if str(have) == str(wanted):
                 found = base
             elif have.repository == wanted.repository:
-                near.append(base.name)
+                near.append((_version(have.tag) == _version(wanted.tag), base.name))
+    near = sorted(reversed(near), key=lambda entry: not entry[0])
     has = frozenset({*found.has, *found.provides}) if found else frozenset()
-    return Base(str(wanted), found.name if found else None, tuple(near), has)
+    return Base(str(wanted), found.name if found else None, tuple(name for _, name in near), has)
+
+
+def _version(tag: str | None) -> str | None:
+    """Return the number at the beginning of a tag: of `6.2.4-complete`, of `rocm7.2_ubuntu22.04_py3.10`."""
+    found = _TAG_VERSION.match(tag or "")
+    return found and found[1]
 
 
 def _known(steps: Iterable[Step], layers: Iterable[Layer], has: frozenset[str]) -> Iterator[Known]:
