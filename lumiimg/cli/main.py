@@ -14,7 +14,7 @@ import io
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lumiimg import __version__
 from lumiimg.cli import (
@@ -51,7 +51,7 @@ from lumiimg.errors import ExitCode, LumiimgError, one_line
 from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from types import FrameType
 
 FAULT = 70
@@ -73,12 +73,36 @@ what to do next here: lumiimg      of a command: lumiimg COMMAND --help
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but an error is one line: what is wrong and where the help is."""
+    """argparse, but an error is one line: what is wrong, what was meant perhaps, and where the help is."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - as argparse has it
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:  # noqa: SLF001
+            told = [choice.dest for choice in action._choices_actions]  # noqa: SLF001 - `node` is for lumiimg itself
+            raise argparse.ArgumentError(None, f"there is no command {value!r}{meant(value, told)}")
+        super()._check_value(action, value)
+
+    def commands(self) -> argparse._SubParsersAction[Parser]:
+        """Return the commands below this one. Raises StopIteration where there are none."""
+        return next(action for action in self._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """Print what cannot be understood, with the option that was meant perhaps, and leave with 2."""
+        first = words[0].partition("=")[0]
+        options = self._option_string_actions if first.startswith("-") else ()
+        self.error(f"unrecognized arguments: {' '.join(words)}{meant(first, options)}")
 
     def error(self, message: str) -> NoReturn:
         """Print one line and leave with 2."""
         print(f"{self.prog}: {hidden(one_line(message))} (see `{self.prog} --help`)", file=sys.stderr)
         raise SystemExit(ExitCode.BAD_INPUT)
+
+
+def meant(word: str, names: Iterable[str]) -> str:
+    """Return a question that names what is spelled alike."""
+    import difflib  # noqa: PLC0415 - only where something is wrong
+
+    close = difflib.get_close_matches(word[:60], names, n=1, cutoff=0.7)
+    return f", did you mean {close[0]}?" if close else ""
 
 
 class MainParser(Parser):
@@ -89,8 +113,7 @@ class MainParser(Parser):
         formatter = self._get_formatter()
         formatter.add_usage("lumiimg COMMAND ...", (), ())
         formatter.add_text(self.description)
-        commands = next(action for action in self._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
-        told = iter(commands._choices_actions)  # noqa: SLF001 - in the order in which they were added
+        told = iter(self.commands()._choices_actions)  # noqa: SLF001 - in the order in which they were added
         for title, group in GROUPS.items():
             formatter.start_section(title)
             formatter.add_arguments([next(told) for _ in group])
@@ -103,7 +126,7 @@ class MainParser(Parser):
 
 
 @functools.cache  # the same for a whole process: a hundredth of a second
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> MainParser:
     """Return the parser of all commands."""
     parser = MainParser(
         prog="lumiimg",
@@ -116,6 +139,16 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     for command in (*COMMANDS, node):
         command.configure_parser(commands)
+    return parser
+
+
+def _command_of(parser: Parser, words: Iterable[str]) -> Parser:
+    """Return the parser of the command, or of the command below that, which the words name."""
+    for word in words:
+        try:
+            parser = parser.commands().choices.get(word, parser)
+        except StopIteration:
+            break
     return parser
 
 
@@ -137,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rest:
         # argparse gives positional words up once an option has come between them
         if not hasattr(arguments, "paths") or any(word.startswith("-") for word in rest):
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+            _command_of(parser, words).refuse(rest)
         arguments.paths = [*arguments.paths, *rest]
     if not hasattr(arguments, "execute"):
         start.print_start(os.environ)

@@ -142,8 +142,8 @@ def _written(out: Console, draft: Draft, folder: Path) -> None:
         _row(out, f"{places} where its build ends until you see to it (`todo` in post.sh): lines {lines}")
     for name in draft.recognised.layers:
         layer = name.partition("==")[0]
-        lines = list(dict.fromkeys(str(known.line) for known in draft.recognised.known if known.layer == layer))
-        where = f"line{'s' * (len(lines) > 1)} {', '.join(lines)}"
+        found = list(dict.fromkeys(str(known.line) for known in draft.recognised.known if known.layer == layer))
+        where = f"line{'s' * (len(found) > 1)} {', '.join(found)}"
         _row(out, f"the layer {layer} brings part of it ({where}): take that out and --add {name}")
     for entry in draft.recognised.without_gpu:
         _row(out, f"{entry.name} (line {entry.line}) leaves out {GPU} (MI250X, LUMI's)", STYLES["problem"])

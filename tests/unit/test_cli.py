@@ -105,7 +105,14 @@ def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "what"),
     [
-        (["bild"], "invalid choice: 'bild'"),
+        (["bild"], "there is no command 'bild', did you mean build? (see `lumiimg --help`)"),
+        (["help"], "there is no command 'help' (see `lumiimg --help`)"),
+        (["nodes"], "there is no command 'nodes'"),
+        (["cache", "prun"], "did you mean prune? (see `lumiimg cache --help`)"),
+        (["check", "x", "--levle=static"], "did you mean --level? (see `lumiimg check --help`)"),
+        (["cache", "ls", "--jsn"], "did you mean --json? (see `lumiimg cache ls --help`)"),
+        (["list", "layers"], "unrecognized arguments: layers (see `lumiimg list --help`)"),
+        (["--versoin"], "did you mean --version? (see `lumiimg --help`)"),
         (["build", "--add"], "expected one argument"),
         (["build", "--bas", "x"], "--bas"),
         (["check"], "required: IMAGE"),
@@ -126,6 +133,7 @@ def test_wrong_usage_is_one_line_and_exit_2(argv: list[str], what: str, capsys: 
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert what in captured.err
+    assert "node?" not in captured.err  # the command that is for lumiimg itself
 
 
 BAD_INPUT = {

@@ -157,7 +157,8 @@ def _base(path: BuildPath, image: str, bases: Iterable[Layer]) -> Base:
                 found = base
             elif have.repository == wanted.repository:
                 near.append((_version(have.tag) == _version(wanted.tag), base.name))
-    near = sorted(reversed(near), key=lambda entry: not entry[0])
+    near.sort(key=lambda entry: entry[0])
+    near.reverse()
     has = frozenset({*found.has, *found.provides}) if found else frozenset()
     return Base(str(wanted), found.name if found else None, tuple(name for _, name in near), has)
 
