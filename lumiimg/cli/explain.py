@@ -98,6 +98,7 @@ def _request(arguments: argparse.Namespace) -> int:
 
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue)
+    words = words_of(arguments, request.site)
     site, node = read_site(request.site, arguments.host)
     has_headers = HEADERS in request.sources or (node is not None and node.no_headers is None)
     foreign = read_bases(request.base, catalogue, puller(arguments))
@@ -107,10 +108,10 @@ def _request(arguments: argparse.Namespace) -> int:
         from lumiimg.files import write_text  # noqa: PLC0415
         from lumiimg.report.html.request import request_page  # noqa: PLC0415
 
-        write_text(arguments.html, request_page(plan, site, words_of(arguments)))
+        write_text(arguments.html, request_page(plan, site, words))
     if arguments.json:
         print_json("explain-request", to_json(plan))
-    print_plan(plan, site, words_of(arguments), verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
+    print_plan(plan, site, words, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return ExitCode.NO if plan.refused else ExitCode.GOOD
 
 
@@ -119,7 +120,7 @@ def _bases(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.plan import bases_data, print_bases  # noqa: PLC0415
-    from lumiimg.resolve.plan import Planner  # noqa: PLC0415
+    from lumiimg.resolve.plan import Planner, unpinned  # noqa: PLC0415
     from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
 
     site, node = read_site(arguments.site, arguments.host)
@@ -127,6 +128,7 @@ def _bases(arguments: argparse.Namespace) -> int:
     has_headers = node is not None and node.no_headers is None
     planner = Planner(open_catalogue(os.environ, arguments.layers), site, has_headers=has_headers)
     plans = list(planner.working(tuple(arguments.add), fabric))
+    free = [] if plans else list(planner.working(unpinned(arguments.add), fabric))
     if arguments.html:
         from lumiimg.files import write_text  # noqa: PLC0415
         from lumiimg.report.html.request import bases_page  # noqa: PLC0415
@@ -134,5 +136,6 @@ def _bases(arguments: argparse.Namespace) -> int:
         write_text(arguments.html, bases_page(plans, arguments.add, site))
     if arguments.json:
         print_json("explain-bases", bases_data(plans))
-    print_bases(plans, arguments.add, site, words_of(arguments), quiet=arguments.quiet, stderr=arguments.json)
+    words = words_of(arguments)
+    print_bases(plans, arguments.add, site, words, free=free, quiet=arguments.quiet, stderr=arguments.json)
     return ExitCode.GOOD if plans else ExitCode.NO

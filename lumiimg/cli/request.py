@@ -109,11 +109,14 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request
     return Request(base, tuple(add), values, fabric, sources, site, arguments.host)
 
 
-def words_of(arguments: argparse.Namespace) -> RequestWords:
-    """Return the request as it was written, for the commands that are proposed."""
+def words_of(arguments: argparse.Namespace, of_recipe: str | None = None) -> RequestWords:
+    """Return the request as it was written, for the commands that are proposed.
+
+    `of_recipe` is the site that a recipe names: with --recipe it goes without saying, with --base it does not.
+    """
     from lumiimg.report.plan import RequestWords  # noqa: PLC0415
 
-    machine = [("--site", arguments.site), ("--host", arguments.host)]
+    node = ("--host", arguments.host)
     pairs = [("--base", arguments.base), ("--recipe", arguments.recipe)]
     pairs += [
         (f"--{name}", value)
@@ -121,7 +124,13 @@ def words_of(arguments: argparse.Namespace) -> RequestWords:
         for value in getattr(arguments, name)
     ]
     pairs += [("--fabric", None if arguments.fabric == "auto" else arguments.fabric)]
-    same = [word for option, value in (*pairs, *machine) if value is not None for word in (option, str(value))]
+    same = [
+        word
+        for option, value in (*pairs, ("--site", arguments.site), node)
+        if value is not None
+        for word in (option, str(value))
+    ]
+    machine = (("--site", arguments.site or of_recipe), node)
     site = [word for option, value in machine if value is not None for word in (option, str(value))]
     return RequestWords(shlex.join(same), f" {shlex.join(site)}" if site else "")
 

@@ -52,6 +52,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             for rule in plan.rules
         ],
         "nearest": plan.nearest and _asked_data(plan.nearest),
+        "surer": plan.surer and _asked_data(plan.surer),
         "base": plan.base.name,
         "layers": [
             {"name": c.layer.name, "version": c.version, "status": c.status} for c in (stack.layers if stack else ())
@@ -85,7 +86,18 @@ def print_plan(
             detail(out, f"{what}: {told}", style="dim")
     if not plan.refused:
         out.print()
-        proposal(out, f"lumiimg build {words.same} -o image.sif")
+        for word, command in told_next(plan, words):
+            proposal(out, command, word=word)
+
+
+def told_next(plan: Plan, words: RequestWords) -> Iterator[tuple[str, str]]:
+    """Yield what to do with a plan: a word or two, and the command."""
+    same = f"lumiimg build {words.same} -o image.sif"
+    if plan.surer is None:
+        yield "next", same
+    else:
+        yield "next, without these doubts", f"lumiimg build {words.same} --fabric bundled -o image.sif"
+        yield "as asked for", same
 
 
 def sentence(plan: Plan, site: Site | None) -> str:
@@ -99,9 +111,8 @@ def sentence(plan: Plan, site: Site | None) -> str:
 def _print_rule(out: Console, rule: RuleResult, *, verbose: bool) -> None:
     is_doubt = rule.outcome is not Outcome.OK
     out.print()
-    marked(out, KINDS[rule.outcome], f"{_WORDS[rule.outcome]}{rule.have}  [{rule.id}]")
-    if verbose or (is_doubt and not rule.need.startswith("not ")):  # else the reason says it better
-        detail(out, f"needs {rule.need}")
+    told = rule.sides if is_doubt or verbose else rule.have
+    marked(out, KINDS[rule.outcome], f"{_WORDS[rule.outcome]}{told}  [{rule.id}]")
     detail(out, rule.because)
     if is_doubt or verbose:
         detail(out, f"source: {rule.source}", style="dim")
@@ -163,23 +174,33 @@ def print_bases(
     site: Site | None,
     words: RequestWords,
     *,
+    free: Sequence[Plan] = (),
     quiet: bool = False,
     stderr: bool = False,
 ) -> None:
-    """Print on which bases a request for layers alone can be met."""
+    """Print on which bases a request for layers alone can be met; where on none, `free` without the versions in it."""
     out = console(stderr=stderr, quiet=quiet)
     asked = f"{' + '.join(add)}{f' on {site.name}' if site else ''}"
-    if not plans:
-        headline(out, f"no base of the catalogue takes {asked}", "problem")
-        proposal(out, f"lumiimg explain --base NAME {words.same}  ({_SEE_LIST})", word="why not")
+    if plans:
+        headline(out, f"bases that take {asked}, those without doubts first:")
+        _print_each(out, plans)
+        out.print()
+        proposal(out, f"lumiimg explain --base {plans[0].base.name} {words.same}", word="more of one")
         return
-    headline(out, f"bases that take {asked}, those without doubts first:")
+    headline(out, f"no base of the catalogue takes {asked}", "problem")
+    if free:
+        say(out, "bases that take another version:")
+        _print_each(out, free)
+        out.print()
+    see = "" if free else f"  ({_SEE_LIST})"
+    proposal(out, f"lumiimg explain --base {free[0].base.name if free else 'NAME'} {words.same}{see}", word="why not")
+
+
+def _print_each(out: Console, plans: Sequence[Plan]) -> None:
     width = max(len(plan.base.name) for plan in plans)
     for plan in plans:
         first = f"{INDENT}{plan.base.name:<{width}}  "
         say(out, in_short(plan), first=first, rest=" " * len(first))
-    out.print()
-    proposal(out, f"lumiimg explain --base {plans[0].base.name} {words.same}", word="more of one")
 
 
 def when_of(variable: SiteVariable | SiteOption | SiteAnnotation) -> str:

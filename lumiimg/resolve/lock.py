@@ -92,6 +92,12 @@ class Lock:
         return tuple(rule for rule in self.rules if rule.outcome in {Outcome.WARNING, Outcome.UNKNOWN})
 
     @property
+    def lacks_machine(self) -> bool:
+        """Whether software for GPUs is without a net plugin since no machine is named."""
+        there = {name for layer in self.stack for name in (*layer.layer.provides, *layer.layer.has)}
+        return self.site is None and "rocm" in there and "net-plugin" not in there
+
+    @property
     def unsettled(self) -> tuple[str, ...]:
         """What only the network can tell and a build must know: digests of sources, wheels."""
         missing: list[str] = []

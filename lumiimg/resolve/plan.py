@@ -70,6 +70,8 @@ class Plan:
     nearest: Asked | None = None
     keeping: Asked | None = None
     """Of a refusal whose nearest gives up a version that was asked for: a request that keeps it, on another base."""
+    surer: Asked | None = None
+    """Of a plan with doubts: the same with libfabric and libcxi in the image, where that leaves none."""
     changes: tuple[tuple[str, str], ...] = field(default=())
     """What would come out if something were otherwise: what, and the answer in short."""
     environment: tuple[SiteVariable, ...] = ()
@@ -134,8 +136,14 @@ class Planner:
         return replace(plan, nearest=nearest, keeping=keeping)
 
     def with_changes(self, plan: Plan) -> Plan:
-        """Return the plan with what would come out if the driver, or the base, were another."""
-        return replace(plan, changes=tuple(self._changes(plan.asked, plan)))
+        """Return the plan with what would come out if the driver, the base, or the fabric were another."""
+        return replace(plan, changes=tuple(self._changes(plan.asked, plan)), surer=self._surer(plan))
+
+    def _surer(self, plan: Plan) -> Asked | None:
+        if plan.refused or not plan.is_doubtful or plan.fabric is not Fabric.HOST or plan.asked.fabric is not None:
+            return None
+        other = self._judge(replace(plan.asked, fabric=Fabric.BUNDLED))
+        return None if other.refused or other.is_doubtful else other.asked
 
     def _judge(self, asked: Asked) -> Plan:
         base = self._read.base(asked.base)
@@ -224,7 +232,7 @@ class Planner:
 
     def _others(self, asked: Asked) -> Iterator[Asked]:
         """Yield other requests, those that differ least first: in fabric, release, plugin, base, or a layer."""
-        unpinned = replace(asked, add=tuple(_wish(text).layer for text in asked.add))
+        free = replace(asked, add=unpinned(asked.add))
         has = self._read.base(asked.base).has
         missing = tuple(text for text in asked.add if name_of(text) not in has)
         if missing != asked.add:
@@ -232,31 +240,31 @@ class Planner:
         if asked.fabric is not None:
             yield replace(asked, fabric=None)
         for at, text in enumerate(asked.add):  # the pin at fault alone, before all of them
-            if unpinned.add[at] != text:
-                yield replace(asked, add=(*asked.add[:at], unpinned.add[at], *asked.add[at + 1 :]))
-        if unpinned != asked:
-            yield unpinned
-        plugins = [text for text in unpinned.add if PLUGIN_COMPONENT in self._read.layer(text).provides]
+            if free.add[at] != text:
+                yield replace(asked, add=(*asked.add[:at], free.add[at], *asked.add[at + 1 :]))
+        if free != asked:
+            yield free
+        plugins = [text for text in free.add if PLUGIN_COMPONENT in self._read.layer(text).provides]
         for plugin in reversed(plugins):
-            yield replace(unpinned, add=tuple(text for text in unpinned.add if text != plugin))
-        without_plugin = tuple(text for text in unpinned.add if text not in plugins)
+            yield replace(free, add=tuple(text for text in free.add if text != plugin))
+        without_plugin = tuple(text for text in free.add if text not in plugins)
         if PLUGIN not in plugins and PLUGIN in self._catalogue.layer_names():
-            yield replace(unpinned, add=(*without_plugin, PLUGIN))
-        for at, text in enumerate(unpinned.add):
-            for like in (other for other in self._layers_like(text) if other not in unpinned.add):
-                yield replace(unpinned, add=(*unpinned.add[:at], like, *unpinned.add[at + 1 :]))
+            yield replace(free, add=(*without_plugin, PLUGIN))
+        for at, text in enumerate(free.add):
+            for like in (other for other in self._layers_like(text) if other not in free.add):
+                yield replace(free, add=(*free.add[:at], like, *free.add[at + 1 :]))
         bases = self._bases_by_distance(asked.base) if asked.add else self._of_kind(asked.base)
         yield from (replace(asked, base=name) for name in bases)
-        yield from (replace(unpinned, base=name, add=without_plugin, fabric=None) for name in bases)
-        for at, text in enumerate(unpinned.add):
-            for like in (other for other in self._layers_like(text) if other not in unpinned.add):
-                add = (*unpinned.add[:at], like, *unpinned.add[at + 1 :])
-                yield from (replace(unpinned, base=name, add=add, fabric=None) for name in bases)
-        for text in unpinned.add:
-            less = tuple(other for other in unpinned.add if other != text)
-            yield from (replace(unpinned, base=name, add=less, fabric=None) for name in (asked.base, *bases) if less)
+        yield from (replace(free, base=name, add=without_plugin, fabric=None) for name in bases)
+        for at, text in enumerate(free.add):
+            for like in (other for other in self._layers_like(text) if other not in free.add):
+                add = (*free.add[:at], like, *free.add[at + 1 :])
+                yield from (replace(free, base=name, add=add, fabric=None) for name in bases)
+        for text in free.add:
+            less = tuple(other for other in free.add if other != text)
+            yield from (replace(free, base=name, add=less, fabric=None) for name in (asked.base, *bases) if less)
         if asked.add:
-            yield replace(unpinned, add=(), fabric=None)
+            yield replace(free, add=(), fabric=None)
 
     def _provider_of(self, component: str) -> str | None:
         """Return the layer that brings a component: the preferred one, or the only one."""
@@ -334,6 +342,11 @@ def _is_pinned(text: str) -> bool:
     return bool(_wish(text).versions)
 
 
+def unpinned(add: Iterable[str]) -> tuple[str, ...]:
+    """Return the layers that are asked for, without versions. Raises BadInputError for what is no layer."""
+    return tuple(map(name_of, add))
+
+
 def command_of(asked: Asked, site: str | None = None, host: Path | None = None) -> str:
     """Return a request as options of `lumiimg build`, for a shell."""
     words = ["--base", asked.base, *(word for text in asked.add for word in ("--add", text))]
@@ -365,7 +378,7 @@ def in_short(plan: Plan) -> str:
     """Return a plan in a line: what it chooses, or what stands against it."""
     if plan.refused or plan.stack is None:
         against = next(rule for rule in plan.rules if rule.outcome is Outcome.REFUSED)
-        return f"refused ({against.id}): needs {against.need}, has {against.have}"
+        return f"refused ({against.id}): {against.sides}"
     chosen = [f"{c.layer.name} {c.version}" for c in plan.stack.layers if c.version and c.layer.name != "pytorch"]
     parts = [f"fabric {plan.fabric.value}", *([f"torch {plan.torch}"] if plan.torch else []), *chosen]
     return ", ".join(parts) + (" (with doubts)" if plan.is_doubtful else "")

@@ -152,9 +152,8 @@ def refusal_of(plan: Plan, request: Request) -> RefusedError:
     against = next(rule for rule in plan.rules if rule.outcome is Outcome.REFUSED)
     site, host = request.site, request.host
     nearest = f"the nearest that works: lumiimg build {command_of(plan.nearest, site, host)}" if plan.nearest else None
-    numbers = "" if against.need.startswith("not ") else f": needs {against.need}, has {against.have}"
     return RefusedError(
-        f"{against.because} (rule {against.id}{numbers})",
+        f"{against.because} (rule {against.id}: {against.sides})",
         hint=nearest or f"what stands against it: lumiimg explain {command_of(plan.asked, site, host)}",
     )
 

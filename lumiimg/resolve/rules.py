@@ -60,6 +60,12 @@ class RuleResult:
     because: str
     source: str
 
+    @property
+    def sides(self) -> str:
+        """What is needed and what there is; of what must not be there, that it is."""
+        is_name = self.need == "nothing" or self.need.startswith("not ")
+        return self.have if is_name else f"needs {self.need}, has {self.have}"
+
 
 def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabric, RuleResult | None]:
     """Rule 1: the host's libraries load in the image only if its C library is as new as they ask.

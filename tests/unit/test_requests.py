@@ -12,6 +12,7 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
+from tests.tools import unwrapped
 from tests.unit import fabric_builder
 from tests.unit.conftest import LAYER, MakeLayer
 
@@ -53,12 +54,33 @@ def test_layers_alone_are_answered_with_the_bases_that_take_them(capsys: Capture
     assert "more of one:  lumiimg explain --base" in err
     code, said = answer(["explain", "--add", "sglang", "--site", "lumi"], capsys)
     assert (code, "no base of the catalogue takes sglang on lumi" in said) == (ExitCode.NO, True)
+    code, said = answer(["explain", "--add", "vllm==0.11.0", "--site", "lumi"], capsys)
+    assert (code, "no base of the catalogue takes vllm==0.11.0 on lumi" in said) == (ExitCode.NO, True)
+    first = re.search(r"bases that take another version:\n    (\S+)", said)
+    assert first
+    assert f"why not:  lumiimg explain --base {first[1]} --add vllm==0.11.0 --site lumi\n" in said
+    code, said = answer(["explain", "--base", "rocm-6.4.4", "--add", "vllm==0.11.0", "--site", "lumi"], capsys)
+    assert "refused: needs vllm==0.11.0, has vllm 0.18.0" in unwrapped(said)
+
+
+def test_software_for_gpus_without_a_machine_is_warned_of(capsys: Capture) -> None:
+    for words, warned in (
+        (["--base", "rocm-6.2.4", "--add", "pytorch"], True),
+        (["--base", "rocm-6.2.4", "--add", "pytorch", "--add", "aws-ofi-nccl"], False),
+        (["--base", "rocm-6.2.4", "--add", "pytorch", "--site", "lumi"], False),
+    ):
+        code, said = answer([*DRY, *words], capsys)
+        assert code == ExitCode.GOOD
+        assert ("no machine is named: no net plugin is put in" in unwrapped(said)) is warned
 
 
 def test_a_recipe_is_explained_and_shown(capsys: Capture) -> None:
     code, said = answer(["explain", "--recipe", "lumi-vllm"], capsys)
     assert (code, "vllm 0.12.0" in said) == (ExitCode.GOOD, True)
-    assert said.rstrip().endswith("next:  lumiimg build --recipe lumi-vllm -o image.sif")
+    *_, surer, same = said.splitlines()
+    assert surer == "next, without these doubts:  lumiimg build --recipe lumi-vllm --fabric bundled -o image.sif"
+    assert same == "as asked for:  lumiimg build --recipe lumi-vllm -o image.sif"
+    assert "no obstacle found: " in answer(["explain", "--recipe", "lumi-vllm", "--fabric", "bundled"], capsys)[1]
     code, said = answer(["show", "lumi-vllm"], capsys)
     assert (code, "rocm-6.4.4" in said) == (ExitCode.GOOD, True)
     assert main(["show", "lumi-vllm", "--json"]) == ExitCode.GOOD

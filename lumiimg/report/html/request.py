@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.report.html.findings import block
 from lumiimg.report.html.page import Section, element, page, table
-from lumiimg.report.plan import KINDS, sentence, told_nearest, when_of
+from lumiimg.report.plan import KINDS, sentence, told_nearest, told_next, when_of
 from lumiimg.resolve.plan import command_of, in_short
 from lumiimg.resolve.rules import Outcome
 from lumiimg.wording import count
@@ -56,8 +56,9 @@ def _chosen(plan: Plan, words: RequestWords) -> Iterator[Node]:
     rows += [("fabric", plan.fabric.value, ""), ("net plugin", plan.plugin or "none", "")]
     rows += [("torch", plan.torch, "")] if plan.torch else []
     yield table("unproved: documented, never built end to end by the project", ("what", "which", "status"), rows)
-    yield element("p", "Next:")
-    yield element("ul", element("li", f"lumiimg build {words.same} -o image.sif"), class_="remedy")
+    for word, command in told_next(plan, words):
+        yield element("p", f"{word[0].upper()}{word[1:]}:")
+        yield element("ul", element("li", command), class_="remedy")
 
 
 def _rules(plan: Plan) -> Iterator[Node]:
