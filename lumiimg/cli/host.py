@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from lumiimg.cli.options import add_json, add_quiet
+from lumiimg.cli.options import add_json, add_quiet, refuse_places
 from lumiimg.errors import BadInputError, ExitCode, one_line
 
 _EPILOG = """\
@@ -90,9 +90,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if arguments.libfabric is not None and str(arguments.libfabric) in {"-", arguments.output}:
         raise BadInputError("needs a file of its own", where="--libfabric", hint="--libfabric host-libfabric.tar")
+    written = Path(arguments.output) if arguments.output not in (None, "-") else None
+    refuse_places({"-o": written, "--libfabric": arguments.libfabric}, ())
     snapshot = scan_host(os.environ, include=arguments.include)
     to_stdout = arguments.json or arguments.output == "-"
-    written = Path(arguments.output) if arguments.output not in (None, "-") else None
     if written is not None:
         write_snapshot(snapshot, written)
     if to_stdout:

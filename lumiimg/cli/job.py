@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.cli.options import add_host, add_image, add_json, add_machine
+from lumiimg.cli.options import add_host, add_image, add_json, add_machine, refuse_places
 from lumiimg.errors import ExitCode
 
 _EPILOG = """\
@@ -114,6 +114,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.job import explain_job, print_job, to_json  # noqa: PLC0415
     from lumiimg.resolve.contents import read_contents  # noqa: PLC0415
 
+    refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
     site = find_site(arguments.site, os.environ)
     wish = Wish(
         nodes=arguments.nodes,

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_jobs, add_json, add_quiet
+from lumiimg.cli.options import add_jobs, add_json, add_quiet, refuse_places
 from lumiimg.cli.request import add_request, headers_of, puller, read_request, read_site, sources_of
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 
@@ -70,6 +70,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.resolve.request import Held, held_by, resolve  # noqa: PLC0415
     from lumiimg.resolve.settle import settle  # noqa: PLC0415
 
+    refuse_places({"-o": arguments.output}, ())
     settings = read_settings(os.environ)
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
     catalogue = open_catalogue(os.environ, arguments.layers)

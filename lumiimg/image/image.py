@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from contextlib import ExitStack
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+_ADDRESS = re.compile(r"(docker|oras|library|shub|docker-daemon|https?):/(?!/)(.+)")
 _MOUNTED_BY_ENGINES = ("/proc", "/sys", "/dev")
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
 """By the first two bytes."""
@@ -100,6 +103,11 @@ def open_image(path: Path) -> Image:
     """
     if path.is_dir():
         return _open_folder(path)
+    if (address := _ADDRESS.match(str(path))) and not path.exists():
+        whole = f"{address[1]}://{address[2]}"  # a path has one slash where an address has two
+        raise ImageError(
+            "is an address, not a file", where=str(path), hint=f"apptainer pull image.sif {shlex.quote(whole)}"
+        )
     if path.exists() and not path.is_file():
         raise ImageError("neither a file nor a folder", where=str(path))
     source = ByteSource.open(path)

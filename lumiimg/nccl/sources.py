@@ -27,6 +27,8 @@ DEPTH_LIMIT = 8
 HEAD_BYTES = 64
 XZ_MEMORY_BYTES = 128 << 20
 """`xz -9` asks for 65 MiB; zstd's own limit is the same."""
+_ANSWER = b'{\n  "schema": '
+"""The beginning of what `--json` prints: it may quote lines of a log, and is none."""
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -72,7 +74,7 @@ def _in_folder(folder: str) -> list[str]:
         folders[:] = sorted(folders, key=natural) if depth < DEPTH_LIMIT else []
         for name in sorted(names, key=natural):
             path = Path(parent, name)
-            if path.is_file() and (opener_of(head := _head(path)) is not None or not is_binary(head)):
+            if path.is_file() and (opener_of(head := _head(path)) is not None or _is_text(head)):
                 files.append(str(path))
         if len(files) > FILE_LIMIT:
             raise BadInputError(f"more than {FILE_LIMIT} files", where=folder, hint="name the files of one job")
@@ -99,8 +101,13 @@ def refuse_binary(name: str) -> None:
 
 def refuse_no_text(name: str, head: bytes) -> None:
     """Raise BadInputError for a file that starts as no text does."""
-    if is_binary(head):
-        raise BadInputError("is no text", where=name, hint="lumiimg log reads what a job printed")
+    if not _is_text(head):
+        what = "is no text" if is_binary(head) else "is an answer of lumiimg (--json)"
+        raise BadInputError(what, where=name, hint="lumiimg log reads what a job printed")
+
+
+def _is_text(head: bytes) -> bool:
+    return not is_binary(head) and not head.startswith(_ANSWER)
 
 
 def is_binary(head: bytes) -> bool:

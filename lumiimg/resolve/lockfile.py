@@ -98,6 +98,8 @@ def refuse_other_file(path: Path) -> None:
 
 def read_document(path: Path) -> dict[str, Any]:
     """Return what stands in a lock behind its head. Raises BadInputError as `read_lock` does."""
+    if not path.exists():
+        raise BadInputError("there is no such lock", where=str(path), hint="`lumiimg lock` writes one")
     data = read_limited(path, _SIZE_LIMIT_BYTES)
     try:
         text = data.decode("utf-8")

@@ -137,6 +137,20 @@ def test_wrong_usage_is_one_line_and_exit_2(argv: list[str], what: str, capsys: 
 
 
 BAD_INPUT = {
+    "image in a registry": (
+        ["check", "docker://rocm/pytorch:latest"],
+        "is an address, not a file; apptainer pull image.sif docker://rocm/pytorch:latest",
+    ),
+    "no lock yet": (["build", "--locked"], "lumiimg.lock: there is no such lock; `lumiimg lock` writes one"),
+    "lock into no folder": (
+        ["lock", "--base", "debian-13", "-o", "nodir/x"],
+        "nodir: no such folder; make it first (-o)",
+    ),
+    "snapshot into no folder": (["host", "scan", "-o", "nodir/x"], "nodir: no such folder; make it first (-o)"),
+    "job into no folder": (
+        ["job", "x.sif", "--site", "lumi", "-o", "nodir/x", "--", "true"],
+        "nodir: no such folder; make it first (-o)",
+    ),
     "nothing to build": (["build"], "no base; "),
     "unknown base": (["build", "--base", "debian13"], "did you mean debian-13?"),
     "unknown layer": (["build", "--base", "debian-13", "--add", "netprob"], "did you mean netprobe?"),

@@ -129,6 +129,16 @@ def test_a_folder_that_may_not_be_read_is_said_and_not_taken_for_an_empty_one(
         log_files([str(tmp_path)])
 
 
+def test_an_answer_of_lumiimg_quotes_logs_and_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, answer = tmp_path / "job.out", tmp_path / "answer.json"
+    log.write_bytes(SOCKET)
+    assert main(["log", str(log), "--json"]) == ExitCode.NO
+    answer.write_text(capsys.readouterr().out)
+    with pytest.raises(BadInputError, match=r"answer\.json: is an answer of lumiimg"):
+        log_files([str(answer)])
+    assert log_files([str(tmp_path)]) == [str(log)]
+
+
 def test_a_folder_without_a_log_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no log in this folder"):
         log_files([str(tmp_path)])
