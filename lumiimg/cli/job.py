@@ -107,7 +107,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.job.pbs import pbs_script  # noqa: PLC0415
     from lumiimg.cluster.job.plan import CONTAINER_ENGINE, Request, loading, plan_job  # noqa: PLC0415
     from lumiimg.cluster.job.shape import Wish  # noqa: PLC0415
-    from lumiimg.cluster.python import python_of  # noqa: PLC0415
+    from lumiimg.cluster.python import note_of_program, python_of  # noqa: PLC0415
     from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
@@ -130,6 +130,7 @@ def execute(arguments: argparse.Namespace) -> int:
     with opened(arguments.image) as image:
         contents, kind = read_contents(image.root), image.kind
         python, absent = python_of(image, contents), absent_paths(words, image.root, mounted)
+        note = note_of_program(words[0], image, python) if words else None
     request = Request(
         image=str(arguments.image),
         command=words,
@@ -140,6 +141,7 @@ def execute(arguments: argparse.Namespace) -> int:
         python=python,
         binds=tuple(arguments.bind),
         absent=absent,
+        note=note,
     )
     manifest = None
     if arguments.host:

@@ -36,3 +36,12 @@ def python_of(image: Image, contents: Contents) -> Python | None:
             return Python(found.path, f"{prefix}/bin")
     found = find_program(image.root, "python3", folders) or find_program(image.root, "python", folders)
     return Python(found.path, None) if found else None
+
+
+def note_of_program(name: str, image: Image, python: Python | None) -> str | None:
+    """Return what to say of a program that is in no folder of the image's search path; None of one that is there."""
+    own = (python.folder,) if python and python.folder else ()
+    if "/" in name or find_program(image.root, name, (*own, *search_path(image))):
+        return None
+    instead = f": its Python is {python.path}" if python and name.startswith("python") else ""
+    return f"{name} is in no folder of the image's PATH{instead}"

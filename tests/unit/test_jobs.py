@@ -369,6 +369,21 @@ def test_the_python_of_torch_comes_first_where_the_image_does_not_activate_it(im
     assert "# torch is in the Python of /opt/venv/bin" in text
 
 
+def test_a_program_that_the_image_does_not_have_is_said(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (image / "opt/venv/bin").mkdir()
+    (image / "opt/venv/bin/python3").write_text("")
+    (image / "opt/venv/bin/python3").chmod(0o755)
+
+    def noted(*command: str) -> list[str]:
+        return [note for note in told(image, capsys, command=command)["notes"] if "in no folder of" in note]
+
+    assert noted("python3", "train.py") == noted("/opt/mine/run", "x") == []
+    assert noted("python", "train.py") == [
+        "python is in no folder of the image's PATH: its Python is /opt/venv/bin/python3"
+    ]
+    assert noted("vllm", "serve", "m") == ["vllm is in no folder of the image's PATH"]
+
+
 def test_a_rank_of_a_plain_program_sees_its_gpu_and_one_of_torch_all(image: Path, tmp_path: Path) -> None:
     plain = Run(job(image, "--framework", "plain"), tmp_path / "plain")
     assert [rank["ROCR_VISIBLE_DEVICES"] for rank in plain.ranks] == [str(number) for number in range(8)]

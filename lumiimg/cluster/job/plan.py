@@ -170,6 +170,8 @@ class Request:
     """On top of the site's: `PATH` or `SRC:DEST[:ro]`."""
     absent: tuple[Absent, ...] = ()
     """Paths of the command that the image does not have."""
+    note: str | None = None
+    """About the program that the command starts."""
 
 
 def starter_of(site: Site) -> str:
@@ -219,7 +221,7 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
         binds=binds,
         notes=(
             *_notes(stack, site, shape, framework, manifest),
-            *([untold] if untold else []),
+            *filter(None, (untold, request.note)),
             *unbound(request.absent, binds),
         ),
     )
