@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from lumiimg.catalog.catalogue import Catalogue
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -56,3 +58,12 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "LUMIIMG_CACHE", "LUMIIMG_ENGINE"):
         monkeypatch.delenv(name, raising=False)
     return home
+
+
+def catalogue_of(layers: Path, **tables: str) -> Catalogue:
+    """Write layers that do nothing, by their layer.toml, and return the catalogue of them alone."""
+    for name, toml in tables.items():
+        (layers / name).mkdir()
+        (layers / name / "layer.toml").write_text(toml)
+        (layers / name / "post.sh").write_text("true\n")
+    return Catalogue((layers,), ())

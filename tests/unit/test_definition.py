@@ -23,7 +23,7 @@ from lumiimg.definition.writer import Definition, layers_of, write_chain, write_
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
 from tests.tools import examples, needs
-from tests.unit.conftest import BASE, LAYER, MakeLayer
+from tests.unit.conftest import BASE, LAYER, MakeLayer, catalogue_of
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "definitions"
 TRAPS = {
@@ -266,12 +266,7 @@ FREE = (
 @pytest.fixture(scope="module")
 def free(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
     """A base, and a layer whose one argument is in its script and in its environment."""
-    layers = tmp_path_factory.mktemp("layers")
-    for name, toml in (("base", BASE), ("free", FREE)):
-        (layers / name).mkdir()
-        (layers / name / "layer.toml").write_text(toml)
-        (layers / name / "post.sh").write_text("true\n")
-    return Catalogue((layers,), ())
+    return catalogue_of(tmp_path_factory.mktemp("layers"), base=BASE, free=FREE)
 
 
 def exports_of(definition: Definition) -> tuple[str, str]:

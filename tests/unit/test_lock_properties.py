@@ -23,7 +23,7 @@ from lumiimg.resolve.request import RefusedError, Request, resolve
 from tests.fuzz.locks import REQUESTS, settled
 from tests.fuzz.targets.resolve import signed
 from tests.tools import examples
-from tests.unit.conftest import BASE, LAYER
+from tests.unit.conftest import BASE, LAYER, catalogue_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,12 +47,7 @@ SLOW = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
     """A base, and a layer whose arguments take any text."""
-    layers = tmp_path_factory.mktemp("layers")
-    for name, toml in (("base", BASE), ("free", FREE)):
-        (layers / name).mkdir()
-        (layers / name / "layer.toml").write_text(toml)
-        (layers / name / "post.sh").write_text("true\n")
-    return Catalogue((layers,), ())
+    return catalogue_of(tmp_path_factory.mktemp("layers"), base=BASE, free=FREE)
 
 
 def made(request: Request, catalogue: Catalogue = CATALOGUE) -> Lock:
