@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import struct
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -220,3 +221,15 @@ def old_rpath(*directories: str | Path) -> tuple[str, str, str]:
 
 def new_runpath(*directories: str | Path) -> tuple[str, str, str]:
     return "--enable-new-dtags", "-rpath", ":".join(map(str, directories))
+
+
+NOTES = 'asm(".section .note.dlopen,\\"a\\",@note\\n.previous");'
+"""C source that makes the section of the notes in a file."""
+
+
+def note_source(owner: bytes, kind: int, description: bytes, section: str) -> str:
+    """Return C source that puts a note into the file, as the macro of systemd does it; behind NOTES."""
+    data = struct.pack("<III", len(owner), len(description), kind) + owner + description
+    data += bytes(-len(data) % 4)
+    numbers = ",".join(map(str, data))
+    return f'__attribute__((used, aligned(4), section("{section}"))) static const unsigned char n{len(data)}[] = {{{numbers}}};\n'

@@ -11,26 +11,18 @@ from lumiimg.elf.facts import BytesReader, DlopenNote, ElfFacts, read_elf
 from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import Settings
 from lumiimg.image import open_image
-from tests.unit.elf_builder import exe, new_runpath, so
+from tests.unit.elf_builder import NOTES, exe, new_runpath, note_source, so
 
 _SYSTEMD = sorted(Path("/usr/lib/x86_64-linux-gnu/systemd").glob("libsystemd-shared-*.so"))
 
 
-def _note(owner: bytes, kind: int, description: bytes, section: str) -> str:
-    """Return C source that puts a note into the file, as the macro of systemd does it."""
-    data = struct.pack("<III", len(owner), len(description), kind) + owner + description
-    data += bytes(-len(data) % 4)
-    numbers = ",".join(map(str, data))
-    return f'__attribute__((used, aligned(4), section("{section}"))) static const unsigned char n{len(data)}[] = {{{numbers}}};\n'
-
-
 def _facts(path: Path, *notes: str) -> ElfFacts:
-    liba = so(path / "liba.so", source='asm(".section .note.dlopen,\\"a\\",@note\\n.previous");int f;' + "".join(notes))
+    liba = so(path / "liba.so", source=f"{NOTES}int f;{''.join(notes)}")
     return read_elf(BytesReader(liba.read_bytes()))
 
 
 def _dlopen(text: str) -> str:
-    return _note(b"FDO\0", 0x407C0C0A, text.encode() + b"\0", ".note.dlopen")
+    return note_source(b"FDO\0", 0x407C0C0A, text.encode() + b"\0", ".note.dlopen")
 
 
 def test_what_a_file_may_dlopen(tmp_path: Path) -> None:
@@ -68,8 +60,8 @@ def test_a_note_that_makes_no_sense_is_none(tmp_path: Path, text: str) -> None:
 
 def test_notes_of_others_are_not_read(tmp_path: Path) -> None:
     text = b'[{"soname":["libx.so"]}]\0'
-    assert _facts(tmp_path, _note(b"ABC\0", 0x407C0C0A, text, ".note.dlopen")).dlopen_notes == ()
-    assert _facts(tmp_path, _note(b"FDO\0", 0x407C0C0B, text, ".note.dlopen")).dlopen_notes == ()
+    assert _facts(tmp_path, note_source(b"ABC\0", 0x407C0C0A, text, ".note.dlopen")).dlopen_notes == ()
+    assert _facts(tmp_path, note_source(b"FDO\0", 0x407C0C0B, text, ".note.dlopen")).dlopen_notes == ()
 
 
 @pytest.mark.skipif(not _SYSTEMD, reason="no systemd here")
@@ -79,7 +71,7 @@ def test_notes_of_systemd() -> None:
 
 
 def test_an_old_glibc_passes_over_what_is_for_a_newer_kernel(tmp_path: Path) -> None:
-    note = _note(b"GNU\0", 1, struct.pack("<IIII", 0, 5, 15, 0), ".note.dlopen")
+    note = note_source(b"GNU\0", 1, struct.pack("<IIII", 0, 5, 15, 0), ".note.dlopen")
     facts = _facts(tmp_path, note)
     assert facts.linux_needed == (5, 15, 0)
     prog = exe(tmp_path / "prog", tmp_path / "liba.so", *new_runpath(tmp_path))
