@@ -78,7 +78,7 @@ code=0
 lumiimg check image.sif --level static --quiet || code=$?
 case $code in
     0) echo "no obstacle found at this level" ;;
-    1) echo "no; what to do stands in: lumiimg check image.sif" ;;
+    1) echo "no: without --quiet it says what to do" ;;
     3) echo "not known yet" ;;
     *) exit $code ;;
 esac
