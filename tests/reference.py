@@ -23,7 +23,7 @@ WRITTEN = "Written by `make docs` from the program and its data; a test fails wh
 
 
 _EXIT_CODES = """
-`lumiimg COMMAND --help` has them for each command. With `--json` the result is on standard output, and text for people on standard error.
+`lumiimg COMMAND --help` has them for the commands that answer a question. With `--json` the result is on standard output, and text for people on standard error.
 
 ## 0: good
 Evidence at the level that was taken ([what each level proves](../explanation/levels.md)), never a promise. `explain` of a request gives 0 with
@@ -35,15 +35,15 @@ lines `do:` say, from the first on. `diff` says 1 where two locks differ, `why` 
 
 A command that **makes** something could not make it; a line on standard error says what, where, and what to do:
 
-- **a build that failed**: a script of a layer ended with an error, or a server refused, or gave another file than the lock says. What was
-  built and downloaded before it is kept: mend it, and run the same command again;
+- **a build that failed**: a script of a layer ended with an error, or a server refused, or gave another file than the lock says, or a
+  layer here is another than when the lock was made. What was built and downloaded before it is kept: mend it, and run the same command again;
 - **a disk that is full**, or a quota: free some room, or name another place (`-o`, `LUMIIMG_CACHE`);
 - **a file that cannot be written**: you may not write there, or its folder is not there (`job -o`, `host scan -o`, `lock -o`). Under
   that name is nothing, or what was there before.
 
 ## 2: wrong usage or bad input
 Nothing was done. The line names the word or the file, and what would be right: a file that is not there, cannot be read or is something else (no
-image, no snapshot, another lock); a name that is not known, with the nearest one; an output that is there already (`--force` replaces it). `build -o`,
+image, no snapshot); a name that is not known, with the nearest one; an output that is there already (`--force` replaces it). `build -o`,
 `--html` and `--junit` look for their folder before the work, and give 2 where it is missing. `module -o`, `draft -o` and `build
 --definitions` make theirs.
 
