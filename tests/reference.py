@@ -38,14 +38,13 @@ A command that **makes** something could not make it; a line on standard error s
 - **a build that failed**: a script of a layer ended with an error, or a server refused, or gave another file than the lock says, or a
   layer here is another than when the lock was made. What was built and downloaded before it is kept: mend it, and run the same command again;
 - **a disk that is full**, or a quota: free some room, or name another place (`-o`, `LUMIIMG_CACHE`);
-- **a file that cannot be written**: you may not write there, or its folder is not there (`job -o`, `host scan -o`, `lock -o`). Under
-  that name is nothing, or what was there before.
+- **a file that cannot be written**. Under that name is nothing, or what was there before.
 
 ## 2: wrong usage or bad input
 Nothing was done. The line names the word or the file, and what would be right: a file that is not there, cannot be read or is something else (no
-image, no snapshot); a name that is not known, with the nearest one; an output that is there already (`--force` replaces it). `build -o`,
-`--html` and `--junit` look for their folder before the work, and give 2 where it is missing. `module -o`, `draft -o` and `build
---definitions` make theirs.
+image, no snapshot); a name that is not known, with the nearest one; an output that is there already (`--force` replaces it). The folder
+of `-o` of `build`, `lock`, `job` and `host scan`, of `--html` and of `--junit` is looked for before the work, and is made by nobody;
+`module -o`, `draft -o` and `build --definitions` make theirs.
 
 ## 3: cannot decide
 Something that it hangs on is not known here. That is no yes: a script that waits for a good image waits on. The answer names what would

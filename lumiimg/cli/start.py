@@ -85,7 +85,7 @@ def hints(environment: Mapping[str, str]) -> Iterator[Hint]:
     if told:
         return
     if has_engine:
-        what = "an engine is here; a small real image, in two minutes:"
+        what = "an engine is here; a small real image, in three minutes:"
         yield Hint(what, "lumiimg build --recipe demo -o demo.sif")
     else:
         what = "no Apptainer or SingularityCE is here; what needs none, on which bases?"

@@ -34,7 +34,7 @@ CASES = [
     Case("rocm-6.4.4 pytorch %bundled", "bundled torch=2.9.1+rocm6.4", "a fabric of its own works on any base"),
     Case("rocm-6.4.4 pytorch %none", "none torch=2.9.1+rocm6.4 warning=fabric", "the user wants no fabric"),
     Case("rocm-6.4.4 pytorch @generic", "none torch=2.9.1+rocm6.4", "no machine, so no fabric is put in"),
-    Case("lumi-multitorch-u24r64", "bundled torch=2.9.1", "the image has libcxi and libfabric of its own"),
+    Case("lumi-multitorch-u24r64", "bundled torch=2.9.1 warning=fabric", "a fabric of its own, past which its torch goes"),
     # the driver of the site
     Case("rocm-5.7 pytorch", "refused driver-window -> rocm-6.1.2 pytorch", "amdgpu 6.3 serves 6.1 to 7.0"),
     Case("rocm-6.0.2 pytorch", "refused driver-window -> rocm-6.1.2 pytorch", "6.0 was removed in January 2026"),

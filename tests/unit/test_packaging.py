@@ -55,7 +55,7 @@ def site(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def files(folder: Path) -> set[str]:
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    return {name for name in found if "__pycache__" not in name}
+    return {name for name in found if "__pycache__" not in name and not name.startswith("_build/")}
 
 
 def test_the_wheel_has_every_file_of_the_package_and_its_data_and_no_other(dist: Path) -> None:
