@@ -57,6 +57,10 @@ def test_processes_beyond_the_bound_are_read_as_one(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(job, "PROCESS_LIMIT", 3)
     lines = [f"n{n}:{n}:1 [0] NCCL INFO Using network Socket" for n in range(10)]
     assert len(read_lines("j", lines).ranks) == 4
+    # those that were known before stay themselves
+    again = read_lines("j", [*lines, *lines[:3], "n1:1:1 [0] NCCL INFO Using network IB"])
+    assert len(again.ranks) == 4
+    assert {rank.process: rank.verdict.value for rank in again.ranks}["n1:1"] == "mixed"
 
 
 def test_of_more_values_than_are_kept_the_first_stay_whoever_saw_them() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.nccl.reader import LogReader, read_lines
-from lumiimg.nccl.report import Confidence, Verdict
+from lumiimg.nccl.report import Confidence, Measurement, Verdict
 from lumiimg.report.log import to_json
 
 if TYPE_CHECKING:
@@ -171,6 +171,35 @@ def test_lines_without_prefix_go_to_the_task_that_wrote_them() -> None:
     report = read_lines("j", lines)
     assert {r.process: r.provider for r in report.ranks} == {"n1:1": "cxi", "n2:1": "tcp"}
     assert report.verdict is Verdict.MIXED
+
+
+def test_a_line_without_prefix_or_task_is_of_the_one_process_that_wrote_to_the_file() -> None:
+    lines = ["0: n1:1:2 [0] NCCL INFO Using network AWS Libfabric", "NET/OFI Selected Provider is cxi"]
+    assert [(rank.process, rank.provider) for rank in read_lines("j", lines).ranks] == [("n1:1", "cxi")]
+    others = [f"{task}: n{task}:1:2 [0] NCCL INFO Using network AWS Libfabric" for task in (1, 2)]
+    ranks = read_lines("j", [lines[0], *others, lines[1]]).ranks
+    assert [rank.process for rank in ranks] == ["j", "n1:1", "n2:1"], "of whom it is cannot be told"
+
+
+def test_a_rank_alone_crosses_no_network_however_old_its_library() -> None:
+    report = read_lines("j", ["n1:1:2 [0] NCCL INFO comm 0xa rank 0 nranks 1 cudaDev 0 busId 1 - Init COMPLETE"])
+    assert [communicator.crosses_network for communicator in report.communicators] == [False]
+    assert report.verdict is Verdict.INTRA_NODE_ONLY
+
+
+@pytest.mark.parametrize(
+    ("program", "test", "name"),
+    [
+        ("rccl-tests", "all_reduce_perf", "rccl-tests all_reduce_perf"),
+        ("nccl-tests", None, "nccl-tests"),
+        ("osu", "osu_bw", "osu osu_bw"),
+        ("rccl-tests", "lumiimg-allreduce", "lumiimg-allreduce"),
+    ],
+)
+def test_a_measurement_is_named_by_its_program_and_test(program: str, test: str | None, name: str) -> None:
+    nothing = dict.fromkeys(("ranks", "nodes", "best_gb_s", "best_size", "largest_size", "average_gb_s", "latency_us"))
+    measured = Measurement(program, test, **nothing, wrong=None, file="j", line=1, wrong_line=None)
+    assert measured.name == name
 
 
 @pytest.mark.parametrize(
