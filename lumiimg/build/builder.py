@@ -19,7 +19,7 @@ from lumiimg.build.fetch import content_with, lowest, needed, sources_of
 from lumiimg.build.kept import keeping
 from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
 from lumiimg.build.log import BuildLog
-from lumiimg.build.machine import require_environment
+from lumiimg.build.machine import require_bootstrap, require_container, require_environment
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.progress import DOWNLOADS, IMAGE, Clock
 from lumiimg.build.provenance import FOLDER, SBOM, hide_below, write_folder
@@ -151,7 +151,7 @@ def build_image(
     tried all the same; `keeps_compiled`: what scripts compile is taken from the cache and put there.
 
     Raises FailedError if a step fails: with the layer, the line that tells, and the log; nothing is left at `output`.
-    MissingHereError if the engine would lose what layers set.
+    MissingHereError if the engine would lose what layers set, or cannot build what the cache does not have.
     """
     start = time.monotonic()
     if others := open_to_others(cache):
@@ -175,6 +175,11 @@ def build_image(
     if output.exists() and not (there or replaces):
         raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
     _require_room(chain, keys, kept, way)
+    there_are = len(lowest(keys, kept.find, content_below(chain[0], way)))
+    if there_are < len(chain):
+        require_container(machine)
+    if not there_are:
+        require_bootstrap(machine, chain[0].layers[0], chain[0].text)
     if len(chain) > 1:
         require_environment(machine)
     try:

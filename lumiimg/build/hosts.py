@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from lumiimg.engine.engine import Engine
 
-_FORMAT = 1
+_FORMAT = 2
 _LIMIT_BYTES = 64 * 1024
 _MAX_TRIALS = 100
-_FLAGS = ("maps_ids", "mounts", "fuse", "loses_environment", "proot_is_slow")
+_FLAGS = ("maps_ids", "mounts", "fuse", "loses_environment", "proot_is_slow", "starts", "debootstraps")
 _KERNEL = (
     "/proc/sys/kernel/random/boot_id",
     "/proc/sys/user/max_user_namespaces",
@@ -89,10 +89,10 @@ def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Mach
 
 def _trial(entry: dict[str, Any]) -> Trial:
     """Return a trial as it was kept. Raises KeyError, TypeError."""
-    name, works, said = entry["name"], entry["works"], entry["said"]
-    if not isinstance(name, str) or not isinstance(said, str) or not isinstance(works, bool):
+    name, works, said, remedy = entry["name"], entry["works"], entry["said"], entry["remedy"]
+    if not all(isinstance(text, str) for text in (name, said, remedy)) or not isinstance(works, bool):
         raise TypeError
-    return Trial(name, works, said)
+    return Trial(name, works, said, remedy=remedy)
 
 
 def _read(path: Path) -> str:
@@ -111,7 +111,8 @@ def _path(cache: Path) -> Path:
 
 def _depends_on(engine: Engine, environment: Mapping[str, str]) -> dict[str, Any]:
     path = environment.get("PATH")
-    programs = {name: which(name, path) for name in (*PROGRAMS, "unshare")}
+    programs = {"debootstrap": which("debootstrap", f"{path or ''}:/usr/sbin:/sbin")}
+    programs |= {name: which(name, path) for name in (*PROGRAMS, "unshare", "fakeroot")}
     return {
         "kernel": [os.uname().release, *map(_text, _KERNEL)],
         "user": [os.geteuid(), _link("/proc/self/ns/user"), *_PRIVILEGES.findall(_text("/proc/self/status"))],

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.build.facts import LOSES_ENVIRONMENT, keeps_environment
+from lumiimg.engine import engine as engines
+from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run, which
+from lumiimg.engine.trial import start_containers
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError, one_line
 
@@ -31,6 +34,12 @@ _MOUNT = (
 PROOT_SLOWLY = {"PROOT_NO_SECCOMP": "1"}
 """Without its filter of system calls proot stops programs at every one. Source: proot(1), and kernels where the filter
 lets all of them pass unseen (seen with 5.4.0 on Linux 6.18), so that a script would have this machine's files."""
+CONTAINER = "a container"
+DEBOOTSTRAP = "bases by debootstrap"
+_BY_DEBOOTSTRAP = re.compile(r"^Bootstrap: debootstrap$", re.MULTILINE)
+_PASSING = frozenset({"no-space"})
+_NO_MIRROR = "file:///lumiimg-no-such-mirror"
+_BASE = f"Bootstrap: debootstrap\nOSVersion: stable\nMirrorURL: {_NO_MIRROR}\n"
 _BEHIND = "/lumiimg-trial"
 # statx(2) is what ls, stat and install ask today; before 5.2.0 proot lets it pass unseen (its CHANGELOG.rst)
 _SEES = f"""
@@ -51,6 +60,8 @@ class Trial:
     """A version, or what stands against it."""
     is_sure: bool = True
     """Whether it was tried to the end: not where time or room ran out."""
+    remedy: str = ""
+    """What to do where it does not work and builds want it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +87,21 @@ class Machine:
     """Whether the engine was seen to lose the environment of the layers below."""
     proot_is_slow: bool = False
     """Whether it takes `PROOT_SLOWLY`."""
+    starts: bool = True
+    """False where the engine was seen to start no container."""
+    debootstraps: bool = True
+    """False where debootstrap was seen to make no base."""
 
     def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
         """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""
         maps = ["--map-root-user", "--map-auto"] if self.maps_ids and os.geteuid() != 0 else []
         own = ["--mount", "--pid", "--fork", "--kill-child"] if mount and self.maps_ids else []
         return ["unshare", *maps, *own, *argv] if maps or own else list(argv)
+
+
+def was_seen(trials: Sequence[Trial], name: str) -> bool:
+    """Whether what was tried under a name works."""
+    return any(trial.works for trial in trials if trial.name == name)
 
 
 def require_environment(machine: Machine) -> None:
@@ -91,6 +111,25 @@ def require_environment(machine: Machine) -> None:
             f"{machine.engine.name} loses the environment of the layers below",
             hint=f"{LOSES_ENVIRONMENT}: load another version, or name one in LUMIIMG_ENGINE",
         )
+
+
+def require_container(machine: Machine) -> None:
+    """Raise MissingHereError where no script of a layer can be run."""
+    if not machine.starts:
+        raise _lacking(machine, CONTAINER, f"{machine.engine.name} starts no container here")
+
+
+def require_bootstrap(machine: Machine, base: str, text: str) -> None:
+    """Raise MissingHereError where the definition `text` of a base is one that cannot be built here."""
+    if not machine.debootstraps and _BY_DEBOOTSTRAP.search(text.partition("\n\n")[0]):
+        raise _lacking(machine, DEBOOTSTRAP, f"{base} cannot be made here")
+
+
+def _lacking(machine: Machine, name: str, what: str) -> MissingHereError:
+    trial = next((trial for trial in machine.trials if trial.name == name), None)
+    if trial is None:
+        return MissingHereError(what, hint="lumiimg doctor tells more")
+    return MissingHereError(f"{what}: {trial.said}", hint=trial.remedy or None)
 
 
 def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
@@ -106,8 +145,12 @@ def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
     fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
     found = {name: program_of(name, path) for name in PROGRAMS}
     keeps = _keeps_environment(engine, environment)
+    starts, container = _try_container(engine, environment)
+    debootstraps, base = _try_debootstrap(engine, environment, starts=starts)
     trials = [
         keeps,
+        container,
+        base,
         _of_run("user namespace with the user's ids", ids, "util-linux (unshare) is missing"),
         _of_run("overlay mounts in it", mounts, "there is no user namespace to try it in"),
         Trial("FUSE", fuse, "/dev/fuse" if fuse else "/dev/fuse cannot be opened"),
@@ -127,6 +170,8 @@ def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
         trials=tuple(trials),
         loses_environment=keeps.is_sure and not keeps.works,
         proot_is_slow=is_slow,
+        starts=starts,
+        debootstraps=debootstraps,
         **{name.replace("-", "_"): program for name, program in found.items()},
     )
 
@@ -138,6 +183,60 @@ def _keeps_environment(engine: Engine, environment: Mapping[str, str]) -> Trial:
     except FailedError as error:
         keeps, said = None, str(error)
     return Trial("the environment of the layers below", bool(keeps), said, is_sure=keeps is not None)
+
+
+def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[bool, Trial]:
+    """Return whether scripts can be run in a container, as far as that is known, and what is to be said."""
+    try:
+        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+            done = start_containers(engine, environment, scratch, _TRIAL_S)
+    except FailedError as error:
+        return True, Trial(CONTAINER, works=False, said=str(error), is_sure=False)
+    if not done:
+        return True, Trial(CONTAINER, works=False, said="cannot be tried on this processor", is_sure=False)
+    if done[0].ok:
+        return True, Trial(CONTAINER, works=True, said="a program was run in one")
+    if done[-1].ok:  # layers that install packages do without, by proot
+        why = one_line(telling_line(done[0].output))[:200]
+        return True, Trial(CONTAINER, works=False, said=f"only without --fakeroot: {why}", is_sure=False)
+    return _of_failure(CONTAINER, done[-1])
+
+
+def _try_debootstrap(engine: Engine, environment: Mapping[str, str], *, starts: bool) -> tuple[bool, Trial]:
+    """Return whether the engine can have debootstrap make a base, as far as that is known, and what is to be said.
+
+    Where it comes as far as to ask for the release, at an address that does not exist, it has made what it needs.
+    """
+    if which("debootstrap", f"{environment.get('PATH', '')}:/usr/sbin:/sbin") is None:
+        return True, Trial(DEBOOTSTRAP, works=False, said="debootstrap is not on PATH")
+    if not starts:
+        return True, Trial(DEBOOTSTRAP, works=False, said="there is no container to try it in")
+    try:
+        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+            (scratch / "base.def").write_text(_BASE, encoding="utf-8")
+            done = engines.build(
+                engine,
+                scratch / "base.def",
+                scratch / "base",
+                environment={**environment, "LC_ALL": "C"},
+                scratch=scratch,
+                sandbox=True,
+                timeout_s=_TRIAL_S,
+            )
+    except FailedError as error:
+        return True, Trial(DEBOOTSTRAP, works=False, said=str(error), is_sure=False)
+    if f"release file {_NO_MIRROR}" in done.output:
+        return True, Trial(DEBOOTSTRAP, works=True, said="debootstrap begins")
+    return _of_failure(DEBOOTSTRAP, done)
+
+
+def _of_failure(name: str, done: Completed) -> tuple[bool, Trial]:
+    """Return whether it may work all the same, as nobody knows why it failed or the reason may pass, and the trial."""
+    known = explain(done.output)
+    if known is not None and known.id not in _PASSING:
+        return False, Trial(name, works=False, said=known.meaning, remedy=known.remedy)
+    said = known.meaning if known else one_line(telling_line(done.output))[:200] or f"exit status {done.exit_code}"
+    return True, Trial(name, works=False, said="it took too long" if done.timed_out else said, is_sure=False)
 
 
 def _try_proot(program: Path | None, env: dict[str, str]) -> tuple[Path | None, bool, str]:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.check.tools import SIMULATION
 from lumiimg.engine.engine import execute
-from lumiimg.engine.failures import explain, telling_line
-from lumiimg.errors import MissingHereError, one_line
+from lumiimg.engine.failures import not_started
+from lumiimg.errors import one_line
 from lumiimg.nccl.lines import probe_event
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 120.0
 """Of one probe; a plugin's init that takes longer than this is a finding, not a wait."""
-_ENGINE_FAILED = 255
+_START_S = 60.0
 _EVENT_LIMIT = 5000
 # Each of these keeps RCCL from saying what it does, or from getting as far as the plugin.
 SILENCING = ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_COMM_ID", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY")
@@ -110,15 +110,21 @@ class Container:
             binds=self.tools.binds,
             timeout_s=TIMEOUT_S,
         )
-        found = read_run(name, completed)
-        if completed.exit_code == _ENGINE_FAILED and not found.events:
-            known = explain(completed.output)
-            raise MissingHereError(
-                f"the container does not start: {known.meaning if known else telling_line(completed.output)}",
-                where=str(self.image),
-                hint=known.remedy if known else None,
-            )
-        return found
+        require_start(self.engine, self.image, self.environment, completed)
+        return read_run(name, completed)
+
+
+def require_start(engine: Engine, image: Path, environment: Mapping[str, str], completed: Completed) -> None:
+    """Raise MissingHereError where what failed in a container never began, as the engine starts none of that image.
+
+    What engines end with says nothing: it is 255 for all that goes wrong, or 1, as of a program in the container. So
+    one is started again, with a program that does not fail, where none of our own words came out of it.
+    """
+    if completed.ok or completed.timed_out or read_events(completed.output):
+        return
+    again = execute(engine, image, ["/usr/bin/env"], environment=environment, timeout_s=_START_S)
+    if not again.ok and not again.timed_out:
+        raise not_started(engine, completed.output, where=str(image))
 
 
 def read_run(name: str, completed: Completed) -> ProbeRun:

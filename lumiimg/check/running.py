@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.check.bandwidth import bandwidth_findings
-from lumiimg.check.probes import read_run
+from lumiimg.check.probes import read_run, require_start
 from lumiimg.check.run import LOGS, RCCL_LOGS, TIMEOUT_S, Collective, Program, choose, prepare
 from lumiimg.check.surroundings import missing_here, tell, with_variables
 from lumiimg.check.telling import EVIDENCE_LINES, ending, explained, tail
@@ -140,9 +140,10 @@ def provide_all_reduce(
 
 
 def count_gpus(engine: Engine, path: Path, rccl: str, environment: Mapping[str, str], tools: Tools) -> int:
-    """Ask HIP in a container on this node. Raises MissingHereError if it finds none."""
+    """Ask HIP in a container on this node. Raises MissingHereError if it finds none, or no container starts."""
     argv = [tools.command(ALL_REDUCE), "--devices", rccl]
     done = execute(engine, path, argv, environment=environment, binds=tools.binds, timeout_s=_COUNT_TIMEOUT_S)
+    require_start(engine, path, environment, done)
     asked = read_run(ALL_REDUCE, done)
     found = (asked.first("gpus") or {}).get("count", "0")
     if found.isdigit() and int(found) > 0:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.strace import TRACED, Call, Counts, Kind, count, read_trace
 from lumiimg.engine.engine import find_engine
+from lumiimg.engine.failures import not_started
 from lumiimg.engine.process import run, which
 from lumiimg.errors import BadInputError, MissingHereError, one_line
 
@@ -40,13 +41,17 @@ _TIMEOUT_S = 900.0
 _STRACE = ("-f", "-y", "-qq", "-s", "0", "-e", "signal=none")
 _READS = "pread64,preadv,preadv2"
 _ANSWER = "@lumiimg "
+_BEGAN = "@lumiimg-began"
 _NO_PROGRAM = "/lumiimg-no-such-program"
+_NO_PYTHON = re.compile(r'^FATAL:.*"python3": executable file not found', re.MULTILINE)
+"""Of Apptainer 1.4.5, and of Go's os/exec."""
 _IMAGE_TYPES = ("squashfs", "overlay", "fuse.squashfuse", "fuse.fuse-overlayfs")
 _KERNEL_TYPES = ("proc", "sysfs", "tmpfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "hugetlbfs", "rootfs")
 # Once without a trace: whether it works at all, where it is, and what is mounted; it also leaves the bytecode behind
 # that the first import of all compiles.
 _ASK = """\
 import importlib, json, sys
+print("\\n{began}", flush=True)
 module = importlib.import_module({module!r})
 with open("/proc/self/mountinfo", errors="surrogateescape") as stream:
     mounts = stream.read()
@@ -192,7 +197,7 @@ def _of_folder(
 
 def _of_image(path: Path, tracer: _Tracer, engine: Engine, environment: Mapping[str, str]) -> Startup:
     start: list[str | Path] = [engine.path, "exec", "--pwd", "/", path]
-    asked = _ask([*start, "python3"], tracer, environment, path)
+    asked = _ask([*start, "python3"], tracer, environment, path, engine)
     wait = _WAIT.format(answer=_ANSWER, module=tracer.module)
     said = _follow([*start, "python3", "-c", wait], tracer, environment)
     calls = tracer.attached
@@ -214,11 +219,23 @@ def _startup(
     return Startup(str(path), place, asked.file, asked.version, asked.python, program, shared, why_not)
 
 
-def _ask(argv: list[str | Path], tracer: _Tracer, environment: Mapping[str, str], path: Path) -> _Asked:
-    """Import once, untraced. Raises BadInputError."""
-    code = _ASK.format(module=tracer.module, answer=_ANSWER)
+def _ask(
+    argv: list[str | Path], tracer: _Tracer, environment: Mapping[str, str], path: Path, engine: Engine | None = None
+) -> _Asked:
+    """Import once, untraced; in a container, if an `engine` starts it.
+
+    Raises BadInputError where that fails, MissingHereError where Python did not even begin.
+    """
+    code = _ASK.format(module=tracer.module, answer=_ANSWER, began=_BEGAN)
     completed = run([*argv, "-c", code], env=environment, cwd=Path("/"), timeout_s=_TIMEOUT_S)
-    answers = [line for line in completed.output.splitlines() if line.startswith(_ANSWER)]
+    lines = completed.output.splitlines()
+    answers = [line for line in lines if line.startswith(_ANSWER)]
+    if not completed.ok and _BEGAN not in lines:
+        if engine is None:
+            raise MissingHereError(f"Python does not start there: {one_line(completed.last_line)}", where=str(path))
+        if _NO_PYTHON.search(completed.output):
+            raise BadInputError("there is no python3 in it", where=str(path))
+        raise not_started(engine, completed.output, where=str(path))
     if not completed.ok or not answers:
         raise BadInputError(f"`import {tracer.module}` fails there: {one_line(completed.last_line)}", where=str(path))
     try:

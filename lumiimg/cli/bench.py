@@ -20,7 +20,7 @@ exit codes: 0 counted
             2 no such place, or the module cannot be imported there
             3 a part cannot be counted here: the kernel reads the image, or
               the engine is set-user-id
-            4 no strace, no Python or no engine here
+            4 no strace, no Python or no engine here, or it starts no container
 """
 
 

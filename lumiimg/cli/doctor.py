@@ -13,6 +13,8 @@ from lumiimg.errors import ExitCode
 _EPILOG = """\
 exit codes: 0 images can be built here
             1 they cannot, as what is needed does not work
+            3 that cannot be told: no container was seen to start, for a reason
+              that lumiimg does not know
             4 there is no container engine
 """
 
@@ -22,8 +24,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser = commands.add_parser(
         "doctor",
         help="can this machine build images, and how?",
-        description="Try what a build needs: the engine and what is known of its version, user\n"
-        "namespaces, overlays, FUSE, squashfs-tools, proot; room on disk and in memory.\n"
+        description="Try what a build needs: the engine and what is known of its version, a\n"
+        "container, debootstrap, user namespaces, overlays, FUSE, squashfs-tools, proot;\n"
+        "room on disk and in memory.\n"
         "What was found is kept for builds on this machine until it starts anew.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -38,6 +41,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Try, print, and answer by the exit code."""
     from lumiimg.build.builder import WAYS, against  # noqa: PLC0415
     from lumiimg.build.hosts import look_anew  # noqa: PLC0415
+    from lumiimg.build.machine import CONTAINER, was_seen  # noqa: PLC0415
     from lumiimg.build.room import room_at  # noqa: PLC0415
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
     from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
@@ -46,8 +50,11 @@ def execute(arguments: argparse.Namespace) -> int:
     engine = find_engine(os.environ)
     settings = read_settings(os.environ)
     machine = look_anew(engine, clean_environment(os.environ), settings.cache)
-    faults = {way: against(machine, way) for way in WAYS}
+    no_container = [] if machine.starts else ["no container is started"]
+    faults = {way: [*no_container, *against(machine, way)] for way in WAYS}
     rooms = [room_at(settings.cache), room_at(Path(tempfile.gettempdir()))]
     print_doctor(engine, machine.trials, faults, rooms, settings.cache, as_json=arguments.json, quiet=arguments.quiet)
     usable = [way for way in WAYS if not faults[way]]
-    return ExitCode.GOOD if usable and machine.trials[0].works else ExitCode.NO
+    if not usable or not machine.trials[0].works:
+        return ExitCode.NO
+    return ExitCode.GOOD if was_seen(machine.trials, CONTAINER) else ExitCode.UNDECIDED

@@ -111,6 +111,7 @@ def build(
     plain_http: bool = False,
     sandbox: bool = False,
     runs: bool = True,
+    timeout_s: float | None = None,
     log: IO[bytes] | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> Completed:
@@ -136,7 +137,8 @@ def build(
         f"{engine.prefix}_TMPDIR": os.fspath(scratch),
         "TMPDIR": os.fspath(scratch),
     }
-    return run([*argv, target, definition.name], env=child, cwd=definition.parent, log=log, on_line=on_line)
+    words = [*argv, target, definition.name]
+    return run(words, env=child, cwd=definition.parent, timeout_s=timeout_s, log=log, on_line=on_line)
 
 
 def run_script(
@@ -148,6 +150,7 @@ def run_script(
     scratch: Path,
     overlays: Sequence[str] = (),
     writable: bool = False,
+    timeout_s: float | None = None,
     log: IO[bytes] | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> Completed:
@@ -164,7 +167,7 @@ def run_script(
         f"{engine.prefix}_TMPDIR": os.fspath(scratch),
         "TMPDIR": os.fspath(scratch),
     }
-    return run([*words, root, *argv], env=child, log=log, on_line=on_line)
+    return run([*words, root, *argv], env=child, timeout_s=timeout_s, log=log, on_line=on_line)
 
 
 def execute(

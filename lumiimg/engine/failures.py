@@ -7,11 +7,18 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import TYPE_CHECKING
+
+from lumiimg.engine.process import ESCAPES
+from lumiimg.errors import MissingHereError, one_line
+
+if TYPE_CHECKING:
+    from lumiimg.engine.engine import Engine
 
 # What the engine and bash's trace say around a failure, not the failure itself.
 _AROUND = re.compile(r"^(INFO|WARNING|FATAL|DEBUG|VERBOSE)\b|^\++ |^time=\"")
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TAIL_CHARS = 64 * 1024
+_SAID_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ def _known() -> tuple[tuple[str, re.Pattern[str], str, str], ...]:
 
 def explain(output: str) -> Failure | None:
     """Return the known failure that the end of an engine's output shows, or None."""
-    tail = _ANSI.sub("", output[-_TAIL_CHARS:])
+    tail = ESCAPES.sub("", output[-_TAIL_CHARS:])
     last: tuple[int, Failure] | None = None
     for identity, pattern, meaning, remedy in _known():
         for match in pattern.finditer(tail):
@@ -48,8 +55,17 @@ def telling_line(output: str) -> str:
 
     Where there is none, what the engine itself ended with; nothing, where all went well by its words.
     """
-    lines = [line.strip() for line in reversed(_ANSI.sub("", output[-_TAIL_CHARS:]).splitlines()) if line.strip()]
+    lines = [line.strip() for line in reversed(ESCAPES.sub("", output[-_TAIL_CHARS:]).splitlines()) if line.strip()]
     return next(
         (line for line in lines if not _AROUND.match(line)),
         next((line for line in lines if line.startswith("FATAL")), ""),
+    )
+
+
+def not_started(engine: Engine, output: str, *, where: str | None = None) -> MissingHereError:
+    """Return the error for a container that an engine does not start, by what it printed, with what is to be done."""
+    known = explain(output)
+    why = known.meaning if known else one_line(telling_line(output))[:_SAID_CHARS] or "it does not say why"
+    return MissingHereError(
+        f"{engine.name} starts no container here: {why}", where=where, hint=known.remedy if known else None
     )

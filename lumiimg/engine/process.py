@@ -10,6 +10,7 @@ runs on when lumiimg itself is killed without a word (SIGKILL, the out-of-memory
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -38,6 +39,8 @@ LOG_LIMIT_BYTES = 256 * 1024 * 1024
 LINE_LIMIT_BYTES = 64 * 1024
 GRACE_S = 10.0
 """Between the polite signal and SIGKILL."""
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""What colours words on a terminal and moves on it. Source: ECMA-48, 5.4; engines write it into pipes, too."""
 _READ_BYTES = 64 * 1024
 _POLL_S = 0.1
 _REAP_S = 0.005
@@ -59,7 +62,7 @@ class Completed:
     exit_code: int
     """As the shell counts: 128 + N for signal N."""
     output: str
-    """Standard output and standard error in the order in which they came (see `OUTPUT_LIMIT_BYTES`)."""
+    """Standard output and standard error in the order in which they came (see `OUTPUT_LIMIT_BYTES`); no `ESCAPES`."""
     seconds: float
     timed_out: bool = False
     truncated: bool = False
@@ -271,10 +274,14 @@ class _Collector:
 
     def _emit(self, line: bytes) -> None:
         if self._on_line is not None:
-            self._on_line(line.decode("utf-8", "replace").rstrip("\r"))
+            self._on_line(_plain(line).rstrip("\r"))
 
     def text(self) -> str:
-        return b"".join(self._kept).decode("utf-8", "replace")
+        return _plain(b"".join(self._kept))
+
+
+def _plain(output: bytes) -> str:
+    return ESCAPES.sub("", output.decode("utf-8", "replace"))
 
 
 @contextmanager

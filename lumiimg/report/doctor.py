@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from lumiimg.report.console import console, headline, marked, print_json, say
+from lumiimg.build.machine import CONTAINER, was_seen
+from lumiimg.report.console import console, detail, headline, marked, print_json, say
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
@@ -44,11 +45,19 @@ def print_doctor(
         return
     out = console(quiet=quiet)
     usable = [way for way, against in faults.items() if not against]
+    lacking = [trial for trial in trials if trial.remedy]
     told = f"builds here by {', '.join(usable)}" if usable else "no way to build works here"
-    headline(out, f"{told}: {engine.name} ({engine.path})", "ok" if usable and trials[0].works else "problem")
+    if usable and lacking:
+        told += f", but no {', no '.join(trial.name for trial in lacking)}"
+    kind = "ok" if usable and trials[0].works else "problem"
+    if kind == "ok" and not was_seen(trials, CONTAINER):
+        told, kind = "whether builds work here is not known, as no container was seen to start", "unknown"
+    headline(out, f"{told}: {engine.name} ({engine.path})", kind)
     for trial in trials:
         said = f": {trial.said}" if trial.said else ""
-        marked(out, "ok" if trial.works else "unknown", f"{trial.name}{said}")
+        marked(out, "ok" if trial.works else "problem" if trial.remedy else "unknown", f"{trial.name}{said}")
+        if trial.remedy:
+            detail(out, f"do:  {trial.remedy}")
     out.print("\nways to build, the quickest first:")
     for way, against in faults.items():
         why = f": {', '.join(against)}" if against else ""

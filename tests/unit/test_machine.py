@@ -1,0 +1,258 @@
+"""What is found out about a machine before a build: whether a container starts in it, and whether debootstrap makes a base.
+
+The engines are stand-ins: shell scripts that say what Apptainer 1.4.5 said where it could not work, and that run the
+program of the trial on this machine in place of a container.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg.build.hosts import look_or_recall
+from lumiimg.build.machine import CONTAINER, DEBOOTSTRAP
+from lumiimg.cli.main import main
+from lumiimg.engine.engine import find_engine
+from tests.tools import needs
+from tests.unit.conftest import LAYER
+from tests.validation import validated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.build.machine import Trial
+    from tests.unit.conftest import MakeLayer
+
+Capture = pytest.CaptureFixture[str]
+
+ENGINE = r"""#!/bin/bash
+echo "$*" >>{calls}
+case "$*" in
+--version) echo 'apptainer version 1.4.5'; exit ;;
+"build --help") echo '--fakeroot --sandbox --notest'; exit ;;
+exec*) {exec} ;;
+build*) target="${{@: -2:1}}"
+    if grep -q '^Bootstrap: debootstrap' "${{@: -1}}"; then {debootstrap}; fi
+    [ ! -d below.sif ] || {{ cp -r below.sif "$target"; exit; }}
+    exit 255 ;;
+esac
+"""
+PROGRAMS = ("mksquashfs", "unsquashfs", "unshare", "bash", "sh", "true", "cp", "grep", "rm", "mkdir", "mktemp")
+STARTS = '"${@: -2:1}/bin/sh"'
+"""The program of the trial, run as it is."""
+CAPABILITIES = (
+    r"printf '\033[91mERROR  : Requesting capability set 0x000001ffffffffff while permitted capability set is "
+    r"0x000001fffeffffff\n\033[0m'; exit 1"
+)
+BEGINS = (
+    "echo 'E: Failed getting release file file:///lumiimg-no-such-mirror/dists/stable/Release'; "
+    "echo 'FATAL:   While performing build: conveyor failed to get: while debootstrapping: exit status 1'; exit 255"
+)
+NO_DEVICES = (
+    "echo 'mknod: /x/rootfs/test-dev-null: Operation not permitted'; "
+    "echo \"E: Cannot install into target '/x/rootfs' mounted with noexec or nodev\"; "
+    "echo 'FATAL:   While performing build: conveyor failed to get: while debootstrapping: exit status 1'; exit 255"
+)
+BY_DEBOOTSTRAP = LAYER.replace('"layer"', '"base"', 1) + (
+    '[[bootstrap]]\nagent = "debootstrap"\nfrom = "stable"\nmirror = "debian"\n'
+)
+BY_REGISTRY = LAYER.replace('"layer"', '"base"', 1) + '[[bootstrap]]\nagent = "docker"\nfrom = "busybox"\n'
+ROOT = "root lacks capabilities here"
+ORDINARY = "run lumiimg as an ordinary user"
+
+
+class Place:
+    """A machine with an engine of its own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.calls = folder / "calls"
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        (self.bin / "debootstrap").write_text("#!/bin/sh\n")
+        (self.bin / "debootstrap").chmod(0o755)
+        for name in PROGRAMS:  # no others: each costs a trial of its own
+            (self.bin / name).symlink_to(str(shutil.which(name)))
+        monkeypatch.setenv("PATH", str(self.bin))
+        monkeypatch.setenv("LUMIIMG_CACHE", str(folder / "cache"))
+        monkeypatch.setenv("TMPDIR", str(folder))
+        self.has(STARTS, BEGINS)
+
+    def has(self, starts: str, debootstrap: str) -> None:
+        """Have an engine that does this to start a container, and this to make a base."""
+        script = ENGINE.format(calls=shlex.quote(str(self.calls)), exec=starts, debootstrap=debootstrap)
+        for name in ("apptainer", "singularity"):
+            (self.bin / name).write_text(script)
+            (self.bin / name).chmod(0o755)
+
+    def trials(self) -> dict[str, Trial]:
+        machine = look_or_recall(find_engine(os.environ), dict(os.environ), self.folder / "cache")
+        return {trial.name: trial for trial in machine.trials}
+
+    def tries(self) -> list[str]:
+        """What the engine was asked for, but for its version and its help, since it was asked for that the last time."""
+        found = self.calls.read_text().splitlines() if self.calls.exists() else []
+        self.calls.unlink(missing_ok=True)
+        return [line for line in found if line not in {"--version", "build --help"}]
+
+
+@pytest.fixture
+def place(tmp_path: Path, clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    del clean_home
+    needs("mksquashfs", "unsquashfs", "unshare")
+    return Place(tmp_path, monkeypatch)
+
+
+def doctor(capsys: Capture) -> tuple[int, Any]:
+    code = main(["doctor", "--json"])
+    return code, validated(capsys.readouterr().out, "doctor")
+
+
+def test_an_engine_that_runs_a_program_and_begins_a_base_is_good(place: Place, capsys: Capture) -> None:
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "✓ a container: a program was run in one" in out
+    assert "✓ bases by debootstrap: debootstrap begins" in out
+    assert "builds here by" in out
+    # the very words of a build
+    tried = place.tries()
+    asked = next(words for words in tried if words.startswith("exec"))
+    assert "--no-home --cleanenv" in asked
+    assert ("--fakeroot" in asked) == (os.geteuid() != 0)
+
+
+def test_an_engine_that_starts_no_container_is_no_with_what_to_do(place: Place, capsys: Capture) -> None:
+    place.has(CAPABILITIES, BEGINS)
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    words = " ".join(out.split())
+    assert words.startswith("no way to build works here")
+    assert f"✗ a container: {ROOT}" in words
+    assert f"do: {ORDINARY}" in words
+    assert "✓ sandbox" not in words
+    assert "x1b" not in out
+    code, data = doctor(capsys)
+    assert code == 1
+    assert all(data["strategies"].values())
+    (trial,) = (trial for trial in data["trials"] if trial["name"] == CONTAINER)
+    assert not trial["works"]
+    assert trial["remedy"].startswith(ORDINARY)
+
+
+@pytest.mark.parametrize("strategy", ["sandbox", "definition"])
+def test_a_build_that_can_start_no_container_ends_before_its_first_step(
+    place: Place, make_layer: MakeLayer, layers: Path, capsys: Capture, strategy: str
+) -> None:
+    place.has(CAPABILITIES, BEGINS)
+    make_layer("base", BY_REGISTRY)
+    output = place.folder / "x.sif"
+    argv = ["build", "--layers", str(layers), "--base", "base", "--strategy", strategy, "-o", str(output)]
+    for recalled in (False, True):
+        assert main(argv) == 4
+        err = capsys.readouterr().err
+        last = err.splitlines()[-1]
+        assert last.startswith(f"lumiimg: Apptainer 1.4.5 starts no container here: {ROOT}")
+        assert ORDINARY in last
+        assert "[1/" not in err
+        assert not list(place.folder.glob("x.sif*")), "no image, no log"
+        assert bool(place.tries()) is not recalled, "what was found is kept, with its remedy"
+
+
+def test_a_base_that_debootstrap_cannot_make_is_told_by_doctor_and_refused_at_once(
+    place: Place, make_layer: MakeLayer, layers: Path, capsys: Capture
+) -> None:
+    place.has(STARTS, NO_DEVICES)
+    code, data = doctor(capsys)
+    assert code == 0, "other bases can be built on"
+    (trial,) = (trial for trial in data["trials"] if trial["name"] == DEBOOTSTRAP)
+    assert "device files" in trial["said"]
+    assert "--add-subuids" in trial["remedy"]
+    assert "--base FILE.sif" in trial["remedy"]
+    assert data["strategies"]["sandbox"] == []
+    main(["doctor"])
+    words = " ".join(capsys.readouterr().out.split())
+    assert "but no bases by debootstrap" in words
+    assert "✗ bases by debootstrap: debootstrap has to make device files" in words
+    place.tries()
+    make_layer("boot", BY_DEBOOTSTRAP)
+    argv = ["build", "--layers", str(layers), "--base", "boot", "-o", str(place.folder / "x.sif")]
+    for strategy in ("sandbox", "definition"):
+        assert main([*argv, "--mirror", "debian=http://127.0.0.1:9/debian", "--strategy", strategy]) == 4
+        err = capsys.readouterr().err
+        assert err.splitlines()[-1].startswith(
+            "lumiimg: boot cannot be made here: debootstrap has to make device files"
+        )
+        assert "noexec" not in err
+        assert "--add-subuids" in err
+    assert place.tries() == []
+
+
+def test_another_base_is_built_where_debootstrap_makes_none(
+    place: Place, make_layer: MakeLayer, layers: Path, capsys: Capture
+) -> None:
+    place.has(STARTS, NO_DEVICES)
+    make_layer("base", BY_REGISTRY)
+    argv = ["build", "--layers", str(layers), "--base", "base", "--mirror", "docker.io=http://127.0.0.1:9"]
+    main([*argv, "--strategy", "definition", "-o", str(place.folder / "x.sif"), "--verbose"])
+    assert "cannot be made here" not in capsys.readouterr().err
+    assert any(words.endswith(" 01-base.def") for words in place.tries()), "the engine was asked for it"
+
+
+@pytest.mark.parametrize(
+    "starts",
+    [
+        "echo 'FATAL:   something that nobody has seen before'; exit 255",
+        "exit 7",
+        "echo 'No space left on device'; exit 1",
+    ],
+    ids=["unknown", "silent", "no space"],
+)
+def test_a_failure_that_nobody_knows_or_that_may_pass_is_left_open(place: Place, capsys: Capture, starts: str) -> None:
+    place.has(starts, BEGINS)
+    assert main(["doctor"]) == 3
+    words = " ".join(capsys.readouterr().out.split())
+    assert words.startswith("whether builds work here is not known")
+    assert "? a container: " in words
+    place.tries()
+    place.trials()
+    assert place.tries(), "it was not kept"
+
+
+def test_debootstrap_that_fails_for_another_reason_is_left_open(place: Place) -> None:
+    place.has(STARTS, "echo 'E: something else'; exit 255")
+    trial = place.trials()[DEBOOTSTRAP]
+    assert (trial.works, trial.is_sure, trial.remedy) == (False, False, "")
+    assert "something else" in trial.said
+
+
+def test_without_debootstrap_there_is_nothing_to_try(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(name: str, _path: str | None) -> str | None:
+        return None if name == "debootstrap" else shutil.which(name)
+
+    monkeypatch.setattr("lumiimg.build.machine.which", gone)
+    assert place.trials()[DEBOOTSTRAP].said == "debootstrap is not on PATH"
+
+
+def test_an_engine_that_only_starts_as_the_user_is_no_promise(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    refuses = (
+        "case \"$*\" in *--fakeroot*) echo 'FATAL:   no mapping entry found in /etc/subuid for me'; exit 255;; esac"
+    )
+    place.has(f"{refuses}; {STARTS}", BEGINS)
+    assert main(["doctor"]) == 3
+    assert "? a container: only without --fakeroot: FATAL: no mapping" in " ".join(capsys.readouterr().out.split())
+
+
+def test_on_a_processor_without_a_program_for_it_nothing_is_claimed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    trial = place.trials()[CONTAINER]
+    assert (trial.works, trial.is_sure) == (False, False)
+    assert not any(words.startswith("exec") for words in place.tries())

@@ -1,0 +1,205 @@
+"""What is said of an image where the engine starts no container of it: why, what to do, and nothing of the image itself.
+
+The engines are stand-ins, shell scripts that say what Apptainer 1.4.5 says; in place of a container they run a command here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.check.answer import Answer
+from lumiimg.check.checker import check_image
+from lumiimg.check.probes import Container
+from lumiimg.check.running import count_gpus
+from lumiimg.check.tools import IN_IMAGE, Tools
+from lumiimg.cli.main import main
+from lumiimg.engine.engine import Engine, find_engine
+from lumiimg.engine.process import run
+from lumiimg.errors import MissingHereError
+from lumiimg.findings import Level
+from tests.tools import needs
+from tests.unit import fabric_builder
+from tests.validation import validated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Capture = pytest.CaptureFixture[str]
+
+CAPABILITIES = (
+    r"printf '\033[91mERROR  : Requesting capability set 0x000001ffffffffff while permitted capability set is "
+    r"0x000001fffeffffff\n\033[0m'; exit 1"
+)
+UNKNOWN = r"printf '\033[31mFATAL:   \033[0mthe moon is full\n'; exit 255"
+# the probe fails and says so in colours, and any other program runs
+ONLY_PROBE = r"""case "$*" in *netprobe*) printf '\033[31mbad probe\033[0m\n'; exit 1 ;; esac"""
+TOOLS = Tools(IN_IMAGE, (), "from the image")
+WHY = "Apptainer 1.4.5 starts no container here: root lacks capabilities here"
+ORDINARY = "run lumiimg as an ordinary user"
+
+
+@pytest.fixture
+def make_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Engine]:
+    """Return an engine that runs a script for `exec`; it is the one on PATH."""
+
+    def make(script: str) -> Engine:
+        program = tmp_path / "bin" / "apptainer"
+        program.parent.mkdir(exist_ok=True)
+        versions = "case \"$*\" in --version) echo 'apptainer version 1.4.5'; exit ;; 'build --help') exit ;; esac"
+        program.write_text(f"#!/bin/sh\n{versions}\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        return find_engine(os.environ)
+
+    return make
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """A folder with an RCCL that is read, a plugin, and names of the probe programs."""
+    root = fabric_builder.image(tmp_path / "image")
+    for name in ("handshake", "rcclprobe"):
+        (root / IN_IMAGE[1:]).mkdir(parents=True, exist_ok=True)
+        (root / IN_IMAGE[1:] / name).write_text("stand-in")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("script", "why", "hint"),
+    [(CAPABILITIES, "root lacks capabilities here", ORDINARY), (UNKNOWN, "FATAL: the moon is full", None)],
+    ids=["known", "unknown"],
+)
+def test_a_probe_that_never_began_says_why_no_container_starts(
+    make_engine: Callable[[str], Engine], tmp_path: Path, script: str, why: str, hint: str | None
+) -> None:
+    engine = make_engine(script)
+    container = Container(engine, tmp_path / "x.sif", dict(os.environ), TOOLS)
+    for probe in (
+        lambda: container.rccl_probe("/lib/librccl.so.1"),
+        lambda: container.handshake("librccl-net.so", rccl=None, accepts=()),
+        lambda: container.list_libraries("/lib64/ld.so", "/x.so"),
+        lambda: count_gpus(engine, tmp_path / "x.sif", "/lib/librccl.so.1", dict(os.environ), TOOLS),
+    ):
+        with pytest.raises(MissingHereError) as caught:
+            probe()
+        said = " ".join(str(caught.value).split())
+        assert f"x.sif: Apptainer 1.4.5 starts no container here: {why}" in said
+        assert (caught.value.hint or "").startswith(hint or "")
+        assert (caught.value.hint is None) == (hint is None)
+        assert "x1b" not in said
+
+
+def test_a_probe_that_failed_in_a_container_is_no_fault_of_the_engine(
+    make_engine: Callable[[str], Engine], tmp_path: Path
+) -> None:
+    engine = make_engine(ONLY_PROBE)
+    run_of = Container(engine, tmp_path / "x.sif", dict(os.environ), TOOLS).rccl_probe("/lib/librccl.so.1")
+    assert (run_of.exit_code, run_of.output) == (1, "bad probe\n"), "without the colours"
+    with pytest.raises(MissingHereError, match="HIP finds no GPU in the container: bad probe"):
+        count_gpus(make_engine(ONLY_PROBE.replace("netprobe", "allreduce")), tmp_path, "/x", dict(os.environ), TOOLS)
+
+
+def test_the_probe_level_is_not_done_where_nothing_was_started(
+    make_engine: Callable[[str], Engine], image: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    make_engine(CAPABILITIES)
+    static = main(["check", str(image), "--level", "static"])
+    capsys.readouterr()
+    page = tmp_path / "page.html"
+    assert main(["check", str(image), "--json", "--html", str(page)]) == static, "the answer is that of the files"
+    told = capsys.readouterr()
+    data = validated(told.out, "check")
+    assert data["level"] == "static"
+    for level in ("probe", "run"):
+        assert WHY in data["levels"][level]
+        assert ORDINARY in data["levels"][level]
+    assert not [finding for finding in data["findings"] if finding["level"] != "static"]
+    for text in (told.out, told.err, page.read_text()):
+        assert "Requesting capability" not in text
+        assert "x1b" not in text
+        assert "\x1b" not in text
+    assert main(["check", str(image), "--level", "probe"]) == 4
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert WHY in err
+    assert ORDINARY in err
+
+
+def test_what_a_probe_printed_in_colours_is_shown_without_them(
+    make_engine: Callable[[str], Engine], image: Path
+) -> None:
+    make_engine(ONLY_PROBE)
+    report = check_image(image, dict(os.environ), None)
+    assert report.level is Level.PROBE
+    assert report.answer is not Answer.NO_OBSTACLE
+    (finding,) = (finding for finding in report.findings if finding.id == "rccl.probe")
+    assert finding.evidence == ("bad probe",)
+
+
+# bench import
+
+IN_CONTAINER = 'while [ "$1" != python3 ]; do shift; done; shift; exec {python} "$@"'
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        (CAPABILITIES, 4, f"place.sif: {WHY}"),
+        (UNKNOWN, 4, "starts no container here: FATAL:   the moon is full"),
+        ("exit 255", 4, "starts no container here: it does not say why"),
+        ("echo 'FATAL:   \"python3\": executable file not found in $PATH'; exit 255", 2, "there is no python3 in it"),
+        (IN_CONTAINER, 2, "`import nothing_of_that_name` fails there: ModuleNotFoundError"),
+    ],
+    ids=["capabilities", "unknown", "silent", "no python", "no module"],
+)
+def test_a_container_that_does_not_start_is_no_module_that_is_not_there(
+    make_engine: Callable[[str], Engine], tmp_path: Path, capsys: Capture, script: str, code: int, words: str
+) -> None:
+    needs("strace")
+    make_engine(script.format(python=shlex.quote(sys.executable)) if "{python}" in script else script)
+    place = tmp_path / "place.sif"
+    place.write_bytes(b"an image")
+    assert main(["bench", "import", str(place), "--module", "nothing_of_that_name"]) == code
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
+    assert "x1b" not in err
+
+
+def test_an_interpreter_that_does_not_start_is_no_module_that_is_not_there(tmp_path: Path, capsys: Capture) -> None:
+    needs("strace")
+    (tmp_path / "site").mkdir()
+    broken = tmp_path / "python3"
+    broken.write_text("#!/bin/sh\necho 'no library for it' >&2\nexit 127\n")
+    broken.chmod(0o755)
+    assert main(["bench", "import", str(tmp_path / "site"), "--python", str(broken)]) == 4
+    assert "Python does not start there: no library for it" in capsys.readouterr().err
+
+
+# what engines print
+
+
+def test_colours_and_moves_on_the_terminal_are_no_part_of_what_a_program_said() -> None:
+    lines: list[str] = []
+    code = r"printf '\033[1;31mFATAL:\033[0m  no \033[2Jroom\033[K\n\033[0m'; exit 3"
+    done = run(["/bin/sh", "-c", code], env={}, on_line=lines.append)
+    assert done.output == "FATAL:  no room\n"
+    assert done.last_line == "FATAL:  no room"
+    assert lines == ["FATAL:  no room", ""]
+    # what is no such sequence stays, to be spelled out where it is shown
+    assert run(["/bin/sh", "-c", r"printf 'a\033]0;title\007b\033'"], env={}).output == "a\x1b]0;title\x07b\x1b"
+
+
+def test_no_colour_is_in_the_json_of_a_check(
+    make_engine: Callable[[str], Engine], image: Path, capsys: Capture
+) -> None:
+    make_engine(ONLY_PROBE)
+    main(["check", str(image), "--json"])
+    assert "u001b" not in json.dumps(validated(capsys.readouterr().out, "check"))
