@@ -19,7 +19,7 @@ HIDDEN = "[hidden]"
 """What stands in the place of a secret."""
 _NAME = (
     r"(?i)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|API_?KEY"
-    r"|(?:^|_)(?:KEY|PWD|PAT|AUTH|AUTH_CONFIG|ASKPASS))$|^AWS_|_SECRET_|_PASSWORD_"
+    r"|(?:^|_)(?:KEY|PAT|AUTH|AUTH_CONFIG|ASKPASS)|_PWD)$|^AWS_|_SECRET_|_PASSWORD_"  # PWD alone is a folder
 )
 _LAUNCHERS = ("SLURM", "SLINGSHOT_", "PMI", "PALS_", "PBS_", "PMIX_", "MUNGE_")
 """Their variables are a rank's way to its job, PMI_SHARED_SECRET too; they hold for one step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,7 +44,9 @@ def teller(folder: Path, post: str) -> Path:
 @pytest.mark.parametrize("way", ["overlay", "sandbox", "definition"])
 @pytest.mark.threat("S54")
 def test_no_secret_is_in_what_a_build_and_a_check_leave(tmp_path: Path, way: str) -> None:
-    layers = teller(tmp_path, f"# {tmp_path}\n{TELLER}")  # run each time: overlay and sandbox share what they keep
+    layers = teller(
+        tmp_path, f"# {uuid.uuid4()}\n{TELLER}"
+    )  # run each time: ways, and runs of this test, share what is kept
     image = tmp_path / "x.sif"
     secrets = {**SECRETS, **PROXY}
     words = ["--base", "debian-13", "--add", "teller", "--layers", str(layers), "--strategy", way]
