@@ -62,6 +62,7 @@ decide it, mostly in a line `do:`
 | `ldd` | musl's loader, which is not the one that is modelled | the container itself |
 | `bench import` | a part of the counts: the engine is set-user-id, or the kernel reads the image | what the line on standard error says |
 | `adapt` | whether nothing has to be added | what its doubts say |
+| `doctor` | whether builds work here: the engine starts no container, for a reason that lumiimg does not know | the engine's own words behind the `?` |
 
 ## 4: something needed is missing here
 The same command can do its work elsewhere. The line names what is missing, how to get it, and what goes without: a container engine (`build`,
