@@ -121,10 +121,6 @@ class Process:
         found = [s for event in events for s in self.events.get(event, ())]
         yield from sorted(found, key=lambda s: s.first)
 
-    def last_seen(self, event: str) -> int:
-        """Return the position of the latest line that showed the event; -1 where none did."""
-        return max((s.last for s in self.events.get(event, ())), default=-1)
-
     def absorb(self, other: Process) -> None:
         """Take in what was seen of the same process elsewhere."""
         for event, theirs in other.events.items():

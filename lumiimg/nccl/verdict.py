@@ -231,7 +231,7 @@ def _crossed(process: Process) -> bool:
         return True
     # `Connected` does not tell of which communicator
     crosses = [c.crosses for c in process.communicators.values()]
-    return bool(crosses) and all(crosses) and process.last_seen("connected") >= 0 and process.last_seen("network") >= 0
+    return bool(crosses) and all(crosses) and {"connected", "network"} <= process.events.keys()
 
 
 def _gathered(process: Process, job: Job) -> tuple[Sighting, ...]:

@@ -290,6 +290,26 @@ def test_two_nodes_that_differ_come_to_one_verdict_in_either_order(
             assert any(text.startswith("n2:") for text in told)
 
 
+@pytest.mark.parametrize("other", RANKS)
+def test_a_log_that_several_read_in_parts_is_the_log_that_one_reads(other: str) -> None:
+    """Whatever is in which part, and whoever comes first: `shares.py` puts together what processors read."""
+    lines = [*says("n1", *CXI, WORLD, DENIED, CHANNEL, CONNECTED), *says("n2", *RANKS[other], *RANKS[other])]
+    lines += [line.replace("[0] NCCL INFO ", "") for line in lines[:2]]
+    blocks = [f"{line}\n".encode() for line in lines]
+    whole = LogReader()
+    whole.feed("job.out", b"".join(blocks))
+    for cut in range(1, len(blocks)):
+        parts = [b"".join(blocks[:cut]), b"".join(blocks[cut:])]
+        for order in ((0, 1), (1, 0)):
+            together = LogReader()
+            for number in order:
+                share = LogReader()
+                share.begin("job.out", number)
+                share.feed("job.out", parts[number])
+                together.state.absorb(share.state)
+            assert together.report() == whole.report(), (cut, order)
+
+
 def test_a_rank_that_names_no_provider_of_its_own_is_not_proved_by_that_of_another() -> None:
     silent = says("n2", "Using network AWS Libfabric", WORLD, CHANNEL, CONNECTED)
     ranks = read(*says("n1", *CXI, WORLD, CHANNEL, CONNECTED), *silent).ranks

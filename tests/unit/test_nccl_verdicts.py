@@ -181,6 +181,19 @@ def test_a_line_without_prefix_or_task_is_of_the_one_process_that_wrote_to_the_f
     assert [rank.process for rank in ranks] == ["j", "n1:1", "n2:1"], "of whom it is cannot be told"
 
 
+@pytest.mark.parametrize(
+    ("first", "nodes"),
+    [
+        ("n1:17:1 [0] NCCL INFO Using network Socket", ["n1"]),
+        ("Using network Socket", []),
+        ("0: Using network Socket", []),
+    ],
+)
+@pytest.mark.parametrize("file", ["job.out", "job:17", ":17"])
+def test_a_file_whose_name_is_like_a_process_is_no_node(first: str, nodes: list[str], file: str) -> None:
+    assert [node for group in read_lines(file, [first]).nodes for node in group.nodes] == nodes
+
+
 def test_a_rank_alone_crosses_no_network_however_old_its_library() -> None:
     report = read_lines("j", ["n1:1:2 [0] NCCL INFO comm 0xa rank 0 nranks 1 cudaDev 0 busId 1 - Init COMPLETE"])
     assert [communicator.crosses_network for communicator in report.communicators] == [False]
