@@ -51,6 +51,7 @@ def test_ranks_of_one_node_need_no_network_and_a_line_shows_it() -> None:
     report = read_lines("job.out", [FAR.replace("cnt 24 ]", "cnt 12 ]")])
     assert (report.verdict, report.confidence) == (Verdict.INTRA_NODE_ONLY, Confidence.PROVED)
     assert [evidence.line for evidence in report.proof] == [1]
+    assert [(each.nodes, each.crosses_network) for each in report.communicators] == [(1, False)]
 
 
 def test_lines_of_two_files_have_no_order_that_would_prove_anything() -> None:

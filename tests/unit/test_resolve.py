@@ -10,7 +10,7 @@ import pytest
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError
 from lumiimg.resolve.network.mirrors import Mirrors, apt_mirror, parse_mirrors
-from lumiimg.resolve.rccl import generation_of, generations, version_of_code
+from lumiimg.resolve.rccl import generation_of, generations, names_by_variable, version_of_code
 from lumiimg.resolve.request import RefusedError, Request, resolve
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 
@@ -271,6 +271,19 @@ def test_the_rccl_table_says_what_was_measured(
     assert generation.accepts == accepts
     assert generation.files == files
     assert generation.unique_id_loads_plugin is loads
+
+
+@pytest.mark.parametrize(
+    ("version", "names"),
+    [
+        ("2.20.5", ("librccl-net-x.so", "librccl-net-y.so")),
+        ("2.21.5", ("x", "librccl-net-x.so", "y", "librccl-net-y.so")),
+        ("2.7.8", ("x", "librccl-net-x.so", "y", "librccl-net-y.so")),
+    ],
+)
+def test_what_a_name_in_nccl_net_plugin_makes_of_the_files_name(version: str, names: tuple[str, ...]) -> None:
+    """Only a part of the name up to RCCL 2.20; then a name of its own first, which is believed of one nobody knows."""
+    assert names_by_variable("x,y", ("librccl-net.so",), generation_of(version)) == names
 
 
 def test_the_rccl_table_is_in_order_and_knows_its_limits() -> None:
