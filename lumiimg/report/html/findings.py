@@ -46,6 +46,7 @@ def block(
     summary: str,
     identity: str,
     is_open: bool,
+    word: str | None = None,
     where: str | None = None,
     evidence: Iterable[str] = (),
     chain: Sequence[str] = (),
@@ -53,12 +54,12 @@ def block(
     remedy: Sequence[str] = (),
     source: str | None = None,
 ) -> ET.Element:
-    """Return one thing that was found, whatever found it; `kind` is one of MARKS."""
+    """Return one thing that was found, whatever found it; `kind` is one of MARKS, `word` what it is called instead."""
     content: list[Node] = [
         element(
             "summary",
             element("span", f"{MARKS[kind]} ", class_="mark", aria_hidden="true"),
-            element("span", f"{WORDS[kind]}: ", class_="word"),
+            element("span", f"{word or WORDS[kind]}: ", class_="word"),
             summary,
             " ",
             element("span", f"[{identity}]", class_="quiet"),

@@ -68,7 +68,8 @@ def _rules(plan: Plan) -> Iterator[Node]:
         yield block(
             kind=KINDS[rule.outcome],
             summary=rule.because,
-            identity=f"{rule.id}, {rule.outcome.value}",
+            identity=rule.id,
+            word={Outcome.WARNING: "warning", Outcome.REFUSED: "refused"}.get(rule.outcome),
             is_open=rule.outcome is not Outcome.OK,
             reasons=(*need, f"there is {rule.have}"),
             source=rule.source,
