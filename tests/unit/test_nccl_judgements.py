@@ -237,6 +237,8 @@ RANKS = {
     "local": [LOCAL, comm("0xc", 0, 8, 1)],
     "alone": [comm("0xc", 0, 8, 1)],
     "silent": [WORLD],
+    "near": [WORLD, LOCAL],
+    "not begun": ["NET/OFI aws-ofi-nccl initialization failed", WORLD],
 }
 
 
@@ -252,6 +254,7 @@ RANKS = {
         ("ib", "denied", "mixed", "proved", ExitCode.NO),
         ("ib", "no network", "mixed", "proved", ExitCode.NO),
         ("ib", "absent", "mixed", "proved", ExitCode.NO),
+        ("ib", "not begun", "mixed", "proved", ExitCode.NO),
         # a network that is not known leaves open what it is
         ("cxi", "other", "mixed", "unknown", ExitCode.NO),
         ("socket", "other", "mixed", "unknown", ExitCode.NO),
@@ -263,6 +266,7 @@ RANKS = {
         # of several failures the one nearest to success
         ("missing", "broken", "plugin-load-error", "proved", ExitCode.NO),
         ("broken", "no network", "plugin-init-error", "proved", ExitCode.NO),
+        ("missing", "denied", "plugin-init-error", "proved", ExitCode.NO),
         ("missing", "local", "plugin-missing", "proved", ExitCode.NO),
         ("absent", "other", "plugin-missing", "proved", ExitCode.NO),
         # a plugin that only began outweighs nothing
@@ -275,6 +279,7 @@ RANKS = {
         ("alone", "silent", "none", "unknown", ExitCode.UNDECIDED),
         ("local", "silent", "none", "unknown", ExitCode.UNDECIDED),
         ("alone", "local", "intra-node-only", "proved", ExitCode.GOOD),
+        ("near", "near", "none", "unknown", ExitCode.UNDECIDED),
         ("other", "other", "none", "unknown", ExitCode.UNDECIDED),
     ],
 )
