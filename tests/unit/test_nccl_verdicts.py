@@ -181,6 +181,27 @@ def test_a_line_without_prefix_or_task_is_of_the_one_process_that_wrote_to_the_f
     assert [rank.process for rank in ranks] == ["j", "n1:1", "n2:1"], "of whom it is cannot be told"
 
 
+def test_in_each_file_a_line_without_prefix_is_of_the_task_that_wrote_there() -> None:
+    reader = LogReader()
+    for file, host, provider in (("a.out", "n1", "cxi"), ("b.out", "n2", "tcp")):
+        lines = [
+            f"0: {host}:1:2 [0] NCCL INFO Using network AWS Libfabric",
+            f"0: NET/OFI Selected Provider is {provider}",
+        ]
+        reader.feed(file, "".join(f"{line}\n" for line in lines).encode())
+    assert {rank.process: rank.provider for rank in reader.report().ranks} == {"n1:1": "cxi", "n2:1": "tcp"}
+
+
+def test_lines_are_counted_in_their_own_file_however_many_are_read_by_turns() -> None:
+    reader = LogReader()
+    for turn in range(3):
+        for file in ("a.out", "b.out"):
+            reader.feed(file, b"a line\n" * 5)
+            if (turn, file) == (1, "b.out"):
+                reader.feed(file, b"n1:1:2 [0] NCCL INFO Using network Socket\n")
+    assert [(line.file, line.line) for line in reader.report().proof] == [("b.out", 11)]
+
+
 @pytest.mark.parametrize(
     ("first", "nodes"),
     [
