@@ -315,6 +315,14 @@ def test_a_log_that_several_read_in_parts_is_the_log_that_one_reads(other: str) 
             assert together.report() == whole.report(), (cut, order)
 
 
+def test_what_stays_on_the_node_is_said_of_a_rank_only_where_nothing_of_it_crosses() -> None:
+    (near,) = read(*says("n1", *RANKS["near"])).ranks
+    assert near.verdict.value == "none"
+    report = read(*says("n1", comm("0xc", 0, 8, 1), comm("0xd", 0, 8, 1)))
+    assert answer(report) == ("intra-node-only", "proved", ExitCode.GOOD)
+    assert [line.line for line in report.proof] == [1]
+
+
 def test_a_rank_that_names_no_provider_of_its_own_is_not_proved_by_that_of_another() -> None:
     silent = says("n2", "Using network AWS Libfabric", WORLD, CHANNEL, CONNECTED)
     ranks = read(*says("n1", *CXI, WORLD, CHANNEL, CONNECTED), *silent).ranks
