@@ -320,3 +320,12 @@ def test_a_layer_none_of_whose_releases_fits_is_one_refusal_with_all_that_they_n
 def test_a_version_that_cannot_be_read_is_not_new_enough_nor_too_old() -> None:
     result = rules.fabric_versions(stack_of(libfabric="main", slingshot="12.0"), LUMI, Fabric.BUNDLED)
     assert said(result) == ("fabric", Outcome.OK.value)
+
+
+@pytest.mark.parametrize(
+    ("need", "sides"),
+    [("glibc 2.38", "needs glibc 2.38, has glibc 2.35"), ("not glibc 2.35", "glibc 2.35"), ("nothing", "glibc 2.35")],
+)
+def test_both_sides_are_named_where_there_are_two(need: str, sides: str) -> None:
+    result = rules.RuleResult("layers", rules.Outcome.REFUSED, need, "glibc 2.35", "because", "source")
+    assert result.sides == sides
