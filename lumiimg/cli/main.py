@@ -81,9 +81,10 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(None, f"there is no command {value!r}{meant(value, told)}")
         super()._check_value(action, value)
 
-    def commands(self) -> argparse._SubParsersAction[Parser]:
-        """Return the commands below this one. Raises StopIteration where there are none."""
-        return next(action for action in self._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
+    @property
+    def below(self) -> Sequence[argparse._SubParsersAction[Parser]]:
+        """The commands below this one; nothing, or one action that has them all."""
+        return [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Print what cannot be understood, with the option that was meant perhaps, and leave with 2."""
@@ -113,7 +114,7 @@ class MainParser(Parser):
         formatter = self._get_formatter()
         formatter.add_usage("lumiimg COMMAND ...", (), ())
         formatter.add_text(self.description)
-        told = iter(self.commands()._choices_actions)  # noqa: SLF001 - in the order in which they were added
+        told = iter(self.below[0]._choices_actions)  # noqa: SLF001 - in the order in which they were added
         for title, group in GROUPS.items():
             formatter.start_section(title)
             formatter.add_arguments([next(told) for _ in group])
@@ -145,10 +146,8 @@ def make_parser() -> MainParser:
 def _command_of(parser: Parser, words: Iterable[str]) -> Parser:
     """Return the parser of the command, or of the command below that, which the words name."""
     for word in words:
-        try:
-            parser = parser.commands().choices.get(word, parser)
-        except StopIteration:
-            break
+        for commands in parser.below:
+            parser = commands.choices.get(word, parser)
     return parser
 
 

@@ -64,9 +64,6 @@ def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool, quiet:
 
 def print_doubts(out: Console, lock: Lock) -> None:
     """Print what the compatibility rules warn of, or could not tell."""
-    if lock.lacks_machine:
-        without = "no machine is named: no net plugin is put in, and over a network RCCL would use TCP (--site lumi)"
-        say(out, f"warning: {without}", first="  ", style=STYLES["unknown"])
     for rule in lock.doubts:
         kind = "warning" if rule.outcome is Outcome.WARNING else "not known"
         say(out, f"{kind}: {rule.because} ({rule.id})", first="  ", style=STYLES["unknown"])

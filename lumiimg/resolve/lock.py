@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import expand
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.rules import Fabric, Outcome
+from lumiimg.resolve.plan import PLUGIN_COMPONENT
+from lumiimg.resolve.rules import NO_MACHINE, Fabric, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,14 +89,11 @@ class Lock:
 
     @property
     def doubts(self) -> tuple[RuleResult, ...]:
-        """What the rules warn of, or could not tell."""
-        return tuple(rule for rule in self.rules if rule.outcome in {Outcome.WARNING, Outcome.UNKNOWN})
-
-    @property
-    def lacks_machine(self) -> bool:
-        """Whether software for GPUs is without a net plugin since no machine is named."""
+        """What the rules warn of, or could not tell; and where software for GPUs is for no machine."""
+        found = tuple(rule for rule in self.rules if rule.outcome in {Outcome.WARNING, Outcome.UNKNOWN})
         there = {name for layer in self.stack for name in (*layer.layer.provides, *layer.layer.has)}
-        return self.site is None and "rocm" in there and "net-plugin" not in there
+        for_none = self.site is None and "rocm" in there and PLUGIN_COMPONENT not in there
+        return (*found, NO_MACHINE) if for_none else found
 
     @property
     def unsettled(self) -> tuple[str, ...]:

@@ -67,6 +67,17 @@ class RuleResult:
         return self.have if is_name else f"needs {self.need}, has {self.have}"
 
 
+NO_MACHINE = RuleResult(
+    "fabric",
+    Outcome.WARNING,
+    "a machine",
+    "none",
+    "no machine is named: no net plugin is put in, and over a network RCCL would use TCP (--site lumi)",
+    "RCCL src/net.cc, ncclNetInit: without a plugin its own transports",
+)
+"""Of a request for GPUs that names no site."""
+
+
 def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabric, RuleResult | None]:
     """Rule 1: the host's libraries load in the image only if its C library is as new as they ask.
 

@@ -8,6 +8,7 @@ import pytest
 
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.reader import LogReader, read_lines
+from tests.joblog import read_in_parts
 
 if TYPE_CHECKING:
     from lumiimg.nccl.report import LogReport
@@ -306,13 +307,7 @@ def test_a_log_that_several_read_in_parts_is_the_log_that_one_reads(other: str) 
     for cut in range(1, len(blocks)):
         parts = [b"".join(blocks[:cut]), b"".join(blocks[cut:])]
         for order in ((0, 1), (1, 0)):
-            together = LogReader()
-            for number in order:
-                share = LogReader()
-                share.begin("job.out", number)
-                share.feed("job.out", parts[number])
-                together.state.absorb(share.state)
-            assert together.report() == whole.report(), (cut, order)
+            assert read_in_parts(parts, order) == whole.report(), (cut, order)
 
 
 def test_what_stays_on_the_node_is_said_of_a_rank_only_where_nothing_of_it_crosses() -> None:

@@ -12,6 +12,7 @@ from lumiimg.nccl import gate, job
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.sightings import COMMUNICATOR_LIMIT, VALUE_LIMIT
 from lumiimg.nccl.vocabulary import vocabulary
+from tests.joblog import read_in_parts
 from tests.tools import examples
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nccl"
@@ -67,17 +68,9 @@ def test_of_more_values_than_are_kept_the_first_stay_whoever_saw_them() -> None:
     """Which causes are told does not depend on how many processors read the log."""
     line = b"n1:1:2 [0] NCCL INFO NET/Plugin: libx%d.so.1: cannot open shared object file: No such file or directory\n"
     parts = [b"".join(line % n for n in range(start, start + 12)) for start in (0, 12)]
-    answers = []
-    for order in ((0, 1), (1, 0)):
-        whole = LogReader()
-        for number in order:
-            share = LogReader()
-            share.begin("j", number)
-            share.feed("j", parts[number])
-            whole.state.absorb(share.state)
-        answers.append(whole.report())
+    answers = [read_in_parts(parts, order) for order in ((0, 1), (1, 0))]
     alone = LogReader()
-    alone.feed("j", b"".join(parts))
+    alone.feed("job.out", b"".join(parts))
     assert [c.summary for c in answers[0].causes] == [c.summary for c in answers[1].causes]
     assert [c.summary for c in answers[0].causes] == [c.summary for c in alone.report().causes]
 

@@ -72,6 +72,9 @@ def test_software_for_gpus_without_a_machine_is_warned_of(capsys: Capture) -> No
         code, said = answer([*DRY, *words], capsys)
         assert code == ExitCode.GOOD
         assert ("no machine is named: no net plugin is put in" in unwrapped(said)) is warned
+        assert main([*DRY, *words, "--json"]) == ExitCode.GOOD
+        doubts = json.loads(capsys.readouterr().out)["plan"]["doubts"]
+        assert any("no machine is named" in doubt["because"] for doubt in doubts) is warned
 
 
 def test_a_recipe_is_explained_and_shown(capsys: Capture) -> None:
