@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from lumiimg.build.squash import EPOCH
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -24,6 +26,14 @@ def examples(count: int) -> int:
 def unwrapped(text: str) -> str:
     """Return what a command printed, without the line breaks that the width of a terminal made."""
     return " ".join(text.split())
+
+
+def wait_until(condition: Callable[[], object], limit_s: float = 90) -> None:
+    """Wait for what another process or thread does; on a busy machine each step of it takes its time."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
 
 
 def needs(*programs: str) -> None:

@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from lumiimg.elf.facts import read_elf
 from lumiimg.elf.reader import BytesReader
 from tests.engine.slurm import CONF, slurm
 from tests.engine.test_run import SITE, gpus
+from tests.tools import wait_until
 from tests.validation import validated
 
 if TYPE_CHECKING:
@@ -73,10 +73,7 @@ def operator(slurm: dict[str, str]) -> Any:
     for node in ALL:
         if node in down(slurm):
             OPERATOR.write_text(f"start {node}\n")
-    deadline = time.monotonic() + 60
-    while down(slurm) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert not down(slurm)
+    wait_until(lambda: not down(slurm))
 
 
 def down(slurm: dict[str, str]) -> set[str]:
@@ -202,10 +199,7 @@ def test_a_check_that_is_interrupted_leaves_no_job_and_no_folder(
         program.send_signal(number)
         assert program.wait(timeout=60) == 128 + number
     left = ["squeue", "--noheader", "--states=PENDING,RUNNING", f"--jobs={job}"]
-    deadline = time.monotonic() + 30
-    while subprocess.run(left, env=slurm, capture_output=True, text=True, check=False).stdout.strip():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    wait_until(lambda: not subprocess.run(left, env=slurm, capture_output=True, text=True, check=False).stdout.strip())
     assert not list(tmp_path.iterdir())
 
 
@@ -245,9 +239,7 @@ def test_a_job_that_ends_in_its_collective_leaves_what_the_nodes_said(
     ) as program:
         assert program.stderr is not None
         job = program.stderr.readline().split()[1]
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob(".lumiimg-check-*/report.json")) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: list(tmp_path.glob(".lumiimg-check-*/report.json")), 120)
         subprocess.run(["scancel", job], env=slurm, check=True)
         out, told = program.communicate(timeout=120)
     report = validated(out, "check-nodes")

@@ -19,7 +19,7 @@ import pytest
 from lumiimg.image import FileKind, open_image
 from tests.engine.conftest import inside, lumiimg
 from tests.engine.test_strategies import SINGULARITY, leftovers, shown, strays
-from tests.tools import needs, unwrapped
+from tests.tools import needs, unwrapped, wait_until
 from tests.unit.conftest import LAYER
 
 if TYPE_CHECKING:
@@ -169,35 +169,23 @@ def test_nothing_is_left(place: Place, image: Path) -> None:
 
 
 def test_ctrl_c_ends_all_that_the_script_has_started(place: Place, tmp_path: Path) -> None:
-    started = tmp_path / "started"
-    place.layer("waits", f"dpkg --version; (setsid sleep 301 &); touch {started}; sleep 302\n")
+    sleeps = ("sleep\x00301", "sleep\x00302")
+    place.layer("waits", "dpkg --version; (setsid sleep 301 &); sleep 302\n")
     output, cache = tmp_path / "x.sif", tmp_path / "cache"
     env = place.env | {"LUMIIMG_CACHE": str(cache)}
     argv = [sys.executable, "-m", "lumiimg", *map(str, place.argv(output, "waits"))]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        started.unlink(missing_ok=True)
         with subprocess.Popen(argv, env=os.environ | env, stderr=subprocess.PIPE, text=True) as child:
-            deadline = time.monotonic() + 120
-            while not started.exists() and time.monotonic() < deadline and child.poll() is None:
-                time.sleep(0.1)
-            assert started.exists(), child.stderr and child.stderr.read()
-            assert any("sleep" in line for line in sleepers())
+            wait_until(lambda: all(map(strays, sleeps)) or child.poll() is not None, 120)
+            assert child.poll() is None, child.stderr and child.stderr.read()
             child.send_signal(number)
             child.wait(60)
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and (sleepers() or strays(str(cache))):
-            time.sleep(0.2)
-        assert sleepers() == [], number
-        assert strays(str(cache)) == []
+        wait_until(lambda: not any(map(strays, (*sleeps, str(cache)))))
         assert not output.exists()
     assert lumiimg("cache", "verify", env=env).code == 0
     # what a build that was killed without a word has left is removed by the next one; the lock by who wants the layer
     assert lumiimg(*place.argv(tmp_path / "y.sif", "below"), env=env).code == 0
     assert [path for path in leftovers(cache, tmp_path) if "/locks/" not in path] == []
-
-
-def sleepers() -> list[str]:
-    return strays("sleep\x00301") + strays("sleep\x00302")
 
 
 def test_a_script_that_fails_is_told_by_its_own_words(place: Place, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from lumiimg.image import open_image
 from lumiimg.image.sif import DESCRIPTOR, DataType, read_sif_file
 from tests.engine.conftest import Result, inside, lumiimg
+from tests.tools import wait_until
 from tests.unit.conftest import LAYER
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ class Terminal:
 def test_at_a_terminal_the_engine_asks_and_does_not_show_it(copy: Path, locked: dict[str, str]) -> None:
     terminal = Terminal(copy, locked)
     terminal.read_until(b"Enter key passphrase")
-    time.sleep(0.5)
+    wait_until(lambda: not terminal.echoes())
     terminal.type(f"{PASSPHRASE}\n".encode())
     terminal.read_until(b"covers the header")
     assert PASSPHRASE.encode() not in terminal.shown
@@ -246,8 +247,7 @@ def test_ctrl_c_at_the_question_ends_it_and_leaves_image_and_terminal(copy: Path
     before = copy.read_bytes()
     terminal = Terminal(copy, locked)
     terminal.read_until(b"Enter key passphrase")
-    time.sleep(0.5)
-    assert not terminal.echoes()
+    wait_until(lambda: not terminal.echoes())
     terminal.type(b"\x03")
     terminal.read_until(b"interrupted", timeout_s=20)
     assert terminal.echoes()

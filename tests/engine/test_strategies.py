@@ -21,6 +21,7 @@ import pytest
 
 from lumiimg.image import FileKind, open_image
 from tests.engine.conftest import inside, lumiimg
+from tests.tools import wait_until
 from tests.unit.conftest import LAYER
 from tests.validation import validated
 
@@ -180,7 +181,7 @@ def test_the_same_again_writes_no_byte(built_by: dict[str, Path], stack: Stack) 
     before = state(stack.folder)
     start = time.monotonic()
     told = build(stack, stack.folder / "overlay.sif", cache=stack.folder / "cache-overlay")
-    assert time.monotonic() - start < 5  # a hang would show; how fast it is, the benchmarks tell
+    assert time.monotonic() - start < 60  # a hang would show; how fast it is, the benchmarks tell
     assert told["is_new"] is False
     assert state(stack.folder) == before
 
@@ -462,10 +463,7 @@ def test_builds_that_are_killed_at_any_moment_are_resumed(stack: Stack, tmp_path
         assert lumiimg("cache", "verify", env={"LUMIIMG_CACHE": str(cache)}).code == 0
     built = lumiimg(*stack.argv, "-o", output, "--force", env={"LUMIIMG_CACHE": str(cache)})
     assert built.code == 0, built.err
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and strays(str(cache)):
-        time.sleep(0.2)
-    assert strays(str(cache)) == []
+    wait_until(lambda: not strays(str(cache)))
     assert leftovers(cache, tmp_path) == []
 
 

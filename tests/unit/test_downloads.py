@@ -37,6 +37,7 @@ from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.partial import OLD_S, taken
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
+from tests.tools import wait_until
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def serving(server: Server) -> http.server.ThreadingHTTPServer:
             with server.guard:
                 server.now -= 1
             if self.path in server.before:
-                wait_for(server.before[self.path])
+                wait_until(server.before[self.path])
             status, headers, body = self.answer(asked)
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(body)), "Connection": "close"}.items():
@@ -400,13 +401,6 @@ def test_limits_hold_for_the_whole_file(server: Server, folder: Path, monkeypatc
 # --- killed, interrupted, at the same time
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until, "did not happen"
-        time.sleep(0.01)
-
-
 @contextlib.contextmanager
 def started(*words: str) -> Iterator[subprocess.Popen[str]]:
     """Another Python, which does not outlive the block."""
@@ -431,7 +425,7 @@ def test_the_run_after_kill_9_asks_only_for_the_rest(server: Server, folder: Pat
         f"Store(Path({str(folder)!r}), Web(), Mirrors({{}})).{what}\n"
     )
     with started("-c", program) as child:
-        wait_for(lambda: came_bytes(folder) > CUT)
+        wait_until(lambda: came_bytes(folder) > CUT)
         child.kill()
         assert child.wait() == -signal.SIGKILL
     assert len(partials(folder)) == 1
@@ -588,7 +582,7 @@ def test_ctrl_c_ends_downloads_promptly_in_one_line_and_the_next_run_goes_on(
     server.cuts, server.pauses, server.drips = [CUT, CUT], is_silent, not is_silent
     folder = clean_home / ".cache" / "lumiimg" / "sources"
     with started("-m", "lumiimg", *words) as child:
-        wait_for(lambda: came_bytes(folder) >= 2 * CUT)
+        wait_until(lambda: came_bytes(folder) >= 2 * CUT)
         begin = time.monotonic()
         child.send_signal(signal.SIGINT)
         _, error = child.communicate(timeout=20)

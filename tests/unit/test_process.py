@@ -15,6 +15,7 @@ import pytest
 from lumiimg.engine import process
 from lumiimg.engine.process import LINE_LIMIT_BYTES, OUTPUT_LIMIT_BYTES, run
 from lumiimg.errors import MissingHereError
+from tests.tools import wait_until
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -68,21 +69,21 @@ def test_a_time_limit_ends_the_grandchildren_too() -> None:
     done = run(["/bin/sh", "-c", "sleep 987 & echo $!; sleep 987"], env=ENV, timeout_s=0.5)
     assert done.timed_out
     assert not done.ok
-    assert ends(int(done.output.split()[0]))
+    wait_for_end(int(done.output.split()[0]))
 
 
 def test_a_daemon_that_a_step_leaves_behind_neither_holds_it_up_nor_lives_on() -> None:
     start = time.monotonic()
     done = run(["/bin/sh", "-c", "sleep 987 & echo $!"], env=ENV)
-    assert time.monotonic() - start < 5
-    assert ends(int(done.output))
+    assert time.monotonic() - start < 60
+    wait_for_end(int(done.output))
 
 
 def test_a_daemon_that_writes_on_and_on_does_not_hold_it_up() -> None:
     start = time.monotonic()
     done = run(["/bin/sh", "-c", "yes & exit 3"], env=ENV)
     assert done.exit_code == 3
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60
 
 
 def test_the_end_of_a_long_output_is_kept() -> None:
@@ -101,7 +102,7 @@ def test_a_listener_that_fails_leaves_no_child_behind() -> None:
 
     with pytest.raises(BrokenPipeError):
         run(["/bin/sh", "-c", "echo $$; sleep 987"], env=ENV, on_line=listen)
-    assert ends(pids[0])
+    wait_for_end(pids[0])
 
 
 def test_a_child_that_closes_its_output_is_waited_for() -> None:
@@ -133,7 +134,7 @@ def test_the_child_ends_with_lumiimg(number: signal.Signals, tmp_path: Path) -> 
         child = wait_for_number(pid_file)
         parent.send_signal(number)
         parent.wait(timeout=20)
-    assert ends(child)
+    wait_for_end(child)
 
 
 def test_a_child_that_is_just_starting_ends_with_lumiimg_too(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_a_child_that_is_just_starting_ends_with_lumiimg_too(tmp_path: Path) -> 
     )
     done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=False, timeout=60)
     assert done.returncode == -signal.SIGTERM
-    assert ends(int(pid_file.read_text()))
+    wait_for_end(int(pid_file.read_text()))
 
 
 def test_a_child_goes_on_when_the_terminal_is_closed_under_nohup(tmp_path: Path) -> None:
@@ -170,20 +171,14 @@ def test_a_child_goes_on_when_the_terminal_is_closed_under_nohup(tmp_path: Path)
 
 
 def wait_for_number(path: Path) -> int:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if path.exists() and (text := path.read_text().strip()):
-            return int(text)
-        time.sleep(0.05)
-    pytest.fail(f"{path} was not written")
+    """Return the number that another process writes, or is just writing."""
+    wait_until(lambda: path.exists() and path.read_text().strip())
+    return int(path.read_text())
 
 
-def ends(pid: int) -> bool:
-    """Whether a process goes within seconds: a signal takes its time to arrive."""
-    deadline = time.monotonic() + 20
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not alive(pid)
+def wait_for_end(pid: int) -> None:
+    """Wait until a process goes: a signal takes its time to arrive."""
+    wait_until(lambda: not alive(pid))
 
 
 def alive(pid: int) -> bool:
