@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lumiimg.image import Image, RootFileSystem
 
 _NET_SYMBOL = re.compile(r"ncclNetPlugin_v(\d{1,2})")
+_MAX_WANTED_CHARS = 64 << 20
 _RULE_SOURCE = "RCCL src/net.cc, src/plugin/plugin_open.cc; glibc elf/dl-load.c"
 
 
@@ -124,7 +125,7 @@ def judge_plugin(root: RootFileSystem, outcome: LoadOutcome, process: Process, r
     assert plugin is not None  # noqa: S101 - asked by the caller
     result.path = replace(result.path, plugin=plugin.path)
     result.plugin_found_by = plugin.found_by
-    undefined, sure = _undefined(root, process, outcome) if not outcome.errors else ((), False)
+    undefined, sure, unread = _undefined(root, process, outcome) if not outcome.errors else ((), False, None)
     if outcome.errors:
         _report_load_errors(plugin, outcome, result)
     elif undefined and sure:
@@ -145,6 +146,15 @@ def judge_plugin(root: RootFileSystem, outcome: LoadOutcome, process: Process, r
             f"{plugin.path} and all that it needs would be loaded",
             where=plugin.path,
             evidence=(f"found by: {plugin.found_by.value}",),
+        )
+    if unread:
+        result.findings.add(
+            "plugin.symbols",
+            Severity.UNKNOWN,
+            f"whether all symbols of the plugin are defined cannot be told: {unread}",
+            where=plugin.path,
+            remedy=("fetch or build the image again",),
+            source="glibc elf/dl-reloc.c",
         )
     if undefined and not sure:
         result.findings.add(
@@ -247,33 +257,46 @@ def _remedy_for(error: str) -> str:
     return "add the libraries named above to the image, or build the plugin in it: `lumiimg list`"
 
 
-def _undefined(root: RootFileSystem, process: Process, outcome: LoadOutcome) -> tuple[tuple[str, ...], bool]:
-    """Return (what the loader would say of symbols of the plugin and its libraries that nothing defines, whether sure).
+def _undefined(
+    root: RootFileSystem, process: Process, outcome: LoadOutcome
+) -> tuple[tuple[str, ...], bool, str | None]:
+    """Return (what the loader would say of symbols that nothing defines, whether sure, why they cannot be read).
 
+    Of the plugin and the libraries that come with it.
     The symbols of libraries out of a snapshot are not recorded: then it is about those that ask for no version, which
     a library that was linked with its libraries does not have; and one of those might still define them.
     """
-    defined: set[str] = set()
     wanted: list[tuple[str, str, bool]] = []
+    undefined: set[str] = set()
+    size_chars = 0
     recorded = False
+    # of one library after the other: no more is kept than what the new ones want
     try:
+        for loaded in outcome.objects:
+            file = root.open(process.settings.absolute(loaded.path))
+            if not isinstance(file, RecordedElf):
+                with contextlib.closing(file):
+                    names = undefined_symbols(file)
+                size_chars += sum(map(len, names))
+                if size_chars > _MAX_WANTED_CHARS:
+                    return (), False, "they are more than are read"
+                wanted += [(loaded.path, *each) for each in sorted(names.items())]
+                undefined |= names.keys()
         for loaded in process.objects:
             file = root.open(process.settings.absolute(loaded.path))
             if isinstance(file, RecordedElf):
                 recorded = True
                 continue
             with contextlib.closing(file):
-                defined |= exported_symbols(file)
-                if loaded in outcome.objects:
-                    wanted += [(loaded.path, *each) for each in sorted(undefined_symbols(file).items())]
-    except (OSError, BadInputError):
-        return (), False
+                undefined -= exported_symbols(file)
+    except (OSError, BadInputError) as error:
+        return (), False, one_line(str(error))
     lines = tuple(
         f"{path}: undefined symbol: {name}"
         for path, name, versioned in wanted
-        if name not in defined and not (recorded and versioned)
+        if name in undefined and not (recorded and versioned)
     )
-    return lines, not recorded
+    return lines, not recorded, None
 
 
 def _judge_api(root: RootFileSystem, plugin: LoadedObject, result: StaticResult) -> None:

@@ -32,7 +32,6 @@ _COMPILERS = ("cc", "gcc", "clang")
 _SHARED_SOURCE = "probe.h"
 _COMPILE_TIMEOUT_S = 120.0
 _GLIBC_FROM = "libc.so.6"
-_LOADER = "/lib64/ld-linux-x86-64.so.2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +119,13 @@ def _compile_script(compiler: str, folder: str, programs: Sequence[str]) -> str:
 def _missing_versions(image: Image, programs: list[Path]) -> list[str]:
     """Return the versions of the C library that the programs need and the image does not define."""
     needed: set[str] = set()
+    defined: set[str] = set()
     for program in programs:
         facts = read_elf(BytesReader(program.read_bytes()))
         needed.update(need.name for need in facts.version_needs if need.file == _GLIBC_FROM)
-    process = Process(image.root)
-    process.start(_LOADER)
-    libc = process.dlopen(_GLIBC_FROM).root if process.objects else None
-    defined = set(libc.facts.version_definitions) if libc else set()
+        if facts.interpreter and not defined:
+            process = Process(image.root)
+            process.start(facts.interpreter)
+            libc = process.dlopen(_GLIBC_FROM).root if process.objects else None
+            defined.update(libc.facts.version_definitions if libc else ())
     return sorted(needed - defined)

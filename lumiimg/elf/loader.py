@@ -41,6 +41,7 @@ _DEFAULT_NATIVE = Native(machine=62, elf_class=64)
 _PRELOAD_FILE = "/etc/ld.so.preload"
 _MAX_PRELOAD_BYTES = 1 << 20
 _MAX_OBJECTS = 4096
+_MAX_ERRORS = 4096
 _FIRST_MINOR_WITH_REAL_ORIGIN = 42
 _FIRST_MINOR_LISTING_ITSELF = 41
 _FIRST_MINOR_WITH_DLOPENED_FILTERS = 32
@@ -217,6 +218,9 @@ class Process:
                 continue
             if len(self.objects) >= _MAX_OBJECTS:
                 report.errors.append(f"more than {_MAX_OBJECTS} objects in one process: the rest is not followed")
+                return
+            if len(report.errors) >= _MAX_ERRORS:
+                report.errors.append(f"{len(report.errors)} errors in one load: the rest is not followed")
                 return
             done.add(loaded)
             for name in loaded.facts.needed:

@@ -26,7 +26,8 @@ DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_GNU_HASH = 4, 5, 6, 10, 1
 DT_VERSYM = 0x6FFFFFF0
 
 _MAX_SYMBOLS = 4 << 20
-_MAX_NAMES_BYTES = 256 << 20
+_MAX_TABLE_BYTES = 256 << 20
+_MAX_NAMES_BYTES = 64 << 20
 _CHAIN_READ_BYTES = 16384
 _GLOBAL_BINDINGS = (1, 2, 10)  # STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE
 _STB_GLOBAL = 1
@@ -40,13 +41,14 @@ def defined_names(segments: Segments, dynamic: Mapping[int, int], prefix: bytes)
     """Return the names that start with `prefix` and that another object can bind to."""
     table, strings = _tables(segments, dynamic)
     wide = segments.layout.bits == 64
+    given = _Names(strings)
     names: set[str] = set()
     for fields in segments.layout.symbol.iter_unpack(table):
         name_at, info, other, section = fields[:4] if wide else (fields[0], *fields[3:])
         if section == _SHN_UNDEF or info >> 4 not in _GLOBAL_BINDINGS or other & 3 in _HIDDEN:
             continue
         if strings.startswith(prefix, name_at):
-            names.add(_name_at(strings, name_at))
+            names.add(given.at(name_at))
     return frozenset(names)
 
 
@@ -60,7 +62,7 @@ def _tables(segments: Segments, dynamic: Mapping[int, int]) -> tuple[bytes, byte
     count = _symbol_count(segments, dynamic)
     if count == 0:
         return b"", b""
-    if count > _MAX_SYMBOLS or dynamic[DT_STRSZ] > _MAX_NAMES_BYTES:
+    if count > _MAX_SYMBOLS or dynamic[DT_STRSZ] > _MAX_TABLE_BYTES:
         raise ElfError(f"{count} symbols with {dynamic[DT_STRSZ]} bytes of names, more than are read")
     table = segments.at(dynamic[DT_SYMTAB], count * entry.size)
     if len(table) != count * entry.size:
@@ -68,24 +70,35 @@ def _tables(segments: Segments, dynamic: Mapping[int, int]) -> tuple[bytes, byte
     return table, segments.at(dynamic[DT_STRTAB], dynamic[DT_STRSZ])
 
 
-def _name_at(strings: bytes, offset: int) -> str:
-    end = strings.find(b"\0", offset)
-    if end < 0:
-        raise ElfError("symbol name without an end")
-    return strings[offset:end].decode("utf-8", "surrogateescape")
+class _Names:
+    """The names of one table, up to a bound: thousands may be the ends of one long string, in a small file."""
+
+    def __init__(self, strings: bytes) -> None:
+        self._strings = strings
+        self._left_bytes = _MAX_NAMES_BYTES
+
+    def at(self, offset: int) -> str:
+        end = self._strings.find(b"\0", offset)
+        if end < 0:
+            raise ElfError("symbol name without an end")
+        self._left_bytes -= end - offset
+        if self._left_bytes < 0:
+            raise ElfError(f"more than {_MAX_NAMES_BYTES} bytes of symbol names")
+        return self._strings[offset:end].decode("utf-8", "surrogateescape")
 
 
 def undefined_names(segments: Segments, dynamic: Mapping[int, int]) -> dict[str, bool]:
     """Return the names that must be defined elsewhere (undefined, not weak): whether a version of them is asked for."""
     table, strings = _tables(segments, dynamic)
     wide = segments.layout.bits == 64
+    given = _Names(strings)
     names: dict[str, bool] = {}
     count = len(table) // segments.layout.symbol.size
     versions = _versions(segments, dynamic, count)
     for fields, (version,) in zip(segments.layout.symbol.iter_unpack(table), versions, strict=True):
         name_at, info, _, section = fields[:4] if wide else (fields[0], *fields[3:])
         if section == _SHN_UNDEF and info >> 4 == _STB_GLOBAL and name_at:
-            names[_name_at(strings, name_at)] = version & _VERSION_INDEX > _VER_NDX_GLOBAL
+            names[given.at(name_at)] = version & _VERSION_INDEX > _VER_NDX_GLOBAL
     return names
 
 

@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,5}")
 
 
 class VersionCheck:
-    """The version check over some objects, and its findings in the loader's words."""
+    """The version check over some objects, and its findings in the loader's words, each as often as it is met."""
 
     def __init__(
         self, provider_of: Callable[[str], LoadedObject | None], missing: Collection[str], glibc_minor: int | None
@@ -54,17 +54,15 @@ class VersionCheck:
             if file in self._missing:
                 return
             # the name was taken from DT_NEEDED after the link, as `patchelf --remove-needed` does
-            message = f"{loaded.path}: needs versions of {file}, which it does not need: ld.so stops at an assertion"
-            if message not in self.errors:
-                self.errors.append(message)
+            self.errors.append(
+                f"{loaded.path}: needs versions of {file}, which it does not need: ld.so stops at an assertion"
+            )
             return
         definitions = self._definitions.get(provider)
         if definitions is None:
             definitions = self._definitions[provider] = frozenset(provider.facts.version_definitions)
         if not definitions:
-            message = f"{provider.path}: no version information available (required by {loaded.path})"
-            if message not in self.warnings:
-                self.warnings.append(message)
+            self.warnings.append(f"{provider.path}: no version information available (required by {loaded.path})")
             return
         for need in needs:
             if need.name in definitions:

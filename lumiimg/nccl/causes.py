@@ -57,6 +57,7 @@ def ranked(
     *,
     proved: bool,
     single_node: bool,
+    apart: bool,
     several_runs: bool,
     evidence: Callable[[Sighting], Evidence],
 ) -> tuple[Cause, ...]:
@@ -71,6 +72,8 @@ def ranked(
     causes = tuple(_cause(group, evidence) for group in ordered[:CAUSE_LIMIT])
     if several_runs:
         causes = _advice(Occasion.SEVERAL_RUNS, verdict) + causes
+    if apart:
+        return _advice(Occasion.APART, verdict) + causes
     if single_node and (reassurance := _advice(Occasion.SINGLE_NODE, verdict)):
         return reassurance + causes
     if real:

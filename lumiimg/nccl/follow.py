@@ -57,10 +57,6 @@ class Tail:
                 if lines := self._lines.push(block):
                     yield lines
 
-    def end(self) -> bytes:
-        """Return what was written of a line that has no end yet."""
-        return self._lines.rest
-
 
 class WrittenAnewError(Exception):
     """What was read of a file is not in it any more."""
@@ -74,22 +70,17 @@ def follow(reader: LogReader, files: Sequence[str], sleep: Callable[[float], Non
     """
     tails = [Tail(file) for file in files]
     seen = 0
-    try:
-        while True:
-            try:
-                _feed(reader, tails)
-            except WrittenAnewError:
-                reader.restart()
-                tails[:] = [Tail(file) for file in files]
-                continue
-            if reader.changes != seen:
-                seen = reader.changes
-                yield
-            sleep(POLL_SECONDS)
-    finally:
-        for tail in tails:
-            if end := tail.end():
-                reader.feed(tail.file, end)
+    while True:
+        try:
+            _feed(reader, tails)
+        except WrittenAnewError:
+            reader.restart()
+            tails[:] = [Tail(file) for file in files]
+            continue
+        if reader.changes != seen:
+            seen = reader.changes
+            yield
+        sleep(POLL_SECONDS)
 
 
 def _feed(reader: LogReader, tails: Sequence[Tail]) -> None:

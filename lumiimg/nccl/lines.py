@@ -39,6 +39,8 @@ _TAG_LENGTH = 8
 """What is no longer than this, in front of an origin, is a tag and no message."""
 _SHELL_TRACE = re.compile(r"\s{0,8}(?:\d{1,7}: )?\+{1,8} ")
 """A command that the job script echoes (`set -x`): a `grep` for a log line is no log line."""
+_QUOTED = re.compile(r"\s{0,8}(?:\d{1,7}: )? {4}> .{1,1024}?:\d{1,12}: ")
+"""What `lumiimg log` quotes, of another log perhaps: a job script may read the log of the run before."""
 PROBE = "@probe "
 _EVENT = re.compile(r"@probe (\w+)((?: \w+=[^ ]*)*)\s*$")
 
@@ -57,10 +59,10 @@ def messages(line: bytes) -> list[Message]:
     """Split a line into its messages, without colours, cut to what is read of it; never raises.
 
     A progress bar goes back to the start of its line (CR): what it has drawn there comes before a message, in one line.
-    A line of lumiimg's own probe becomes what it quotes.
+    A line of lumiimg's own probe becomes what it quotes; one that `lumiimg log` quotes is none of this job.
     """
     drawn = line.split(b"\r") if b"\r" in line else [line]
-    texts = [_plain(part) for part in drawn if part]
+    texts = [text for part in drawn if part and not _QUOTED.match(text := _plain(part))]
     if not texts:
         return []
     tag = _TASK.match(texts[0])

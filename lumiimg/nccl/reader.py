@@ -103,13 +103,14 @@ class LogReader:
         job = judge_job(processes, findings, dead)
         everywhere = [*troubles, causes.troubles(self.state.job, seen, ())]
         single_node = summary.is_single_node(processes)
+        told = summary.told(processes, findings, self.state.job)
         return LogReport(
             verdict=job.verdict,
             confidence=job.confidence,
             proof=tuple(map(self._evidence, job.proof)),
             ranks=summary.rank_results(processes, findings),
             nodes=summary.node_groups(processes, findings, troubles),
-            told=summary.told(processes, findings, self.state.job),
+            told=told,
             single_node=single_node,
             failed_running=any(t.signature.effect is Effect.RUN_ERROR for found in everywhere for t in found),
             communicators=summary.communicators(processes, findings),
@@ -124,6 +125,7 @@ class LogReader:
                 job.verdict,
                 proved=job.confidence is Confidence.PROVED,
                 single_node=single_node,
+                apart=single_node and max(told.nodes, told.of_nodes or 0) > 1,
                 several_runs=summary.has_several_runs(processes, self.state.same_file),
                 evidence=self._evidence,
             ),

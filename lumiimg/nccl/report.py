@@ -230,7 +230,8 @@ class LogReport:
         if self.failed_running:
             return ExitCode.NO
         if self.nothing_crossed:
-            return ExitCode.GOOD
+            # where Slurm has more nodes, what their ranks did is not known
+            return ExitCode.UNDECIDED if self.told.of_nodes not in {None, self.told.nodes} else ExitCode.GOOD
         return answer_of(self.verdict, self.provider, self.confidence)
 
 

@@ -90,7 +90,7 @@ def _blocks(part: Part, warn: Callable[[str], None]) -> Iterator[bytes]:
             end = _line_start(stream, part.end, part.end + sources.LINE_LIMIT_BYTES)
             stream.seek(start)
             if start < part.end:
-                yield from sources.whole_lines(stream, end - start)
+                yield from sources.whole_lines(stream, part.file, warn, end - start)
     except OSError as error:
         raise BadInputError(f"cannot be read: {error.strerror or error}", where=part.file) from error
 

@@ -138,13 +138,13 @@ def blocks(name: str, warn: Callable[[str], None]) -> Iterator[bytes]:
         if name == STDIN:
             if sys.stdin is None:
                 raise BadInputError("there is no standard input to read")
-            yield from whole_lines(_readable(sys.stdin.buffer))
+            yield from whole_lines(_readable(sys.stdin.buffer), name, warn)
             return
         with Path(name).open("rb") as stream:
             opener = opener_of(stream.read(HEAD_BYTES)) if stream.seekable() else None
             if stream.seekable():
                 stream.seek(0)
-            yield from whole_lines(opener(stream) if opener else stream)
+            yield from whole_lines(opener(stream) if opener else stream, name, warn)
     except EOFError:
         warn(f"{name}: the compressed file ends too early; read up to there")
     except OSError as error:
@@ -176,8 +176,12 @@ class LineSplitter:
         return held[:end]
 
 
-def whole_lines(stream: BinaryIO, size: int | None = None) -> Iterator[bytes]:
-    """Yield up to `size` bytes of a stream as blocks that end with a line."""
+def whole_lines(stream: BinaryIO, name: str, warn: Callable[[str], None], size: int | None = None) -> Iterator[bytes]:
+    """Yield up to `size` bytes of a stream as blocks that end with a line.
+
+    A last line without an end is left out, and `warn` is told: jobs write in blocks, and `nRanks 1` of 16, or a
+    provider `c`, would be taken for the whole.
+    """
     splitter = LineSplitter()
     read = getattr(stream, "read1", stream.read)
     while block := read(BLOCK_BYTES if size is None else min(BLOCK_BYTES, size)):
@@ -185,8 +189,8 @@ def whole_lines(stream: BinaryIO, size: int | None = None) -> Iterator[bytes]:
             size -= len(block)
         if lines := splitter.push(block):
             yield lines
-    if splitter.rest:
-        yield splitter.rest
+    if splitter.rest.strip():
+        warn(f"{name}: its last line has no end and is not counted: it may be cut off, as of a job that still runs")
 
 
 def _head(path: Path) -> bytes:

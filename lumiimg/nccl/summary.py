@@ -101,7 +101,10 @@ def told(processes: Sequence[Process], findings: Sequence[Judgement], job: Proce
     nodes = len({p.node for p in speaking} - {None})
     of_ranks = max([c.ranks for c in seen] or _numbers(slurm, "SLURM_NTASKS"), default=None)
     sizes = [c.nodes for c in seen if c.nodes is not None]
-    of_nodes = max(sizes or _numbers(slurm, "SLURM_NNODES", "SLURM_JOB_NUM_NODES"), default=None)
+    if max(sizes, default=1) == 1:
+        # other ranks of the job may have come together elsewhere, or not at all
+        sizes += _numbers(slurm, "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+    of_nodes = max(sizes, default=None)
     return Told(
         ranks=ranks,
         # more than the largest communicator has: then there is none of all ranks, or several runs

@@ -43,6 +43,8 @@ class Judgement:
     provider: str | None = None
     soft: bool = False
     """Only the plugin's presence was seen, so another process may say better what is used."""
+    doubted: bool = False
+    """It had an error that ends its network, and whether that came before the lines that show it is not known."""
     ended: bool = False
     """It could not go on with another network: its own did not open, or was asked for by name and is not there."""
 
@@ -130,7 +132,10 @@ def judge_job(processes: Sequence[Process], judgements: Sequence[Judgement], dea
     if len(kinds) > 1 or (kinds and unknown) or apart:
         return _mixed([*transports, *failed, *unknown])
     if kinds:
-        return _strongest(transports)
+        best = _strongest(transports)
+        # what one rank proves does not settle another's error
+        doubts = [Confidence.LIKELY for f in transports if f.doubted]
+        return replace(best, confidence=weakest((best.confidence, *doubts)))
     for verdict in FAILURES.values():
         if found := [f for f in failed if f.verdict is verdict]:
             return _strongest(found)
@@ -210,9 +215,10 @@ def _libfabric(process: Process, sightings: list[Sighting], troubles: Sequence[T
         lines.append(named)
     gathered = _gathered(process, job)
     lines.extend(gathered)
-    certain = own and (gathered or _crossed(process)) and not _error_of_unknown_order(process, troubles, job)
+    doubted = _error_of_unknown_order(process, troubles, job)
+    certain = own and (gathered or _crossed(process)) and not doubted
     confidence = Confidence.PROVED if certain else Confidence.LIKELY
-    return Judgement(_of_provider(named), confidence, tuple(lines), network, provider)
+    return Judgement(_of_provider(named), confidence, tuple(lines), network, provider, doubted=doubted)
 
 
 def _error_of_unknown_order(process: Process, troubles: Sequence[Trouble], job: Job) -> bool:

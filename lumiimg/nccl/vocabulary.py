@@ -102,6 +102,8 @@ class Occasion(StrEnum):
     """When an advice is given."""
 
     SINGLE_NODE = "single-node"
+    APART = "apart"
+    """Each of several nodes worked by itself."""
     UNPROVED = "unproved"
     """A fast network was selected, and no line shows traffic over it."""
     SEVERAL_RUNS = "several-runs"

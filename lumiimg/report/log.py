@@ -59,10 +59,19 @@ def headline(report: LogReport) -> str:
     """Return the answer in one line."""
     failed = "; then a transfer or a collective failed" if report.failed_running else ""
     if report.nothing_crossed:
-        return f"{report.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}"
+        unsure = "; what other nodes did it does not show" if report.answer is ExitCode.UNDECIDED else ""
+        return f"{report.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
     answer = answer_of(report.verdict, report.provider, report.confidence)
     sentence = f"{_sentence(report.verdict, answer)}{failed}"
-    return f"{report.verdict.value}: {sentence} ({_CONFIDENCE[report.confidence]})"
+    return f"{report.verdict.value}: {sentence} ({_CONFIDENCE[report.confidence]}{_of_which(report)})"
+
+
+def _of_which(report: LogReport) -> str:
+    """Return by whose lines it is proved, where not all ranks told theirs."""
+    told = report.told
+    if report.confidence is not Confidence.PROVED or told.ranks >= (told.of_ranks or 0):
+        return ""
+    return f" of {_of(told.ranks, told.of_ranks, 'rank')}"
 
 
 def _sentence(verdict: Verdict, answer: ExitCode) -> str:

@@ -19,7 +19,7 @@ from lumiimg.findings import Finding, Level, Severity
 from lumiimg.image import ImageError, open_image
 from lumiimg.resolve.rccl_strings import read_rccl
 from tests.tools import unwrapped
-from tests.unit.elf_builder import library, runpath
+from tests.unit.elf_builder import library, runpath, shared_object
 
 if TYPE_CHECKING:
     from lumiimg.check.evidence import StaticResult
@@ -100,6 +100,13 @@ def test_the_way_to_put_a_folder_on_the_path_keeps_what_the_image_has_there(root
     environment.write_text("export LD_LIBRARY_PATH=/opt/rocm/lib\n")
     remedy = finding(check(root), "plugin.not-on-path").remedy[0]
     assert remedy == "export SINGULARITYENV_LD_LIBRARY_PATH='/opt/my $(reboot):/opt/rocm/lib'"
+
+
+def test_a_plugin_whose_symbols_cannot_be_read_leaves_open_whether_they_are_all_there(root: Path) -> None:
+    (root / LIB / "librccl-net.so").write_bytes(shared_object(4000, 200_000))
+    symbols = finding(check(root), "plugin.symbols")
+    assert symbols.severity is Severity.UNKNOWN
+    assert "bytes of symbol names" in symbols.summary
 
 
 def test_a_good_plugin_is_found_and_its_api_is_the_one_that_rccl_takes(root: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -9,9 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lumiimg.elf.facts import ElfFacts, exported_symbols
 from lumiimg.elf.loader import Process
+from lumiimg.elf.reader import BytesReader, ElfError
+from lumiimg.elf.recorded import RecordedElf
 from lumiimg.elf.rules import Settings
 from tests.tools import examples
+from tests.unit.elf_builder import shared_object
 from tests.unit.memory_root import MemoryRoot
 
 _LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
@@ -76,3 +82,48 @@ def test_counts_in_a_cache_take_no_memory() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 * len(data)
+
+
+@pytest.mark.threat("S07")
+def test_a_small_file_of_long_names_does_not_fill_the_memory() -> None:
+    assert len(exported_symbols(BytesReader(shared_object(3, 10)))) == 3
+    small = shared_object(4000, 200_000)
+    assert len(small) < 400_000
+    tracemalloc.start()
+    with pytest.raises(ElfError, match="bytes of symbol names"):
+        exported_symbols(BytesReader(small))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 80 << 20
+
+
+@pytest.mark.threat("S07")
+def test_a_process_with_needs_without_number_ends() -> None:
+    """4,096 libraries that each need 4,096 that are not there would be sixteen million lines."""
+    libraries = {f"l{n}.so": [f"l{n}_{m}.so" for m in range(1000)] for n in range(50)}
+    root = Recorded(
+        {"/usr/lib/p.so": list(libraries), **{f"/usr/lib/{name}": needs for name, needs in libraries.items()}}
+    )
+    outcome = Process(root).start("/usr/lib/p.so")
+    assert 4096 <= len(outcome.errors) < 6000
+    assert outcome.errors[-1].endswith("errors in one load: the rest is not followed")
+
+
+class Recorded:
+    """A root of libraries of which only the needs are known."""
+
+    def __init__(self, needs: dict[str, list[str]]) -> None:
+        self._needs = needs
+
+    def open(self, path: str) -> RecordedElf:
+        if path not in self._needs:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        needed = tuple(self._needs[path])
+        facts = ElfFacts(64, True, 62, 3, True, soname=path.rpartition("/")[2], needed=needed)
+        return RecordedElf(facts, 1000, path)
+
+    def is_dir(self, path: str) -> bool:
+        return path.rstrip("/") in {"/lib", "/usr/lib"}
+
+    def resolve(self, path: str) -> str:
+        return path

@@ -18,6 +18,7 @@ from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
 from tests.joblog import job_log
+from tests.tools import unwrapped
 from tests.unit import fabric_builder
 
 if TYPE_CHECKING:
@@ -83,6 +84,17 @@ def test_a_log_that_few_ranks_wrote_says_so(tmp_path: Path, capsys: Capture) -> 
     assert (code, data["verdict"]) == (ExitCode.GOOD, "ofi-cxi")
     assert data["told"] == {"ranks": 1, "of_ranks": 64, "nodes": 1, "of_nodes": 8}
     assert "told their network: 1 of 64 ranks, 1 of 8 nodes" in page
+    assert "(proved by the log of 1 of 64 ranks)" in unwrapped(page)
+
+
+@pytest.mark.parametrize("prefix", ["", "0: "], ids=["as it is", "srun -l"])
+def test_what_it_quotes_of_another_job_is_no_line_of_this_one(tmp_path: Path, capsys: Capture, prefix: str) -> None:
+    """A job script may read the log of the run before."""
+    before, job = tmp_path / "before.out", tmp_path / "job.out"
+    before.write_bytes(b"".join(job_log(16, 0)))
+    assert main(["log", str(before)]) == ExitCode.GOOD
+    job.write_text("".join(f"{prefix}{line}\n" for line in capsys.readouterr().out.splitlines()))
+    assert main(["log", str(job)]) == ExitCode.UNDECIDED
 
 
 def test_how_the_network_was_used_is_told(tmp_path: Path, capsys: Capture) -> None:

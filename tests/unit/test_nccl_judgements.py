@@ -8,6 +8,7 @@ import pytest
 
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.reader import LogReader, read_lines
+from lumiimg.report.log import headline
 from tests.joblog import read_in_parts
 
 if TYPE_CHECKING:
@@ -83,11 +84,15 @@ def test_of_several_communicators_one_that_connects_does_not_settle_the_error_of
     assert read(*lines, *says("nid000001", CHANNEL)).verdict.value == "ofi-cxi"
 
 
+@pytest.mark.parametrize("ranks", [(0, 1), (0,), (1,)])
 @pytest.mark.parametrize("order", [("out", "err"), ("err", "out")])
-def test_an_error_in_another_file_leaves_the_answer_open_in_either_order(order: tuple[str, str]) -> None:
+def test_an_error_in_another_file_leaves_the_answer_open_in_either_order(
+    order: tuple[str, str], ranks: tuple[int, ...]
+) -> None:
+    """Of one rank alone too: what another rank proves does not settle it."""
     texts = {
         "out": [f"{rank}: {line}" for rank in (0, 1) for line in says(f"nid00000{rank}", *CXI, WORLD, CHANNEL, CONNECTED)],
-        "err": [f"{rank}: libfabric:9:1::cxi:domain:cxip_get_if():154<warn> Failed to open CXI Device, ret: -2" for rank in (0, 1)],
+        "err": [f"{rank}: libfabric:9:1::cxi:domain:cxip_get_if():154<warn> Failed to open CXI Device, ret: -2" for rank in ranks],
     }  # fmt: skip
     reader = LogReader()
     for name in order:
@@ -145,6 +150,11 @@ def test_a_node_on_a_network_that_is_not_known_is_not_left_out() -> None:
         "NET/OFI Unable to register memory (type = 2) for device 0. RC: -22, Error: Invalid argument",
         "NET/OFI Request 0x7f completed with error. RC: 5. Error: Input/output error",
         "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, Timeout(ms)=600000)",
+        "[Rank 1] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        "cxip_x():1<error> n1: RXC (0x1:2) PtlTE 5:[Fatal] LE resources not recovered during flow control. FI_CXI_RX",
+        "cxip_x():1<error> n1: RXC (0x1:2) PtlTE 5:[Fatal] LE exhaustion during flow control, FI_CXI_RX_MATCH_MODE=",
+        "NET/OFI fi_writedata failed; RC: -38, Error: Function not implemented",
     ],
 )
 def test_a_transfer_that_fails_on_the_fast_path_is_no_good_answer(failure: str) -> None:
@@ -373,8 +383,24 @@ def test_a_node_by_itself_is_known_by_all_its_communicators(lines: list[str], ve
 
 
 def test_nodes_that_each_work_by_themselves_need_no_network() -> None:
+    """Which is told, as it is what a wrong launch looks like, too."""
     alone = [says(f"n{n}", comm(f"0xa{n}", 0, 8, 1, f"0xa{n}"), LOCAL) for n in range(2)]
-    assert read(*alone[0], *alone[1]).verdict.value == "intra-node-only"
+    report = read(*alone[0], *alone[1])
+    assert answer(report) == ("intra-node-only", "likely", ExitCode.GOOD)
+    assert report.causes[0].id == "nodes-apart"
+    assert read(*alone[0]).causes[0].id == "nothing-crosses"
+
+
+@pytest.mark.parametrize(("nodes", "code"), [(1, ExitCode.GOOD), (2, ExitCode.UNDECIDED)])
+def test_what_nodes_did_that_only_slurm_names_is_not_known(nodes: int, code: ExitCode) -> None:
+    report = read(f"SLURM_NNODES={nodes}", *says("n1", *SOCKET, comm("0xa", 0, 8, 1)))
+    assert (report.single_node, report.answer, report.told.of_nodes) == (True, code, nodes)
+    assert ("does not show" in headline(report)) is (code is ExitCode.UNDECIDED)
+
+
+def test_slurms_nodes_do_not_count_where_a_communicator_tells_its_own() -> None:
+    report = read("SLURM_NNODES=4", *GOOD)
+    assert (report.told.of_nodes, report.answer) == (2, ExitCode.GOOD)
 
 
 CONNECTED_ONLY = [*CXI, WORLD, CONNECTED]

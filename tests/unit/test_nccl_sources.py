@@ -159,7 +159,7 @@ def test_a_message_behind_a_progress_bar_without_end_is_read(tmp_path: Path) -> 
 
 def test_an_overlong_line_costs_neither_memory_nor_the_next_line() -> None:
     lines = b"x" * (5 * sources.LINE_LIMIT_BYTES) + b"\n" + SOCKET
-    read = list(whole_lines(io.BytesIO(lines)))
+    read = list(whole_lines(io.BytesIO(lines), "j", unexpected))
     assert sum(map(len, read)) < 2 * sources.LINE_LIMIT_BYTES
     reader = LogReader()
     for block in read:
@@ -302,17 +302,37 @@ def test_another_file_under_the_name_is_followed_from_its_start(tmp_path: Path) 
     assert (report.verdict.value, report.proof[0].line) == ("ib", 10)
 
 
-def test_the_last_line_counts_though_its_end_was_never_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize(
+    "cut", ["NET/OFI Selected Provider is c", "Using network AWS Lib", "comm 0x5 rank 0 nRanks 128 nNodes 1"]
+)
+def test_a_last_line_without_an_end_is_not_taken_for_the_whole(tmp_path: Path, cut: str, follows: bool) -> None:
+    """Jobs write in blocks: provider `cxi`, network `AWS Libfabric`, 16 nodes."""
     log = tmp_path / "job.out"
-    log.write_bytes(SOCKET.rstrip(b"\n"))
-    reader = LogReader()
+    whole = "NET/OFI Selected Provider is cxi (found 4 nics)", "Using network AWS Libfabric"
+    log.write_text("".join(f"n1:1:1 [0] NCCL INFO {line}\n" for line in whole) + f"n1:1:1 [0] NCCL INFO {cut}")
+    told: list[str] = []
 
     def sleep(_: float) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        list(follow(reader, [str(log)], sleep))
-    assert reader.report().verdict.value == "socket"
+    if follows:
+        reader = LogReader()
+        with pytest.raises(KeyboardInterrupt):
+            list(follow(reader, [str(log)], sleep))
+    else:
+        reader = read_logs([str(log)], told.append)
+        assert told == [
+            f"{log}: its last line has no end and is not counted: it may be cut off, as of a job that still runs"
+        ]
+    report = reader.report()
+    assert (report.verdict.value, report.answer, report.provider) == ("ofi-cxi", ExitCode.UNDECIDED, "cxi")
+
+
+def test_blanks_without_an_end_are_no_line(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_bytes(SOCKET + b"  \t")
+    assert read_logs([str(log)], unexpected).report().verdict.value == "socket"
 
 
 @pytest.mark.parametrize(

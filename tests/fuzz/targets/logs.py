@@ -77,7 +77,6 @@ def _tail(data: bytes) -> None:
     tail = Tail(str(written(data, "grows.out")))
     for _ in tail.read():
         pass
-    tail.end()
 
 
 def _nodes(data: bytes) -> None:
