@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import multiprocessing
@@ -10,6 +11,7 @@ import py_compile
 import shutil
 import stat
 import subprocess
+import tempfile
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -128,6 +130,57 @@ def test_layers_lie_behind_their_base_and_over_it(tmp_path: Path, base: Path) ->
     assert "/opt/new" in shown
     assert "/opt/old" not in shown
     assert shown["/usr/bin/tool"][2] == b"usr/bin/tool"
+
+
+def test_a_layered_image_lies_on_another_file_system_than_its_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sif, "_CHUNK_BYTES", 1000)
+    layers = tmp_path / "base.sif", tmp_path / "delta.sqfs"
+    for layer in layers:
+        layer.write_bytes(os.urandom(10_000))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        assert Path(memory).stat().st_dev != tmp_path.stat().st_dev
+        target = Path(memory) / "image.sif"
+        base = sif.place(target, layers[0], sif.Partition(100, 9_000), 4096)
+        delta = sif.append(target, layers[1])
+        image = target.read_bytes()
+    assert image[4096:13_096] == layers[0].read_bytes()[100:9_100]
+    assert (base.offset, base.size_bytes, delta.offset, delta.size_bytes) == (4096, 9_000, 16_384, 10_000)
+    assert image[16_384:26_384] == layers[1].read_bytes()
+    assert len(image) == 28_672, "a whole number of blocks"
+
+
+@pytest.mark.parametrize(
+    "answers", [(errno.EXDEV,), (errno.ENOSYS,), (errno.EPERM,), (0,), (-3_000, errno.EIO)], ids=str
+)
+def test_what_the_kernel_does_not_copy_is_read_and_written(
+    answers: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`answers`: an error, or how many bytes it copied (as a negative number)."""
+    source, target = tmp_path / "delta.sqfs", tmp_path / "image.sif"
+    source.write_bytes(os.urandom(10_000))
+    copy, left = os.copy_file_range, list(answers)
+
+    def stand_in(taken: int, file: int, count: int, there: int, here: int) -> int:
+        answer = left.pop(0)
+        if answer > 0:
+            raise OSError(answer, os.strerror(answer))
+        return copy(taken, file, min(count, -answer), there, here) if answer else 0
+
+    monkeypatch.setattr(os, "copy_file_range", stand_in)
+    sif.place(target, source, sif.Partition(0, 10_000), 4096)
+    assert target.read_bytes()[4096:14_096] == source.read_bytes()
+    assert left == []
+
+
+def test_what_really_stops_a_copy_is_told(tmp_path: Path) -> None:
+    source = tmp_path / "delta.sqfs"
+    source.write_bytes(bytes(10_000))
+    with pytest.raises(FailedError, match="/dev/full: cannot be written: No space left on device"):
+        sif.place(Path("/dev/full"), source, sif.Partition(0, 10_000), 4096)
+    with pytest.raises(FailedError, match=r"delta\.sqfs: became shorter by 1 bytes while it was copied"):
+        sif.place(tmp_path / "image.sif", source, sif.Partition(0, 10_001), 4096)
 
 
 def test_a_front_that_does_not_fit_is_refused(tmp_path: Path, base: Path) -> None:
