@@ -949,8 +949,10 @@ class Tries:
         target.write_text("layer")
 
 
-@pytest.mark.parametrize("way", ["overlay", "definition"])
-def test_whatever_layers_lack_one_run_tells_of_all(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("way", "keeps"), [("overlay", True), ("definition", True), ("overlay", False)])
+def test_whatever_layers_lack_one_run_tells_of_all(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, keeps: bool
+) -> None:
     text = "Bootstrap: docker\n\n%post -c /bin/bash\ntrue\n\n%test\nfalse\n"
     names = ("01-a", "02-b", "03-c", "04-d", "05-e", "06-f")
     chain = [definition(tmp_path, name, text=text, parent="x", files=()) for name in names]
@@ -970,11 +972,69 @@ def test_whatever_layers_lack_one_run_tells_of_all(way: str, tmp_path: Path, mon
     none: Any = None
     with (tmp_path / "log").open("wb") as log:
         store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
-        work = builder._Work(LayerCache(tmp_path / "cache"), none, {}, store, log, progress, scratch, way, True)
+        work = builder._Work(LayerCache(tmp_path / "cache"), none, {}, store, log, progress, scratch, way, True, keeps)
         strategy: Any = Tries(scratch, faults, seen)
         with pytest.raises(FailedError) as told:
             work.layers(chain, keys, strategy)
     assert told.value.what == "3 of 6 layers failed: 02-b, 04-d, 05-e; not tried, as they need it: 03-c"
-    assert ("what the others compiled is kept" in str(told.value.hint)) == (way == "overlay")
+    assert ("what the others compiled is kept" in str(told.value.hint)) == (way == "overlay" and keeps)
     assert [one.partition(" failed")[0] for one in heard] == ["02-b", "04-d", "05-e"]
     assert seen == ["02-b: 1", "04-d: 1", "05-e: 1", "06-f: 1"], "what is left of a failed try is removed at once"
+
+
+class Compiles:
+    """A stand-in for a way to build: each layer compiles something, where it does not find it; `broken` fails."""
+
+    suffix = ".sqfs"
+
+    def __init__(self, broken: str, compiled: list[str]) -> None:
+        self.broken = broken
+        self.compiled = compiled
+
+    def base(self, _: Step, target: Path) -> None:
+        target.write_text("base")
+
+    def layer(self, step: Step, _: object, target: Path) -> None:
+        if step.definition.name == self.broken:
+            raise FailedError("it is broken")
+        if not step.kept.exists():
+            self.compiled.append(step.definition.name)
+            step.kept.mkdir()
+            (step.kept / "x.whl").write_text("x")
+        target.write_text("layer")
+
+
+@pytest.mark.parametrize("sets_variables", [False, True], ids=["sets nothing", "sets a variable"])
+def test_what_was_compiled_without_a_failed_layers_variables_is_not_taken_for_what_is_compiled_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sets_variables: bool
+) -> None:
+    base = definition(tmp_path, "01-base", text="Bootstrap: docker\n\n%post -c /bin/bash\ntrue\n", files=())
+    variables = "%environment\n    export CFLAGS=-O3\n\n" if sets_variables else ""
+    sets = replace(base, name="02-sets", parent="01-base", text=f"{variables}%post -c /bin/bash\ntrue\n")
+    needs = replace(sets, name="03-needs", text="%post -c /bin/bash\ncmake\n", needs=("02-sets",))
+    free = replace(sets, name="04-free", text="%post -c /bin/bash\nmake\n")
+    progress: Any = SimpleNamespace(begin=len, line=len, step_started=len, step_done=type, notice=len)
+    store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
+    none: Any = None
+
+    def build(*chain: Definition, broken: str) -> list[str]:
+        """Return what was compiled."""
+        compiled: list[str] = []
+        way: Any = Compiles(broken, compiled)
+        monkeypatch.setattr(builder, "new_strategy", lambda *_: way)
+        keys = layer_keys(chain, ENGINE, "overlay", maps_ids=True)
+        cache = LayerCache(tmp_path / "cache")
+        with (tmp_path / "log").open("wb") as log, scratch_folder(tmp_path / "cache/work") as scratch:
+            work = builder._Work(cache, none, {}, store, log, progress, scratch, "overlay", True)
+            work.layers(chain, keys, way)
+        return compiled
+
+    with pytest.raises(
+        FailedError, match="1 of 4 layers failed: 02-sets; not tried, as they need it: 03-needs"
+    ) as told:
+        build(base, sets, needs, free, broken="02-sets")
+    kept = "what the others compiled is kept" + (" (04-free: for stacks without what failed)" if sets_variables else "")
+    assert str(told.value.hint).partition(";")[0] == kept
+    assert build(base, free, broken="") == [], "without what failed, it is taken as it is"
+    anew = ["02-sets", "03-needs", "04-free"]
+    assert build(base, sets, needs, free, broken="") == (anew if sets_variables else anew[:-1])
