@@ -371,7 +371,7 @@ class _Work:
                 remove_tree(step.folder)
                 strategy = None
         untried = f"; not tried, as they need it: {', '.join(left)}" if left else ""
-        only = f" ({', '.join(apart)}: for stacks without what failed)" if apart else ""
+        only = f" (that of {', '.join(apart)} for builds without what failed)" if apart else ""
         # an engine that builds by itself shows nothing of what a script has in `KEPT`
         is_kept = tried and self.keeps_compiled and self.way != "definition"
         kept = f"what the others compiled is kept{only}; " if is_kept else ""

@@ -39,7 +39,7 @@ from lumiimg.engine.engine import Engine, Kind
 from lumiimg.engine.owner import this_process
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
-from lumiimg.image import FileKind, FileStat, RootFileSystem, open_image, open_stack
+from lumiimg.image import FileKind, FileStat, ImageError, RootFileSystem, open_image, open_stack
 from lumiimg.image.sif import read_sif
 from lumiimg.image.source import ByteSource
 from lumiimg.image.tree import Entry as ImageEntry
@@ -642,18 +642,74 @@ def test_the_bill_names_packages_distributions_and_sources(base: Path) -> None:
     assert not any(name == "gone" for name, _ in found)
 
 
+def left_out(root: RootFileSystem) -> list[str]:
+    """What a bill says that it does not have."""
+    metadata = json.loads(bill(root, [], "x"))["metadata"]
+    assert all(one["name"] == "lumiimg:incomplete" for one in metadata.get("properties", []))
+    return [one["value"] for one in metadata.get("properties", [])]
+
+
 def test_a_bill_that_is_cut_short_says_so(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         (base / f"opt/{number}/inner").mkdir(parents=True)
+    (base / "opt/venv/site-packages/one-1.dist-info").mkdir(parents=True)
+    (base / "opt/venv/site-packages/two-2.dist-info").mkdir()
+    (base / "var/lib/dpkg").mkdir(parents=True)
+    (base / "var/lib/dpkg/status").write_text("Package: libc6\nStatus: install ok installed\nVersion: 2.41-12\n")
+    with open_image(base) as opened:
+        assert left_out(opened.root) == []
+        for limit, value in (("_MAX_FOLDERS", 30), ("_MAX_DISTRIBUTIONS", 1)):
+            with monkeypatch.context() as patch:
+                patch.setattr(f"lumiimg.build.sbom.{limit}", value)
+                assert left_out(opened.root) == ["too many folders: not all were looked into"]
+        monkeypatch.setattr("lumiimg.build.sbom._STATUS_LIMIT_BYTES", 10)
+        assert left_out(opened.root) == ["packages of dpkg are not listed: its status file cannot be read"]
 
-    def properties() -> list[dict[str, str]]:
-        with open_image(base) as opened:
-            found: list[dict[str, str]] = json.loads(bill(opened.root, [], "x"))["metadata"].get("properties", [])
-            return found
 
-    assert properties() == []
-    monkeypatch.setattr("lumiimg.build.sbom._MAX_FOLDERS", 30)
-    assert [one["name"] for one in properties()] == ["lumiimg:incomplete"]
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        ("usr/lib/sysimage/rpm/rpmdb.sqlite", "rpm"),
+        ("usr/lib/sysimage/rpm/Packages.db", "rpm"),
+        ("var/lib/rpm/Packages", "rpm"),
+        ("lib/apk/db/installed", "apk"),
+        ("usr/lib/apk/db/installed", "apk"),
+    ],
+)
+def test_the_bill_of_a_system_whose_packages_cannot_be_listed_says_so(name: str, tool: str, base: Path) -> None:
+    (base / name).parent.mkdir(parents=True)
+    (base / name).with_name(".rpm.lock").touch()
+    with open_image(base) as opened:
+        assert left_out(opened.root) == [], "nothing is installed"
+        (base / name).touch()
+        assert left_out(opened.root) == [f"packages of {tool} are not listed"]
+
+
+def test_a_database_of_packages_under_two_names_is_told_once(base: Path) -> None:
+    (base / "usr/lib/sysimage/rpm").mkdir(parents=True)
+    (base / "usr/lib/sysimage/rpm/Packages.db").touch()
+    (base / "var/lib").mkdir(parents=True)
+    (base / "var/lib/rpm").symlink_to("../../usr/lib/sysimage/rpm")
+    for environment in ("opt/conda", "opt/conda/envs/py_3.12"):
+        (base / environment / "conda-meta").mkdir(parents=True)
+    with open_image(base) as opened:
+        assert left_out(opened.root) == [
+            "packages of rpm are not listed",
+            "packages of conda are not listed, but for Python distributions",
+        ]
+
+
+def test_a_database_of_packages_that_cannot_be_looked_into_is_not_taken_for_none() -> None:
+    class Damaged(RootFileSystem):
+        """A stand-in for an image, one of whose folders is damaged."""
+
+        def list_dir(self, path: str) -> tuple[ImageEntry, ...]:
+            if path == "/var/lib/rpm":
+                raise ImageError("a directory of 0 bytes", where=path)
+            return super().list_dir(path)
+
+    tree: Any = Endless()
+    assert left_out(Damaged(tree)) == ["packages of rpm are not listed"]
 
 
 class Endless:
@@ -1033,7 +1089,9 @@ def test_what_was_compiled_without_a_failed_layers_variables_is_not_taken_for_wh
         FailedError, match="1 of 4 layers failed: 02-sets; not tried, as they need it: 03-needs"
     ) as told:
         build(base, sets, needs, free, broken="02-sets")
-    kept = "what the others compiled is kept" + (" (04-free: for stacks without what failed)" if sets_variables else "")
+    kept = "what the others compiled is kept" + (
+        " (that of 04-free for builds without what failed)" if sets_variables else ""
+    )
     assert str(told.value.hint).partition(";")[0] == kept
     assert build(base, free, broken="") == [], "without what failed, it is taken as it is"
     anew = ["02-sets", "03-needs", "04-free"]
