@@ -338,6 +338,7 @@ class _Work:
         failed = [chain[failed_at].name]
         left: list[str] = []
         tried = 0
+        apart: list[str] = []
         stack = list(below)
         strategy = None
         self.progress.notice(f"{failed[0]} failed: {error}")
@@ -354,9 +355,13 @@ class _Work:
                 folder.mkdir()
                 strategy = new_strategy(self.way, folder)
             target = step.folder / f"data{strategy.suffix}"
+            there = [one for one in chain if one.name not in {*failed, *left}]
+            key = kept_key(there, there.index(definition), base)
+            if key != kept_key(chain, chain.index(definition), base):  # it does not see what those would have set
+                apart.append(definition.name)
             try:
                 write_definitions([step.definition], step.folder, self.downloads, self.progress.line)
-                with self._keeping(step, kept_key(chain, chain.index(definition), base)):
+                with self._keeping(step, key):
                     strategy.layer(step, stack, target)
                 stack.append(target)
             except (LumiimgError, OSError) as other:
@@ -366,8 +371,10 @@ class _Work:
                 remove_tree(step.folder)
                 strategy = None
         untried = f"; not tried, as they need it: {', '.join(left)}" if left else ""
+        only = f" (that of {', '.join(apart)} for builds without what failed)" if apart else ""
         # an engine that builds by itself shows nothing of what a script has in `KEPT`
-        kept = "what the others compiled is kept; " if tried and self.way != "definition" else ""
+        is_kept = tried and self.keeps_compiled and self.way != "definition"
+        kept = f"what the others compiled is kept{only}; " if is_kept else ""
         raise FailedError(
             f"{len(failed)} of {len(chain)} layers failed: {', '.join(failed)}{untried}",
             hint=f"{kept}the whole log: {self.log.name}",

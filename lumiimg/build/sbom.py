@@ -1,6 +1,7 @@
 """What is in an image, as a bill of materials: packages of the system, Python distributions, sources that went in.
 
-CycloneDX 1.5, https://cyclonedx.org/docs/1.5/json/. Read in the finished file system, not believed of the layers.
+CycloneDX 1.5, https://cyclonedx.org/docs/1.5/json/. Read in the finished file system, not believed of the layers. What
+is known to be missing is said in `lumiimg:incomplete`: an empty list must not look like an image without packages.
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
 
 _STATUS = "/var/lib/dpkg/status"
 _STATUS_LIMIT_BYTES = 64 << 20
+_NOT_READ = {
+    "rpm": ("/usr/lib/sysimage/rpm", "/var/lib/rpm", "/usr/share/rpm"),
+    "apk": ("/lib/apk/db", "/usr/lib/apk/db"),
+}
+"""Where other tools keep what they installed: rpm (`%_dbpath`) of SUSE and Fedora, of older ones, of rpm-ostree; apk
+before and since the merge of /lib and /usr/lib."""
+_CONDA = "conda-meta"
 _MAX_DISTRIBUTIONS = 20_000
 _MAX_FOLDERS = 200_000
 """Folders that are looked into; an image of PyTorch and vLLM has 3,000 down to where its distributions are."""
@@ -43,14 +51,16 @@ class Component(NamedTuple):
 
 def bill(root: RootFileSystem, sources: Iterable[LockedSource], identity: str) -> bytes:
     """Return the bill of materials of a file system; `identity` is what the image's number is made of."""
-    distributions, is_whole = _python(root)
-    found = sorted({*_debian(root), *distributions, *_of_sources(sources)})
+    packages, no_packages = _debian(root)
+    distributions, no_distributions = _python(root)
+    found = sorted({*packages, *distributions, *_of_sources(sources)})
+    missing = [*no_packages, *_not_read(root), *no_distributions]
     system = _system(root)
     metadata: dict[str, Any] = {
         "tools": {"components": [{"type": "application", "name": "lumiimg", "version": __version__}]}
     }
-    if not is_whole:
-        metadata["properties"] = [{"name": "lumiimg:incomplete", "value": "too many folders: not all were looked into"}]
+    if missing:
+        metadata["properties"] = [{"name": "lumiimg:incomplete", "value": what} for what in missing]
     document: dict[str, Any] = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -88,35 +98,59 @@ def _system(root: RootFileSystem) -> tuple[str, str]:
     return values.get("ID", "unknown").strip('"'), values.get("VERSION_ID", "").strip('"')
 
 
-def _debian(root: RootFileSystem) -> Iterator[Component]:
-    """Yield installed packages. Source: dpkg's status file, deb-control(5)."""
+def _debian(root: RootFileSystem) -> tuple[list[Component], list[str]]:
+    """Return installed packages, and what is missing. Source: dpkg's status file, deb-control(5)."""
     try:
         text = root.read_bytes(_STATUS, _STATUS_LIMIT_BYTES).decode("utf-8", "replace")
-    except (OSError, ImageError):
-        return
+    except OSError:
+        return [], []
+    except ImageError:  # larger than any, or damaged
+        return [], ["packages of dpkg are not listed: its status file cannot be read"]
+    packages = []
     for paragraph in text.split("\n\n"):
         fields = dict(re.findall(r"^(Package|Version|Status): (.*)$", paragraph, re.MULTILINE))
         if fields.get("Status", "").endswith(" installed") and {"Package", "Version"} <= fields.keys():
-            yield Component("deb", fields["Package"], fields["Version"])
+            packages.append(Component("deb", fields["Package"], fields["Version"]))
+    return packages, []
 
 
-def _python(root: RootFileSystem) -> tuple[list[Component], bool]:
-    """Return Python distributions, by the names of their metadata folders, and whether these are all.
+def _not_read(root: RootFileSystem) -> list[str]:
+    """Return whose packages are in the image, and not in the bill: of tools whose databases are not read."""
+    return [
+        f"packages of {tool} are not listed"
+        for tool, folders in _NOT_READ.items()
+        if any(_has_files(root, folder) for folder in folders)
+    ]
+
+
+def _has_files(root: RootFileSystem, folder: str) -> bool:
+    """Whether there is more in a folder than `.rpm.lock`, which is left by an rpm that was only asked something."""
+    try:
+        return any(not entry.name.startswith(".") for entry in root.list_dir(folder))
+    except OSError:
+        return False
+    except ImageError:
+        return True  # damaged: nobody can tell
+
+
+def _python(root: RootFileSystem) -> tuple[list[Component], list[str]]:
+    """Return Python distributions, by the names of their metadata folders, and what is missing.
 
     Where some are, the packages beside them are not entered: they are most of an image's files. A damaged image may
     have folders that are in themselves: each is looked into once. Source: PEP 376, PEP 427.
     """
     components: list[Component] = []
+    missing: list[str] = []
+    has_conda = False
     folders = [(site, 0) for site in reversed(_SITES) if root.is_dir(site)]
     entered: set[Hashable] = set()
-    while folders:
+    while folders and len(entered) <= _MAX_FOLDERS and len(components) <= _MAX_DISTRIBUTIONS:
         folder, depth = folders.pop()
         if (identity := root.stat(folder).identity) in entered:
             continue
         entered.add(identity)
-        if len(entered) > _MAX_FOLDERS or len(components) > _MAX_DISTRIBUTIONS:
-            return components, False
         inside = [entry.name for entry in root.list_dir(folder) if entry.kind is FileKind.DIRECTORY]
+        has_conda = has_conda or _CONDA in inside
         found = [match for name in inside if (match := _DIST_INFO.fullmatch(name))]
         components += [
             Component("pypi", match["name"], match["version"], f"{folder}/{match[0]}")
@@ -124,7 +158,11 @@ def _python(root: RootFileSystem) -> tuple[list[Component], bool]:
         ]
         if not found and depth < _MAX_DEPTH:
             folders += [(f"{folder}/{name}", depth + 1) for name in inside]
-    return components, len(components) <= _MAX_DISTRIBUTIONS
+    if len(entered) > _MAX_FOLDERS or len(components) > _MAX_DISTRIBUTIONS:
+        missing.append("too many folders: not all were looked into")
+    if has_conda:
+        missing.append("packages of conda are not listed, but for Python distributions")
+    return components, missing
 
 
 def _of_sources(sources: Iterable[LockedSource]) -> Iterator[Component]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ _FOR_SIGNATURES = 4
 _TABLE_AT = 4096
 _FRONT = _TABLE_AT + _DESCRIPTORS * DESCRIPTOR.size
 _VERSION, _AMD64 = b"01\0", b"02\0"
+_CHUNK_BYTES = 8 << 20
 _GROUP = 0xF0000001
 """The mask of groups, with the number 1. Source: DescrGroupMask."""
 
@@ -110,20 +112,32 @@ def append(path: Path, source: Path) -> Partition:
 
 def place(path: Path, source: Path, partition: Partition, start: int) -> Partition:
     """Copy a partition of another file to `start` of a file. Raises FailedError if it cannot be written."""
-    size = left = partition.size_bytes
+    size = partition.size_bytes
     try:
         with source.open("rb") as taken, path.open("r+b" if path.exists() else "w+b") as file:
-            while left:
-                # clones blocks where the file system can (XFS, Btrfs), and copies in the kernel elsewhere
-                there, here = partition.offset + size - left, start + size - left
-                done = os.copy_file_range(taken.fileno(), file.fileno(), left, there, here)
-                if done == 0:
-                    raise FailedError("became shorter while it was copied", where=str(source))
-                left -= done
+            left = size - _copied(taken.fileno(), partition.offset, file.fileno(), start, size)
+            if left:
+                raise FailedError(f"became shorter by {left} bytes while it was copied", where=str(source))
             file.truncate(aligned(start + size))
     except OSError as error:
         raise FailedError(f"cannot be written: {error.strerror}", where=str(path)) from error
     return replace(partition, offset=start)
+
+
+def _copied(source: int, there: int, target: int, here: int, size: int) -> int:
+    """Copy bytes of one open file into another; return how many there were. Raises OSError.
+
+    The kernel clones blocks where it can (XFS, Btrfs). It refuses others: of two file systems (EXDEV), where a file
+    system, an old kernel or a filter of system calls has no such thing, and some say 0 or EIO for it. Whatever it says,
+    what is left is read and written, which fails where something is really wrong. Source: copy_file_range(2).
+    """
+    done = 0
+    with suppress(OSError):
+        while done < size and (more := os.copy_file_range(source, target, size - done, there + done, here + done)):
+            done += more
+    while done < size and (data := os.pread(source, min(size - done, _CHUNK_BYTES), there + done)):
+        done += os.pwrite(target, data, here + done)
+    return done
 
 
 def _header(used: int, size: int, identity: str) -> bytes:

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -104,6 +105,15 @@ def built_by(stack: Stack, engine: Engine) -> dict[str, Path]:
     told = build(stack, found["sandbox from overlay"], *words, cache=stack.folder / "cache-overlay")
     assert told["reused_steps"] == told["steps"], "what one way has built serves the other"
     return found
+
+
+def test_a_layered_image_goes_to_another_file_system_than_the_cache(stack: Stack, built_by: dict[str, Path]) -> None:
+    cache = stack.folder / "cache-overlay"
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        image = Path(memory) / "x.sif"
+        assert image.parent.stat().st_dev != cache.stat().st_dev
+        build(stack, image, "--format", "layered", cache=cache)
+        assert image.read_bytes() == built_by["layered"].read_bytes()
 
 
 def shown(image: Path) -> dict[str, tuple[object, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import multiprocessing
@@ -10,6 +11,7 @@ import py_compile
 import shutil
 import stat
 import subprocess
+import tempfile
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,7 +39,7 @@ from lumiimg.engine.engine import Engine, Kind
 from lumiimg.engine.owner import this_process
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
-from lumiimg.image import FileKind, FileStat, RootFileSystem, open_image, open_stack
+from lumiimg.image import FileKind, FileStat, ImageError, RootFileSystem, open_image, open_stack
 from lumiimg.image.sif import read_sif
 from lumiimg.image.source import ByteSource
 from lumiimg.image.tree import Entry as ImageEntry
@@ -128,6 +130,57 @@ def test_layers_lie_behind_their_base_and_over_it(tmp_path: Path, base: Path) ->
     assert "/opt/new" in shown
     assert "/opt/old" not in shown
     assert shown["/usr/bin/tool"][2] == b"usr/bin/tool"
+
+
+def test_a_layered_image_lies_on_another_file_system_than_its_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sif, "_CHUNK_BYTES", 1000)
+    layers = tmp_path / "base.sif", tmp_path / "delta.sqfs"
+    for layer in layers:
+        layer.write_bytes(os.urandom(10_000))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        assert Path(memory).stat().st_dev != tmp_path.stat().st_dev
+        target = Path(memory) / "image.sif"
+        base = sif.place(target, layers[0], sif.Partition(100, 9_000), 4096)
+        delta = sif.append(target, layers[1])
+        image = target.read_bytes()
+    assert image[4096:13_096] == layers[0].read_bytes()[100:9_100]
+    assert (base.offset, base.size_bytes, delta.offset, delta.size_bytes) == (4096, 9_000, 16_384, 10_000)
+    assert image[16_384:26_384] == layers[1].read_bytes()
+    assert len(image) == 28_672, "a whole number of blocks"
+
+
+@pytest.mark.parametrize(
+    "answers", [(errno.EXDEV,), (errno.ENOSYS,), (errno.EPERM,), (0,), (-3_000, errno.EIO)], ids=str
+)
+def test_what_the_kernel_does_not_copy_is_read_and_written(
+    answers: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`answers`: an error, or how many bytes it copied (as a negative number)."""
+    source, target = tmp_path / "delta.sqfs", tmp_path / "image.sif"
+    source.write_bytes(os.urandom(10_000))
+    copy, left = os.copy_file_range, list(answers)
+
+    def stand_in(taken: int, file: int, count: int, there: int, here: int) -> int:
+        answer = left.pop(0)
+        if answer > 0:
+            raise OSError(answer, os.strerror(answer))
+        return copy(taken, file, min(count, -answer), there, here) if answer else 0
+
+    monkeypatch.setattr(os, "copy_file_range", stand_in)
+    sif.place(target, source, sif.Partition(0, 10_000), 4096)
+    assert target.read_bytes()[4096:14_096] == source.read_bytes()
+    assert left == []
+
+
+def test_what_really_stops_a_copy_is_told(tmp_path: Path) -> None:
+    source = tmp_path / "delta.sqfs"
+    source.write_bytes(bytes(10_000))
+    with pytest.raises(FailedError, match="/dev/full: cannot be written: No space left on device"):
+        sif.place(Path("/dev/full"), source, sif.Partition(0, 10_000), 4096)
+    with pytest.raises(FailedError, match=r"delta\.sqfs: became shorter by 1 bytes while it was copied"):
+        sif.place(tmp_path / "image.sif", source, sif.Partition(0, 10_001), 4096)
 
 
 def test_a_front_that_does_not_fit_is_refused(tmp_path: Path, base: Path) -> None:
@@ -589,18 +642,74 @@ def test_the_bill_names_packages_distributions_and_sources(base: Path) -> None:
     assert not any(name == "gone" for name, _ in found)
 
 
+def left_out(root: RootFileSystem) -> list[str]:
+    """What a bill says that it does not have."""
+    metadata = json.loads(bill(root, [], "x"))["metadata"]
+    assert all(one["name"] == "lumiimg:incomplete" for one in metadata.get("properties", []))
+    return [one["value"] for one in metadata.get("properties", [])]
+
+
 def test_a_bill_that_is_cut_short_says_so(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         (base / f"opt/{number}/inner").mkdir(parents=True)
+    (base / "opt/venv/site-packages/one-1.dist-info").mkdir(parents=True)
+    (base / "opt/venv/site-packages/two-2.dist-info").mkdir()
+    (base / "var/lib/dpkg").mkdir(parents=True)
+    (base / "var/lib/dpkg/status").write_text("Package: libc6\nStatus: install ok installed\nVersion: 2.41-12\n")
+    with open_image(base) as opened:
+        assert left_out(opened.root) == []
+        for limit, value in (("_MAX_FOLDERS", 30), ("_MAX_DISTRIBUTIONS", 1)):
+            with monkeypatch.context() as patch:
+                patch.setattr(f"lumiimg.build.sbom.{limit}", value)
+                assert left_out(opened.root) == ["too many folders: not all were looked into"]
+        monkeypatch.setattr("lumiimg.build.sbom._STATUS_LIMIT_BYTES", 10)
+        assert left_out(opened.root) == ["packages of dpkg are not listed: its status file cannot be read"]
 
-    def properties() -> list[dict[str, str]]:
-        with open_image(base) as opened:
-            found: list[dict[str, str]] = json.loads(bill(opened.root, [], "x"))["metadata"].get("properties", [])
-            return found
 
-    assert properties() == []
-    monkeypatch.setattr("lumiimg.build.sbom._MAX_FOLDERS", 30)
-    assert [one["name"] for one in properties()] == ["lumiimg:incomplete"]
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        ("usr/lib/sysimage/rpm/rpmdb.sqlite", "rpm"),
+        ("usr/lib/sysimage/rpm/Packages.db", "rpm"),
+        ("var/lib/rpm/Packages", "rpm"),
+        ("lib/apk/db/installed", "apk"),
+        ("usr/lib/apk/db/installed", "apk"),
+    ],
+)
+def test_the_bill_of_a_system_whose_packages_cannot_be_listed_says_so(name: str, tool: str, base: Path) -> None:
+    (base / name).parent.mkdir(parents=True)
+    (base / name).with_name(".rpm.lock").touch()
+    with open_image(base) as opened:
+        assert left_out(opened.root) == [], "nothing is installed"
+        (base / name).touch()
+        assert left_out(opened.root) == [f"packages of {tool} are not listed"]
+
+
+def test_a_database_of_packages_under_two_names_is_told_once(base: Path) -> None:
+    (base / "usr/lib/sysimage/rpm").mkdir(parents=True)
+    (base / "usr/lib/sysimage/rpm/Packages.db").touch()
+    (base / "var/lib").mkdir(parents=True)
+    (base / "var/lib/rpm").symlink_to("../../usr/lib/sysimage/rpm")
+    for environment in ("opt/conda", "opt/conda/envs/py_3.12"):
+        (base / environment / "conda-meta").mkdir(parents=True)
+    with open_image(base) as opened:
+        assert left_out(opened.root) == [
+            "packages of rpm are not listed",
+            "packages of conda are not listed, but for Python distributions",
+        ]
+
+
+def test_a_database_of_packages_that_cannot_be_looked_into_is_not_taken_for_none() -> None:
+    class Damaged(RootFileSystem):
+        """A stand-in for an image, one of whose folders is damaged."""
+
+        def list_dir(self, path: str) -> tuple[ImageEntry, ...]:
+            if path == "/var/lib/rpm":
+                raise ImageError("a directory of 0 bytes", where=path)
+            return super().list_dir(path)
+
+    tree: Any = Endless()
+    assert left_out(Damaged(tree)) == ["packages of rpm are not listed"]
 
 
 class Endless:
@@ -896,8 +1005,10 @@ class Tries:
         target.write_text("layer")
 
 
-@pytest.mark.parametrize("way", ["overlay", "definition"])
-def test_whatever_layers_lack_one_run_tells_of_all(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("way", "keeps"), [("overlay", True), ("definition", True), ("overlay", False)])
+def test_whatever_layers_lack_one_run_tells_of_all(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, keeps: bool
+) -> None:
     text = "Bootstrap: docker\n\n%post -c /bin/bash\ntrue\n\n%test\nfalse\n"
     names = ("01-a", "02-b", "03-c", "04-d", "05-e", "06-f")
     chain = [definition(tmp_path, name, text=text, parent="x", files=()) for name in names]
@@ -917,11 +1028,71 @@ def test_whatever_layers_lack_one_run_tells_of_all(way: str, tmp_path: Path, mon
     none: Any = None
     with (tmp_path / "log").open("wb") as log:
         store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
-        work = builder._Work(LayerCache(tmp_path / "cache"), none, {}, store, log, progress, scratch, way, True)
+        work = builder._Work(LayerCache(tmp_path / "cache"), none, {}, store, log, progress, scratch, way, True, keeps)
         strategy: Any = Tries(scratch, faults, seen)
         with pytest.raises(FailedError) as told:
             work.layers(chain, keys, strategy)
     assert told.value.what == "3 of 6 layers failed: 02-b, 04-d, 05-e; not tried, as they need it: 03-c"
-    assert ("what the others compiled is kept" in str(told.value.hint)) == (way == "overlay")
+    assert ("what the others compiled is kept" in str(told.value.hint)) == (way == "overlay" and keeps)
     assert [one.partition(" failed")[0] for one in heard] == ["02-b", "04-d", "05-e"]
     assert seen == ["02-b: 1", "04-d: 1", "05-e: 1", "06-f: 1"], "what is left of a failed try is removed at once"
+
+
+class Compiles:
+    """A stand-in for a way to build: each layer compiles something, where it does not find it; `broken` fails."""
+
+    suffix = ".sqfs"
+
+    def __init__(self, broken: str, compiled: list[str]) -> None:
+        self.broken = broken
+        self.compiled = compiled
+
+    def base(self, _: Step, target: Path) -> None:
+        target.write_text("base")
+
+    def layer(self, step: Step, _: object, target: Path) -> None:
+        if step.definition.name == self.broken:
+            raise FailedError("it is broken")
+        if not step.kept.exists():
+            self.compiled.append(step.definition.name)
+            step.kept.mkdir()
+            (step.kept / "x.whl").write_text("x")
+        target.write_text("layer")
+
+
+@pytest.mark.parametrize("sets_variables", [False, True], ids=["sets nothing", "sets a variable"])
+def test_what_was_compiled_without_a_failed_layers_variables_is_not_taken_for_what_is_compiled_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sets_variables: bool
+) -> None:
+    base = definition(tmp_path, "01-base", text="Bootstrap: docker\n\n%post -c /bin/bash\ntrue\n", files=())
+    variables = "%environment\n    export CFLAGS=-O3\n\n" if sets_variables else ""
+    sets = replace(base, name="02-sets", parent="01-base", text=f"{variables}%post -c /bin/bash\ntrue\n")
+    needs = replace(sets, name="03-needs", text="%post -c /bin/bash\ncmake\n", needs=("02-sets",))
+    free = replace(sets, name="04-free", text="%post -c /bin/bash\nmake\n")
+    progress: Any = SimpleNamespace(begin=len, line=len, step_started=len, step_done=type, notice=len)
+    store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
+    none: Any = None
+
+    def build(*chain: Definition, broken: str) -> list[str]:
+        """Return what was compiled."""
+        compiled: list[str] = []
+        way: Any = Compiles(broken, compiled)
+        monkeypatch.setattr(builder, "new_strategy", lambda *_: way)
+        keys = layer_keys(chain, ENGINE, "overlay", maps_ids=True)
+        cache = LayerCache(tmp_path / "cache")
+        with (tmp_path / "log").open("wb") as log, scratch_folder(tmp_path / "cache/work") as scratch:
+            work = builder._Work(cache, none, {}, store, log, progress, scratch, "overlay", True)
+            work.layers(chain, keys, way)
+        return compiled
+
+    with pytest.raises(
+        FailedError, match="1 of 4 layers failed: 02-sets; not tried, as they need it: 03-needs"
+    ) as told:
+        build(base, sets, needs, free, broken="02-sets")
+    kept = "what the others compiled is kept" + (
+        " (that of 04-free for builds without what failed)" if sets_variables else ""
+    )
+    assert str(told.value.hint).partition(";")[0] == kept
+    assert build(base, free, broken="") == [], "without what failed, it is taken as it is"
+    anew = ["02-sets", "03-needs", "04-free"]
+    assert build(base, sets, needs, free, broken="") == (anew if sets_variables else anew[:-1])
