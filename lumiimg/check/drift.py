@@ -13,7 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.boundary import Outcome, study_open, without_ours
+from lumiimg.check.boundary import study_open, without_ours
+from lumiimg.check.comparisons import Outcome
 from lumiimg.check.opening import opened
 from lumiimg.check.static import check_static
 from lumiimg.host.inside import Cpu, see_inside
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.catalog.sites import Site, SiteDriver
-    from lumiimg.check.boundary import Boundary, Rule
+    from lumiimg.check.boundary import Boundary
+    from lumiimg.check.comparisons import Rule
     from lumiimg.host.drift import Drift
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
@@ -144,11 +146,9 @@ def _fate(before: Boundary, now: Boundary, *, is_stale: bool, driver: Sequence[R
         return Fate.BROKEN_BEFORE if before.decision is Outcome.REFUSED else Fate.BREAKS
     if rules.Outcome.REFUSED in outcomes:
         return Fate.BREAKS
-    if now.decision is Outcome.UNKNOWN:
-        return Fate.UNKNOWN
     if is_stale and before.decision is not Outcome.REFUSED:
-        return Fate.STALE_BINDS
-    if rules.Outcome.UNKNOWN in outcomes:
+        return Fate.STALE_BINDS  # known, whatever else is not
+    if now.decision is Outcome.UNKNOWN or rules.Outcome.UNKNOWN in outcomes:
         return Fate.UNKNOWN
     return Fate.MENDED if before.decision is Outcome.REFUSED else Fate.FINE
 

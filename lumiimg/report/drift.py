@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.check.boundary import Outcome
+from lumiimg.check.comparisons import Outcome
 from lumiimg.check.drift import Fate
 from lumiimg.check.drift import remedies as remedies_of
 from lumiimg.errors import one_line
@@ -225,12 +225,13 @@ def _reasons(image: ImageDrift) -> Iterator[str]:
     """Yield why it is as it is: both numbers, the chain."""
     if image.fate in {Fate.BREAKS, Fate.BROKEN_BEFORE}:
         for rule in image.refused:
-            yield f"needs {rule.need}: {rule.have}  [{rule.id}]"
-            yield f"  {rule.because}"
+            yield f"{rule}  [{rule.id}]"
+            if rule.because:
+                yield f"  {rule.because}"
     if image.fate is Fate.UNKNOWN:
         for unknown in image.now.rules:
             if unknown.outcome is Outcome.UNKNOWN:
-                yield f"needs {unknown.need}: {unknown.have}  [{unknown.id}]"
+                yield f"{unknown}  [{unknown.id}]"
     for rule_of_driver in image.driver:
         if rule_of_driver.outcome.value != "ok":
             yield f"needs {rule_of_driver.need}: {rule_of_driver.have}  [{rule_of_driver.id}]"

@@ -185,7 +185,7 @@ def test_without_a_plugin_it_is_about_libfabric_alone_and_says_so(tmp_path: Path
     assert (code, data["fabric"]) == (0, "host")
     assert any("this is about libfabric alone" in note for note in data["notes"])
     assert main(["bind", str(image), "--host", str(node)]) == 0
-    assert "RCCL would not use them: a file called librccl-net.so is needed" in unwrapped(capsys.readouterr().err)
+    assert "RCCL would not use the fabric: a file called librccl-net.so is needed" in unwrapped(capsys.readouterr().err)
     assert explain(image, capsys, "--host", node)[0] == 1
     assert main(["check", str(image), "--level", "static", "--host", str(node)]) == 1
 
