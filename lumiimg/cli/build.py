@@ -267,7 +267,9 @@ def check_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
     `may_be_the_same`: an image of lumiimg may be the very one that is asked for; the builder sees.
     """
     from lumiimg.build.provenance import is_ours  # noqa: PLC0415
+    from lumiimg.files import refuse_bad_name  # noqa: PLC0415
 
+    refuse_bad_name(output)
     if output.is_dir():
         raise BadInputError("is a folder", where=str(output), hint="-o names the image file")
     if not output.parent.is_dir():
@@ -277,6 +279,7 @@ def check_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
     if output.exists() and not force and not (may_be_the_same and is_ours(output)):
         raise BadInputError("exists already", where=str(output), hint="--force replaces it")
     log = log_of(output)
+    refuse_bad_name(log)
     if log.exists() and not log.is_file():
         raise BadInputError("is not a file, and the log would go there", where=str(log), hint="remove it")
     if log.exists() and not force and not _is_ours(log):

@@ -64,9 +64,12 @@ def refuse_places(places: Mapping[str, Path | None], inputs: Iterable[Path | Non
 
     `places` are files to be written by the option that names them. Raises BadInputError.
     """
+    from lumiimg.files import refuse_bad_name  # noqa: PLC0415 - of use to those alone that write
+
     for option, place in places.items():
         if place is None:
             continue
+        refuse_bad_name(place)
         if not place.parent.is_dir():
             raise BadInputError("no such folder", where=str(place.parent), hint=f"make it first ({option})")
         if not os.access(place.parent, os.W_OK):
