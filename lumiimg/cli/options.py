@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lumiimg.host.inside import Inside
 
 JSON = "print the result as JSON on standard output; text for people on stderr"
+OFFLINE = "use what was downloaded before; no server is asked, but by the layers' own scripts"
 IMAGES = "a SIF, squashfs file, sandbox folder, OCI layout, OCI or docker archive"
 _MACHINE = "the machine, by its name (lumi) or a file"
 _SNAPSHOT = "what a node offers, as `lumiimg host scan -o FILE` wrote it there"
