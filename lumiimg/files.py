@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError, FailedError
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
 _NAME_BYTES = 100
 _MAX_LINKS = 40
 """As Linux follows (path_resolution(7)); one more is no file either."""
+
+
+def refuse_bad_name(path: Path) -> None:
+    """Raise OSError for a name that no file can have, or that may not be looked at.
+
+    The questions of pathlib (`exists`, `is_file`) raise it too, but answer no from Python 3.14 on.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        path.stat()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,7 +1,7 @@
 """What is in an image, as a bill of materials: packages of the system, Python distributions, sources that went in.
 
 CycloneDX 1.5, https://cyclonedx.org/docs/1.5/json/. Read in the finished file system, not believed of the layers. What
-is known to be missing is said in `lumiimg:incomplete`: an empty list must not look like an image without packages.
+is known to be missing is said in properties (`INCOMPLETE`): an empty list must not look like an image without packages.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
     from lumiimg.resolve.lock import LockedSource
 
+INCOMPLETE = "lumiimg:incomplete"
 _STATUS = "/var/lib/dpkg/status"
 _STATUS_LIMIT_BYTES = 64 << 20
 _NOT_READ = {
@@ -60,7 +61,7 @@ def bill(root: RootFileSystem, sources: Iterable[LockedSource], identity: str) -
         "tools": {"components": [{"type": "application", "name": "lumiimg", "version": __version__}]}
     }
     if missing:
-        metadata["properties"] = [{"name": "lumiimg:incomplete", "value": what} for what in missing]
+        metadata["properties"] = [{"name": INCOMPLETE, "value": what} for what in missing]
     document: dict[str, Any] = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.lock import LOCK
-from lumiimg.cli.options import add_jobs, add_json, add_page, add_quiet, add_verbose, refuse_places
+from lumiimg.cli.options import OFFLINE, add_jobs, add_json, add_page, add_quiet, add_verbose, refuse_places
 from lumiimg.cli.request import add_request, headers_of, puller, read_request, read_site, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
@@ -44,7 +44,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         allow_abbrev=False,
     )
     add_request(parser)
-    add_how(parser).add_argument("--locked", action="store_true", help="build what the lock says, and nothing else")
+    add_how(parser).add_argument("--locked", action="store_true", help="build what the lock says, or nothing")
     parser.set_defaults(execute=execute)
 
 
@@ -60,7 +60,7 @@ def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         type=Path,
         help="write what was settled to FILE; with --locked, read it (lumiimg.lock)",
     )
-    how.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
+    how.add_argument("--offline", action="store_true", help=OFFLINE)
     how.add_argument("--dry-run", action="store_true", help="only say what would be built; needs no engine")
     how.add_argument(
         "--definitions", metavar="DIR", type=Path, help="only write the definition files and what they need, to DIR"
@@ -267,7 +267,9 @@ def check_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
     `may_be_the_same`: an image of lumiimg may be the very one that is asked for; the builder sees.
     """
     from lumiimg.build.provenance import is_ours  # noqa: PLC0415
+    from lumiimg.files import refuse_bad_name  # noqa: PLC0415
 
+    refuse_bad_name(output)
     if output.is_dir():
         raise BadInputError("is a folder", where=str(output), hint="-o names the image file")
     if not output.parent.is_dir():
@@ -277,6 +279,7 @@ def check_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
     if output.exists() and not force and not (may_be_the_same and is_ours(output)):
         raise BadInputError("exists already", where=str(output), hint="--force replaces it")
     log = log_of(output)
+    refuse_bad_name(log)
     if log.exists() and not log.is_file():
         raise BadInputError("is not a file, and the log would go there", where=str(log), hint="remove it")
     if log.exists() and not force and not _is_ours(log):

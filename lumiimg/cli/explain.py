@@ -13,7 +13,7 @@ from lumiimg.errors import BadInputError, ExitCode
 _EPILOG = """\
 examples:
   lumiimg explain image.sif --host host.json
-  lumiimg explain --base rocm-6.2.4 --add vllm --site lumi
+  lumiimg explain --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
   lumiimg explain --add vllm --site lumi       # on which bases?
 
 exit codes: 0 no obstacle found: everything on the path to the NIC loads, or the

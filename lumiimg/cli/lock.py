@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_jobs, add_json, add_quiet, refuse_places
+from lumiimg.cli.options import OFFLINE, add_jobs, add_json, add_quiet, refuse_places
 from lumiimg.cli.request import add_request, headers_of, puller, read_request, read_site, sources_of
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOCK = "lumiimg.lock"
 _EPILOG = """\
 examples:
-  lumiimg lock --base rocm-6.2.4 --add vllm --site lumi
+  lumiimg lock --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
   lumiimg lock --upgrade numpy      # of what lumiimg.lock was made from
   lumiimg build --locked -o vllm.sif
 """
@@ -51,7 +51,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         default=[],
         help="take the newest of a layer or a Python distribution again; all: of everything (may be repeated)",
     )
-    how.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
+    how.add_argument("--offline", action="store_true", help=OFFLINE)
     add_jobs(how)
     add_quiet(how)
     add_json(how)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lumiimg.host.inside import Inside
 
 JSON = "print the result as JSON on standard output; text for people on stderr"
+OFFLINE = "use what was downloaded before; no server is asked, but by the layers' own scripts"
 IMAGES = "a SIF, squashfs file, sandbox folder, OCI layout, OCI or docker archive"
 _MACHINE = "the machine, by its name (lumi) or a file"
 _SNAPSHOT = "what a node offers, as `lumiimg host scan -o FILE` wrote it there"
@@ -64,9 +65,12 @@ def refuse_places(places: Mapping[str, Path | None], inputs: Iterable[Path | Non
 
     `places` are files to be written by the option that names them. Raises BadInputError.
     """
+    from lumiimg.files import refuse_bad_name  # noqa: PLC0415 - of use to those alone that write
+
     for option, place in places.items():
         if place is None:
             continue
+        refuse_bad_name(place)
         if not place.parent.is_dir():
             raise BadInputError("no such folder", where=str(place.parent), hint=f"make it first ({option})")
         if not os.access(place.parent, os.W_OK):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.build import add_result, check_output, check_result, log_of, progress_of, write_page
-from lumiimg.cli.options import add_image
+from lumiimg.cli.options import OFFLINE, add_image
 from lumiimg.cli.request import add_mirror, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
@@ -43,7 +43,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "--base", metavar="FILE", type=Path, help="what to start from: the file or folder that it was built on"
     )
     add_mirror(parser)
-    parser.add_argument("--offline", action="store_true", help="use what was downloaded before, ask no server")
+    parser.add_argument("--offline", action="store_true", help=OFFLINE)
     parser.add_argument(
         "--fresh",
         action="store_true",

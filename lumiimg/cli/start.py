@@ -21,7 +21,7 @@ lumiimg builds ROCm AI images for HPE Slingshot machines, and proves which
 network they use.
 
   an image with this software, in versions that fit the machine
-      lumiimg build --base rocm-6.2.4 --add vllm --site lumi -o image.sif
+      lumiimg build --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
   will this image, mine or anyone's, use Slingshot? if not: what is missing?
       lumiimg check image.sif
   my job was slow or died: which network did it use, what went wrong?

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.provenance import SBOM, read_document, read_plan
+from lumiimg.build.sbom import INCOMPLETE
 from lumiimg.definition.reader import LOCAL_AGENTS
 from lumiimg.errors import BadInputError
 from lumiimg.image import open_image
@@ -59,6 +60,10 @@ def print_image(image: Path, *, as_json: bool) -> None:
         names = (("deb", "Debian package"), ("pypi", "Python distribution"), ("generic", "source"))
         told = ", ".join(count(kinds[kind], name) for kind, name in names if kind in kinds) or "nothing that is known"
         fact(out, "holds", f"{told} (CycloneDX: --json, or /.lumiimg/{SBOM} in it)")
+    for metadata in _objects(bill or {}, "metadata", image):
+        unknown = [one.get("value") for one in _objects(metadata, "properties", image) if one.get("name") == INCOMPLETE]
+        for what in unknown[:_MAX_LAYERS]:
+            fact(out, "not known", _word(what))
     given = " --base FILE" if base.get("agent") in list(LOCAL_AGENTS) else ""
     proposal(out, f"lumiimg rebuild {image} -o new.sif{given}", word="again")
 

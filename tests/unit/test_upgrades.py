@@ -192,6 +192,17 @@ def test_what_another_lumiimg_found_out_about_a_machine_is_found_out_again(
 # -- images --
 
 
+@pytest.mark.usefixtures("written")
+def test_an_image_says_what_its_bill_does_not_list(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["show", "./image"]) == ExitCode.GOOD
+    assert "not known" not in capsys.readouterr().out
+    properties = [{"name": "lumiimg:incomplete", "value": "packages of rpm are not listed"}]
+    bill = {"metadata": {"properties": properties}, "components": []}
+    monkeypatch.setattr("lumiimg.report.image.read_document", lambda *_: bill)
+    assert main(["show", "./image"]) == ExitCode.GOOD
+    assert "not known packages of rpm are not listed" in capsys.readouterr().out
+
+
 def test_an_image_says_how_it_was_built_and_can_be_built_again(written: Path, capsys: Capture) -> None:
     assert main(["show", "./image"]) == ExitCode.GOOD
     shown = capsys.readouterr().out
