@@ -70,8 +70,13 @@ def without_plugin(image: Path) -> None:
 
 def plugin_elsewhere(image: Path) -> None:
     if (plugin := image / LIBRARIES / "librccl-net.so").exists():
-        (image / "opt/plugin").mkdir()
+        (image / "opt/plugin").mkdir(exist_ok=True)
         plugin.rename(image / "opt/plugin" / plugin.name)
+
+
+def plugin_perhaps_elsewhere(image: Path) -> None:
+    plugin_elsewhere(image)
+    setting("if [ -d /opt/plugin ]; then export LD_LIBRARY_PATH=/opt/plugin; fi")(image)
 
 
 def rccl_that_names_nothing(image: Path) -> None:
@@ -117,6 +122,7 @@ SPOILED: dict[str, tuple[Callable[[Path], None], ExitCode]] = {
     "leak": (plugin_with(PLUGIN, "-Wl,-rpath,/tmp/build/lib"), ExitCode.UNDECIDED),
     "no-plugin": (without_plugin, ExitCode.NO),
     "elsewhere": (plugin_elsewhere, ExitCode.NO),
+    "elsewhere-perhaps": (plugin_perhaps_elsewhere, ExitCode.UNDECIDED),
     "cut-off": (plugin_cut_off, ExitCode.NO),
     "closed": (plugin_for_root_alone, ExitCode.UNDECIDED),
     "closed-folder": (rccl_folder_for_root_alone, ExitCode.UNDECIDED),
