@@ -45,7 +45,7 @@ class Fate(StrEnum):
     FINE = "fine"
     """No obstacle is found, with the binds that were made before too."""
     STALE_BINDS = "stale-binds"
-    """With binds made anew no obstacle is found; with those made before it does not load, or does not start."""
+    """With binds made anew it loads; with those made before it does not, or does not start."""
     BREAKS = "breaks"
     """Nothing that can be bound makes it load, or its driver does not serve it any more."""
     MENDED = "mended"
@@ -143,7 +143,9 @@ def _saved(
 def _fate(before: Boundary, now: Boundary, *, is_stale: bool, driver: Sequence[RuleResult]) -> Fate:
     outcomes = {rule.outcome for rule in driver}
     if now.decision is Outcome.REFUSED:
-        return Fate.BROKEN_BEFORE if before.decision is Outcome.REFUSED else Fate.BREAKS
+        # what stood against it before is no excuse for libraries that could be bound, and cannot any more
+        is_lost = now.fabric is Fabric.NONE and before.fabric is not Fabric.NONE
+        return Fate.BROKEN_BEFORE if before.decision is Outcome.REFUSED and not is_lost else Fate.BREAKS
     if rules.Outcome.REFUSED in outcomes:
         return Fate.BREAKS
     if is_stale and before.decision is not Outcome.REFUSED:

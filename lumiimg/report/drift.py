@@ -213,12 +213,18 @@ def _lines(change: Change) -> Iterator[str]:
 
 
 def _print_image(out: Console, image: ImageDrift, words: Words) -> None:
-    marked(out, _SEVERITIES[image.fate], f"{image.image}: {_SENTENCES[image.fate]}")
+    marked(out, _SEVERITIES[image.fate], f"{image.image}: {_fate(image)}")
     for line in _reasons(image):
         detail(out, line)
     for note in image.notes:
         detail(out, f"note: {note}", style="dim")
     remedies(out, list(remedies_of(image, words.snapshot, words.site)), then="or")
+
+
+def _fate(image: ImageDrift) -> str:
+    if image.fate is Fate.STALE_BINDS and image.now.decision is Outcome.UNKNOWN:
+        return "THE BINDS MADE BEFORE DO NOT HOLD: binds made anew load, and something else is not known"
+    return _SENTENCES[image.fate]
 
 
 def _reasons(image: ImageDrift) -> Iterator[str]:
@@ -228,7 +234,7 @@ def _reasons(image: ImageDrift) -> Iterator[str]:
             yield f"{rule}  [{rule.id}]"
             if rule.because:
                 yield f"  {rule.because}"
-    if image.fate is Fate.UNKNOWN:
+    if image.fate in {Fate.UNKNOWN, Fate.STALE_BINDS}:
         for unknown in image.now.rules:
             if unknown.outcome is Outcome.UNKNOWN:
                 yield f"{unknown}  [{unknown.id}]"
