@@ -27,7 +27,7 @@ class Saved:
 
     @property
     def holds(self) -> bool:
-        """Whether it does today what it did. Where the source of a bind is not there, an engine skips it or does not start."""
+        """Whether it does today what it did. An engine that skips a bind may lack a library."""
         return not self.gone and self.refusal is None
 
 
