@@ -185,9 +185,9 @@ def _notes(drift: Drift, before: Boundary, now: Boundary, fate: Fate) -> Iterato
         yield f"its fabric comes from elsewhere: {before.fabric.value} before, {now.fabric.value} now"
     elif fate is Fate.FINE and _pairs(before) != _pairs(now):
         yield "the binds made before load; a list that is made today is another one"
-    nic_drivers = [{nic.driver for nic in snapshot.nics} for snapshot in (drift.before, drift.now)]
-    if now.fabric is Fabric.BUNDLED and nic_drivers[0] != nic_drivers[1]:
-        yield "its libcxi is its own, and the NICs' driver is another one: whether they fit, only a run shows"
+    drivers = [(one.kernel, {(nic.driver, nic.firmware) for nic in one.nics}) for one in (drift.before, drift.now)]
+    if now.fabric is Fabric.BUNDLED and drivers[0] != drivers[1]:
+        yield "its libcxi is its own; kernel or NIC driver are others than before: whether they fit, only a run shows"
 
 
 def _pairs(boundary: Boundary) -> set[tuple[str, str]]:

@@ -87,7 +87,7 @@ def _changes(before: Snapshot, now: Snapshot) -> Iterator[Change]:
     yield from _value(Subject.GPU, "driver", before.gpu_driver, now.gpu_driver, may_break=True)
     for version in before.rocm:
         if version not in now.rocm:
-            details = ("a list of binds that names its folder starts no container any more",)
+            details = ("a list of binds with its folder: the engine goes past it with a warning, or does not start",)
             yield Change(Subject.GPU, Kind.GONE, f"ROCm {version}", "under /opt", None, details, may_break=True)
     for version in now.rocm:
         if version not in before.rocm:

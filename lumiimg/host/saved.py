@@ -27,7 +27,7 @@ class Saved:
 
     @property
     def holds(self) -> bool:
-        """Whether it does today what it did. An engine does not start where the source of a bind is not there."""
+        """Whether it does today what it did. An engine that skips a bind may lack a library."""
         return not self.gone and self.refusal is None
 
 

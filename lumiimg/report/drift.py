@@ -35,7 +35,7 @@ _SEVERITIES = {
     Fate.UNKNOWN: "unknown",
 }
 _SENTENCES = {
-    Fate.FINE: "no obstacle found: the change does not reach it",
+    Fate.FINE: "no obstacle found: what it loads has not changed, or still fits",
     Fate.STALE_BINDS: "THE BINDS MADE BEFORE DO NOT HOLD: with binds made anew no obstacle is found",
     Fate.BREAKS: "BREAKS",
     Fate.MENDED: "did not load before; with binds made anew no obstacle is found",
@@ -245,7 +245,7 @@ def _reasons(image: ImageDrift) -> Iterator[str]:
     if image.fate is not Fate.STALE_BINDS:
         return
     for path in image.saved.gone:
-        yield f"names {path}, which is not in today's snapshot: without it the engine does not start a container"
+        yield f"names {path}, not in today's snapshot: the engine goes past it with a warning, or does not start"
     for target in image.lacks:
         yield f"lacks {target}, which the engine hides now"
     if image.saved.refusal is not None and not image.saved.gone:
