@@ -54,7 +54,7 @@ decide it, mostly in a line `do:`
 |---|---|---|
 | `check` | what stands after a `?`; below, `level …` says which levels were not taken, and why | the `do:` of that `?`: `--host host.json` for what comes from the machine, or the same check where the job will run. With `--nodes`: the nodes that gave no answer are named; where Slurm did not take the job, its own words say why (`--sbatch`) |
 | `log` | no line tells the network, or the fast one was selected and no line shows traffic | a run on two nodes with `NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV` |
-| `explain IMAGE` | what the image gets from the host | `lumiimg host scan -o host.json` on a compute node, then `--host host.json` |
+| `explain IMAGE` | what the image gets from the host; with `--host`, what stands after a `?` | `lumiimg host scan -o host.json` on a compute node, then `--host host.json`; else the `do:` of that `?` |
 | `bind`, `module` | which libraries must be bound: the snapshot has no libfabric for Slingshot, or the image no glibc | a snapshot of a compute node, with the modules of the job loaded |
 | `drift` | the two snapshots are of nodes of different kinds, or one has no fabric or no known driver | both snapshots from nodes of one partition |
 | `verify` | who signed: the key is not in the keyring here | the key, from somebody you trust: the answer has its fingerprint, and the engine's command that takes it |

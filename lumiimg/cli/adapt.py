@@ -90,15 +90,15 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _variables_against(path: Path) -> list[Finding]:
     """Return what the image itself sets that keeps RCCL or libfabric off the network: no layer takes that away."""
-    from lumiimg.check.evidence import StaticResult  # noqa: PLC0415
     from lumiimg.check.opening import opened  # noqa: PLC0415
-    from lumiimg.check.variables import judge_variables  # noqa: PLC0415
+    from lumiimg.check.static import check_static  # noqa: PLC0415
     from lumiimg.findings import Severity  # noqa: PLC0415
 
-    result = StaticResult()
     with opened(path) as image:
-        judge_variables(image, {}, result)
-    return [finding for finding in result.findings.found if finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}]
+        found = check_static(image, {}).findings.found
+    against = {Severity.PROBLEM, Severity.UNKNOWN}
+    return [finding for finding in found if finding.id in _OF_VARIABLES and finding.severity in against]
 
 
+_OF_VARIABLES = frozenset({"network.forced", "provider.excluded", "rccl.settings"})
 _TOLD = ("os", "glibc", "python", "rocm", "rccl", "torch", "vllm", "sglang", "net-api")

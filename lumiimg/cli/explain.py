@@ -20,7 +20,7 @@ exit codes: 0 no obstacle found: everything on the path to the NIC loads, or the
               rules hold
             1 something stands against it; of a request, the nearest that works
             2 not an image, no snapshot, or a name that is not there
-            3 a host snapshot would decide it
+            3 a host snapshot would decide it, or something is not known here
 """
 
 

@@ -110,6 +110,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.python import note_of_program, python_of  # noqa: PLC0415
     from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
+    from lumiimg.report.boundary import print_doubts  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.job import explain_job, print_job, to_json  # noqa: PLC0415
     from lumiimg.resolve.contents import read_contents  # noqa: PLC0415
@@ -146,7 +147,10 @@ def execute(arguments: argparse.Namespace) -> int:
     manifest = None
     if arguments.host:
         snapshot = read_snapshot(arguments.host)
-        manifest = loading(study(arguments.image, os.environ, snapshot, site))
+        boundary = study(arguments.image, os.environ, snapshot, site)
+        manifest = loading(boundary)
+        if manifest is not None:
+            print_doubts(boundary)
     plan = plan_job(request, contents.stack, site, manifest)
     script = pbs_script(plan) if plan.by_pbs else slurm_script(plan)
     if arguments.json:
