@@ -114,6 +114,12 @@ def test_list_shows_what_is_not_proved(capsys: pytest.CaptureFixture[str]) -> No
     assert shown["aws-ofi-nccl"] == "proved"
 
 
+def test_no_layer_sets_in_the_image_what_only_the_host_reads() -> None:
+    """Options of srun as variables are read on the host, before there is a container."""
+    for layer in entries():
+        assert not [name for name in layer.set_environment if name.startswith(("SLURM_", "SRUN_", "SBATCH_"))]
+
+
 def test_what_a_layer_needs_is_to_be_had() -> None:
     offered = {*KNOWN, *NAMES}
     for layer in entries():
