@@ -60,10 +60,10 @@ def rccl() -> Iterator[str]:
 
 
 def recipes(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Recipes\n\n| recipe | what | base | layers |\n|---|---|---|---|"
+    yield "\n## Recipes\n\n| recipe | what | base | layers | fabric |\n|---|---|---|---|---|"
     for name in catalogue.recipe_names():
         recipe = catalogue.recipe(name)
-        yield f"| {name} | {cell(recipe.summary)} | {recipe.base} | {', '.join(recipe.add)} |"
+        yield f"| {name} | {cell(recipe.summary)} | {recipe.base} | {', '.join(recipe.add)} | {recipe.fabric or ''} |"
 
 
 def on_lumi(catalogue: Catalogue) -> Iterator[str]:

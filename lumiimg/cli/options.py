@@ -141,7 +141,7 @@ def add_site(parser: argparse.ArgumentParser) -> None:
         "--fabric",
         choices=("auto", "host", "bundled", "none"),
         default="auto",
-        help="libfabric and libcxi of the host, or of its own in the image; auto: as the base allows",
+        help="libfabric and libcxi of the host, or of its own in the image; auto: by the recipe, else by the base",
     )
 
 
