@@ -151,7 +151,7 @@ class _Rest(Web):
 
     def __init__(self, status: int, headers: Mapping[str, str]) -> None:
         super().__init__()
-        self._stream = Stream(status, headers, iter((b"rest",)))
+        self._stream = Stream(status, headers, iter((b"rest",)), "https://h.test/x")
 
     def pause(self, seconds: float) -> None:
         pass
