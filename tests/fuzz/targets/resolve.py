@@ -286,7 +286,7 @@ TARGETS = (
     Target("wheel-file", ("resolve.settle._metadata_in",), _wheel, _wheel_seeds, (FailedError,), "bytes"),
     Target("requirement", ("resolve.wheels.choose_wheel",), _requirement, _requirement_seeds, _FAILED),
     Target("registry", ("resolve.network.registry.resolve_image",), _registry, _registry_seeds, (FailedError,), "json"),
-    Target("registry-token", ("resolve.network.registry._Repository",), _token, _token_seeds, (FailedError,)),
+    Target("registry-token", ("resolve.network.registry.Repository",), _token, _token_seeds, (FailedError,)),
     Target(
         "image-reference",
         ("resolve.network.registry.parse_reference",),
