@@ -97,6 +97,7 @@ def resolve(
     for layer in (plan.base, *layers):
         release = None if layer is plan.base else releases.get(layer.name)
         arguments = _arguments(layer, release, request)
+        _refuse_secrets(layer, arguments)
         wanted = [source for source in layer.sources if not source.optional or source.name in request.sources]
         sources = tuple(_lock_source(source, arguments, request) for source in wanted)
         locked.append(LockedLayer(layer, arguments, sources, release))
@@ -232,6 +233,18 @@ def _arguments(layer: Layer, release: Release | None, request: Request) -> dict[
             )
         values[argument.name] = value
     return values
+
+
+def _refuse_secrets(layer: Layer, arguments: Mapping[str, str]) -> None:
+    """Refuse a variable of the layer's [environment] that holds a secret: everyone who has the image could read it."""
+    for name, template in (*layer.set_environment.items(), *layer.prepend_environment.items()):
+        value = expand(template, arguments)
+        if has_secret(value) or (value and is_secret_name(name)):
+            raise BadInputError(
+                f"{name} in [environment] looks like a secret, and would be in the image and its definition",
+                where=str(layer.folder / "layer.toml"),
+                hint="take it out, and give it to the job that runs the image, as a variable there",
+            )
 
 
 def _lock_source(source: Source, arguments: Mapping[str, str], request: Request) -> LockedSource:
