@@ -14,7 +14,8 @@ from lumiimg.catalog.table import CatalogError
 from lumiimg.errors import BadInputError
 from lumiimg.resolve import rules
 from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
-from lumiimg.resolve.stack import Offer, Search, Stack, Wish, for_gpu
+from lumiimg.resolve.stack import Offer, Search, Stack, Wish
+from lumiimg.resolve.values import for_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -17,7 +17,7 @@ from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.network.mirrors import refuse_password
 from lumiimg.resolve.plan import HEADERS, Asked, Planner, command_of, name_of
 from lumiimg.resolve.rules import Fabric, Outcome
-from lumiimg.resolve.stack import values_of
+from lumiimg.resolve.values import values_of
 from lumiimg.resolve.wheels import PythonTarget
 from lumiimg.secret import has_secret, is_secret_name
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from lumiimg.resolve.rccl import generation_of, remedy_for_old_api
-from lumiimg.resolve.stack import ARCH, UNLISTED, given_in, is_gpu, is_met, troubles_of, values_of
+from lumiimg.resolve.stack import UNLISTED, given_in, is_met, troubles_of
+from lumiimg.resolve.values import ARCH, is_gpu, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -284,26 +285,24 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
 def layers_told(stack: Stack) -> Iterator[RuleResult]:
     """Rules 5 and 6: which layers there are, in which release, and why; and what is known against them."""
     for chosen in stack.layers:
-        unlisted = chosen.status == UNLISTED
         name = _name(stack, chosen)
-        need, have, because = ", ".join(map(str, _needs(chosen))) or "nothing", name, chosen.because
+        need, have = ", ".join(map(str, _needs(chosen))) or "nothing", name
+        doubts = []
         if chosen.unjudged:
             need = ", ".join(str(need) for need, _ in chosen.unjudged)
-            have = ", ".join(
-                f"{need.component} {offer.version or '(version not known)'}" for need, offer in chosen.unjudged
-            )
-            known = " and ".join(
-                dict.fromkeys(f"which {need.component} {offer.by} has" for need, offer in chosen.unjudged)
-            )
-            because = f"{name} ({because}) requires {need}, and {known} is not known"
-        if unlisted:
-            because += "; nothing is known of this release"
+            have = ", ".join(f"{n.component} {offer.version or '(version not known)'}" for n, offer in chosen.unjudged)
+            which = dict.fromkeys(f"which {n.component} {offer.by} has" for n, offer in chosen.unjudged)
+            doubts.append(f"it requires {need}, and {' and '.join(which)} is not known")
+        if chosen.status == UNLISTED:
+            doubts.append("nothing is known of this release")
+        elif chosen.release is not None and chosen.others:
+            doubts.append(f"nothing is known of this release with another {' and '.join(chosen.others)}")
         yield RuleResult(
             "torch" if chosen.layer.name == "pytorch" else "layers",
-            Outcome.UNKNOWN if unlisted or chosen.unjudged else Outcome.OK,
+            Outcome.UNKNOWN if doubts else Outcome.OK,
             need,
             have,
-            because,
+            f"{name} ({chosen.because}): {'; '.join(doubts)}" if doubts else chosen.because,
             chosen.release.source if chosen.release else chosen.layer.source,
         )
     yield from _troubles((chosen.layer for chosen in stack.layers), stack, refused=False)

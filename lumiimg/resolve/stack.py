@@ -14,14 +14,13 @@ from packaging.specifiers import SpecifierSet
 from lumiimg.catalog.layers import Release, expand, placeholders
 from lumiimg.catalog.needs import Need
 from lumiimg.errors import BadInputError
+from lumiimg.resolve.values import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from lumiimg.catalog.layers import Argument, KnownTrouble, Layer
+    from lumiimg.catalog.layers import KnownTrouble, Layer
 
-ARCH = "ARCH"
-"""The argument of layers that are compiled for a GPU."""
 DEPTH_LIMIT = 40
 UNLISTED = "unlisted"
 """Status of a release that the catalogue has no facts about."""
@@ -55,6 +54,8 @@ class Chosen:
     because: str
     unjudged: tuple[tuple[Need, Offer], ...] = ()
     """Needs of a version, each with what was there for it, whose version is not known."""
+    others: tuple[str, ...] = ()
+    """Arguments by which the user names other sources than those that the layer's facts are of."""
 
     @property
     def version(self) -> str | None:
@@ -158,7 +159,8 @@ class Search:
                 return
             needs = (*layer.requires, *(chosen.release.requires if chosen.release else ()))
             for below in self._satisfied(stack, chosen, needs, (*path, layer.name)):
-                yield from self._on_top(below, replace(chosen, unjudged=_unjudged(below, needs)))
+                others = _others(chosen, self._arguments)
+                yield from self._on_top(below, replace(chosen, unjudged=_unjudged(below, needs), others=others))
 
     def _candidates(self, layer: Layer, wish: Wish) -> Iterator[Chosen]:
         if not layer.releases:
@@ -292,6 +294,17 @@ def _unjudged(stack: Stack, needs: Iterable[Need]) -> tuple[tuple[Need, Offer], 
     return tuple((need, offer) for need, offer in offers if need.holds_for(offer.version) is None)
 
 
+def _others(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
+    """Return the arguments that choose a source, tell no version themselves, and are not as the facts have them."""
+    layer, release = chosen.layer, chosen.release
+    versions = (*layer.has.values(), *(release.has.values() if release else ()))
+    telling = {name for version in versions for name in placeholders(version)}
+    choosing = [name for source in layer.sources for name in placeholders(source.key) if name not in telling]
+    values = values_of(layer, release, arguments)
+    usual = values_of(layer, None if chosen.status == UNLISTED else release, {})
+    return tuple(name for name in dict.fromkeys(choosing) if values[name] != usual[name])
+
+
 def _unlisted(layer: Layer, wish: Wish) -> Release | None:
     """Return the one release that is wished for, where it is not listed and its source can be had all the same."""
     exact = [spec.version for spec in wish.versions if spec.operator == "==" and "*" not in spec.version]
@@ -306,48 +319,18 @@ def _unlisted(layer: Layer, wish: Wish) -> Release | None:
 def offers_of(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> dict[str, Offer]:
     """Return what a layer adds: its own name, components, and their versions where it tells them.
 
-    `arguments` are the user's, by (layer, argument). A version that the layer names holds of the sources that it names:
-    where the user names another, which version that has is not known.
+    `arguments` are the user's, by (layer, argument). Of other sources than its own it tells no version but those that
+    an argument tells.
     """
     layer, release = chosen.layer, chosen.release
     values = values_of(layer, release, arguments)
     versions = {**layer.has, **(release.has if release else {})}
-    named = {name for version in versions.values() for name in placeholders(version)}
-    usual = values_of(layer, None if chosen.status == UNLISTED else release, {})
-    deciding = {name for source in layer.sources for name in placeholders(source.key)} - named
-    is_other = any(values[name] != usual[name] for name in deciding)
     found = {name: Offer(None, layer.name) for name in layer.provides}
     found[layer.name] = Offer(chosen.version, layer.name)
     for name, version in versions.items():
-        known = None if is_other and not placeholders(version) else expand(version, values)
+        known = None if chosen.others and not placeholders(version) else expand(version, values)
         found[name] = Offer(known, layer.name)
     return found
-
-
-def values_of(layer: Layer, release: Release | None, arguments: Mapping[tuple[str, str], str]) -> dict[str, str]:
-    """Return the values of a layer's arguments: the user's (by layer and argument), the release's, the layer's."""
-    values = {argument.name: argument.default for argument in layer.arguments.values()}
-    if release is not None:
-        values |= {"VERSION": release.version, **release.arguments}
-    values |= {name: value for (of, name), value in arguments.items() if of == layer.name}
-    return {name: value for name, value in values.items() if name in layer.arguments}
-
-
-def for_gpu(layer: Layer, arch: str | None) -> Layer:
-    """Return a layer as it is where the GPU is known: what is compiled for one is compiled for that, if nobody says."""
-    argument = layer.arguments.get(ARCH)
-    if arch is None or argument is None or not is_gpu(argument.default) or not _takes(argument, arch):
-        return layer
-    return replace(layer, arguments={**layer.arguments, ARCH: replace(argument, default=arch)})
-
-
-def is_gpu(value: str) -> bool:
-    """Return whether it is a GPU, or several, as ROCm's compilers name them; an ARCH can be a processor's, too."""
-    return value.startswith("gfx")
-
-
-def _takes(argument: Argument, value: str) -> bool:
-    return argument.pattern is None or argument.pattern.fullmatch(value) is not None
 
 
 def troubles_of(layers: Iterable[Layer], stack: Stack, *, refused: bool) -> Iterator[KnownTrouble]:

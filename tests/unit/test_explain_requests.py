@@ -191,6 +191,24 @@ def test_what_is_known_of_a_layer_is_known_of_the_sources_that_it_names(
     assert ("libcxi and driver are of one release" in out) != is_doubtful
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--add", "apex", "--arg", "apex.COMMIT=" + "0" * 40], "nothing is known of this release with another COMMIT"),
+        (["--add", "aws-ofi-rccl", "--arg", "aws-ofi-rccl.COMMIT=" + "0" * 40], "which versions of the net API"),
+    ],
+)
+def test_a_commit_that_the_project_has_not_seen_is_a_doubt(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "--base", "rocm-6.2.4", *words, "--site", "lumi"]) == ExitCode.GOOD
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("no obstacle found, with doubts")
+    assert told in out
+    assert main(["explain", "--base", "rocm-6.2.4", *words[:2], "--site", "lumi"]) == ExitCode.GOOD
+    assert told not in " ".join(capsys.readouterr().out.split())
+
+
 def mi300(folder: Path) -> str:
     """LUMI's site, with other GPUs."""
     path = folder / "mi300.toml"

@@ -309,7 +309,7 @@ def test_a_need_that_nobody_can_judge_is_a_doubt_with_both_sides() -> None:
         (("layers", "unknown"), "torch==2.9.*", "torch (version not known)"),
         (("layers", "unknown"), "torch==2.9.*, os>1", "torch (version not known), os ?"),
     ]
-    assert told[0].because == "apex 1.9 (asked) requires torch==2.9.*, and which torch image has is not known"
+    assert told[0].because == "apex 1.9 (asked): it requires torch==2.9.*, and which torch image has is not known"
     assert "nothing is known of this release" in told[1].because
 
 
