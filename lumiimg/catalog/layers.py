@@ -236,6 +236,11 @@ def expand(template: str, arguments: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda match: arguments[match[1]], template)
 
 
+def placeholders(template: str) -> list[str]:
+    """Return the arguments that stand in a template."""
+    return _PLACEHOLDER.findall(template)
+
+
 def _has(table: Table, arguments: Mapping[str, Argument]) -> dict[str, str]:
     versions = table.table("has")
     values = versions.string_values()
@@ -328,7 +333,7 @@ def _environment(table: Table, arguments: Mapping[str, Argument]) -> dict[str, s
 
 
 def _check_placeholders(table: Table, key: str, template: str, arguments: Mapping[str, Argument]) -> None:
-    for name in _PLACEHOLDER.findall(template):
+    for name in placeholders(template):
         if name not in arguments:
             known = ", ".join(f"{{{argument}}}" for argument in arguments) or "none, it has no arguments"
             table.fault(key, f"holds {{{name}}}, which is no argument of this layer; known: {known}")
