@@ -141,7 +141,8 @@ class Planner:
         return replace(plan, changes=tuple(self._changes(plan.asked, plan)), surer=self._surer(plan))
 
     def _surer(self, plan: Plan) -> Asked | None:
-        if plan.refused or not plan.is_doubtful or plan.fabric is not Fabric.HOST or plan.asked.fabric is not None:
+        chosen = plan.asked.fabric or _named_fabric(plan.asked)
+        if plan.refused or not plan.is_doubtful or plan.fabric is not Fabric.HOST or chosen is not None:
             return None
         other = self._judge(replace(plan.asked, fabric=Fabric.BUNDLED))
         return None if other.refused or other.is_doubtful else other.asked

@@ -97,6 +97,10 @@ def test_a_plan_with_doubts_tells_the_request_that_has_none(capsys: Capture) -> 
     words = "lumiimg build --base rocm-6.4.4 --add vllm"
     assert surer == f"next, without these doubts:  {words} --site lumi --fabric bundled -o image.sif"
     assert same == f"as asked for:  {words} --site lumi -o image.sif"
+    # whoever names the fabric by its layer has chosen
+    words = "lumiimg build --base rocm-6.4.4 --add vllm --add fabric-host --site lumi -o image.sif"
+    _, said = answer(["explain", *words.split()[2:-2]], capsys)
+    assert said.splitlines()[-1] == f"next:  {words}"
 
 
 @pytest.mark.parametrize(
