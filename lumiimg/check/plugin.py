@@ -96,7 +96,7 @@ def load_plugin(
             cause="NCCL_NET_PLUGIN asks for another name; up to RCCL 2.20 it is a part of the name only, never a path"
             if result.path.named_by
             else "the name that RCCL looks for changed with ROCm 7.1, and back after 7.2",
-            remedy=("unset NCCL_NET_PLUGIN",)
+            remedy=(result.without_name,)
             if result.path.named_by
             else (f"ln -s {shlex.quote(elsewhere[0])} {shlex.quote(_beside(elsewhere[0], names[0]))}",),
             source=_RULE_SOURCE,

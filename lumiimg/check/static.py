@@ -54,6 +54,7 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
         return result
     variables = read_variables(image, environment)
     read_facts(image, rccl, result, named=variables.get("NCCL_NET_PLUGIN"))
+    result.without_name = variables.without("NCCL_NET_PLUGIN", result.without_name)
     result.start, result.loader = process.objects[0].path, process.system.loader
     result.provider_path = variables.get(PROVIDER_PATH)
     outcome = load_plugin(image, process, rccl, files, result)

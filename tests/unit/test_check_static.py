@@ -383,7 +383,9 @@ def test_what_rccl_sets_by_its_own_file_counts_where_nothing_else_sets_it(root: 
     # set to nothing is set
     assert finding(check(root, {"NCCL_NET": ""}), "network.forced").severity is Severity.UNKNOWN
     conf(root, "NCCL_NET_PLUGIN=of-conf\n")
-    assert check(root).path.plugin_files == ("librccl-net-of-conf.so",)
+    named = check(root)
+    assert named.path.plugin_files == ("librccl-net-of-conf.so",)
+    assert finding(named, "plugin.other-name").remedy == ("take NCCL_NET_PLUGIN out of the image's /etc/rccl.conf",)
 
 
 @pytest.mark.parametrize(
