@@ -187,7 +187,7 @@ def study_open(
     manifest: Manifest | None = None
     loaded: tuple[Loaded, ...] = ()
     missing: tuple[str, ...] = ()
-    demand = demand_of(image, static, variable_of(PROVIDER_PATH, image, environment))
+    demand = demand_of(image, static, static.provider_path or variable_of(PROVIDER_PATH, image, environment))
     if demand is not None and snapshot is not None:
         manifest = solve(image.root, settings, demand, snapshot, RootFileSystem(SnapshotTree(snapshot)))
         manifest = complete(manifest, snapshot, image.root, site)

@@ -23,7 +23,7 @@ ENGINE_LIBRARIES = "/.singularity.d/libs"
 """The engine puts this folder behind whatever LD_LIBRARY_PATH the image has (99-base.sh)."""
 _ENGINE_FOLDER = "/.singularity.d"
 _PREFIXES = ("APPTAINERENV_", "SINGULARITYENV_")
-_OPTIONS = ("ro", "rw", "id=", "image-src=")
+_FLAGS, _VALUES = frozenset({"ro", "rw"}), ("id=", "image-src=")
 _UNESCAPED = {",": re.compile(r"(?<!\\),"), ":": re.compile(r"(?<!\\):")}
 
 
@@ -62,12 +62,15 @@ class Inside:
 def parse_binds(text: str) -> tuple[BindSpec, ...]:
     r"""Read `SRC[:DST[:OPTIONS]]`, several with commas, as engines take them (`\:` and `\,` are no separators).
 
+    Rules: apptainer `pkg/runtime/engine/apptainer/config/bind.go` ParseBindPath, singularity `pkg/util/bind/bind.go`.
+
     Raises BadInputError for what engines refuse, and for `image-src=`, which binds a part of another image.
     """
     parts: list[str] = []
     for part in _UNESCAPED[","].split(text):
-        if parts and part.startswith(_OPTIONS) and "/" not in part.partition("=")[0]:
-            parts[-1] += f",{part}"  # an option of the bind before it
+        is_option = part in _FLAGS or part.startswith(_VALUES)
+        if is_option and parts and _UNESCAPED[":"].search(parts[-1]):
+            parts[-1] += f",{part}"  # of the bind before it, which has a target: without one, it is a source
         elif part:
             parts.append(part)
     return tuple(_parse_bind(part, text) for part in parts)
@@ -91,12 +94,17 @@ def _parse_bind(part: str, text: str) -> BindSpec:
 def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str | None:
     """Return a variable as it is in the container: what the engine is told, else the image's, else the user's own.
 
-    The user's LD_LIBRARY_PATH is the one that does not get in (apptainer `internal/pkg/util/env/clean.go`).
+    One that the image sets to nothing takes the user's own away, too (apptainer
+    `internal/pkg/util/fs/files/action_script.sh`, restore_env). The user's LD_LIBRARY_PATH is the one that does not get
+    in (`internal/pkg/util/env/clean.go`).
     """
     for prefix in _PREFIXES:
         if prefix + name in environment:
             return environment[prefix + name]
-    return image.environment.get(name) or (environment.get(name) if name != "LD_LIBRARY_PATH" else None)
+    of_user = environment.get(name) if name != "LD_LIBRARY_PATH" else None
+    if name not in image.environment:
+        return of_user
+    return image.environment[name] or (None if of_user is not None else "")
 
 
 def told_to_engine(variables: Mapping[str, str]) -> dict[str, str]:

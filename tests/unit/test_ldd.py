@@ -181,5 +181,10 @@ def test_binds_are_read_as_engines_read_them() -> None:
         ("/j", "/k"),
     ]
     assert [parse_binds(str(bind))[0] for bind in binds] == list(binds)
+    # an option only where it is one whole, behind a source and a target: else it is the source of the next bind
+    assert [bind.source for bind in parse_binds("/data,root")] == ["/data", str(Path.cwd() / "root")]
+    assert [bind.source for bind in parse_binds("/data,ro")] == ["/data", str(Path.cwd() / "ro")]
+    assert [bind.source for bind in parse_binds("/a:/b:ro,rwx")] == ["/a", str(Path.cwd() / "rwx")]
+    assert [str(bind) for bind in parse_binds("/a:/b:ro,id=2,/c")] == ["/a:/b", "/c"]
     with pytest.raises(BadInputError):
         parse_binds(":/a")
