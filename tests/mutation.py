@@ -52,7 +52,7 @@ MODULES = (
     *(f"resolve/{name}" for name in ("rules", "stack", "plan", "rccl")),
     *(f"nccl/{name}" for name in ("verdict", "causes", "report", "job", "sightings")),
     *(f"check/{name}" for name in ("answer", "plugin", "library", "variables", "copies", "binding", "bandwidth")),
-    *(f"check/{name}" for name in ("boundary", "running", "drift")),
+    *(f"check/{name}" for name in ("boundary", "comparisons", "running", "drift")),
     *(f"elf/{name}" for name in ("version_check", "rules", "search", "loader")),
     *(f"host/{name}" for name in ("bind", "attempt", "refusals")),
 )

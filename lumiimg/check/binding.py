@@ -36,7 +36,7 @@ def with_host(static: StaticResult, manifest: Manifest, *, image: str, host: str
     ]
     result = replace(static, findings=Findings(Level.STATIC, kept), plugin_found_by=plugin.object.found_by)
     judge_plugin(trial.root, trial.outcome, trial.process, result)
-    judge_process(trial.process, result)
+    judge_process(trial.root, trial.process, result)
     libraries = [bind for bind in manifest.binds if bind.chain]
     if libraries:
         result.findings.add(

@@ -1,28 +1,34 @@
-"""What the process of RCCL and its plugin tells as a whole: mixed copies, paths that leak, files that were cut off.
+"""What the process of RCCL and its plugin tells as a whole: mixed copies, paths that leak, files cut off or closed.
 
 A search path into a folder that engines mount from the host by themselves (`mount home`, `mount tmp`, the current
 folder; apptainer.conf) loads whatever lies there on the host: seen with a plugin that was built in /tmp and found a
 libfabric there in preference to the image's.
+
+A file that only its owner may read can be read here: by root, and out of a squashfs file by anybody. The loader of a
+user gets "Permission denied", and an older RCCL then goes to TCP without a word.
 """
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.copies import second_copies
 from lumiimg.findings import Severity
 from lumiimg.host.known import known
+from lumiimg.image.access import barred
 
 if TYPE_CHECKING:
     from lumiimg.check.evidence import StaticResult
     from lumiimg.elf.loader import Process
+    from lumiimg.image import RootFileSystem
 
 _MOUNTED = ("/tmp", "/var/tmp")  # noqa: S108 - where others may put files is the point
 _SHOWN = 8
 
 
-def judge_process(process: Process, result: StaticResult) -> None:
-    """Add what is wrong with the process as a whole."""
+def judge_process(root: RootFileSystem, process: Process, result: StaticResult) -> None:
+    """Add what is wrong with the process as a whole; `root` is what it sees (a host's recorded files are for all)."""
     copies = second_copies(process.objects)
     for stem, paths in copies.items():
         result.findings.add(
@@ -43,6 +49,19 @@ def judge_process(process: Process, result: StaticResult) -> None:
             evidence=tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut),
             remedy=("copy the file, or build the image, again",),
             source="mmap(2): a page behind the end of the file is SIGBUS",
+        )
+    closed = dict(barred(root, (process.settings.absolute(loaded.path) for loaded in process.objects)))
+    if closed:
+        first, obstacles = next(iter(closed)), list(dict.fromkeys(closed.values()))[:_SHOWN]
+        result.findings.add(
+            "library.not-for-all",
+            Severity.UNKNOWN,
+            f"not everybody may read {first}: for those who may not, it cannot be loaded",
+            where=first,
+            evidence=tuple(f"{path}: mode {root.stat(path).permissions:04o}" for path in obstacles),
+            cause="modes count in a container, too; who owns the files there, or says --fakeroot, can read them",
+            remedy=tuple(f"chmod -R go+rX {shlex.quote(path)}   (in the image's %post)" for path in obstacles),
+            source="open(2) EACCES; glibc elf/dl-load.c; measured with Apptainer, squashfs and folder",
         )
     mounted = tuple(f"{folder}/" for folder in (*_MOUNTED, *known().own_folders))
     leaks = [

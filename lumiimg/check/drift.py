@@ -13,7 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.boundary import Outcome, study_open, without_ours
+from lumiimg.check.boundary import study_open, without_ours
+from lumiimg.check.comparisons import Outcome
 from lumiimg.check.opening import opened
 from lumiimg.check.static import check_static
 from lumiimg.host.inside import Cpu, see_inside
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.catalog.sites import Site, SiteDriver
-    from lumiimg.check.boundary import Boundary, Rule
+    from lumiimg.check.boundary import Boundary
+    from lumiimg.check.comparisons import Rule
     from lumiimg.host.drift import Drift
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
@@ -43,7 +45,7 @@ class Fate(StrEnum):
     FINE = "fine"
     """No obstacle is found, with the binds that were made before too."""
     STALE_BINDS = "stale-binds"
-    """With binds made anew no obstacle is found; with those made before it does not load, or does not start."""
+    """With binds made anew it loads; with those made before it does not, or does not start."""
     BREAKS = "breaks"
     """Nothing that can be bound makes it load, or its driver does not serve it any more."""
     MENDED = "mended"
@@ -141,14 +143,14 @@ def _saved(
 def _fate(before: Boundary, now: Boundary, *, is_stale: bool, driver: Sequence[RuleResult]) -> Fate:
     outcomes = {rule.outcome for rule in driver}
     if now.decision is Outcome.REFUSED:
-        return Fate.BROKEN_BEFORE if before.decision is Outcome.REFUSED else Fate.BREAKS
+        # what stood against it before is no excuse for libraries that could be bound, and cannot any more
+        is_lost = now.fabric is Fabric.NONE and before.fabric is not Fabric.NONE
+        return Fate.BROKEN_BEFORE if before.decision is Outcome.REFUSED and not is_lost else Fate.BREAKS
     if rules.Outcome.REFUSED in outcomes:
         return Fate.BREAKS
-    if now.decision is Outcome.UNKNOWN:
-        return Fate.UNKNOWN
     if is_stale and before.decision is not Outcome.REFUSED:
-        return Fate.STALE_BINDS
-    if rules.Outcome.UNKNOWN in outcomes:
+        return Fate.STALE_BINDS  # known, whatever else is not
+    if now.decision is Outcome.UNKNOWN or rules.Outcome.UNKNOWN in outcomes:
         return Fate.UNKNOWN
     return Fate.MENDED if before.decision is Outcome.REFUSED else Fate.FINE
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from lumiimg.image import Image, RootFileSystem
 
 _NET_SYMBOL = re.compile(r"ncclNetPlugin_v(\d{1,2})")
+_LEFT_OUT = re.compile(r"[^ ]+: left out, beyond a plain export: (?:(?:then|else|do|export) )*[A-Za-z_]\w*=[^;&|]*")
+_OF_THE_SEARCH = ("LD_LIBRARY_PATH", "LD_PRELOAD", "NCCL_NET_PLUGIN")
 _MAX_WANTED_CHARS = 64 << 20
 _RULE_SOURCE = "RCCL src/net.cc, src/plugin/plugin_open.cc; glibc elf/dl-load.c"
 
@@ -53,11 +55,14 @@ def load_plugin(
     elsewhere = [file for file in elsewhere if file not in dangling]
     same_name = [file for file in elsewhere if file.rpartition("/")[2] in names]
     passed_over = next((why for file in same_name if (why := _passed_over(image, process, file))), None)
+    is_open = _hides_a_search(image)
+    severity = Severity.UNKNOWN if is_open else Severity.PROBLEM
+    so_far = ", as far as the image is seen" if is_open else ""
     if dangling and not same_name:
         result.findings.add(
             "plugin.dangling",
-            Severity.PROBLEM,
-            f"{dangling[0]} is a link to {image.root.readlink(dangling[0])}, which is not in the image",
+            severity,
+            f"{dangling[0]} is a link to {image.root.readlink(dangling[0])}, which is not in the image{so_far}",
             where=dangling[0],
             evidence=tuple(absent[:4]),
             cause="a link into a folder of the host leads somewhere only where that folder is bound",
@@ -78,8 +83,8 @@ def load_plugin(
         folder = same_name[0].rpartition("/")[0]
         result.findings.add(
             "plugin.not-on-path",
-            Severity.PROBLEM,
-            f"{same_name[0]} is in the image, but not where the loader looks",
+            severity,
+            f"{same_name[0]} is in the image, but not where the loader looks{so_far}",
             where=same_name[0],
             evidence=tuple(absent[:4]),
             cause=f"LD_LIBRARY_PATH in the image is {process.settings.library_path}; {folder} is not in it, "
@@ -90,8 +95,8 @@ def load_plugin(
     elif elsewhere:
         result.findings.add(
             "plugin.other-name",
-            Severity.PROBLEM,
-            f"this RCCL looks for {' or '.join(names)}; the image has {elsewhere[0]}",
+            severity,
+            f"this RCCL looks for {' or '.join(names)}; the image has {elsewhere[0]}{so_far}",
             where=elsewhere[0],
             evidence=tuple(absent[:4]),
             cause="NCCL_NET_PLUGIN asks for another name; up to RCCL 2.20 it is a part of the name only, never a path"
@@ -105,8 +110,8 @@ def load_plugin(
     else:
         result.findings.add(
             "plugin.absent",
-            Severity.PROBLEM,
-            f"no net plugin: nothing called {' or '.join(names)} is in the image",
+            severity,
+            f"no net plugin: nothing called {' or '.join(names)} is in the image{so_far}",
             evidence=tuple(absent[:4]),
             chain=(rccl.path, names[0]),
             cause="without a plugin RCCL has InfiniBand verbs, which Slingshot 11 does not speak, and TCP sockets",
@@ -168,6 +173,14 @@ def judge_plugin(root: RootFileSystem, outcome: LoadOutcome, process: Process, r
         )
     _judge_api(root, plugin, result)
     _judge_libfabric(root, process, result)
+
+
+def _hides_a_search(image: Image) -> bool:
+    """Whether what is not seen of an image may lead the loader to a plugin: all but an export of another variable."""
+    for warning in image.warnings:
+        if not _LEFT_OUT.fullmatch(warning) or any(name in warning for name in _OF_THE_SEARCH):
+            return True
+    return False
 
 
 def _passed_over(image: Image, process: Process, file: str) -> str | None:

@@ -60,7 +60,7 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
     outcome = load_plugin(image, process, rccl, files, result)
     if outcome is not None and outcome.root is not None:
         judge_plugin(image.root, outcome, process, result)
-        judge_process(process, result)
+        judge_process(image.root, process, result)
     judge_variables(variables, result)
     judge_binds(environment, process, result)
     return result

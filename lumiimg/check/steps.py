@@ -115,7 +115,7 @@ _ABOUT = {
     "run.hang": Part.NIC,
 }
 """What a finding is about, by its id, where the word in front of its dot does not tell."""
-_BY_CHAIN = frozenset({"plugin.loads", "plugin.needs-host", "bind.refused", "library.cut-off"})
+_BY_CHAIN = frozenset({"plugin.loads", "plugin.needs-host", "bind.refused", "library.cut-off", "library.not-for-all"})
 """What is lacking is the last library of their chain."""
 _BY_VERDICT = {
     Verdict.PLUGIN_MISSING: Part.PLUGIN,
@@ -276,11 +276,12 @@ def _part_of(finding: Finding, verdict: str | None) -> Part | None:
     if finding.id == "run.network":
         return part_of_verdict(verdict)
     if finding.id in _BY_CHAIN:
-        names = (*finding.chain, finding.where or "") if finding.id == "library.cut-off" else finding.chain
+        is_of_file = finding.id.startswith("library.")
+        names = (*finding.chain, finding.where or "") if is_of_file else finding.chain
         for name in reversed(names):
             base = name.rpartition("/")[2]
             for stem, part in (("libfabric.so", Part.LIBFABRIC), ("libcxi.so", Part.LIBCXI), ("librccl.so", Part.RCCL)):
-                if base.startswith(stem) and (part is not Part.RCCL or finding.id == "library.cut-off"):
+                if base.startswith(stem) and (part is not Part.RCCL or is_of_file):
                     return part
         return Part.PLUGIN
     room = {"plugin": Part.PLUGIN, "provider": Part.PROVIDER}

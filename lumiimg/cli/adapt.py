@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli import build
 from lumiimg.cli.options import IMAGES
 from lumiimg.cli.request import add_layers_and_sources, puller
 from lumiimg.errors import BadInputError, ExitCode
+
+if TYPE_CHECKING:
+    from lumiimg.findings import Finding
 
 _EPILOG = """\
 examples:
@@ -36,34 +41,64 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Read the image, tell what it has and lacks, and build."""
+    from lumiimg.findings import Severity  # noqa: PLC0415
     from lumiimg.report.build import print_doubts  # noqa: PLC0415
-    from lumiimg.report.console import console, headline, print_json, say  # noqa: PLC0415
+    from lumiimg.report.console import console, headline, marked, print_json, remedies, say  # noqa: PLC0415
     from lumiimg.resolve.foreign import read_foreign  # noqa: PLC0415
     from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
 
     if not arguments.site:
         raise BadInputError("for which machine?", hint="name it: --site lumi, or a site file")
-    base = read_foreign(arguments.base, puller(arguments))
+    read: list[Path] = []
+    pull = puller(arguments)
+
+    def pull_once(name: str) -> Path:
+        read.append(pull(name))
+        return read[-1]
+
+    base = read_foreign(arguments.base, pull_once)
     out = console(stderr=True, quiet=arguments.quiet)
     has = ", ".join(f"{name} {base.has[name]}" for name in _TOLD if name in base.has)
     say(out, f"{arguments.base} has {has or 'nothing that is known here'}")
+    against = _variables_against(read[-1] if read else Path(arguments.base))
+    for finding in against:
+        marked(out, finding.severity.value, f"{finding.summary}; what is built on it sets that, too  [{finding.id}]")
+        remedies(out, finding.remedy)
     lock, _ = build.resolved(arguments)
     if lock.layers:
         return build.execute(arguments)
     # nothing to add is an answer only where all that it rests on is known
     unknown = lock.fabric is Fabric.NONE and arguments.fabric != Fabric.NONE.value
-    answer = ExitCode.UNDECIDED if lock.doubts or unknown else ExitCode.GOOD
+    answer = ExitCode.UNDECIDED if lock.doubts or unknown or against else ExitCode.GOOD
     if unknown:
         sentence = f"nothing is added: what the network of {lock.site} needs is not known to lumiimg"
-    elif lock.doubts:
+    elif any(finding.severity is Severity.PROBLEM for finding in against):
+        answer = ExitCode.NO
+        sentence = "nothing is added, and what the image sets keeps RCCL off the site's network"
+    elif lock.doubts or against:
         sentence = "nothing is added, and not all is known"
     else:
         sentence = "it lacks nothing that the site's network needs"
     if arguments.json:
-        print_json("adapt", {"answer": sentence, "doubts": [rule.because for rule in lock.doubts]})
-    headline(out, f"{sentence}: nothing was built", "unknown" if answer is ExitCode.UNDECIDED else "ok")
+        doubts = [*(finding.summary for finding in against), *(rule.because for rule in lock.doubts)]
+        print_json("adapt", {"answer": sentence, "doubts": doubts})
+    kind = {ExitCode.NO: "problem", ExitCode.UNDECIDED: "unknown"}.get(answer, "ok")
+    headline(out, f"{sentence}: nothing was built", kind)
     print_doubts(out, lock)
     return answer
+
+
+def _variables_against(path: Path) -> list[Finding]:
+    """Return what the image itself sets that keeps RCCL or libfabric off the network: no layer takes that away."""
+    from lumiimg.check.evidence import StaticResult  # noqa: PLC0415
+    from lumiimg.check.opening import opened  # noqa: PLC0415
+    from lumiimg.check.variables import judge_variables  # noqa: PLC0415
+    from lumiimg.findings import Severity  # noqa: PLC0415
+
+    result = StaticResult()
+    with opened(path) as image:
+        judge_variables(image, {}, result)
+    return [finding for finding in result.findings.found if finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}]
 
 
 _TOLD = ("os", "glibc", "python", "rocm", "rccl", "torch", "vllm", "sglang", "net-api")

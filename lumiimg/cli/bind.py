@@ -15,8 +15,9 @@ formats: shell        exports to source (the default), each line's reason above
          cdi          for engines that take --device
          json         everything, with what was tried
 
-exit codes: 0 with these binds everything that is opened loads (whether RCCL
-              would use it, `lumiimg explain` and `check --host` say)
+exit codes: 0 with these binds each library that is opened is found, in versions
+              that fit (what keeps RCCL from using them is on standard error;
+              `lumiimg explain` and `check --host` answer that by their exit code)
             1 no set of binds loads; the reasons are on standard error
             2 not an image, or no snapshot
             3 cannot be decided: no fabric in the snapshot, no glibc in image

@@ -42,6 +42,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def execute(arguments: argparse.Namespace) -> int:
     """Model, report, and answer by the exit code."""
     from lumiimg.host.ldd import elf_files, list_libraries, refusal  # noqa: PLC0415
+    from lumiimg.image.access import barred  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.ldd import print_ldd, to_json  # noqa: PLC0415
 
@@ -54,11 +55,14 @@ def execute(arguments: argparse.Namespace) -> int:
         undecided = refusal(inside.root)
         paths = elf_files(inside.root) if arguments.all else dict.fromkeys(arguments.paths)
         outcomes = {} if undecided else dict(list_libraries(inside, paths))
+        # of the files that were named: an image has programs that are for root alone, and is none the worse for it
+        named = () if arguments.all else outcomes.values()
+        loaded = dict.fromkeys(inside.settings.absolute(file.path) for outcome in named for file in outcome.objects)
+        closed = dict.fromkeys(way for _, way in barred(inside.root, loaded))
+    doubts = (*inside.doubts, *(f"not everybody may load all of this: {path} is closed to others" for path in closed))
     if arguments.json:
-        print_json("ldd", to_json(outcomes, undecided, inside.doubts))
-    print_ldd(
-        outcomes, undecided, inside.doubts, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json
-    )
+        print_json("ldd", to_json(outcomes, undecided, doubts))
+    print_ldd(outcomes, undecided, doubts, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     if undecided:
         return ExitCode.UNDECIDED
     return ExitCode.GOOD if all(outcome.ok for outcome in outcomes.values()) else ExitCode.NO

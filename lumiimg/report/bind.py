@@ -12,6 +12,7 @@ from lumiimg.cluster.module.settings import binds_module
 from lumiimg.errors import one_line
 from lumiimg.host.manifest import PRIVATE, Fabric, Manifest
 from lumiimg.report import schema
+from lumiimg.report.boundary import doubts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +59,7 @@ def to_json(boundary: Boundary, manifest: Manifest) -> dict[str, Any]:
             for refusal in manifest.refusals
         ],
         "notes": list(manifest.notes),
+        "doubts": [text for _, text in doubts_of(boundary)] if manifest.fabric is not Fabric.NONE else [],
     }
 
 
@@ -84,6 +86,7 @@ def _shell(boundary: Boundary, manifest: Manifest, snapshot: Snapshot) -> str:
             lines.append(f"    {' -> '.join(bind.chain)}")
     lines += [f"{item.name}: {item.reason}" for item in manifest.variables]
     lines += [f"note: {note}" for note in manifest.notes]
+    lines += [f"doubt: {text}" for _, text in doubts_of(boundary)]
     comments = [f"# {one_line(line)}" for line in lines]
     return "\n".join([*comments, *exports(variables_of_engine(snapshot), manifest.binds, manifest.variables)]) + "\n"
 

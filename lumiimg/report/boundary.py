@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.check.boundary import Outcome
+from lumiimg.check.comparisons import Outcome
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import one_line
 from lumiimg.host.manifest import Fabric
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumiimg.check.boundary import Boundary, Margin
+    from lumiimg.check.boundary import Boundary
+    from lumiimg.check.comparisons import Margin
     from lumiimg.host.manifest import Loaded
 
 _SEVERITIES = {Outcome.OK: "ok", Outcome.REFUSED: "problem", Outcome.UNKNOWN: "unknown"}
 _SHOWN_MARGINS = 8
+_OF_ATTEMPTS = frozenset({"glibc-gate", "library"})
 _LOADERS = ("ld-linux", "ld64.")
 
 
@@ -79,14 +81,16 @@ def print_boundary(boundary: Boundary, *, verbose: bool, quiet: bool = False, st
         _print_path(out, boundary)
     for rule in boundary.rules:
         if rule.outcome is not Outcome.OK:
-            marked(out, _SEVERITIES[rule.outcome], f"needs {rule.need}: {rule.have}  [{rule.id}]")
-            detail(out, rule.because)
+            marked(out, _SEVERITIES[rule.outcome], f"{rule}  [{rule.id}]")
+            if rule.because:
+                detail(out, rule.because)
     if any(rule.outcome is not Outcome.OK for rule in boundary.rules):
         out.print()
     _print_margins(out, boundary, verbose=verbose)
     for note in boundary.manifest.notes if boundary.manifest else ():
         marked(out, "unknown", note)
-    remedies(out, boundary.remedies, then="or")
+    # where nothing loads, each way out is enough; what findings ask for is all to be done
+    remedies(out, boundary.remedies, then="or" if boundary.fabric is Fabric.NONE else "do")
 
 
 def print_refusals(boundary: Boundary) -> None:
@@ -110,11 +114,16 @@ def print_refusals(boundary: Boundary) -> None:
 def print_doubts(boundary: Boundary) -> None:
     """Print on standard error what stands against RCCL's using what is bound."""
     out = console(stderr=True)
+    for severity, text in doubts_of(boundary):
+        marked(out, severity, text)
+
+
+def doubts_of(boundary: Boundary) -> Iterator[tuple[str, str]]:
+    """Yield, for each rule that stands against RCCL's using what is bound, (its kind of mark, a sentence)."""
     for rule in boundary.rules:
         if rule.outcome is not Outcome.OK:
             would = "would" if rule.outcome is Outcome.REFUSED else "perhaps would"
-            text = f"these binds load, but RCCL {would} not use them: {rule.need} is needed, {rule.have}"
-            marked(out, _SEVERITIES[rule.outcome], text)
+            yield _SEVERITIES[rule.outcome], f"with these binds RCCL {would} not use the fabric: {rule.clause}"
 
 
 def sentence(boundary: Boundary) -> str:
@@ -122,13 +131,14 @@ def sentence(boundary: Boundary) -> str:
     if boundary.decision is Outcome.REFUSED:
         refused = [rule for rule in boundary.rules if rule.outcome is Outcome.REFUSED]
         # of several attempts, the one that the C library ends is the one that no bind can mend
-        rule = next((rule for rule in refused if rule.id == "glibc-gate"), refused[-1])
-        return f"REFUSED: {rule.need} is needed, {rule.have}"
+        attempts = [rule for rule in refused if rule.id in _OF_ATTEMPTS]
+        rule = next((rule for rule in attempts if rule.id == "glibc-gate"), (attempts or refused)[-1])
+        return f"REFUSED: {rule.clause}"
     if boundary.decision is Outcome.UNKNOWN:
         if boundary.manifest is not None and not boundary.manifest.host_has_fabric:
             return f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider"
         if boundary.host:
-            unknown = (f"{r.need}: {r.have}" for r in boundary.rules if r.outcome is Outcome.UNKNOWN)
+            unknown = (rule.clause for rule in boundary.rules if rule.outcome is Outcome.UNKNOWN)
             found = (finding.summary for finding in boundary.static.findings.found)
             return "CANNOT TELL: " + next(itertools.chain(unknown, found), "there is no loader in it")
         return "CANNOT TELL from the image alone what the fabric path gets (a host snapshot would: --host)"

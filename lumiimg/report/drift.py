@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.check.boundary import Outcome
+from lumiimg.check.comparisons import Outcome
 from lumiimg.check.drift import Fate
 from lumiimg.check.drift import remedies as remedies_of
 from lumiimg.errors import one_line
@@ -213,7 +213,7 @@ def _lines(change: Change) -> Iterator[str]:
 
 
 def _print_image(out: Console, image: ImageDrift, words: Words) -> None:
-    marked(out, _SEVERITIES[image.fate], f"{image.image}: {_SENTENCES[image.fate]}")
+    marked(out, _SEVERITIES[image.fate], f"{image.image}: {_fate(image)}")
     for line in _reasons(image):
         detail(out, line)
     for note in image.notes:
@@ -221,16 +221,23 @@ def _print_image(out: Console, image: ImageDrift, words: Words) -> None:
     remedies(out, list(remedies_of(image, words.snapshot, words.site)), then="or")
 
 
+def _fate(image: ImageDrift) -> str:
+    if image.fate is Fate.STALE_BINDS and image.now.decision is Outcome.UNKNOWN:
+        return "THE BINDS MADE BEFORE DO NOT HOLD: binds made anew load, and something else is not known"
+    return _SENTENCES[image.fate]
+
+
 def _reasons(image: ImageDrift) -> Iterator[str]:
     """Yield why it is as it is: both numbers, the chain."""
     if image.fate in {Fate.BREAKS, Fate.BROKEN_BEFORE}:
         for rule in image.refused:
-            yield f"needs {rule.need}: {rule.have}  [{rule.id}]"
-            yield f"  {rule.because}"
-    if image.fate is Fate.UNKNOWN:
+            yield f"{rule}  [{rule.id}]"
+            if rule.because:
+                yield f"  {rule.because}"
+    if image.fate in {Fate.UNKNOWN, Fate.STALE_BINDS}:
         for unknown in image.now.rules:
             if unknown.outcome is Outcome.UNKNOWN:
-                yield f"needs {unknown.need}: {unknown.have}  [{unknown.id}]"
+                yield f"{unknown}  [{unknown.id}]"
     for rule_of_driver in image.driver:
         if rule_of_driver.outcome.value != "ok":
             yield f"needs {rule_of_driver.need}: {rule_of_driver.have}  [{rule_of_driver.id}]"

@@ -54,8 +54,12 @@ def names(data: dict[str, Any]) -> list[str]:
 def verdicts(image: Path, node: Path, capsys: Capture) -> tuple[int, int, int]:
     """Ask all three commands."""
     ask = ["bind"], ["explain"], ["check", "--level", "static"]
-    codes = tuple(main([*words, str(image), "--host", str(node)]) for words in ask)
-    capsys.readouterr()
+    codes, said = [], []
+    for words in ask:
+        codes.append(main([*words, str(image), "--host", str(node)]))
+        said.append(capsys.readouterr().err)
+    assert codes[1] != 0 or codes[2] == 0, "explain is greener than check"
+    assert codes[0] != 0 or codes[2] == 0 or "not use the fabric" in unwrapped(said[0]), "bind hides what check says"
     return codes[0], codes[1], codes[2]
 
 
@@ -185,7 +189,7 @@ def test_without_a_plugin_it_is_about_libfabric_alone_and_says_so(tmp_path: Path
     assert (code, data["fabric"]) == (0, "host")
     assert any("this is about libfabric alone" in note for note in data["notes"])
     assert main(["bind", str(image), "--host", str(node)]) == 0
-    assert "RCCL would not use them: a file called librccl-net.so is needed" in unwrapped(capsys.readouterr().err)
+    assert "RCCL would not use the fabric: a file called librccl-net.so is needed" in unwrapped(capsys.readouterr().err)
     assert explain(image, capsys, "--host", node)[0] == 1
     assert main(["check", str(image), "--level", "static", "--host", str(node)]) == 1
 

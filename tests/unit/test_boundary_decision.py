@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lumiimg.check.boundary import Boundary, Margin, Outcome, Rule, _rules, margins_of, without_ours
+from lumiimg.check.boundary import Boundary, without_ours
+from lumiimg.check.comparisons import Margin, Outcome, Rule, margins_of, rules_of
 from lumiimg.check.evidence import StaticResult
 from lumiimg.elf.facts import ElfFacts
 from lumiimg.elf.objects import FoundBy, LoadedObject
@@ -153,17 +154,17 @@ def test_versions_without_numbers_have_no_margin() -> None:
 @pytest.mark.parametrize(("finding", "outcome"), [("image.partly-read", UNKNOWN), ("plugin.symbols", UNKNOWN)])
 def test_what_was_not_seen_keeps_the_decision_from_being_a_yes(finding: str, outcome: Outcome) -> None:
     static = boundary(HOST, findings=((finding, Severity.UNKNOWN),)).static
-    assert {rule.outcome for rule in _rules(static, HOST, (), (), ())} == {outcome}
+    assert {rule.outcome for rule in rules_of(static, HOST, (), (), ())} == {outcome}
 
 
 def test_what_an_image_lacks_is_open_without_a_host() -> None:
-    (rule,) = _rules(StaticResult(), None, (), ("libcxi.so.1",), ())
+    (rule,) = rules_of(StaticResult(), None, (), ("libcxi.so.1",), ())
     assert (rule.outcome, rule.need) == (UNKNOWN, "libcxi.so.1")
 
 
 @pytest.mark.parametrize(("manifest", "outcomes"), [(NOWHERE, [REFUSED]), (LOGIN_NODE, [UNKNOWN, UNKNOWN])])
 def test_a_host_without_the_fabric_refuses_nothing(manifest: Manifest, outcomes: list[Outcome]) -> None:
     refusal = Refusal("the host's", "libcxi.so.1", "GLIBC_2.38 of libc.so.6", "there is 2.35", ("a",), "words")
-    rules = list(_rules(StaticResult(), replace(manifest, refusals=(refusal,)), (), (), ()))
+    rules = list(rules_of(StaticResult(), replace(manifest, refusals=(refusal,)), (), (), ()))
     assert [rule.outcome for rule in rules] == outcomes
     assert rules[0].id == "glibc-gate"

@@ -133,6 +133,31 @@ def test_what_the_engine_is_told_counts_and_the_users_own_path_does_not(root: Pa
     assert severities(check(root, {"LD_LIBRARY_PATH": "/opt/plugin"}))["plugin.not-on-path"] is Severity.PROBLEM
 
 
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [
+        ("if [ -d /opt/net ]; then export LD_LIBRARY_PATH=/opt/net; fi", Severity.UNKNOWN),
+        ("export LD_LIBRARY_PATH=$(cat /etc/paths)", Severity.UNKNOWN),
+        ("export NCCL_NET_PLUGIN=$(cat /etc/plugin)", Severity.UNKNOWN),
+        ("export PATH=$(cat /etc/paths)", Severity.PROBLEM),
+        ("export PATH=/opt/net:$PATH", Severity.PROBLEM),
+    ],
+)
+def test_that_no_plugin_is_found_is_sure_only_where_the_search_is_known(
+    root: Path, line: str, severity: Severity
+) -> None:
+    environment = root / ".singularity.d/env"
+    environment.mkdir(parents=True, exist_ok=True)
+    (environment / "91-more.sh").write_text(f"{line}\n")
+    assert finding(check(root), "plugin.absent").severity is severity
+    made = plugin(root / "opt/net/librccl-net.so")
+    found = finding(check(root), "plugin.not-on-path")
+    assert found.severity is severity
+    assert ("as far as the image is seen" in found.summary) == (severity is Severity.UNKNOWN)
+    made.rename(made.with_name("librccl-net-other.so"))
+    assert finding(check(root), "plugin.other-name").severity is severity
+
+
 def test_nccl_net_plugin_changes_the_name_as_each_generation_reads_it(root: Path) -> None:
     path = "/opt/plugin/librccl-net.so"
     plugin(root / path[1:], versions=(5, 8))

@@ -259,6 +259,22 @@ def test_an_image_that_was_broken_before_is_not_held_against_the_update(
     assert (code, data["images"][0]["fate"]) == (0, "broken-before")
 
 
+def test_what_stood_against_an_image_before_hides_nothing_that_the_update_does(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    socket = fabric_builder.image(tmp_path / "socket", glibc=35)
+    put(socket, {".singularity.d/env/91-more.sh": "export NCCL_NET=Socket\n"})
+    code, data, _ = drift(capsys, *nodes, "--image", socket)
+    assert (code, data["images"][0]["fate"]) == (1, "breaks")
+    assert {rule["id"] for rule in data["images"][0]["refused"]} == {"glibc-gate", "library"}
+    unread = fabric_builder.image(tmp_path / "unread", glibc=39)
+    put(unread, {".singularity.d/env/91-more.sh": "if true; then export NCCL_NET=$(net); fi\n"})
+    code, data, err = drift(capsys, *nodes, "--image", unread)
+    assert (code, data["images"][0]["fate"], data["images"][0]["now"]["decision"]) == (1, "stale-binds", "unknown")
+    assert "binds made anew load, and something else is not known" in unwrapped(err)
+    assert "NCCL_NET" in unwrapped(err)
+
+
 def test_an_image_can_be_mended_by_an_update(nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
     image = fabric_builder.image(tmp_path / "old", glibc=35)
     code, data, _ = drift(capsys, nodes[1], nodes[0], "--image", image)

@@ -109,6 +109,33 @@ def test_adapt_adds_what_the_site_needs_and_keeps_what_is_there(image: Path, sit
 
 
 @pytest.mark.usefixtures("clean_home")
+def test_adapt_says_what_the_image_sets_against_the_network(image: Path, site: str, capsys: Capture) -> None:
+    """A layer that is added takes no variable away."""
+    assert main(["adapt", str(image), "--site", site, "--dry-run"]) == ExitCode.GOOD
+    assert "sets that, too" not in unwrapped(capsys.readouterr().err)
+    (image / ".singularity.d/env/91-more.sh").write_text("export NCCL_NET=Socket FI_PROVIDER=tcp\n")
+    assert main(["adapt", str(image), "--site", site, "--dry-run"]) == ExitCode.GOOD
+    error = unwrapped(capsys.readouterr().err)
+    for told in ("NCCL_NET=Socket", "[network.forced]", "FI_PROVIDER=tcp", "[provider.excluded]", "unset NCCL_NET"):
+        assert told in error
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_an_image_that_lacks_nothing_and_forces_sockets_is_no_good_one(
+    tmp_path: Path, site: str, capsys: Capture
+) -> None:
+    image = fabric_builder.image(tmp_path / "whole", glibc=39)
+    (image / "usr/lib").mkdir(parents=True, exist_ok=True)
+    for name in ("libcxi.so.1", "libfabric.so.1"):
+        (image / "usr/lib" / name).write_bytes(b"\x7fELF" + bytes(2000))
+    (image / ".singularity.d/env/91-more.sh").write_text("export NCCL_NET=Socket\n")
+    assert main(["adapt", str(image), "--site", site, "--json"]) == ExitCode.NO
+    out, err = capsys.readouterr()
+    assert "NCCL_NET=Socket" in json.loads(out)["doubts"][0]
+    assert "keeps RCCL off the site's network" in unwrapped(err)
+
+
+@pytest.mark.usefixtures("clean_home")
 def test_what_the_image_has_is_a_constraint(image: Path, site: str, capsys: Capture) -> None:
     assert main(["build", "--base", str(image), "--add", "pytorch==2.7.1", "--site", site, "--dry-run"]) == ExitCode.NO
     assert "rocm 6.4.4" in capsys.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.check.boundary import Outcome
+from lumiimg.check.comparisons import Outcome
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.report.boundary import margin_left, sentence, sides_line
 from lumiimg.report.html.bars import Bar, bars_figure
@@ -16,7 +16,8 @@ from lumiimg.report.html.picture import path_figure
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.boundary import Boundary, Margin
+    from lumiimg.check.boundary import Boundary
+    from lumiimg.check.comparisons import Margin
     from lumiimg.check.steps import Step
     from lumiimg.report.html.page import Node
 
@@ -93,10 +94,10 @@ def _rules(boundary: Boundary) -> Iterator[Node]:
     for rule in ordered[:_RULES]:
         yield block(
             kind=_KINDS[rule.outcome],
-            summary=f"needs {rule.need}: {rule.have}",
+            summary=str(rule),
             identity=rule.id,
             is_open=rule.outcome is not Outcome.OK,
-            reasons=(rule.because,),
+            reasons=(rule.because,) if rule.because else (),
             source=rule.source,
         )
     yield from left_out(len(ordered), _RULES, "rules")

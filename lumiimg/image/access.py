@@ -1,0 +1,77 @@
+"""Which files of an image a user of it may not read: their modes count in the container, too.
+
+Measured with Apptainer 1.4 without privilege, on squashfs (squashfuse) and on a folder: a file of root with mode 0600,
+and one in a folder of root with mode 0700, are "Permission denied"; one of the user's own, or of a group of his, is
+read; the mode of the root folder does not count in squashfs.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from lumiimg.image.tree import FileKind, FileStat, ImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lumiimg.image.root import RootFileSystem
+
+_READ, _SEARCH = 0o4, 0o1
+_MAX_LINKS = 40
+
+
+def barred(root: RootFileSystem, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield, of files that the user may not read, (the file, what is in the way: itself, or a folder on the way to it).
+
+    Paths are absolute. The user is the one of this process; root asks for people who are not root, and own nothing of
+    the image. What cannot be looked up is left out.
+    """
+    searched: dict[str, bool] = {}
+    for path in paths:
+        try:
+            obstacle = _obstacle(root, path, searched)
+        except (OSError, ImageError):
+            continue
+        if obstacle is not None:
+            yield path, obstacle
+
+
+def _obstacle(root: RootFileSystem, path: str, searched: dict[str, bool]) -> str | None:
+    """Follow a path as the kernel does, link by link (path_resolution(7)); `searched`: which folders let through."""
+    todo = path.split("/")[::-1]
+    at, links = "", 0
+    while todo:
+        name = todo.pop()
+        if name == "..":
+            at = at.rpartition("/")[0]
+        if name in ("", ".", ".."):
+            continue
+        here = f"{at}/{name}"
+        if here not in searched:
+            found = root.stat(here, follow=False)
+            if found.kind is FileKind.SYMLINK:
+                links += 1
+                if links > _MAX_LINKS:
+                    return None
+                target = root.readlink(here)
+                at = "" if target.startswith("/") else at
+                todo += target.split("/")[::-1]
+                continue
+            if found.kind is not FileKind.DIRECTORY:
+                return None if _may(found, _READ) else here
+            searched[here] = _may(found, _SEARCH)
+        if not searched[here]:
+            return here
+        at = here
+    return None
+
+
+def _may(found: FileStat, right: int) -> bool:
+    """Whether the user has a right: as owner, else by a group, else as everybody has it (inode(7))."""
+    user = os.geteuid()
+    if user and found.uid == user:
+        return bool(found.permissions >> 6 & right)
+    if user and found.gid in {os.getegid(), *os.getgroups()}:
+        return bool(found.permissions >> 3 & right)
+    return bool(found.permissions & right)
