@@ -92,12 +92,12 @@ def _variables_against(path: Path) -> list[Finding]:
     """Return what the image itself sets that keeps RCCL or libfabric off the network: no layer takes that away."""
     from lumiimg.check.evidence import StaticResult  # noqa: PLC0415
     from lumiimg.check.opening import opened  # noqa: PLC0415
-    from lumiimg.check.variables import judge_variables  # noqa: PLC0415
+    from lumiimg.check.variables import judge_variables, read_variables  # noqa: PLC0415
     from lumiimg.findings import Severity  # noqa: PLC0415
 
     result = StaticResult()
     with opened(path) as image:
-        judge_variables(image, {}, result)
+        judge_variables(read_variables(image, {}), result)
     return [finding for finding in result.findings.found if finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}]
 
 
