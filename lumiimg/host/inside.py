@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from lumiimg.elf.hwcaps import ZEN3
 from lumiimg.elf.rules import Settings
@@ -16,6 +16,7 @@ from lumiimg.image import FileKind, ImageKind
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image, RootFileSystem
     from lumiimg.image.mounts import Mounted
 
@@ -23,6 +24,7 @@ ENGINE_LIBRARIES = "/.singularity.d/libs"
 """The engine puts this folder behind whatever LD_LIBRARY_PATH the image has (99-base.sh)."""
 _ENGINE_FOLDER = "/.singularity.d"
 _PREFIXES = ("APPTAINERENV_", "SINGULARITYENV_")
+_KERNEL = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?!\d)")
 _FLAGS, _VALUES = frozenset({"ro", "rw"}), ("id=", "image-src=")
 _UNESCAPED = {",": re.compile(r"(?<!\\),"), ":": re.compile(r"(?<!\\):")}
 
@@ -40,12 +42,25 @@ class BindSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Cpu:
-    """What of a CPU decides where the loader looks; without arguments, that of LUMI's nodes."""
+class Machine:
+    """What of a node decides where the loader looks, and what it takes; without arguments, that of LUMI's nodes."""
 
     levels: tuple[str, ...] = ZEN3
-    """glibc-hwcaps names, best first."""
+    """glibc-hwcaps names of the CPU, best first."""
     intel: bool = False
+    kernel: str = ""
+    """As `uname -r`; empty for one that is newer than any file asks for."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Self:
+        """Return that of a node."""
+        return cls(snapshot.hwcaps, snapshot.intel, snapshot.kernel)
+
+    @property
+    def linux(self) -> tuple[int, int, int] | None:
+        """The kernel's version as the loader compares it."""
+        found = _KERNEL.match(self.kernel)
+        return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +134,7 @@ def see_inside(
     binds: Sequence[BindSpec] = (),
     host: RootFileSystem | None = None,
     cwd: str = "/",
-    cpu: Cpu = Cpu(),
+    machine: Machine = Machine(),
 ) -> Inside:
     """Return an image as a process in it has it; `host` is where binds come from.
 
@@ -152,8 +167,9 @@ def see_inside(
         library_path=library_path_of(image, environment),
         preload=(preload,) if preload else (),
         cwd=cwd,
-        hwcaps=cpu.levels,
-        intel=cpu.intel,
+        hwcaps=machine.levels,
+        intel=machine.intel,
+        linux=machine.linux,
     )
     return Inside(image, root, settings, tuple(doubts))
 
