@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
@@ -28,6 +29,7 @@ PROVIDER_PATH = "FI_PROVIDER_PATH"
 _SCAN_LIMIT_BYTES = 32 * 1024 * 1024
 _HELP, _HELP_LIMIT_BYTES = b"\0Search for providers in specific path", 8192
 _DEFAULT = b"(default: "
+_MAX_NAMES = 256
 _OF_FILES = b"full path to a provider library"
 _RESTRICTED = b"restricted_dl: "
 
@@ -76,7 +78,8 @@ def cxi_provider(process: Process, root: RootFileSystem, provider_path: str | No
         return None
     if LIBCXI in libfabric.facts.needed:
         return libfabric.path if process.find(LIBCXI) is not None else None
-    for name in _names(_own(process, root, libfabric), read_provider_path(provider_path)):
+    names = dict.fromkeys(_names(_own(process, root, libfabric), read_provider_path(provider_path)))
+    for name in islice(names, _MAX_NAMES):
         if "/" in name and not root.is_file(name):
             continue
         outcome = process.dlopen(name, libfabric)
