@@ -31,7 +31,7 @@ _LEAST_CHARS = 6
 _KNOWN_SHAPE = (
     r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bsk-[\w-]{20,}|pypi-AgE[\w-]{20,}|\bnvapi-[\w-]{20,}|\bdckr_pat_[\w-]{20,}"
-    r"|\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
+    r"|(?<![\w-])eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
 )
 # the `git@` of a repository is everybody's, and what is before the @ of a digest is the name of an image
 _LOGIN = r"(?<=://)(?!git@)[^\s/?#@]{1,1000}@(?!sha256:)"

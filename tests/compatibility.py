@@ -60,10 +60,10 @@ def rccl() -> Iterator[str]:
 
 
 def recipes(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Recipes\n\n| recipe | what | base | layers |\n|---|---|---|---|"
+    yield "\n## Recipes\n\n| recipe | what | base | layers | fabric |\n|---|---|---|---|---|"
     for name in catalogue.recipe_names():
         recipe = catalogue.recipe(name)
-        yield f"| {name} | {cell(recipe.summary)} | {recipe.base} | {', '.join(recipe.add)} |"
+        yield f"| {name} | {cell(recipe.summary)} | {recipe.base} | {', '.join(recipe.add)} | {recipe.fabric or ''} |"
 
 
 def on_lumi(catalogue: Catalogue) -> Iterator[str]:
@@ -79,8 +79,9 @@ def on_lumi(catalogue: Catalogue) -> Iterator[str]:
             yield f"| {name} | no: {cell(against.have)} | | {' | ' * (len(NEWEST) - 1)} |"
             continue
         cells = [newest(catalogue.base(name), layer, fitting[layer]) for layer in NEWEST]
-        doubts = [rule for rule in plan.rules if rule.outcome is not Outcome.OK and rule.id == "driver-window"]
-        yield f"| {name} | {'doubtful: ' + cell(doubts[0].have) if doubts else 'yes'} | {plan.fabric.value} | {' | '.join(cells)} |"
+        doubts = dict.fromkeys(cell(rule.have) for rule in plan.rules if rule.outcome is not Outcome.OK)
+        answer = f"with doubts: {'; '.join(doubts)}" if doubts else "yes"
+        yield f"| {name} | {answer} | {plan.fabric.value} | {' | '.join(cells)} |"
 
 
 def newest(base: Layer, layer: str, fitting: Mapping[str, Plan]) -> str:

@@ -11,8 +11,15 @@ cat >/opt/lumiimg/julia/Project.toml <<'EOF'
 [extras]
 MPIPreferences = "3da0fdf6-3ccc-4f1b-acd9-58baa6c99267"
 EOF
-library=/opt/mpich/lib/libmpi.so.12
-if [ -e "$library" ]; then
+# The MPI of the image is where mpicc is; of a base's own environment not every engine lets a build know.
+export PATH=$PATH:/opt/mpich/bin
+mpicc=$(command -v mpicc || true)
+library=${mpicc%/bin/mpicc}/lib/libmpi.so.12
+if [ ! -e "$library" ]; then
+    known=$(ldconfig -p | sed -n 's|^[[:space:]]*libmpi\.so\.12 .*=> ||p')
+    library=${known%%$'\n'*}
+fi
+if [ -n "$library" ]; then
     cat >/opt/lumiimg/julia/LocalPreferences.toml <<EOF
 [MPIPreferences]
 _format = "1.0"
@@ -24,6 +31,6 @@ preloads = []
 cclibs = []
 EOF
 else
-    echo "julia: no MPI in /opt/mpich, so MPI.jl takes one of its own, which knows nothing of Slingshot"
+    echo "julia: no MPI of MPICH's kind (libmpi.so.12) in this image, so MPI.jl takes one of its own, which knows nothing of Slingshot"
 fi
 "$PREFIX/bin/julia" --startup-file=no -e 'println("Julia ", VERSION)'

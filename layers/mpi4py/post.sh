@@ -6,7 +6,8 @@ layer=mpi4py
 . "$LAYER_FILES/python.sh"
 
 use_environment
-export PATH=/opt/mpich/bin:$PATH
+# The MPI of the image is where mpicc is; of a base's own environment not every engine lets a build know.
+export PATH=$PATH:/opt/mpich/bin
 command -v mpicc >/dev/null || fail "no mpicc: the MPI of this image has no compiler wrapper on PATH"
 need_compilers
 need_python_headers

@@ -5,7 +5,8 @@ layer=osu
 
 ROCM=$(find_rocm)
 need_compilers
-export PATH=/opt/mpich/bin:$PATH
+# The MPI of the image is where mpicc is; of a base's own environment not every engine lets a build know.
+export PATH=$PATH:/opt/mpich/bin
 command -v mpicc >/dev/null || fail "no mpicc: the MPI of this image has no compiler wrapper on PATH"
 unpack "$SOURCE_OSU" osu
 (

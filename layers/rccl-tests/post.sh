@@ -9,9 +9,12 @@ need_compilers
 
 need git=git
 use_arch
-mpi=/opt/mpich
+# The MPI of the image is where mpicc is; of a base's own environment not every engine lets a build know.
+export PATH=$PATH:/opt/mpich/bin
+mpicc=$(command -v mpicc || true)
+mpi=${mpicc%/bin/mpicc}
 [ -e "$mpi/include/mpi.h" ] || mpi=/usr
-[ -e "$mpi/include/mpi.h" ] || fail "no mpi.h in /opt/mpich or /usr"
+[ -e "$mpi/include/mpi.h" ] || fail "no mpi.h beside ${mpicc:-mpicc, which is not on PATH,} or in /usr"
 unpack "$SOURCE_RCCL_TESTS" rccl-tests
 # Its Makefile notes the commit, which an archive does not have; without one git only complains.
 make -C rccl-tests MAKEFLAGS="-j$MAX_JOBS" MPI=1 MPI_HOME="$mpi" \

@@ -21,6 +21,8 @@ VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[a-z0-9,._-]{1,99}\])?==[0-9][A-Za-z0-9.+!_-]{0,63}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_NET_APIS = frozenset({"net-api", "net-api-oldest"})
+_NET_API = re.compile(r"[0-9]{1,2}")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 SCRIPT_LIMIT_BYTES = 256 * 1024
 RULES = ("glibc-gate", "driver-window", "plugin-abi", "fabric", "torch", "layers")
@@ -207,7 +209,7 @@ def read_layer(folder: Path) -> Layer:
         set_environment=_environment(environment.table("set"), arguments),
         prepend_environment=_environment(environment.table("prepend"), arguments),
         bootstraps=tuple(_bootstrap(entry) for entry in table.tables("bootstrap")) if kind == "base" else (),
-        variants=tuple(_variant(entry) for entry in table.tables("variant")) if kind == "base" else (),
+        variants=tuple(_variant(entry, arguments) for entry in table.tables("variant")) if kind == "base" else (),
         include=table.strings("include") if kind == "base" else (),
         post=_script(folder / "post.sh", table, required=True) or "",
         test=_script(folder / "test.sh", table, required=False),
@@ -234,10 +236,17 @@ def expand(template: str, arguments: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda match: arguments[match[1]], template)
 
 
+def placeholders(template: str) -> list[str]:
+    """Return the arguments that stand in a template."""
+    return _PLACEHOLDER.findall(template)
+
+
 def _has(table: Table, arguments: Mapping[str, Argument]) -> dict[str, str]:
     versions = table.table("has")
     values = versions.string_values()
     for component, version in values.items():
+        if component in _NET_APIS and not _NET_API.fullmatch(version):
+            versions.fault(component, f"is {version!r}; the number of an API of RCCL's net plugins is needed: '12'")
         _check_placeholders(versions, component, version, arguments)
     return values
 
@@ -324,7 +333,7 @@ def _environment(table: Table, arguments: Mapping[str, Argument]) -> dict[str, s
 
 
 def _check_placeholders(table: Table, key: str, template: str, arguments: Mapping[str, Argument]) -> None:
-    for name in _PLACEHOLDER.findall(template):
+    for name in placeholders(template):
         if name not in arguments:
             known = ", ".join(f"{{{argument}}}" for argument in arguments) or "none, it has no arguments"
             table.fault(key, f"holds {{{name}}}, which is no argument of this layer; known: {known}")
@@ -338,12 +347,12 @@ def _bootstrap(table: Table) -> Bootstrap:
     )
 
 
-def _variant(entry: Table) -> Variant:
+def _variant(entry: Table, arguments: Mapping[str, Argument]) -> Variant:
     variant = Variant(
         name=entry.string("name"),
         summary=entry.string("summary"),
         status=entry.choice("status", ("proved", "unproved")),
-        has=entry.table("has").string_values(),
+        has=_has(entry, arguments),
         bootstrap=_bootstrap(entry),
     )
     if not NAME.fullmatch(variant.name):

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+FABRICS = ("host", "bundled", "none")
+"""Where libfabric and libcxi come from, as for `--fabric`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -24,6 +27,8 @@ class Recipe:
     """Value by (layer, argument)."""
     site: str | None = None
     """The machine that it is for."""
+    fabric: str | None = None
+    """One of FABRICS; None: as the base and the machine allow."""
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -38,6 +43,7 @@ def read_recipe(path: Path) -> Recipe:
         base=table.string("base"),
         add=table.strings("add"),
         site=table.optional_string("site"),
+        fabric=table.choice("fabric", FABRICS) if "fabric" in table.keys() else None,  # noqa: SIM118 - no mapping
         arguments={
             (layer, name): value
             for layer, values in table.named_tables("arguments")

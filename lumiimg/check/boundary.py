@@ -21,7 +21,7 @@ from lumiimg.findings import Severity
 from lumiimg.host.advice import complete
 from lumiimg.host.attempt import Demand
 from lumiimg.host.bind import solve
-from lumiimg.host.inside import Cpu, see_inside, variable_of
+from lumiimg.host.inside import Machine, see_inside, variable_of
 from lumiimg.host.manifest import PRIVATE, Fabric, Loaded
 from lumiimg.host.provider import LIBFABRIC, PROVIDER_PATH
 from lumiimg.host.tree import SnapshotTree
@@ -122,12 +122,12 @@ def study_open(
     site: Site | None = None,
 ) -> Boundary:
     """Return the account of an image whose files are checked already."""
-    cpu = Cpu(snapshot.hwcaps, snapshot.intel) if snapshot else Cpu()
-    settings = see_inside(image, environment, cpu=cpu).settings
+    machine = Machine.of(snapshot) if snapshot else Machine()
+    settings = see_inside(image, environment, machine=machine).settings
     manifest: Manifest | None = None
     loaded: tuple[Loaded, ...] = ()
     missing: tuple[str, ...] = ()
-    demand = demand_of(image, static, variable_of(PROVIDER_PATH, image, environment))
+    demand = demand_of(image, static, static.provider_path or variable_of(PROVIDER_PATH, image, environment))
     if demand is not None and snapshot is not None:
         manifest = solve(image.root, settings, demand, snapshot, RootFileSystem(SnapshotTree(snapshot)))
         manifest = complete(manifest, snapshot, image.root, site)

@@ -17,7 +17,7 @@ from lumiimg.check.boundary import study_open, without_ours
 from lumiimg.check.comparisons import Outcome
 from lumiimg.check.opening import opened
 from lumiimg.check.static import check_static
-from lumiimg.host.inside import Cpu, see_inside
+from lumiimg.host.inside import Machine, see_inside
 from lumiimg.host.manifest import PRIVATE, Fabric
 from lumiimg.host.saved import Saved, try_saved
 from lumiimg.host.tree import SnapshotTree
@@ -133,7 +133,7 @@ def _saved(
 ) -> tuple[Saved, tuple[str, ...]]:
     if before.manifest is None or now.manifest is None or now.manifest.fabric is Fabric.NONE:
         return Saved((), None), ()
-    settings = see_inside(image, environment, cpu=Cpu(drift.now.hwcaps, drift.now.intel)).settings
+    settings = see_inside(image, environment, machine=Machine.of(drift.now)).settings
     host = RootFileSystem(SnapshotTree(drift.now))
     bound = {bind.target for bind in before.manifest.binds}
     lacks = [b.target for b in now.manifest.binds if b.target not in bound and not b.target.startswith(f"{PRIVATE}/")]

@@ -26,4 +26,6 @@ class StaticResult:
     """Path of the file whose process has RCCL: itself, or torch's library that needs it."""
     provider_path: str | None = None
     """FI_PROVIDER_PATH as it is in the container."""
+    without_name: str = "unset NCCL_NET_PLUGIN"
+    """What to do where NCCL_NET_PLUGIN is the trouble."""
     findings: Findings = field(default_factory=lambda: Findings(Level.STATIC))

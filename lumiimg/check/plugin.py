@@ -17,7 +17,7 @@ from lumiimg.elf.recorded import RecordedElf
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.findings import Severity
 from lumiimg.host.inside import ENGINE_LIBRARIES
-from lumiimg.host.provider import LIBCXI, LIBFABRIC, cxi_provider
+from lumiimg.host.provider import LIBCXI, LIBFABRIC, PROVIDER_FILE, PROVIDER_PATH, cxi_provider
 from lumiimg.resolve.rccl import remedy_for_old_api
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def load_plugin(
             cause="NCCL_NET_PLUGIN asks for another name; up to RCCL 2.20 it is a part of the name only, never a path"
             if result.path.named_by
             else "the name that RCCL looks for changed with ROCm 7.1, and back after 7.2",
-            remedy=("unset NCCL_NET_PLUGIN",)
+            remedy=(result.without_name,)
             if result.path.named_by
             else (f"ln -s {shlex.quote(elsewhere[0])} {shlex.quote(_beside(elsewhere[0], names[0]))}",),
             source=_RULE_SOURCE,
@@ -367,13 +367,16 @@ def _judge_libfabric(root: RootFileSystem, process: Process, result: StaticResul
     result.findings.add(
         "provider.no-cxi",
         Severity.UNKNOWN,
-        f"{libfabric.path} has no cxi provider (it does not need {LIBCXI}, nor is one beside it that loads): alone, it "
-        "would use TCP",
+        f"{libfabric.path} has no cxi provider (it does not need {LIBCXI}, nor is there a {PROVIDER_FILE} that loads, "
+        "where it looks for one): alone, it would use TCP",
         where=libfabric.path,
         chain=(result.path.plugin or "the plugin", libfabric.path),
+        cause=f"{PROVIDER_PATH}={result.provider_path}: it looks there, and not in its own folder"
+        if result.provider_path
+        else None,
         remedy=(
             "take the host's libfabric, where its versions fit: `lumiimg host scan` there, then `lumiimg bind`",
             "or build libcxi and libfabric with cxi in the image",
         ),
-        source="libfabric prov/cxi/configure.m4: the built-in provider links libcxi",
+        source="libfabric prov/cxi/configure.m4: the built-in provider links libcxi; src/fabric.c ofi_load_dl_prov",
     )

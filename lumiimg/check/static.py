@@ -15,9 +15,9 @@ from lumiimg.check.copies import judge_process
 from lumiimg.check.evidence import StaticResult
 from lumiimg.check.library import load_rccl, read_facts
 from lumiimg.check.plugin import judge_plugin, load_plugin
-from lumiimg.check.variables import judge_binds, judge_variables
+from lumiimg.check.variables import judge_binds, judge_variables, read_variables
 from lumiimg.findings import Severity
-from lumiimg.host.inside import see_inside, variable_of
+from lumiimg.host.inside import see_inside
 from lumiimg.host.ldd import refusal
 from lumiimg.host.provider import PROVIDER_PATH
 
@@ -52,13 +52,15 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
     process, rccl = load_rccl(image, see_inside(image, environment).settings, files, result)
     if rccl is None:
         return result
-    read_facts(image, rccl, result, named=variable_of("NCCL_NET_PLUGIN", image, environment))
+    variables = read_variables(image, environment)
+    read_facts(image, rccl, result, named=variables.get("NCCL_NET_PLUGIN"))
+    result.without_name = variables.without("NCCL_NET_PLUGIN", result.without_name)
     result.start, result.loader = process.objects[0].path, process.system.loader
-    result.provider_path = variable_of(PROVIDER_PATH, image, environment)
-    judge_variables(image, environment, result)
+    result.provider_path = variables.get(PROVIDER_PATH)
     outcome = load_plugin(image, process, rccl, files, result)
     if outcome is not None and outcome.root is not None:
         judge_plugin(image.root, outcome, process, result)
         judge_process(image.root, process, result)
+    judge_variables(variables, result)
     judge_binds(environment, process, result)
     return result

@@ -90,15 +90,17 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _variables_against(path: Path) -> list[Finding]:
     """Return what the image itself sets that keeps RCCL or libfabric off the network: no layer takes that away."""
+    from lumiimg.check.evidence import StaticResult  # noqa: PLC0415
     from lumiimg.check.opening import opened  # noqa: PLC0415
     from lumiimg.check.static import check_static  # noqa: PLC0415
+    from lumiimg.check.variables import judge_variables, read_variables  # noqa: PLC0415
     from lumiimg.findings import Severity  # noqa: PLC0415
 
     with opened(path) as image:
-        found = check_static(image, {}).findings.found
-    against = {Severity.PROBLEM, Severity.UNKNOWN}
-    return [finding for finding in found if finding.id in _OF_VARIABLES and finding.severity in against]
+        # by what the image has; one without an RCCL that loads gets its own by a layer, and is judged as well
+        result = StaticResult(path=check_static(image, {}).path)
+        judge_variables(read_variables(image, {}), result)
+    return [finding for finding in result.findings.found if finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}]
 
 
-_OF_VARIABLES = frozenset({"network.forced", "provider.excluded", "rccl.settings"})
 _TOLD = ("os", "glibc", "python", "rocm", "rccl", "torch", "vllm", "sglang", "net-api")

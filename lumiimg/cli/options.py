@@ -141,7 +141,7 @@ def add_site(parser: argparse.ArgumentParser) -> None:
         "--fabric",
         choices=("auto", "host", "bundled", "none"),
         default="auto",
-        help="libfabric and libcxi of the host, or of its own in the image; auto: as the base allows",
+        help="libfabric and libcxi of the host, or of its own in the image; auto: by the recipe, else by the base",
     )
 
 
@@ -167,7 +167,7 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
 
     Raises BadInputError.
     """
-    from lumiimg.host.inside import Cpu, parse_binds, see_inside, told_to_engine  # noqa: PLC0415
+    from lumiimg.host.inside import Machine, parse_binds, see_inside, told_to_engine  # noqa: PLC0415
     from lumiimg.host.node import cpu  # noqa: PLC0415
     from lumiimg.image import RootFileSystem, open_image  # noqa: PLC0415
 
@@ -183,11 +183,11 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
         from lumiimg.host.tree import SnapshotTree  # noqa: PLC0415
 
         snapshot = read_snapshot(arguments.host)
-        host, of_host = RootFileSystem(SnapshotTree(snapshot)), Cpu(snapshot.hwcaps, snapshot.intel)
+        host, of_host = RootFileSystem(SnapshotTree(snapshot)), Machine.of(snapshot)
     else:
         host = open_image(Path("/")).root
         _, intel, levels = cpu(host)
-        of_host = Cpu(levels, intel)
+        of_host = Machine(levels, intel, os.uname().release)
     with open_image(arguments.image) as image:
         yield see_inside(
             image,
@@ -195,5 +195,5 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
             binds=binds,
             host=host,
             cwd=arguments.cwd,
-            cpu=of_host,
+            machine=of_host,
         )

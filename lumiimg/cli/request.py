@@ -101,6 +101,10 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request
             raise BadInputError(f"--source {word!r} is not NAME=FILE or NAME=URL")
         sources[name] = location
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
+    if fabric is None and recipe is not None and recipe.fabric is not None:
+        # to add the layer of a fabric is to name one, too
+        layers = {f"fabric-{other.value}" for other in Fabric}
+        fabric = None if layers & {name_of(text) for text in arguments.add} else Fabric(recipe.fabric)
     site = arguments.site or (recipe.site if recipe else None)
     own = recipe.add if recipe else ()
     named = {name_of(text): text for text in arguments.add if text not in own}

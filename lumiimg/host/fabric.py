@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumiimg.errors import BadInputError
 from lumiimg.host.known import known
 from lumiimg.host.look import by_version, matches, names_in, read_text
+from lumiimg.host.provider import read_provider_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -120,13 +121,10 @@ class Search:
             for below in _BELOW_ASKED:
                 yield _Way(ASKED, asked.rstrip("/") + below, role.files)
         if role.variable:
-            for element in self.variables.get(role.variable, "").split(":"):
-                # fabric.7: @ before the list and + before a preferred file
-                path = element.lstrip("@+")
-                if path.startswith("/"):
-                    folder, _, name = path.rpartition("/")
-                    is_file = self.root.is_file(path)
-                    yield _Way(role.variable, folder if is_file else path, (name,) if is_file else role.files)
+            named = read_provider_path(self.variables.get(role.variable))
+            places = [(folder, role.files) for folder in named.folders]
+            places += [(folder, (name,)) for folder, _, name in (file.rpartition("/") for file in named.preferred)]
+            yield from (_Way(role.variable, folder, files) for folder, files in places if folder.startswith("/"))
         for candidate in wanted_by if role.beside else ():
             for path in dict.fromkeys((candidate.path, self.root.resolve(candidate.path))):
                 yield _Way(f"beside {candidate.path}", f"{path.rpartition('/')[0]}/{role.beside}", role.files)

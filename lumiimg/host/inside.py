@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from lumiimg.elf.hwcaps import ZEN3
 from lumiimg.elf.rules import Settings
@@ -16,6 +16,7 @@ from lumiimg.image import FileKind, ImageKind
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image, RootFileSystem
     from lumiimg.image.mounts import Mounted
 
@@ -23,7 +24,8 @@ ENGINE_LIBRARIES = "/.singularity.d/libs"
 """The engine puts this folder behind whatever LD_LIBRARY_PATH the image has (99-base.sh)."""
 _ENGINE_FOLDER = "/.singularity.d"
 _PREFIXES = ("APPTAINERENV_", "SINGULARITYENV_")
-_OPTIONS = ("ro", "rw", "id=", "image-src=")
+_KERNEL = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?!\d)")
+_FLAGS, _VALUES = frozenset({"ro", "rw"}), ("id=", "image-src=")
 _UNESCAPED = {",": re.compile(r"(?<!\\),"), ":": re.compile(r"(?<!\\):")}
 
 
@@ -40,12 +42,25 @@ class BindSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Cpu:
-    """What of a CPU decides where the loader looks; without arguments, that of LUMI's nodes."""
+class Machine:
+    """What of a node decides where the loader looks, and what it takes; without arguments, that of LUMI's nodes."""
 
     levels: tuple[str, ...] = ZEN3
-    """glibc-hwcaps names, best first."""
+    """glibc-hwcaps names of the CPU, best first."""
     intel: bool = False
+    kernel: str = ""
+    """As `uname -r`; empty for one that is newer than any file asks for."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Self:
+        """Return that of a node."""
+        return cls(snapshot.hwcaps, snapshot.intel, snapshot.kernel)
+
+    @property
+    def linux(self) -> tuple[int, int, int] | None:
+        """The kernel's version as the loader compares it."""
+        found = _KERNEL.match(self.kernel)
+        return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +77,15 @@ class Inside:
 def parse_binds(text: str) -> tuple[BindSpec, ...]:
     r"""Read `SRC[:DST[:OPTIONS]]`, several with commas, as engines take them (`\:` and `\,` are no separators).
 
+    Rules: apptainer `pkg/runtime/engine/apptainer/config/bind.go` ParseBindPath, singularity `pkg/util/bind/bind.go`.
+
     Raises BadInputError for what engines refuse, and for `image-src=`, which binds a part of another image.
     """
     parts: list[str] = []
     for part in _UNESCAPED[","].split(text):
-        if parts and part.startswith(_OPTIONS) and "/" not in part.partition("=")[0]:
-            parts[-1] += f",{part}"  # an option of the bind before it
+        is_option = part in _FLAGS or part.startswith(_VALUES)
+        if is_option and parts and _UNESCAPED[":"].search(parts[-1]):
+            parts[-1] += f",{part}"  # of the bind before it, which has a target: without one, it is a source
         elif part:
             parts.append(part)
     return tuple(_parse_bind(part, text) for part in parts)
@@ -91,12 +109,17 @@ def _parse_bind(part: str, text: str) -> BindSpec:
 def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str | None:
     """Return a variable as it is in the container: what the engine is told, else the image's, else the user's own.
 
-    The user's LD_LIBRARY_PATH is the one that does not get in (apptainer `internal/pkg/util/env/clean.go`).
+    One that the image sets to nothing takes the user's own away, too (apptainer
+    `internal/pkg/util/fs/files/action_script.sh`, restore_env). The user's LD_LIBRARY_PATH is the one that does not get
+    in (`internal/pkg/util/env/clean.go`).
     """
     for prefix in _PREFIXES:
         if prefix + name in environment:
             return environment[prefix + name]
-    return image.environment.get(name) or (environment.get(name) if name != "LD_LIBRARY_PATH" else None)
+    of_user = environment.get(name) if name != "LD_LIBRARY_PATH" else None
+    if name not in image.environment:
+        return of_user
+    return image.environment[name] or (None if of_user is not None else "")
 
 
 def told_to_engine(variables: Mapping[str, str]) -> dict[str, str]:
@@ -111,7 +134,7 @@ def see_inside(
     binds: Sequence[BindSpec] = (),
     host: RootFileSystem | None = None,
     cwd: str = "/",
-    cpu: Cpu = Cpu(),
+    machine: Machine = Machine(),
 ) -> Inside:
     """Return an image as a process in it has it; `host` is where binds come from.
 
@@ -144,8 +167,9 @@ def see_inside(
         library_path=library_path_of(image, environment),
         preload=(preload,) if preload else (),
         cwd=cwd,
-        hwcaps=cpu.levels,
-        intel=cpu.intel,
+        hwcaps=machine.levels,
+        intel=machine.intel,
+        linux=machine.linux,
     )
     return Inside(image, root, settings, tuple(doubts))
 

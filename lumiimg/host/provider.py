@@ -1,22 +1,71 @@
 """Whether the libfabric of a process can use Slingshot: by a cxi provider built into it, or in a file of its own.
 
-The built-in one links libcxi (libfabric prov/cxi/configure.m4). A provider in a file is `libcxi-fi.so`, looked for in
-FI_PROVIDER_PATH and in the folder `libfabric` beside the library (libfabric src/fabric.c, fabric(7)).
+The built-in one links libcxi (libfabric prov/cxi/configure.m4). A provider in a file is `libcxi-fi.so`. Where one is
+looked for: src/fabric.c, `ofi_load_dl_prov`, `ofi_find_prov_libs` and `ofi_load_preferred_dl_prov`, v1.11 to v2.6;
+fabric(7); compared with what `fi_info -l` of 1.17.0 and 2.1.0 does. FI_PROVIDER_PATH takes the place of what libfabric
+would do by itself: ask the loader, then look in the folder that was compiled into it.
 """
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
+
+from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.elf.loader import Process
+    from lumiimg.elf.objects import LoadedObject
     from lumiimg.image import RootFileSystem
 
 LIBFABRIC, LIBCXI = "libfabric.so.1", "libcxi.so.1"
 PROVIDER_FILE = "libcxi-fi.so"
 PROVIDER_PATH = "FI_PROVIDER_PATH"
+# Strings stand in front of what makes a library large, its debugging information.
+_SCAN_LIMIT_BYTES = 32 * 1024 * 1024
+_HELP, _HELP_LIMIT_BYTES = b"\0Search for providers in specific path", 8192
+_DEFAULT = b"(default: "
+_MAX_NAMES = 256
+_OF_FILES = b"full path to a provider library"
+_RESTRICTED = b"restricted_dl: "
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderPath:
+    """FI_PROVIDER_PATH, taken apart."""
+
+    is_set: bool = False
+    folders: tuple[str, ...] = ()
+    preferred: tuple[str, ...] = ()
+    """Files, which libfabric takes from 1.21 on; before, it takes their elements for folders, and there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What a libfabric says of itself, by its strings; that of the defaults where they are not at hand."""
+
+    folders: tuple[str, ...]
+    """Where it looks by itself: PROVDLDIR, which its help for FI_PROVIDER_PATH names."""
+    takes_files: bool = False
+    """Whether `+` in FI_PROVIDER_PATH names a file."""
+    asks_loader: bool = False
+    """Whether it gives `libcxi-fi.so` to dlopen: its list of providers has cxi, from 1.21 on."""
+
+
+def read_provider_path(text: str | None) -> ProviderPath:
+    """Take FI_PROVIDER_PATH apart: `@` in front of all of it is about the order; empty, it counts as not set."""
+    if not text:
+        return ProviderPath()
+    elements = [] if text == "@" else text.removeprefix("@").split(":")
+    return ProviderPath(
+        is_set=True,
+        folders=tuple(element for element in elements if not element.startswith("+")),
+        preferred=tuple(element[1:] for element in elements if element.startswith("+")),
+    )
 
 
 def cxi_provider(process: Process, root: RootFileSystem, provider_path: str | None) -> str | None:
@@ -29,14 +78,43 @@ def cxi_provider(process: Process, root: RootFileSystem, provider_path: str | No
         return None
     if LIBCXI in libfabric.facts.needed:
         return libfabric.path if process.find(LIBCXI) is not None else None
-    for folder in _folders(libfabric.path, provider_path):
-        path = f"{folder}/{PROVIDER_FILE}"
-        if root.is_file(path) and process.dlopen(path, libfabric).ok:
-            return path
+    names = dict.fromkeys(_names(_own(process, root, libfabric), read_provider_path(provider_path)))
+    for name in islice(names, _MAX_NAMES):
+        if "/" in name and not root.is_file(name):
+            continue
+        outcome = process.dlopen(name, libfabric)
+        if outcome.root is not None and outcome.ok:
+            return outcome.root.path
     return None
 
 
-def _folders(libfabric: str, provider_path: str | None) -> Iterator[str]:
-    # `@` and `+` in front of an element say how to go on, not where to look
-    yield from (part.lstrip("@+").rstrip("/") for part in (provider_path or "").split(":") if part.startswith("/"))
-    yield f"{libfabric.rpartition('/')[0]}/libfabric"
+def _names(own: _Own, path: ProviderPath) -> Iterator[str]:
+    """Yield what libfabric gives to dlopen for the cxi provider. Relative paths are left out: of which folder?"""
+    if own.takes_files:
+        yield from (file for file in path.preferred if file.startswith("/") and file.endswith(f"/{PROVIDER_FILE}"))
+    if own.asks_loader and not path.is_set:
+        yield PROVIDER_FILE
+    is_replaced = path.folders or (path.preferred and not own.takes_files)
+    for folder in path.folders if is_replaced else own.folders:
+        if folder.startswith("/"):
+            yield f"{folder.rstrip('/')}/{PROVIDER_FILE}"
+
+
+def _own(process: Process, root: RootFileSystem, libfabric: LoadedObject) -> _Own:
+    """Read what a libfabric says of itself; of one that says nothing, the folder beside it, where most have theirs."""
+    beside = _Own((f"{libfabric.path.rpartition('/')[0]}/libfabric",))
+    try:
+        with contextlib.closing(root.open(process.settings.absolute(libfabric.path))) as file:
+            data = file.read_at(0, min(file.size, _SCAN_LIMIT_BYTES))
+    except (OSError, BadInputError):
+        return beside  # gone, or of another machine: then only its facts are recorded
+    start = data.find(_HELP)
+    text = data[start + 1 : start + _HELP_LIMIT_BYTES].partition(b"\0")[0]
+    folders = text.rpartition(_DEFAULT)[2].removesuffix(b")")
+    if start < 0 or not folders.startswith(b"/"):
+        return beside
+    return _Own(
+        tuple(folders.decode("utf-8", "replace").split(":")),
+        takes_files=_OF_FILES in text,
+        asks_loader=b"\0cxi\0" in data and _RESTRICTED not in data,
+    )

@@ -161,6 +161,8 @@ def plan_data(lock: Lock) -> dict[str, Any]:
     """Return a lock as JSON data."""
     return {
         "lumiimg": __version__,
+        "site": lock.site,
+        "fabric": lock.fabric.value,
         "bootstrap": {
             "agent": lock.bootstrap.agent,
             "from": lock.bootstrap.origin,

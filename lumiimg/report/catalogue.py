@@ -81,6 +81,7 @@ def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
                 "base": recipe.base,
                 "add": list(recipe.add),
                 "site": recipe.site,
+                "fabric": recipe.fabric or "auto",
                 "arguments": {f"{layer}.{name}": value for (layer, name), value in recipe.arguments.items()},
             },
         )
@@ -91,6 +92,8 @@ def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
     fact(out, "layers", ", ".join(recipe.add) or "none")
     if recipe.site:
         fact(out, "site", recipe.site)
+    if recipe.fabric:
+        fact(out, "fabric", recipe.fabric)
     for (layer, name), value in recipe.arguments.items():
         fact(out, "argument", f"{layer}.{name}={value}")
     proposal(out, f"lumiimg explain --recipe {recipe.name}", word="what comes out, and why")

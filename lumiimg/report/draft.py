@@ -140,6 +140,9 @@ def _written(out: Console, draft: Draft, folder: Path) -> None:
         lines = ", ".join(dict.fromkeys(str(entry.line) for entry in open_ends))
         places = count(len(open_ends), "place")
         _row(out, f"{places} where its build ends until you see to it (`todo` in post.sh): lines {lines}")
+    for left in draft.left_out:
+        if left.is_secret:
+            _row(out, f"line {left.line} {left.keyword}: {left.what}", STYLES["problem"])
     for name in draft.recognised.layers:
         layer = name.partition("==")[0]
         found = list(dict.fromkeys(str(known.line) for known in draft.recognised.known if known.layer == layer))

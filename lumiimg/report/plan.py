@@ -158,6 +158,11 @@ def _left_out(asked: Asked, nearest: Asked | None) -> str:
     if nearest is None:
         return ""
     left = [name for name in map(name_of, asked.add) if name not in map(name_of, nearest.add)]
+    pinned = {tuple(text.split("==")) for text in asked.add}  # an argument VERSION is one of these
+    given = [
+        f"--arg {layer}.{name}" for (layer, name), value in asked.arguments.items() if (layer, value) not in pinned
+    ]
+    left += [] if nearest.arguments else given
     return f", without {' and '.join(left)}" if left else ""
 
 

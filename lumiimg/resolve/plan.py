@@ -15,6 +15,7 @@ from lumiimg.errors import BadInputError
 from lumiimg.resolve import rules
 from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
 from lumiimg.resolve.stack import Offer, Search, Stack, Wish
+from lumiimg.resolve.values import for_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -117,7 +118,7 @@ class Planner:
         self._site = site
         self._held = held or {}
         self._has_headers = has_headers
-        self._read = Shelf(catalogue, foreign or {})
+        self._read = Shelf(catalogue, foreign or {}, site.arch if site else None)
 
     def plan(self, asked: Asked) -> Plan:
         """Judge a request; a refusal names the nearest one that works.
@@ -131,7 +132,7 @@ class Planner:
         nearest = self._first(self._others(asked), deadline)
         keeping = None
         if nearest is not None and not set(asked.add) <= set(nearest.add) and any(map(_is_pinned, asked.add)):
-            bases = (replace(asked, base=name) for name in self._bases_by_distance(asked.base))
+            bases = (replace(asked, base=name, arguments={}) for name in self._bases_by_distance(asked.base))
             keeping = self._first(bases, deadline)
         return replace(plan, nearest=nearest, keeping=keeping)
 
@@ -140,7 +141,8 @@ class Planner:
         return replace(plan, changes=tuple(self._changes(plan.asked, plan)), surer=self._surer(plan))
 
     def _surer(self, plan: Plan) -> Asked | None:
-        if plan.refused or not plan.is_doubtful or plan.fabric is not Fabric.HOST or plan.asked.fabric is not None:
+        chosen = plan.asked.fabric or _named_fabric(plan.asked)
+        if plan.refused or not plan.is_doubtful or plan.fabric is not Fabric.HOST or chosen is not None:
             return None
         other = self._judge(replace(plan.asked, fabric=Fabric.BUNDLED))
         return None if other.refused or other.is_doubtful else other.asked
@@ -167,6 +169,7 @@ class Planner:
             return Plan(asked, base, None, fabric, (*results, *rules.refusals(search.unmet)))
         if self._site is not None:
             results += rules.driver_window(stack, self._site)
+            results += rules.compiled_for(stack, self._site, asked.arguments)
         results += rules.base_troubles(base, stack)
         results += rules.torch_kind(stack)
         abi = rules.plugin_abi(stack)
@@ -231,7 +234,13 @@ class Planner:
         return None
 
     def _others(self, asked: Asked) -> Iterator[Asked]:
-        """Yield other requests, those that differ least first: in fabric, release, plugin, base, or a layer."""
+        """Yield other requests, those that differ least first: in fabric, release, plugin, base, or a layer.
+
+        None has arguments: they can be what is at fault, and can be of a layer that another request does not have.
+        """
+        if asked.arguments:
+            asked = replace(asked, arguments={})
+            yield asked
         free = replace(asked, add=unpinned(asked.add))
         has = self._read.base(asked.base).has
         missing = tuple(text for text in asked.add if name_of(text) not in has)
@@ -385,9 +394,10 @@ def in_short(plan: Plan) -> str:
 
 
 class Shelf:
-    """Entries of the catalogue, each read once."""
+    """Entries of the catalogue, each read once; layers as they are for the site's GPU."""
 
-    def __init__(self, catalogue: Catalogue, foreign: Mapping[str, Layer]) -> None:
+    def __init__(self, catalogue: Catalogue, foreign: Mapping[str, Layer], arch: str | None) -> None:
+        self._arch = arch
         self._catalogue = catalogue
         self._kept: dict[str, Layer] = dict(foreign)
 
@@ -398,10 +408,10 @@ class Shelf:
         kept = self._kept.get(name)
         if kept is not None and not kept.is_base:
             return kept
-        return self._kept.setdefault(name, self._catalogue.layer(name))
+        return self._kept.setdefault(name, for_gpu(self._catalogue.layer(name), self._arch))
 
     def entry(self, name: str) -> Layer:
-        return self._kept.get(name) or self._kept.setdefault(name, self._catalogue.entry(name))
+        return self._kept.get(name) or self._kept.setdefault(name, for_gpu(self._catalogue.entry(name), self._arch))
 
 
 def _wish(text: str) -> Wish:

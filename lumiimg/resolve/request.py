@@ -17,6 +17,7 @@ from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.network.mirrors import refuse_password
 from lumiimg.resolve.plan import HEADERS, Asked, Planner, command_of, name_of
 from lumiimg.resolve.rules import Fabric, Outcome
+from lumiimg.resolve.values import values_of
 from lumiimg.resolve.wheels import PythonTarget
 from lumiimg.secret import has_secret, is_secret_name
 
@@ -97,6 +98,7 @@ def resolve(
     for layer in (plan.base, *layers):
         release = None if layer is plan.base else releases.get(layer.name)
         arguments = _arguments(layer, release, request)
+        _refuse_secrets(layer, arguments)
         wanted = [source for source in layer.sources if not source.optional or source.name in request.sources]
         sources = tuple(_lock_source(source, arguments, request) for source in wanted)
         locked.append(LockedLayer(layer, arguments, sources, release))
@@ -213,11 +215,9 @@ def _check_used(request: Request, stack: Sequence[Layer]) -> None:
 
 
 def _arguments(layer: Layer, release: Release | None, request: Request) -> dict[str, str]:
-    values = {}
-    of_release = {"VERSION": release.version, **release.arguments} if release else {}
+    values = values_of(layer, release, request.arguments)
     for argument in layer.arguments.values():
-        default = of_release.get(argument.name, argument.default)
-        value = request.arguments.get((layer.name, argument.name), default)
+        value = values[argument.name]
         if argument.pattern is not None and not argument.pattern.fullmatch(value):
             raise BadInputError(
                 f"{layer.name}.{argument.name}={value[:80]!r} does not match {argument.pattern.pattern}",
@@ -230,8 +230,19 @@ def _arguments(layer: Layer, release: Release | None, request: Request) -> dict[
                 f"{layer.name}.{argument.name} looks like a secret, and would be in the image, the lock and the log",
                 hint="give it to the job that runs the image, as a variable there",
             )
-        values[argument.name] = value
     return values
+
+
+def _refuse_secrets(layer: Layer, arguments: Mapping[str, str]) -> None:
+    """Refuse a variable of the layer's [environment] that holds a secret: everyone who has the image could read it."""
+    for name, template in (*layer.set_environment.items(), *layer.prepend_environment.items()):
+        value = expand(template, arguments)
+        if has_secret(value) or (value and is_secret_name(name)):
+            raise BadInputError(
+                f"{name} in [environment] looks like a secret, and would be in the image and its definition",
+                where=str(layer.folder / "layer.toml"),
+                hint="take it out, and give it to the job that runs the image, as a variable there",
+            )
 
 
 def _lock_source(source: Source, arguments: Mapping[str, str], request: Request) -> LockedSource:

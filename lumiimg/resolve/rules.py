@@ -13,9 +13,10 @@ from packaging.version import InvalidVersion, Version
 
 from lumiimg.resolve.rccl import generation_of, remedy_for_old_api
 from lumiimg.resolve.stack import UNLISTED, given_in, is_met, troubles_of
+from lumiimg.resolve.values import ARCH, is_gpu, values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.sites import Site, SiteVariable
@@ -196,9 +197,13 @@ def plugin_abi(stack: Stack) -> RuleResult | None:
     """
     newest, oldest = stack.version("net-api"), stack.version("net-api-oldest")
     version = stack.version("rccl")
-    if newest is None:
+    if "net-api" not in stack.offers:
         return None
     plugin = stack.offers["net-api"].by
+    if newest is None:
+        because = "which versions of the net API it exports is not known: it is built from another source than usual"
+        have = f"{plugin} (net API not known)"
+        return RuleResult("plugin-abi", Outcome.UNKNOWN, "a net API that RCCL takes", have, because, _RCCL_TABLE)
     offered = range(int(oldest or newest), int(newest) + 1)
     have = f"{plugin}: v{newest}" if len(offered) == 1 else f"{plugin}: v{oldest} to v{newest}"
     generation = generation_of(version) if version else None
@@ -214,6 +219,33 @@ def plugin_abi(stack: Stack) -> RuleResult | None:
     if any(chosen.layer.name == plugin for chosen in stack.layers):
         because += ", which the layer installs"
     return RuleResult("plugin-abi", Outcome.OK, need, have, because, _RCCL_TABLE)
+
+
+def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], str]) -> Iterator[RuleResult]:
+    """Rule 6: what is compiled for a GPU is compiled for the site's. `arguments` are the user's.
+
+    Source: code objects are of one processor, LLVM AMDGPUUsage.
+    """
+    others: dict[str, list[str]] = {}
+    for chosen in stack.layers:
+        name, is_wheel = chosen.layer.name, chosen.release is not None and chosen.release.wheels
+        value = values_of(chosen.layer, chosen.release, arguments).get(ARCH, "")
+        is_chosen = site.arch is None and (name, ARCH) in arguments  # by the user, who knows the machine
+        if is_gpu(value) and site.arch not in value.split(";") and not is_wheel and not is_chosen:
+            others.setdefault(value, []).append(name)
+    for value, names in others.items():
+        have = f"{', '.join(names)} for {value}"
+        options = [f"--arg {name}.{ARCH}" for name in names]
+        if site.arch is not None:
+            because = f"code for {value} does not run on the GPUs of {site.name}"
+            if all((name, ARCH) in arguments for name in names):
+                because += f": leave out {' and '.join(options)}, or name {site.arch} as well"
+            yield RuleResult("layers", Outcome.REFUSED, f"code for {site.arch}", have, because, site.source)
+        elif site.vendor is None:
+            need = f"code for the GPUs of {site.name}"
+            told = " ".join(f"{option}=GPU" for option in options)
+            because = f"which GPUs {site.name} has is not told, and code for others does not run there ({told})"
+            yield RuleResult("layers", Outcome.UNKNOWN, need, have, because, site.source)
 
 
 def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | None:
@@ -253,13 +285,24 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
 def layers_told(stack: Stack) -> Iterator[RuleResult]:
     """Rules 5 and 6: which layers there are, in which release, and why; and what is known against them."""
     for chosen in stack.layers:
-        unlisted = chosen.release is not None and chosen.release.status == UNLISTED
+        name = _name(stack, chosen)
+        need, have = ", ".join(map(str, _needs(chosen))) or "nothing", name
+        doubts = []
+        if chosen.unjudged:
+            need = ", ".join(str(need) for need, _ in chosen.unjudged)
+            have = ", ".join(f"{n.component} {offer.version or '(version not known)'}" for n, offer in chosen.unjudged)
+            which = dict.fromkeys(f"which {n.component} {offer.by} has" for n, offer in chosen.unjudged)
+            doubts.append(f"it requires {need}, and {' and '.join(which)} is not known")
+        if chosen.status == UNLISTED:
+            doubts.append("nothing is known of this release")
+        elif chosen.release is not None and chosen.others:
+            doubts.append(f"nothing is known of this release with another {' and '.join(chosen.others)}")
         yield RuleResult(
             "torch" if chosen.layer.name == "pytorch" else "layers",
-            Outcome.UNKNOWN if unlisted else Outcome.OK,
-            ", ".join(map(str, _needs(chosen))) or "nothing",
-            _name(stack, chosen),
-            f"{chosen.because}; nothing is known of this release" if unlisted else chosen.because,
+            Outcome.UNKNOWN if doubts else Outcome.OK,
+            need,
+            have,
+            f"{name} ({chosen.because}): {'; '.join(doubts)}" if doubts else chosen.because,
             chosen.release.source if chosen.release else chosen.layer.source,
         )
     yield from _troubles((chosen.layer for chosen in stack.layers), stack, refused=False)

@@ -14,12 +14,13 @@ from packaging.metadata import Metadata
 from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.layers import expand
-from lumiimg.engine.workspace import scratch_folder, written_by_rename
+from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, one_line
 from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.network.daemon import SCHEME, saved
 from lumiimg.resolve.network.general import general_index
-from lumiimg.resolve.network.registry import parse_reference, resolve_image, save_image, save_sif
+from lumiimg.resolve.network.pull import save_image, save_sif
+from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.web import place
 from lumiimg.resolve.python import complete
 from lumiimg.resolve.wheels import WheelMetadata
@@ -59,31 +60,37 @@ class Sources:
 def pulled(base: str, sources: Sources, cache: Path) -> Path:
     """Return an image in the cache, to be read: of a registry, or of a Docker engine; got there once by its digest.
 
-    Raises FailedError if it cannot be had, MissingHereError if there is no engine.
+    What came of one goes on where it ended the next time. Raises FailedError if it cannot be had, MissingHereError if
+    there is no engine.
     """
     if base.startswith(SCHEME):
         return saved(base, cache / "daemon", sources.on_line)
     found = resolve_image(parse_reference(base, sources.mirrors), sources.web)
-    if base.startswith("oras://"):
-        return _sif(base, found, sources, cache / "oras")
-    folder = cache / "oci" / found.digest.removeprefix("sha256:")
-    if not (folder / "oci-layout").is_file():
-        sources.on_line(f"fetching {base} to read it, {size(found.size_bytes)}")
-        with scratch_folder(cache / "oci") as scratch:
-            save_image(found, sources.web, scratch / "image", sources.on_line)
-            with contextlib.suppress(OSError):  # another process was as quick
-                (scratch / "image").rename(folder)
-    return folder
+    store = cache / ("oras" if base.startswith("oras://") else "oci")
+    name = found.digest.removeprefix("sha256:")
+    target = store / (f"{name}.sif" if base.startswith("oras://") else name)
+    try:
+        return _in_store(base, found, sources, target)
+    except OSError as error:
+        raise FailedError(
+            f"cannot be kept: {error.strerror or error}",
+            where=str(store),
+            hint="LUMIIMG_CACHE says where what was fetched is kept",
+        ) from error
 
 
-def _sif(base: str, found: Manifest, sources: Sources, cache: Path) -> Path:
-    """Return a SIF in the cache, by the digest of its manifest, which is what an engine takes it by."""
-    target = cache / f"{found.digest.removeprefix('sha256:')}.sif"
-    if not target.is_file():
-        sources.on_line(f"fetching {base} to read it, {size(found.size_bytes)}")
-        cache.mkdir(parents=True, exist_ok=True)
-        with written_by_rename(target) as partial:
-            save_sif(found, sources.web, partial)
+def _in_store(base: str, found: Manifest, sources: Sources, target: Path) -> Path:
+    """Return a SIF, or an OCI layout, named by the digest of its manifest, which is what an engine takes it by."""
+    if target.is_file() or (target / "oci-layout").is_file():
+        return target
+    sources.on_line(f"fetching {base} to read it, {size(found.size_bytes)}")
+    if target.suffix == ".sif":
+        save_sif(found, sources.web, target)
+        return target
+    with scratch_folder(target.parent) as scratch:
+        save_image(found, sources.web, scratch / "image", target.parent, sources.on_line)
+        with contextlib.suppress(OSError):  # another process was as quick
+            (scratch / "image").rename(target)
     return target
 
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
-from lumiimg.catalog.layers import Release, expand
+from lumiimg.catalog.layers import Release, expand, placeholders
 from lumiimg.catalog.needs import Need
 from lumiimg.errors import BadInputError
+from lumiimg.resolve.values import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,6 +52,10 @@ class Chosen:
     layer: Layer
     release: Release | None
     because: str
+    unjudged: tuple[tuple[Need, Offer], ...] = ()
+    """Needs of a version, each with what was there for it, whose version is not known."""
+    others: tuple[str, ...] = ()
+    """Arguments by which the user names other sources than those that the layer's facts are of."""
 
     @property
     def version(self) -> str | None:
@@ -154,7 +159,8 @@ class Search:
                 return
             needs = (*layer.requires, *(chosen.release.requires if chosen.release else ()))
             for below in self._satisfied(stack, chosen, needs, (*path, layer.name)):
-                yield from self._on_top(below, chosen)
+                others = _others(chosen, self._arguments)
+                yield from self._on_top(below, replace(chosen, unjudged=_unjudged(below, needs), others=others))
 
     def _candidates(self, layer: Layer, wish: Wish) -> Iterator[Chosen]:
         if not layer.releases:
@@ -282,6 +288,23 @@ class Search:
         yield grown
 
 
+def _unjudged(stack: Stack, needs: Iterable[Need]) -> tuple[tuple[Need, Offer], ...]:
+    """Return the needs that nothing stands against only because a version is not known, or cannot be read."""
+    offers = ((need, stack.offers[need.component]) for need in needs)
+    return tuple((need, offer) for need, offer in offers if need.holds_for(offer.version) is None)
+
+
+def _others(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
+    """Return the arguments that choose a source, tell no version themselves, and are not as the facts have them."""
+    layer, release = chosen.layer, chosen.release
+    versions = (*layer.has.values(), *(release.has.values() if release else ()))
+    telling = {name for version in versions for name in placeholders(version)}
+    choosing = [name for source in layer.sources for name in placeholders(source.key) if name not in telling]
+    values = values_of(layer, release, arguments)
+    usual = values_of(layer, None if chosen.status == UNLISTED else release, {})
+    return tuple(name for name in dict.fromkeys(choosing) if values[name] != usual[name])
+
+
 def _unlisted(layer: Layer, wish: Wish) -> Release | None:
     """Return the one release that is wished for, where it is not listed and its source can be had all the same."""
     exact = [spec.version for spec in wish.versions if spec.operator == "==" and "*" not in spec.version]
@@ -296,17 +319,18 @@ def _unlisted(layer: Layer, wish: Wish) -> Release | None:
 def offers_of(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> dict[str, Offer]:
     """Return what a layer adds: its own name, components, and their versions where it tells them.
 
-    `arguments` are the user's, by (layer, argument).
+    `arguments` are the user's, by (layer, argument). Of other sources than its own it tells no version but those that
+    an argument tells.
     """
     layer, release = chosen.layer, chosen.release
-    values = {argument.name: argument.default for argument in layer.arguments.values()}
-    if release is not None:
-        values |= {"VERSION": release.version, **release.arguments}
-    values |= {name: value for (of, name), value in arguments.items() if of == layer.name}
+    values = values_of(layer, release, arguments)
     versions = {**layer.has, **(release.has if release else {})}
     found = {name: Offer(None, layer.name) for name in layer.provides}
     found[layer.name] = Offer(chosen.version, layer.name)
-    return found | {name: Offer(expand(version, values), layer.name) for name, version in versions.items()}
+    for name, version in versions.items():
+        known = None if chosen.others and not placeholders(version) else expand(version, values)
+        found[name] = Offer(known, layer.name)
+    return found
 
 
 def troubles_of(layers: Iterable[Layer], stack: Stack, *, refused: bool) -> Iterator[KnownTrouble]:

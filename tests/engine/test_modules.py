@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.engine.conftest import built, lumiimg
+from tests.engine.slurm import slurm
 from tests.modules import SYSTEMS, environments, start
+from tests.unit import fabric_builder
+from tests.unit.elf_builder import library
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+__all__ = ["slurm"]
 
 PIP = """\
 kind = "layer"
@@ -207,3 +211,17 @@ def test_what_lmod_loads_is_what_tcl_modules_load(demo: Path, tmp_path: Path) ->
     ours = ("SIF", "SINGULARITY", "NCCL", "FI_", "CXI", "PATH")
     first, second = ({k: v for k, v in found.items() if k.startswith(ours)} for found in loaded)
     assert first == second
+
+
+def test_a_real_srun_starts_ranks_as_the_mpich_of_the_image_wants(tmp_path: Path, slurm: dict[str, str]) -> None:
+    """By the module; by what the image sets itself it does not, as srun is outside of it."""
+    image = fabric_builder.image(tmp_path / "image")
+    library(image / "usr/lib/libmpi.so.12")
+    made = lumiimg("module", image, "-o", tmp_path / "mods", "--name", "mpi/1", "--site", "lumi")
+    assert made.code == 0, made.err
+    ((loaded,), _) = environments("lmod", tmp_path / "mods/modulefiles", ["load mpi"])
+    # what PMI-2 gives a rank by which MPICH knows how many they are
+    ask = ["srun", "-N1", "-n2", "--overlap", "sh", "-c", 'echo "of ${PMI_SIZE:-1}"']
+    for environment, said in ((slurm | {"SLURM_MPI_TYPE": loaded["SLURM_MPI_TYPE"]}, "of 2"), (slurm, "of 1")):
+        done = subprocess.run(ask, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        assert done.stdout.splitlines() == [said] * 2, done.stderr

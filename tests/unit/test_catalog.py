@@ -78,6 +78,20 @@ BAD = {
     "base without bootstrap": (LAYER.replace('"layer"', '"base"', 1), ["needs [[bootstrap]]", "[[variant]]"]),
     "bootstrap of a layer": (LAYER + '[[bootstrap]]\nagent = "docker"\nfrom = "x"\n', ["'bootstrap' is not known"]),
     "wrong agent": (BASE.replace('"docker"', '"yum"'), ["'bootstrap[0].agent' is 'yum'", "debootstrap, docker"]),
+    "API that is no number": (LAYER + '[has]\nnet-api = "abc"\n', ["'has.net-api' is 'abc'", "the number of an API"]),
+    "API of an argument": (
+        LAYER + '[has]\nnet-api = "{V}"\n[arguments.V]\ndefault = "12"\nhelp = "h"\n',
+        ["'has.net-api' is '{V}'", "needed: '12'"],
+    ),
+    "oldest API of a release": (
+        LAYER + '[[release]]\nversion = "1"\nstatus = "proved"\nsource = "s"\nhas = { "net-api-oldest" = "v4" }\n',
+        ["'release[0].has.net-api-oldest' is 'v4'"],
+    ),
+    "placeholder of a variant": (
+        LAYER.replace('"layer"', '"base"', 1) + '[[variant]]\nname = "a"\nsummary = "s"\nstatus = "proved"\n'
+        'agent = "docker"\nfrom = "x"\nhas = { glibc = "{NOPE}" }\n',
+        ["{NOPE}", "no argument"],
+    ),
     "digest too short": (
         LAYER + '[sources.a]\nurl = "https://x"\nfile = "a"\nkey = "a"\nsource = "s"\n[sources.a.sha256]\na = "12"\n',
         ["'sources.a.sha256.a'", "64 hexadecimal digits"],

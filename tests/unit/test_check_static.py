@@ -335,32 +335,139 @@ def test_a_failure_counts_only_where_there_is_a_nic_and_a_job_step(tmp_path: Pat
     assert excuse({"SLINGSHOT_VNIS": "1"}, tmp_path) is None
 
 
-def whole_path(root: Path) -> None:
-    """A plugin, libfabric with cxi, libcxi: nothing missing."""
+def whole_path(root: Path, *strings: str, accepts: int = 5) -> None:
+    """A plugin with these strings, libfabric with cxi, libcxi: nothing missing."""
     libcxi = library(root / LIB / "libcxi.so.1")
     libfabric = library(root / LIB / "libfabric.so.1", libcxi)
-    plugin(root / LIB / "librccl-net.so", libfabric)
+    said = "".join(f'"{text}\\0" ' for text in strings)
+    source = f'int ncclNetPlugin_v{accepts}; const char said[] = "\\0" {said};'
+    library(root / LIB / "librccl-net.so", libfabric, source=source)
 
 
 @pytest.mark.parametrize(
-    ("environment", "identity"),
+    ("environment", "identity", "says"),
     [
-        ({"NCCL_NET": "Socket"}, "network.forced"),
-        ({"SINGULARITYENV_NCCL_NET": "IB"}, "network.forced"),
-        ({"FI_PROVIDER": "tcp"}, "provider.excluded"),
-        ({"FI_PROVIDER": "^cxi"}, "provider.excluded"),
+        ({"NCCL_NET": "Socket"}, "network.forced", "TCP sockets"),
+        ({"SINGULARITYENV_NCCL_NET": "IB"}, "network.forced", "InfiniBand or end"),
+        ({"NCCL_NET": "ibext_v8"}, "network.forced", "InfiniBand or end"),
+        ({"FI_PROVIDER": "tcp"}, "provider.excluded", "FI_PROVIDER=tcp"),
+        ({"FI_PROVIDER": "^cxi"}, "provider.excluded", "FI_PROVIDER=^cxi"),
     ],
 )
 def test_a_variable_that_takes_rccl_off_the_fabric_is_a_no(
-    root: Path, environment: dict[str, str], identity: str
+    root: Path, environment: dict[str, str], identity: str, says: str
 ) -> None:
-    whole_path(root)
+    whole_path(root, "AWS Libfabric")
     assert check_image(root, {}, Level.STATIC).answer is Answer.NO_OBSTACLE
     report = check_image(root, environment, Level.STATIC)
     assert report.answer is Answer.NO
-    assert identity in {finding.id for finding in report.findings}
+    assert says in next(finding.summary for finding in report.findings if finding.id == identity)
     for harmless in ({"NCCL_NET": "AWS Libfabric"}, {"FI_PROVIDER": "cxi,tcp"}, {"FI_PROVIDER": "^tcp"}):
         assert check_image(root, harmless, Level.STATIC).answer is Answer.NO_OBSTACLE
+
+
+@pytest.mark.parametrize(
+    ("strings", "has", "lacks"),
+    [
+        # aws-ofi-rccl, and aws-ofi-nccl up to 1.12: one name
+        (["AWS Libfabric"], ["AWS Libfabric", "aws libfabric"], ["Libfabric", "OFI", "Libfabrik", "Socket ", ""]),
+        # from 1.13 on, with `Libfabric` as the end of the other name, which linkers make of it: any of the three
+        (["AWS Libfabric", "OFI", "NCCL_NET"], ["Libfabric", "AWS Libfabric", "ofi"], ["Libfabrik", "NET", ""]),
+        (["of a vendor"], ["Of A Vendor"], ["vendor", "OFI"]),
+    ],
+)
+def test_a_network_that_the_plugin_is_not_seen_to_have_is_not_green(
+    root: Path, strings: list[str], has: list[str], lacks: list[str]
+) -> None:
+    whole_path(root, *strings)
+    for name in has:
+        assert "network.forced" not in severities(check(root, {"NCCL_NET": name})), name
+    for name in lacks:
+        told = finding(check(root, {"NCCL_NET": name}), "network.forced")
+        assert (name, told.severity) == (name, Severity.UNKNOWN)
+        assert f"NCCL_NET={name}" in told.summary
+    assert check_image(root, {"NCCL_NET": lacks[0]}, Level.STATIC).answer is Answer.UNDECIDED
+
+
+def test_without_a_plugin_only_the_name_of_an_ofi_network_is_not_asked_about(root: Path) -> None:
+    assert "network.forced" not in severities(check(root, {"NCCL_NET": "OFI"}))
+    assert severities(check(root, {"NCCL_NET": "Libfabrik"}))["network.forced"] is Severity.UNKNOWN
+
+
+def conf(root: Path, text: str | bytes, name: str = "rccl.conf") -> None:
+    (root / "etc").mkdir(exist_ok=True)
+    (root / "etc" / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def test_what_rccl_sets_by_its_own_file_counts_where_nothing_else_sets_it(root: Path) -> None:
+    whole_path(root, "AWS Libfabric")
+    conf(root, "NCCL_NET=Socket\nNCCL_NET=AWS Libfabric\nFI_PROVIDER=tcp\n")
+    report = check_image(root, {}, Level.STATIC)
+    assert report.answer is Answer.NO
+    told = {finding.id: finding for finding in report.findings}
+    assert told["network.forced"].summary.startswith("NCCL_NET=Socket in /etc/rccl.conf ")
+    assert told["network.forced"].remedy[0].startswith("take NCCL_NET out of the image's /etc/rccl.conf")
+    assert told["provider.excluded"].summary.startswith("FI_PROVIDER=tcp in /etc/rccl.conf ")
+    of_user = {"NCCL_NET": "AWS Libfabric", "FI_PROVIDER": "cxi"}
+    assert check_image(root, of_user, Level.STATIC).answer is Answer.NO_OBSTACLE
+    told_by_user = finding(check(root, {**of_user, "NCCL_NET": "IB"}), "network.forced")
+    assert "rccl.conf" not in told_by_user.summary + told_by_user.remedy[0]
+    # set to nothing is set
+    assert finding(check(root, {"NCCL_NET": ""}), "network.forced").severity is Severity.UNKNOWN
+    conf(root, "NCCL_NET_PLUGIN=of-conf\n")
+    named = check(root)
+    assert named.path.plugin_files == ("librccl-net-of-conf.so",)
+    assert finding(named, "plugin.other-name").remedy == ("take NCCL_NET_PLUGIN out of the image's /etc/rccl.conf",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "NCCL_NET", "# NCCL_NET=Socket", "#NCCL_NET=Socket", " NCCL_NET=Socket", "NCCL_NET =Socket", b"\0NCCL_NET=IB"],
+)
+def test_a_line_of_rccls_file_sets_what_stands_before_its_sign(root: Path, text: str | bytes) -> None:
+    whole_path(root, "AWS Libfabric")
+    conf(root, text)
+    conf(root, "NCCL_NET=Socket\n", "nccl.conf")  # of NCCL, not of RCCL
+    assert check_image(root, {}, Level.STATIC).answer is Answer.NO_OBSTACLE
+
+
+def test_a_file_of_rccls_that_is_not_followed_is_not_green(root: Path) -> None:
+    whole_path(root, "AWS Libfabric")
+    conf(root, "A=1\n" * 300_000)
+    assert "1048576" in (finding(check(root), "rccl.settings").cause or "")
+    (root / "etc/rccl.conf").unlink()
+    (root / "etc/rccl.conf").symlink_to("/host/rccl.conf")
+    assert "a link to /host/rccl.conf" in (finding(check(root), "rccl.settings").cause or "")
+    assert check_image(root, {}, Level.STATIC).answer is Answer.UNDECIDED
+    (root / "etc/rccl.conf").unlink()
+    bound = finding(check(root, {"SINGULARITY_BIND": "/x:/etc/rccl.conf"}), "image.binds")
+    assert bound.evidence == ("/x:/etc/rccl.conf",)
+
+
+def test_the_variable_that_names_another_file_counts_for_an_rccl_that_reads_it(root: Path) -> None:
+    whole_path(root, "AWS Libfabric", accepts=6)
+    of_user = {"NCCL_CONF_FILE": "/scratch/rccl.conf"}
+    assert check_image(root, of_user, Level.STATIC).answer is Answer.NO_OBSTACLE
+    rccl(root / LIB / "librccl.so.1", RCCL_2_27)
+    shutil.copy(root / LIB / "librccl-net.so", root / LIB / "libnccl-net.so")
+    assert check_image(root, {}, Level.STATIC).answer is Answer.NO_OBSTACLE
+    told = finding(check(root, of_user), "rccl.settings")
+    assert (told.severity, told.where) == (Severity.UNKNOWN, "/scratch/rccl.conf")
+    assert check_image(root, of_user, Level.STATIC).answer is Answer.UNDECIDED
+
+
+def test_what_the_image_sets_to_nothing_the_user_does_not_set(root: Path) -> None:
+    """As the real engine does: of a variable that is empty in the image, that of the user is taken away."""
+    whole_path(root, "AWS Libfabric")
+    scripts = root / ".singularity.d/env"
+    scripts.mkdir(parents=True)
+    (scripts / "90-environment.sh").write_text("export NCCL_NET=\nexport FI_PROVIDER=cxi\n")
+    assert "network.forced" not in severities(check(root, {"NCCL_NET": "Socket"}))
+    assert finding(check(root), "network.forced").summary.startswith("NCCL_NET= ")
+    assert finding(check(root, {"APPTAINERENV_NCCL_NET": "Socket"}), "network.forced").severity is Severity.PROBLEM
+    told = finding(check(root, {"APPTAINERENV_NCCL_NET": "", "NCCL_NET": "Socket"}), "network.forced")
+    assert told.summary.startswith("NCCL_NET= ")
+    assert "provider.excluded" not in severities(check(root, {"FI_PROVIDER": "tcp"}))
 
 
 def test_a_plugin_that_is_not_the_ofi_one_is_not_green(root: Path) -> None:

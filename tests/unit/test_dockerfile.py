@@ -484,6 +484,95 @@ def test_what_is_the_same_without_is_not_told(line: str, tmp_path: Path, capsys:
     assert told(capsys, str(file))["left_out"] == []
 
 
+SECRETS = """\
+FROM rocm/pytorch:latest
+ARG GIT_TOKEN=c4nary01
+ARG PLAIN=c4nary02
+ARG CI_TOKEN
+ENV MY_PASSWORD=c4nary03 API=https://me:c4nary04@host.example/x WANDB_API_KEY=$PLAIN PORT=1
+ENV COPIED="--user $MY_PASSWORD" SHORT_KEY=k3
+ENV MADE=x-$SHORT_KEY ALSO=c4nary03
+RUN git clone https://token:c4nary05@host.example/x
+RUN export HF_TOKEN=c4nary06 && echo hi
+RUN curl -H "X-Key: $WANDB_API_KEY" host.example
+RUN --mount=type=secret,id=hf HF_TOKEN=$(cat /run/secrets/hf) true
+RUN echo c4nary03 > /etc/word
+RUN <<EOF
+curl https://me:c4nary07@host.example/
+EOF
+RUN ["sh", "-c", "login --password=c4nary08"]
+COPY <<EOF /etc/settings
+password = $MY_PASSWORD
+EOF
+ADD https://host.example/file?sig=c4nary09 /opt/file
+ADD https://me:c4nary10@host.example/file /opt/file
+LABEL token=c4nary11
+CMD ["serve", "--api-key", "c4nary12"]
+ONBUILD ENV NEXT_TOKEN c4nary13
+ENV MY_PASSWORD=
+RUN echo "${MY_PASSWORD}done"
+"""
+
+
+@pytest.mark.threat("S48")
+def test_a_draft_leaves_secrets_out_and_says_which_and_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, folder = tmp_path / "Dockerfile", tmp_path / "layers" / "drafted"
+    file.write_text(SECRETS)
+    said = ""
+    for argv in (["draft", str(file)], ["draft", str(file), "--json"], ["draft", str(file), "-o", str(folder)]):
+        assert main(argv) == ExitCode.GOOD
+        said = "".join(capsys.readouterr())
+        assert "c4nary" not in said
+        assert "k3" not in said
+        assert "API, MY_PASSWORD, WANDB_API_KEY, left out" in " ".join(said.split())
+    lines = {int(line): what for line, what in re.findall(r"line (\d+) \w+: (\S+ \S+)", said)}
+    assert lines == {
+        2: "GIT_TOKEN, left",
+        3: "PLAIN, left",
+        5: "API, MY_PASSWORD,",
+        6: "COPIED, SHORT_KEY,",
+        7: "ALSO, MADE,",
+        8: "holds a",
+        9: "holds a",
+        10: "uses WANDB_API_KEY,",
+        12: "holds a",
+        13: "holds a",
+        16: "holds a",
+        17: "uses MY_PASSWORD,",
+        20: "holds a",
+        21: "holds a",
+        22: "holds a",
+        23: "holds a",
+        24: "holds a",
+    }
+    for written in folder.iterdir():
+        assert "c4nary" not in written.read_text()
+    script = (folder / "post.sh").read_text()
+    assert re.findall(r"^todo 'line (\d+)", script, re.MULTILINE) == [
+        str(n) for n in lines if n not in {2, 3, 5, 6, 7, 22, 23, 24}
+    ]
+    assert "HF_TOKEN=$(cat /run/secrets/hf)" in script
+    assert 'echo "${MY_PASSWORD}done"' in script
+    layer = shown(folder, capsys)
+    assert layer["environment"]["set"] == {"PORT": "1"}
+    assert list(layer["arguments"]) == ["CI_TOKEN"]
+
+
+def test_what_only_sounds_like_a_secret_stays_in_a_draft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text(
+        "FROM a\nENV TOKENIZERS_PARALLELISM=false PWD=/x MAX_TOKENS=4096 SSL_KEY_FILE=/x POSTGRES_PASSWORD=postgres\n"
+        "ENV API_KEY=$KEY_OF_THE_BASE HF_TOKEN=\n"
+        "RUN sort --key=2 a && apt-get install postgres && git clone git+ssh://git@host.example/x\n"
+        'RUN API_KEY="$(cat /k)" && pip install auth==1.0 && echo KEYBOARD=us\n'
+        "LABEL org.example.keywords=a\n"
+    )
+    (left,) = [entry["what"] for entry in told(capsys, str(file))["left_out"] if "secret" in entry["what"]]
+    assert left.startswith("POSTGRES_PASSWORD, left out as a secret, by name or value; give it to the job")
+
+
 def test_the_script_is_clean(tmp_path: Path) -> None:
     needs("shellcheck")
     script = drafted(tmp_path, SERVER) / "post.sh"

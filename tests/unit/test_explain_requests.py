@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from lumiimg.catalog import sites
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
@@ -59,6 +61,9 @@ CASES = [
     Case("rocm-7.0 pytorch aws-ofi-rccl", "refused plugin-abi -> rocm-7.0 pytorch", "RCCL 2.26 takes v6 and later"),
     Case("rocm-7.2.4 pytorch @generic aws-ofi-nccl", "none torch=2.11.0+rocm7.2", "v10; libnccl-net.so is one of its names"),
     Case("rocm-6.4.4 aws-ofi-nccl==1.18.0", "host warning=plugin-abi", "hangs on large broadcasts"),
+    Case("rocm-6.4.4 aws-ofi-nccl==1.20.0 %bundled", "bundled", "where both are mended"),
+    Case("rocm-6.4.4 aws-ofi-nccl==1.19.2", "host warning=plugin-abi unknown=layers", "no facts of this release"),
+    Case("rocm-6.4.4 aws-ofi-nccl==1.17.3", "refused plugin-abi -> rocm-6.4.4 aws-ofi-nccl", "no ROCm before 1.18"),
     Case("rocm-6.4.4 aws-ofi-nccl aws-ofi-rccl", "refused layers -> rocm-6.4.4 aws-ofi-nccl", "one plugin an image"),
     # vLLM and SGLang
     Case("rocm-6.2.4 vllm", "bundled torch=2.7.1+rocm6.2.4 vllm=0.10.1", "as in AMD's last image for LUMI"),
@@ -77,6 +82,12 @@ CASES = [
     Case("lumi-multitorch-u24r70 aws-ofi-rccl", "refused plugin-abi -> lumi-multitorch-u24r70", "it exports v5 alone"),
     # a base that only reading can tell more of
     Case("rocm-vllm-0.10.1", "bundled torch=2.7.0 unknown=glibc-gate", "its tag does not tell the distribution"),
+    Case("rocm-vllm-0.8.5 apex %bundled", "bundled unknown=layers", "which torch it has is not told, and apex is for one"),
+    Case("rocm-vllm-0.9.1 deepspeed %bundled", "bundled unknown=layers", "which torch it has is not told"),
+    Case("rocm-vllm-0.10.1 apex %bundled", "bundled torch=2.7.0", "a torch that is told, and a release for it"),
+    # for which GPU
+    Case("rocm-6.4.4 apex @generic", "none torch=2.9.1+rocm6.4 unknown=layers", "any machine, any GPU"),
+    Case("rocm-7.0 vllm @generic", "none torch=2.10.0+rocm7.0 vllm=0.18.0", "a wheel is for several"),
 ]  # fmt: skip
 
 
@@ -132,6 +143,20 @@ def test_each_rule_tells_both_sides_and_its_source(case: Case) -> None:
         assert rule.source
 
 
+@pytest.mark.parametrize("site", ["lumi", "generic"])
+def test_no_plan_is_free_of_doubts_while_a_version_that_a_layer_needs_is_not_known(site: str) -> None:
+    clean = 0
+    for layer in ("apex", "bitsandbytes", "deepspeed", "jax", "vllm"):
+        for plan in planner(site).working((layer,), Fabric.BUNDLED if site == "lumi" else None):
+            if plan.is_doubtful or plan.stack is None:
+                continue
+            clean += 1
+            for chosen in plan.stack.layers:
+                for need in (*chosen.layer.requires, *(chosen.release.requires if chosen.release else ())):
+                    assert need.holds_for(plan.stack.version(need.component)), f"{plan.base.name} {layer}: {need}"
+    assert clean
+
+
 def refused_by(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert main(["build", *words, "--site", "lumi", "--dry-run"]) == ExitCode.NO
     return capsys.readouterr().err
@@ -145,9 +170,76 @@ def test_an_argument_that_the_user_gives_is_judged_too(capsys: pytest.CaptureFix
         == 0
     )
     assert "aws-ofi-nccl 1.18.0" in capsys.readouterr().out
+    no_such = ["--base", "rocm-6.4.4", "--fabric", "bundled", "--arg", "fabric-bundled.LIBFABRIC_VERSION=2.5.0"]
+    assert "cxil_svc_get_netns" in refused_by(no_such, capsys)
     both = ["build", "--base", "rocm-6.4.4", "--add", "vllm==0.12.0", "--arg", "vllm.VERSION=0.10.1", "--dry-run"]
     assert main(both) == ExitCode.BAD_INPUT
     assert "name one of them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argument", "is_doubtful"),
+    [("LIBCXI=" + "0" * 40, True), ("CXI_DRIVER=" + "0" * 40, True), ("LIBCXI_PREFIX=/opt/x", False)],
+)
+def test_what_is_known_of_a_layer_is_known_of_the_sources_that_it_names(
+    argument: str, is_doubtful: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["explain", "--base", "rocm-6.4.4", "--fabric", "bundled", "--site", "lumi"]
+    assert main([*words, "--arg", f"fabric-bundled.{argument}"]) == ExitCode.GOOD
+    out = capsys.readouterr().out
+    assert ("of which Slingshot release the image's libcxi is, is not known" in out) == is_doubtful
+    assert ("libcxi and driver are of one release" in out) != is_doubtful
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--add", "apex", "--arg", "apex.COMMIT=" + "0" * 40], "nothing is known of this release with another COMMIT"),
+        (["--add", "aws-ofi-rccl", "--arg", "aws-ofi-rccl.COMMIT=" + "0" * 40], "which versions of the net API"),
+    ],
+)
+def test_a_commit_that_the_project_has_not_seen_is_a_doubt(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "--base", "rocm-6.2.4", *words, "--site", "lumi"]) == ExitCode.GOOD
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("no obstacle found, with doubts")
+    assert told in out
+    assert main(["explain", "--base", "rocm-6.2.4", *words[:2], "--site", "lumi"]) == ExitCode.GOOD
+    assert told not in " ".join(capsys.readouterr().out.split())
+
+
+def mi300(folder: Path) -> str:
+    """LUMI's site, with other GPUs."""
+    path = folder / "mi300.toml"
+    lumi = Path(sites.__file__).with_name("sites") / "lumi.toml"
+    path.write_text(lumi.read_text().replace('arch = "gfx90a"', 'arch = "gfx942"'))
+    return str(path)
+
+
+VLLM = ["--base", "rocm-6.4.4", "--add", "vllm", "--fabric", "bundled"]
+
+
+def test_layers_are_compiled_for_the_gpus_of_the_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for site, arch in (("lumi", "gfx90a"), (mi300(tmp_path), "gfx942")):
+        assert main(["build", *VLLM, "--add", "apex", "--site", site, "--dry-run", "--json"]) == ExitCode.GOOD
+        data = json.loads(capsys.readouterr().out)
+        arguments = {layer["name"]: layer["arguments"] for layer in data["plan"]["layers"]}
+        assert [arguments[name]["ARCH"] for name in ("vllm", "apex")] == [arch, arch]
+        scripts = {definition["layers"][0]: definition["text"] for definition in data["definitions"]}
+        assert f"ARCH={arch}\n" in scripts["vllm"].replace("'", "").replace('"', "")
+
+
+def test_code_for_other_gpus_is_refused_with_what_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*VLLM, "--arg", "vllm.ARCH=gfx942"]
+    error = refused_by(words, capsys)
+    assert "needs code for gfx90a, has vllm for gfx942" in error
+    assert "the nearest that works: lumiimg build --base rocm-6.4.4 --add vllm --site lumi --fabric bundled\n" in error
+    assert main(["explain", *words, "--site", "lumi"]) == ExitCode.NO
+    assert "the nearest that works, without --arg vllm.ARCH:" in capsys.readouterr().out
+    assert main(["explain", *VLLM, "--arg", "vllm.ARCH=gfx942;gfx90a", "--site", "lumi"]) == ExitCode.GOOD
+    assert main(["explain", *words, "--site", mi300(tmp_path)]) == ExitCode.GOOD
+    assert "with doubts" not in capsys.readouterr().out.splitlines()[0]
 
 
 def test_what_is_nearest_keeps_the_site(capsys: pytest.CaptureFixture[str]) -> None:

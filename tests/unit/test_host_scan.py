@@ -202,6 +202,10 @@ def test_a_provider_is_found_by_fi_provider_path(changed: Path) -> None:
         ("/opt/a/liba-fi.so", "FI_PROVIDER_PATH"),
         ("/opt/b/libb-fi.so", "FI_PROVIDER_PATH"),
     ]
+    # as libfabric reads them: a folder is no file, nor the other way round, and `@` counts in front of all only
+    for value in ("+/opt/a", "/opt/a/liba-fi.so", "/nowhere:@/opt/a", "opt/a", "+opt/a/liba-fi.so"):
+        found = of_role(scan(changed, FI_PROVIDER_PATH=value), "libfabric-provider")
+        assert [entry.path for entry in found] == ["/opt/cray/libfabric/1.22.0/lib64/libfabric/libtcp-fi.so"], value
 
 
 @pytest.mark.parametrize(

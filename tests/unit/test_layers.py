@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.definition.text import checked_body
 from lumiimg.errors import ExitCode
+from tests.unit.conftest import BASE, MakeLayer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,6 +116,12 @@ def test_list_shows_what_is_not_proved(capsys: pytest.CaptureFixture[str]) -> No
     assert shown["aws-ofi-nccl"] == "proved"
 
 
+def test_no_layer_sets_in_the_image_what_only_the_host_reads() -> None:
+    """Options of srun as variables are read on the host, before there is a container."""
+    for layer in entries():
+        assert not [name for name in layer.set_environment if name.startswith(("SLURM_", "SRUN_", "SBATCH_"))]
+
+
 def test_what_a_layer_needs_is_to_be_had() -> None:
     offered = {*KNOWN, *NAMES}
     for layer in entries():
@@ -167,6 +175,105 @@ def test_the_check_of_torch(version: str, hip: str | None, names: list[str], fau
     assert fault in done.stderr
     if not fault:
         assert done.stdout == f"torch {version}, HIP {hip}, json\n"
+
+
+STAND_INS = """\
+need() { :; }
+need_compilers() { :; }
+use_arch() { :; }
+unpack() { mkdir -p "$2/bin" "$2/build"; printf '#!/bin/sh\\n' >"$2/bin/julia"; chmod 755 "$2/bin/julia"; }
+make() { printf '%s\\n' "$@"; exit 0; }
+fail() { echo "$*"; exit 1; }
+"""
+
+
+def run_with_mpi(layer: str, folder: Path, *, known: str = "") -> str:
+    """Run a layer's script with stand-ins for what it calls: of an MPI it finds mpicc in `folder`/bin at the most."""
+    work = folder.parent / "work"
+    programs = {"mpicc": "", "ldconfig": f"cat <<'END'\n{known}\nEND\n"}
+    for at in (work, folder / "bin"):
+        at.mkdir(parents=True, exist_ok=True)
+    for name, text in programs.items():
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}")
+        (folder / "bin" / name).chmod(0o755)
+    for name in ("build.sh", "gpu.sh"):
+        (work / name).write_text(STAND_INS)
+    text = (shipped_layers() / layer / "post.sh").read_text().replace("/opt/lumiimg/julia", f"{work}/julia-set")
+    variables = {"LAYER_FILES": work, "PREFIX": work / "prefix", "SOURCE_JULIA": "x", "SOURCE_RCCL_TESTS": "x"}
+    variables |= {"PATH": f"{folder}/bin:/usr/bin:/bin", "MAX_JOBS": "1", "ROCM_PATH": "/opt/rocm", "ARCH": "gfx90a"}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text],
+        cwd=work,
+        env={name: str(value) for name, value in variables.items()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_rccl_tests_are_compiled_with_the_mpi_whose_mpicc_is_on_path(tmp_path: Path) -> None:
+    mpi = tmp_path / "elsewhere/mpi"
+    (mpi / "include").mkdir(parents=True)
+    (mpi / "include/mpi.h").touch()
+    assert f"MPI_HOME={mpi}" in run_with_mpi("rccl-tests", mpi).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("file", "known", "library"),
+    [
+        ("lib/libmpi.so.12", "", "{mpi}/lib/libmpi.so.12"),
+        ("lib/libmpi.so.12", "\tlibmpi.so.12 (libc6,x86-64) => /a/libmpi.so.12", "{mpi}/lib/libmpi.so.12"),
+        # a distribution's: mpicc in /usr/bin, libraries in a folder of the architecture's own
+        (
+            None,
+            "\tlibmpi.so.12 (libc6,x86-64) => /a b/libmpi.so.12\n\tlibmpi.so.12 (libc6) => /c/libmpi.so.12",
+            "/a b/libmpi.so.12",
+        ),
+        (None, "\tlibmpi.so.40 (libc6,x86-64) => /a/libmpi.so.40\n\tlibmpich.so.12 (libc6) => /a/x", None),
+    ],
+)
+def test_julia_is_set_to_the_mpi_of_the_image_wherever_that_is(
+    file: str | None, known: str, library: str | None, tmp_path: Path
+) -> None:
+    mpi = tmp_path / "elsewhere/mpi"
+    if file is not None:
+        (mpi / file).parent.mkdir(parents=True)
+        (mpi / file).touch()
+    said = run_with_mpi("julia", mpi, known=known)
+    preferences = mpi.parent / "work/julia-set/LocalPreferences.toml"
+    assert preferences.exists() is (library is not None)
+    assert ("no MPI of MPICH's kind" in said) is (library is None)
+    if library is not None:
+        found = tomllib.loads(preferences.read_text())["MPIPreferences"]
+        assert (found["libmpi"], found["abi"]) == (library.format(mpi=mpi), "MPICH")
+
+
+@pytest.mark.usefixtures("clean_home")
+@pytest.mark.parametrize(
+    ("mpi", "add", "warned"),
+    [
+        ("", (), "without an MPI below"),
+        ("", ("mpich",), None),
+        (', mpi = "4.3.2"', (), None),
+        (', mpi = "4.3.2", mpi-abi = "12"', (), None),
+        (', mpi = "5.0.7", mpi-abi = "40"', (), "the MPI below is Open MPI"),
+        (', mpi = "5.0.7", mpi-abi = "40"', ("mpich",), None),
+    ],
+)
+def test_julia_on_a_base_is_warned_of_where_its_mpi_would_not_be_the_images(
+    mpi: str, add: tuple[str, ...], warned: str | None, make_layer: MakeLayer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, bootstrap, rest = BASE.partition("[[bootstrap]]")
+    has = f'has = {{ rocm = "6.4.4", rccl = "2.22.3"{mpi} }}\nprovides = ["hip", "libfabric"]\n'
+    base = make_layer("theirs", f"{head}{has}{bootstrap}{rest}")
+    words = [word for name in (*add, "julia") for word in ("--add", name)]
+    assert main(["explain", "--layers", str(base.parent), "--base", "theirs", *words, "--json"]) == ExitCode.GOOD
+    rules = json.loads(capsys.readouterr().out)["rules"]
+    said = [rule["because"] for rule in rules if rule["outcome"] == "warning"]
+    assert len(said) == (warned is not None)
+    assert warned is None or warned in said[0]
 
 
 def test_a_wheel_without_its_extensions_is_not_kept(tmp_path: Path) -> None:

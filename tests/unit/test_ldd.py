@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,21 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError
 from lumiimg.host.inside import parse_binds
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot import write_snapshot
+from lumiimg.image import open_image
 from tests.unit import fabric_builder
-from tests.unit.elf_builder import ask_loader, library, program, runpath
+from tests.unit.elf_builder import (
+    NOTES,
+    ask_loader,
+    exe,
+    library,
+    new_runpath,
+    note_source,
+    program,
+    runpath,
+    so,
+)
 
 Capture = pytest.CaptureFixture[str]
 
@@ -62,6 +77,22 @@ def test_a_variable_and_a_folder_bound_from_this_machine_are_as_with_an_engine(r
     outside = library(root.parent / "outside/libb.so")
     code, files = ldd(capsys, root, "/app/prog", "--bind", f"{outside}:/usr/lib64/libb.so")
     assert (code, files["/app/prog"]["closure"]["libb.so"]) == (0, "/usr/lib64/libb.so")
+
+
+@pytest.mark.parametrize(("kernel", "found"), [("5.14.21-150500.55-cray_c", False), ("5.15.0", True), ("5.x", True)])
+def test_the_kernel_of_the_node_counts_for_an_older_loader(
+    tmp_path: Path, capsys: Capture, kernel: str, found: bool
+) -> None:
+    """A library for a newer kernel is passed over (glibc elf/dl-load.c open_verify, up to 2.35)."""
+    root = tmp_path / "root"
+    fabric_builder.c_library(root, 35)
+    note = note_source(b"GNU\0", 1, struct.pack("<IIII", 0, 5, 15, 0), ".note.kernel")
+    liba = so(root / "opt/liba.so", source=f"{NOTES}int f;{note}")
+    exe(root / "prog", liba, *new_runpath("/opt"))
+    with open_image(fabric_builder.host(tmp_path / "host")) as node:
+        write_snapshot(replace(scan_host({}, root=node.root), kernel=kernel), tmp_path / "host.json")
+    _, files = ldd(capsys, root, "/prog", "--host", str(tmp_path / "host.json"))
+    assert (files["/prog"]["closure"]["liba.so"] is not None) is found
 
 
 def test_files_may_come_after_options(root: Path, capsys: Capture) -> None:
@@ -181,5 +212,10 @@ def test_binds_are_read_as_engines_read_them() -> None:
         ("/j", "/k"),
     ]
     assert [parse_binds(str(bind))[0] for bind in binds] == list(binds)
+    # an option only where it is one whole, behind a source and a target: else it is the source of the next bind
+    assert [bind.source for bind in parse_binds("/data,root")] == ["/data", str(Path.cwd() / "root")]
+    assert [bind.source for bind in parse_binds("/data,ro")] == ["/data", str(Path.cwd() / "ro")]
+    assert [bind.source for bind in parse_binds("/a:/b:ro,rwx")] == ["/a", str(Path.cwd() / "rwx")]
+    assert [str(bind) for bind in parse_binds("/a:/b:ro,id=2,/c")] == ["/a:/b", "/c"]
     with pytest.raises(BadInputError):
         parse_binds(":/a")

@@ -18,6 +18,7 @@ from lumiimg.host.manifest import PRIVATE
 from tests.modules import SYSTEMS, environments
 from tests.tools import needs, unwrapped
 from tests.unit import fabric_builder
+from tests.unit.elf_builder import library
 from tests.unit.oci_builder import docker_save, member, tar
 from tests.unit.test_boundary import snapshot
 
@@ -237,6 +238,28 @@ def test_a_variable_that_the_image_sets_itself_is_left_to_it(
     found = {item["name"]: (item["set_by"], item["left_out"]) for item in data["environment"]}
     assert found["NCCL_SOCKET_IFNAME"] == ("left out", "the image sets 'hsn' itself")
     assert found["CACHE"] == ("wrapper", None)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_srun_is_told_how_the_mpi_of_the_image_is_started(
+    system: str, tmp_path: Path, image: Path, engine: Path, capsys: Capture
+) -> None:
+    library(image / "usr/lib/libmpi.so.12")
+    # srun reads it on the host: what an image sets, as earlier ones of lumiimg did, does not count
+    (image / ".singularity.d/env/91-more.sh").write_text("export SLURM_MPI_TYPE=pmi2\n")
+    site = write_site(tmp_path)
+    before = made(capsys, image, tmp_path / "mods", "--name", "mpi/1", "--site", site)
+    assert "SLURM_MPI_TYPE" not in {item["name"] for item in before["environment"]}  # the site does not say
+    site.write_text(f'{site.read_text()}[mpi]\nown = "pmi2"\nsource = "the tests"\n')
+    data = made(capsys, image, tmp_path / "mods", "--name", "mpi/1", "--site", site)
+    (loaded, gone), _ = environments(system, Path(data["use"]), ["load mpi", "unload mpi"])
+    assert (loaded["SLURM_MPI_TYPE"], gone.get("SLURM_MPI_TYPE")) == ("pmi2", None)
+    # a wrapper is what srun starts: it says what srun wants, and does not pretend to set it
+    python = Path(data["files"]["wrappers"]) / "python3"
+    assert "SLURM_MPI_TYPE" not in run(python, path=engine)[1]
+    text = unwrapped((python.parents[1] / "enter").read_text().replace("    # ", ""))
+    assert "srun reads it before it starts this script" in text
+    assert "export SLURM_MPI_TYPE=pmi2 (libmpi.so.12 of the image is an MPICH of its own (the tests))" in text
 
 
 # -- what is refused --

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.rules import Fabric
 from tests.world import World, serve, wheels_of_layers
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "recipes"
 HOME = {"HOME": "/nonexistent"}
 RECIPES = ("lumi-pytorch", "lumi-vllm", "lumi-deepspeed", "lumi-julia", "rccl-only")
-REFUSED = {"lumi-sglang": "lumiimg build --base rocm-6.4.4 --add vllm"}
+REFUSED = {"lumi-sglang": "lumiimg build --base rocm-6.4.4 --add vllm --site lumi --fabric bundled"}
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,7 @@ def test_a_recipe_is_locked_and_renders_its_definitions(
     monkeypatch.chdir(tmp_path)
     assert main(["lock", "--recipe", recipe, *world.mirrors, "--quiet"]) == ExitCode.GOOD
     lock, _ = read_lock(tmp_path / "lumiimg.lock", open_catalogue(HOME), Mirrors({}), "")
+    assert lock.fabric is Fabric.BUNDLED
     assert all(source.sha256 for layer in lock.stack for source in (*layer.sources, *layer.wheels))
     flat = write_flat(lock)
     golden = GOLDENS / f"{recipe}.def"
@@ -53,6 +56,15 @@ def test_a_recipe_is_locked_and_renders_its_definitions(
     assert flat.text == golden.read_text(), "look at the difference; LUMIIMG_WRITE_GOLDENS=1 keeps it"
     chain = write_chain(lock)
     assert [definition.layers[0] for definition in chain] == [layer.layer.name for layer in lock.stack]
+
+
+@pytest.mark.usefixtures("clean_home")
+@pytest.mark.parametrize("recipe", open_catalogue(HOME).recipe_names())
+def test_a_recipe_is_a_plan_that_nothing_is_known_against(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = recipe in REFUSED
+    assert main(["explain", "--recipe", recipe, "--json"]) == (ExitCode.NO if refused else ExitCode.GOOD)
+    outcomes = {rule["outcome"] for rule in json.loads(capsys.readouterr().out)["rules"]}
+    assert outcomes == ({"ok", "refused"} if refused else {"ok"})
 
 
 @pytest.mark.usefixtures("clean_home")

@@ -28,6 +28,8 @@ from lumiimg.resolve.network.registry import (
     resolve_image,
 )
 from lumiimg.resolve.network.web import Answer, Web
+from lumiimg.resolve.settle import Sources, pulled
+from lumiimg.resolve.store import Store
 from tests.tools import examples
 
 if TYPE_CHECKING:
@@ -189,6 +191,9 @@ class Registry:
     challenge: str = ""
     token: str = ""
     """Wanted for all of /v2/, if there is one."""
+    used: int = 0
+    lasts: int = 0
+    """How many requests a token is good for, if not for ever."""
     asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
 
@@ -214,6 +219,16 @@ class Registry:
         reference = parse_reference(f"registry.test/a/b{name}", Mirrors({"registry.test": f"http://{self.host}"}))
         return resolve_image(reference, Web(), platform=platform)
 
+    def authorised(self, shown: str | None) -> bool:
+        """Whether the token is the one of now; used up, another takes its place."""
+        if not self.token or shown != f"Bearer {self.token}":
+            return not self.token
+        self.used += 1
+        if self.lasts and self.used % self.lasts == 0:
+            self.token += "n"
+            self.replies["/token"] = Reply(body=json.dumps({"token": self.token}).encode())
+        return True
+
     def headers_of(self, path: str) -> list[Mapping[str, str]]:
         return [headers for asked, headers in self.asked if asked.partition("?")[0] == path]
 
@@ -234,11 +249,15 @@ def served() -> Iterator[Registry]:
         def do_GET(self) -> None:
             state.asked.append((self.path, dict(self.headers)))
             path = self.path.partition("?")[0]
-            reply = state.replies.get(path, Reply(404, b"{}"))
+            reply: Reply | list[Reply] = Reply(401, b"{}", {"WWW-Authenticate": state.challenge})
+            if not path.startswith("/v2/") or state.authorised(self.headers["Authorization"]):
+                reply = state.replies.get(path, Reply(404, b"{}"))
             if isinstance(reply, list):
                 reply = reply.pop(0) if len(reply) > 1 else reply[0]
-            if state.token and path.startswith("/v2/") and self.headers["Authorization"] != f"Bearer {state.token}":
-                reply = Reply(401, b"{}", {"WWW-Authenticate": state.challenge})
+            asked_first = int((self.headers["Range"] or "bytes=0-")[6:-1])
+            if asked_first and reply.status == 200:
+                where = {"Content-Range": f"bytes {asked_first}-{len(reply.body) - 1}/{len(reply.body)}"}
+                reply = replace(reply, status=206, body=reply.body[asked_first:], headers={**reply.headers, **where})
             if reply.stall:
                 state.closing.wait(10)
                 return
@@ -516,6 +535,145 @@ def test_only_the_registry_itself_says_where_tokens_are(server: Registry, other:
     with pytest.raises(FailedError, match="the server answers 401"):
         server.resolve()
     assert [path for path, _ in other.asked] == ["/v2/a/b"]
+
+
+# -- images as files --
+
+BLOBS = (b"lower" * 2000, b"upper" * 3000)
+
+
+def filled(server: Registry) -> None:
+    """Store an image whose layers can be had."""
+    layers = [descriptor(LAYER, server.blob(data)) for data in BLOBS]
+    server.manifest("tag", manifest_of(server.blob({**AMD64}), layers=layers))
+
+
+def blob_path(data: bytes) -> str:
+    return f"/v2/a/b/blobs/{sha256(data)}"
+
+
+def cut(data: bytes, *after: int) -> list[Reply]:
+    """Return answers that break off, and then a whole one."""
+    return [*(Reply(body=data[:size], length=len(data)) for size in after), Reply(body=data)]
+
+
+def pull(server: Registry, cache: Path, base: str = "docker://registry.test/a/b:tag") -> Path:
+    """Fetch the image in a new run."""
+    web, mirrors = Web(), Mirrors({"registry.test": f"http://{server.host}"})
+    return pulled(base, Sources(web, Store(cache / "sources", web, mirrors), mirrors, lambda _: None), cache)
+
+
+def is_whole(image: Path) -> bool:
+    """Whether every blob of a layout is there, and is what its name says, and nothing else is left beside it."""
+    files = list((image / "blobs" / "sha256").iterdir())
+    assert [path.name for path in image.parent.iterdir()] == [image.name]
+    assert all(sha256(path.read_bytes()) == f"sha256:{path.name}" for path in files)
+    return {blob_path(data)[-64:] for data in BLOBS} <= {path.name for path in files}
+
+
+def test_a_token_that_expires_while_layers_come_is_had_anew(server: Registry, tmp_path: Path) -> None:
+    filled(server)
+    guarded(server)
+    server.lasts = 2
+    assert is_whole(pull(server, tmp_path))
+    assert len(server.headers_of("/token")) > 2
+    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert TOKEN.encode() not in kept
+
+
+def test_a_registry_that_gives_tokens_and_takes_none_is_asked_for_a_layer_once_more(
+    server: Registry, tmp_path: Path
+) -> None:
+    filled(server)
+    guarded(server)
+    server.replies[blob_path(BLOBS[0])] = Reply(401, b"{}", {"WWW-Authenticate": server.challenge})
+    with pytest.raises(FailedError, match="needs a login"):
+        pull(server, tmp_path)
+    assert len(server.headers_of(blob_path(BLOBS[0]))) == 2
+
+
+def test_a_layer_that_breaks_off_goes_on_where_it_ended(
+    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lumiimg.resolve.network.download._PAUSE_S", 0.0)
+    filled(server)
+    server.replies[blob_path(BLOBS[1])] = [*cut(BLOBS[1], 1000), Reply(body=BLOBS[1])]
+    assert is_whole(pull(server, tmp_path))
+    assert [asked.get("Range") for asked in server.headers_of(blob_path(BLOBS[1]))] == [None, "bytes=1000-"]
+
+
+@pytest.mark.parametrize("ends", ["broken", "interrupted"])
+def test_the_next_run_fetches_only_what_is_missing_of_an_image(
+    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    filled(server)
+    if ends == "broken":
+        monkeypatch.setattr("lumiimg.resolve.network.download._ATTEMPTS", 1)
+        error: type[BaseException] = FailedError
+    else:
+        error = KeyboardInterrupt
+        monkeypatch.setattr(Web, "pause", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    server.replies[blob_path(BLOBS[1])] = cut(BLOBS[1], 1000)
+    with pytest.raises(error):
+        pull(server, tmp_path)
+    assert not list((tmp_path / "oci").glob("*/oci-layout"))
+    server.asked.clear()
+    assert is_whole(pull(server, tmp_path))
+    assert server.headers_of(blob_path(BLOBS[0])) == []
+    assert [asked.get("Range") for asked in server.headers_of(blob_path(BLOBS[1]))] == ["bytes=1000-"]
+    server.asked.clear()
+    assert is_whole(pull(server, tmp_path))
+    assert not [path for path, _ in server.asked if path == blob_path(BLOBS[1])]
+
+
+def test_a_sif_behind_a_token_goes_on_where_it_ended(
+    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lumiimg.resolve.network.download._ATTEMPTS", 1)
+    data = server.blob(BLOBS[0])
+    server.manifest("tag", manifest_of(server.blob({}), layers=[descriptor(SIF_LAYER, data)]))
+    guarded(server)
+    server.replies[blob_path(data)] = cut(data, 1000)
+    with pytest.raises(FailedError, match="broke off"):
+        pull(server, tmp_path, "oras://registry.test/a/b:tag")
+    image = pull(server, tmp_path, "oras://registry.test/a/b:tag")
+    assert image.read_bytes() == data
+    assert list(image.parent.iterdir()) == [image]
+    assert server.headers_of(blob_path(data))[-1]["Range"] == "bytes=1000-"
+
+
+@pytest.mark.parametrize("beginning", [b"x" * 1000, b""], ids=["a wrong beginning", "nothing"])
+@pytest.mark.threat("S23")
+def test_a_layer_that_is_another_is_refused_and_not_kept(server: Registry, tmp_path: Path, beginning: bytes) -> None:
+    filled(server)
+    wrong = b"wrong" * 2000
+    server.replies[blob_path(BLOBS[0])] = [Reply(body=beginning, length=len(wrong)), Reply(body=wrong)]
+    with pytest.raises(FailedError, match=f"has another digest: it is {sha256(wrong)}, not {sha256(BLOBS[0])}"):
+        pull(server, tmp_path)
+    assert not any(wrong in path.read_bytes() for path in tmp_path.rglob("data"))
+
+
+@pytest.mark.usefixtures("login")
+@pytest.mark.threat("S20")
+def test_a_layer_is_fetched_from_another_host_without_token_or_login(
+    server: Registry, other: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lumiimg.resolve.network.download._PAUSE_S", 0.0)
+    filled(server)
+    guarded(server)
+    other.replies["/store"] = cut(BLOBS[1], 1000)
+    elsewhere = f"http://{other.host.replace('127.0.0.1', 'localhost')}/store?signature=hunter3"
+    server.replies[blob_path(BLOBS[1])] = Reply(307, headers={"Location": elsewhere})
+    assert is_whole(pull(server, tmp_path))
+    seen = other.headers_of("/store")
+    assert [headers.get("Range") for headers in seen] == [None, "bytes=1000-"]
+    assert not any({"Authorization", "Cookie"} & set(headers) for headers in seen)
+    assert not any(b"hunter3" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    other.replies["/store"] = Reply(401, b"", {"WWW-Authenticate": f'Bearer realm="http://{other.host}/token"'})
+    with pytest.raises(FailedError, match="the server answers 401") as caught:
+        pull(server, tmp_path / "another")
+    assert "hunter3" not in str(caught.value)
+    assert other.headers_of("/token") == []
 
 
 @pytest.mark.parametrize("target", ["http://[zz", "file:///etc/passwd", "http://x:y:z/"])

@@ -80,14 +80,62 @@ def test_software_for_gpus_without_a_machine_is_warned_of(capsys: Capture) -> No
 def test_a_recipe_is_explained_and_shown(capsys: Capture) -> None:
     code, said = answer(["explain", "--recipe", "lumi-vllm"], capsys)
     assert (code, "vllm 0.12.0" in said) == (ExitCode.GOOD, True)
-    *_, surer, same = said.splitlines()
-    assert surer == "next, without these doubts:  lumiimg build --recipe lumi-vllm --fabric bundled -o image.sif"
-    assert same == "as asked for:  lumiimg build --recipe lumi-vllm -o image.sif"
-    assert "no obstacle found: " in answer(["explain", "--recipe", "lumi-vllm", "--fabric", "bundled"], capsys)[1]
+    assert said.splitlines()[-1] == "next:  lumiimg build --recipe lumi-vllm -o image.sif"
     code, said = answer(["show", "lumi-vllm"], capsys)
     assert (code, "rocm-6.4.4" in said) == (ExitCode.GOOD, True)
+    assert re.search(r"^  fabric +bundled$", said, re.MULTILINE)
     assert main(["show", "lumi-vllm", "--json"]) == ExitCode.GOOD
-    assert json.loads(capsys.readouterr().out)["add"] == ["vllm"]
+    data = json.loads(capsys.readouterr().out)
+    assert (data["add"], data["fabric"]) == (["vllm"], "bundled")
+    assert main(["show", "demo", "--json"]) == ExitCode.GOOD
+    assert json.loads(capsys.readouterr().out)["fabric"] == "auto"
+
+
+def test_a_plan_with_doubts_tells_the_request_that_has_none(capsys: Capture) -> None:
+    _, said = answer(["explain", "--base", "rocm-6.4.4", "--add", "vllm", "--site", "lumi"], capsys)
+    *_, surer, same = said.splitlines()
+    words = "lumiimg build --base rocm-6.4.4 --add vllm"
+    assert surer == f"next, without these doubts:  {words} --site lumi --fabric bundled -o image.sif"
+    assert same == f"as asked for:  {words} --site lumi -o image.sif"
+    # whoever names the fabric by its layer has chosen
+    words = "lumiimg build --base rocm-6.4.4 --add vllm --add fabric-host --site lumi -o image.sif"
+    _, said = answer(["explain", *words.split()[2:-2]], capsys)
+    assert said.splitlines()[-1] == f"next:  {words}"
+
+
+@pytest.mark.parametrize(
+    ("words", "fabric"),
+    [
+        ([], "bundled"),
+        (["--fabric", "auto"], "bundled"),
+        (["--fabric", "host"], "host"),
+        (["--fabric", "none"], "none"),
+        (["--add", "fabric-host"], "host"),
+        (["--add", "fabric-bundled"], "bundled"),
+    ],
+)
+def test_a_fabric_on_the_command_line_wins_over_that_of_a_recipe(
+    words: list[str], fabric: str, tmp_path: Path, capsys: Capture
+) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(
+        'summary = "Of the tests"\nbase = "rocm-6.4.4"\nadd = ["netprobe"]\nsite = "lumi"\nfabric = "bundled"\n'
+    )
+    assert main([*DRY, "--recipe", str(recipe), *words, "--json"]) == ExitCode.GOOD
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert plan["fabric"] == fabric
+    layers = {layer["name"] for layer in plan["layers"]}
+    assert layers & {"fabric-host", "fabric-bundled"} == ({f"fabric-{fabric}"} - {"fabric-none"})
+
+
+@pytest.mark.parametrize("fabric", ['"auto"', '"bundles"', '""', "true", '["host"]'])
+def test_a_recipe_names_a_fabric_that_there_is(fabric: str, tmp_path: Path, capsys: Capture) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(f'summary = "Of the tests"\nbase = "rocm-6.4.4"\nadd = []\nfabric = {fabric}\n')
+    code, said = answer([*DRY, "--recipe", str(recipe)], capsys)
+    assert code == ExitCode.BAD_INPUT
+    assert f"{recipe}: " in unwrapped(said)
+    assert "fabric" in said
 
 
 def test_a_family_and_a_base_tell_what_there_is(capsys: Capture) -> None:

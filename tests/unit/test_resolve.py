@@ -245,11 +245,61 @@ def test_apt_sources_are_read_in_both_formats(tmp_path: Path) -> None:
     assert apt_mirror("debian", tmp_path) == "http://one-line/debian"
     folder = tmp_path / "sources.list.d"
     folder.mkdir()
-    (folder / "a.sources").write_text("Types: deb\n#URIs: http://off/debian\nURIs: http://deb822/debian/\nSuites: x\n")
+    stanza = "Types: deb\n#URIs: http://off/debian\nURIs: http://deb822/debian/\nSuites: x\nComponents: main\n"
+    (folder / "a.sources").write_text(stanza)
     assert apt_mirror("debian", tmp_path) == "http://deb822/debian/"
-    (folder / "a.sources").write_text("Types: deb\nURIs: http://user:secret@deb822/debian/\nSuites: x\n")
+    (folder / "a.sources").write_text(stanza.replace("deb822", "user:secret@deb822"))
     with pytest.raises(BadInputError, match="carries a password"):
         apt_mirror("debian", tmp_path)
+
+
+MINE = "\n\nTypes: deb\nURIs: http://mine/debian\nSuites: trixie\nComponents: main contrib\n"
+
+
+@pytest.mark.parametrize(
+    "stanza",
+    [
+        "Types: deb\nURIs: https://others/linux/debian\nSuites: x\nComponents: stable\n",
+        "Types: deb\nURIs: https://others/x/debian\nSuites: x\nComponents: main\nSigned-By: /etc/apt/keyrings/others.asc\n",
+        "Types: deb\nURIs: https://others/x/debian\nSuites: x\nComponents: main\nSigned-By:\n -----BEGIN PGP\n .\n mQ==\n",
+        "Enabled: no\nTypes: deb\nURIs: http://off/debian\nSuites: x\nComponents: main\n",
+        "types: deb\nuris: http://off/debian\nsuites: x\ncomponents: main\nENABLED: False\n",
+        "Types: deb-src\nURIs: http://sources/debian\nSuites: x\nComponents: main\n",
+        "Types: deb\nURIs: http://[ ftp://x/debian\nSuites: x\nComponents: main\n",
+    ],
+)
+def test_only_debians_own_archive_in_use_is_the_mirror_for_debian(stanza: str, tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list.d" / "a.sources").write_text(stanza)
+    assert apt_mirror("debian", tmp_path) is None
+    (tmp_path / "sources.list.d" / "a.sources").write_text(stanza + MINE)
+    assert apt_mirror("debian", tmp_path) == "http://mine/debian"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "deb https://others/linux/debian x stable",
+        "deb [arch=amd64 signed-by=/etc/apt/keyrings/others.asc] https://others/x/debian x main",
+        "deb https://others/x/debian x stable # main",
+        "deb-src http://sources/debian x main",
+    ],
+)
+def test_nor_is_a_line_for_another_archive(line: str, tmp_path: Path) -> None:
+    keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    (tmp_path / "sources.list").write_text(line + "\n")
+    assert apt_mirror("debian", tmp_path) is None
+    (tmp_path / "sources.list").write_text(f"{line}\ndeb [ signed-by={keyring} ] http://mine/debian x main contrib\n")
+    assert apt_mirror("debian", tmp_path) == "http://mine/debian"
+
+
+def test_several_addresses_of_one_stanza_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list.d" / "a.sources").write_text(
+        "Types: deb-src\n deb\nURIs:\n http://security/debian-security\n http://mine/debian\nSuites: x\nComponents: main\n"
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.pgp\n"
+    )
+    assert apt_mirror("debian", tmp_path) == "http://mine/debian"
 
 
 @pytest.mark.parametrize(

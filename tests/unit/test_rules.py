@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from lumiimg.catalog.layers import KnownTrouble, Layer, Release
+from lumiimg.catalog.layers import Argument, KnownTrouble, Layer, Release
 from lumiimg.catalog.needs import Need
 from lumiimg.catalog.sites import Site, SiteVariable, find_site
 from lumiimg.resolve import rules
@@ -211,6 +211,11 @@ def test_rccl_and_the_plugin_have_to_share_a_version_of_the_net_api(
     assert rules.plugin_abi(stack_of(rccl=rccl)) is None
 
 
+def test_a_plugin_whose_net_api_is_not_known_is_a_doubt() -> None:
+    result = rules.plugin_abi(stack_of(rccl="2.22.3", net_api=None))
+    assert said(result) == ("plugin-abi", "unknown")
+
+
 def test_the_layer_of_the_plugin_is_said_to_install_the_name() -> None:
     stack = stack_of(rccl="2.22.3", net_api="5")
     installed = replace(stack, layers=(Chosen(layer("base"), None, ""),))
@@ -291,6 +296,58 @@ def test_each_layer_tells_its_release_what_it_needs_and_whether_anything_is_know
         (("layers", "warning"), "not torch", "torch 2.9.1+rocm6.4", "an issue"),
     ]
     assert [("nothing is known" in r.because) for r in told] == [False, False, True, False]
+
+
+def test_a_need_that_nobody_can_judge_is_a_doubt_with_both_sides() -> None:
+    image, torch = Offer(None, "image"), need("torch==2.9.*")
+    apex = Chosen(layer("apex"), release("1.9", "torch==2.9.*"), "asked", ((torch, image),))
+    new = Chosen(
+        layer("vllm"), release("9", status=UNLISTED), "asked", ((torch, image), (need("os>1"), Offer("?", "image")))
+    )
+    told = list(rules.layers_told(stack_of(apex, new)))
+    assert [(said(r), r.need, r.have) for r in told] == [
+        (("layers", "unknown"), "torch==2.9.*", "torch (version not known)"),
+        (("layers", "unknown"), "torch==2.9.*, os>1", "torch (version not known), os ?"),
+    ]
+    assert told[0].because == "apex 1.9 (asked): it requires torch==2.9.*, and which torch image has is not known"
+    assert "nothing is known of this release" in told[1].because
+
+
+WHEEL = replace(release("1"), wheels=("vllm==1",))
+ANY = replace(LUMI, arch=None)
+
+
+@pytest.mark.parametrize(
+    ("site", "default", "given", "of", "outcome", "words"),
+    [
+        (LUMI, "gfx90a", None, None, None, ""),
+        (LUMI, "gfx942", None, None, "refused", "needs code for gfx90a, has vllm for gfx942"),
+        (LUMI, "gfx90a", "gfx942", None, "refused", "leave out --arg vllm.ARCH, or name gfx90a as well"),
+        (LUMI, "gfx942", "gfx90a", None, None, ""),
+        (LUMI, "gfx90a", "gfx942;gfx90a", None, None, ""),
+        (LUMI, "gfx90a", "gfx90a1", None, "refused", "gfx90a1"),
+        (LUMI, "gfx90a", "gfx942", WHEEL, None, ""),  # nothing is compiled
+        (LUMI, "x86_64", None, None, None, ""),  # a processor
+        (ANY, "gfx90a", None, None, "unknown", "--arg vllm.ARCH=GPU"),
+        (ANY, "gfx90a", "gfx942", None, None, ""),  # the user knows the machine
+        (OTHER_VENDOR, "gfx90a", None, None, None, ""),  # refused for its ROCm
+    ],
+)  # fmt: skip
+def test_what_is_compiled_is_for_the_gpus_of_the_site(
+    site: Site, default: str, given: str | None, of: Release | None, outcome: str | None, words: str
+) -> None:
+    compiled = replace(layer("vllm"), arguments={"ARCH": Argument("ARCH", default, "the GPU", None)})
+    arguments = {("vllm", "ARCH"): given} if given else {}
+    found = list(rules.compiled_for(stack_of(Chosen(compiled, of, "asked")), site, arguments))
+    assert [said(result) for result in found] == ([("layers", outcome)] if outcome else [])
+    assert words in " ".join(f"{result.sides} {result.because}" for result in found)
+
+
+def test_layers_for_one_other_gpu_are_told_in_one_line() -> None:
+    arch = {"ARCH": Argument("ARCH", "gfx942", "the GPU", None)}
+    both = [Chosen(replace(layer(name), arguments=arch), None, "asked") for name in ("vllm", "apex")]
+    (result,) = rules.compiled_for(stack_of(*both), LUMI, {})
+    assert result.have == "vllm, apex for gfx942"
 
 
 def test_a_layer_none_of_whose_releases_fits_is_one_refusal_with_all_that_they_need() -> None:

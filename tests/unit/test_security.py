@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -538,6 +539,46 @@ def test_an_argument_that_looks_like_a_secret_is_refused_and_not_repeated(make_l
 
 
 @pytest.mark.parametrize(
+    ("where", "entry", "value"),
+    [
+        ("set", 'WANDB_API_KEY = "0123456789"', "0123456789"),
+        ("set", 'INDEX = "https://me:hunter2@host.test/simple"', "hunter2"),
+        ("prepend", f'SEARCH = "{TOKEN}"', TOKEN),
+        ("set", 'INDEX = "https://{WHO}@host.test/simple"', "nobody"),
+    ],
+)
+@pytest.mark.threat("S48")
+def test_a_variable_of_a_layer_that_looks_like_a_secret_is_refused_and_not_repeated(
+    where: str,
+    entry: str,
+    value: str,
+    make_layer: MakeLayer,
+    layers: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_layer("a", BASE)
+    make_layer("b", LAYER + f'[arguments.WHO]\ndefault = "nobody"\nhelp = "text"\n[environment.{where}]\n{entry}\n')
+    words = ["--base", "a", "--add", "b", "--layers", str(layers)]
+    for command in (["lock", "-o", str(tmp_path / "x.lock")], ["build", "--dry-run"]):
+        assert main([command[0], *words, *command[1:]]) == ExitCode.BAD_INPUT
+        said = capsys.readouterr().err
+        assert f"b/layer.toml: {entry.partition(' ')[0]} in [environment] looks like a secret" in said
+        assert "give it to the job" in said
+        assert value not in said
+    assert not (tmp_path / "x.lock").exists()
+
+
+@pytest.mark.parametrize(
+    "entry", ['TOKENIZERS_PARALLELISM = "false"', 'INDEX = "https://host.test"', 'HF_TOKEN = "{NO}"']
+)
+def test_a_variable_of_a_layer_that_is_no_secret_is_taken(entry: str, make_layer: MakeLayer, layers: Path) -> None:
+    make_layer("a", BASE)
+    make_layer("b", LAYER + f'[arguments.NO]\ndefault = ""\nhelp = "text"\n[environment.set]\n{entry}\n')
+    assert main(["build", "--base", "a", "--add", "b", "--layers", str(layers), "--dry-run"]) == ExitCode.GOOD
+
+
+@pytest.mark.parametrize(
     "address",
     [
         "https://host/file?X-Amz-Signature=abcd&a=b",
@@ -589,6 +630,12 @@ def test_what_is_no_secret_is_not_taken_for_one() -> None:
     ):
         assert hidden(text) == text
         assert not has_secret(text)
+
+
+def test_a_text_made_to_be_slow_is_not_slow() -> None:
+    began = time.monotonic()
+    assert not has_secret("eyJ-" * 50_000)
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.threat("S51")

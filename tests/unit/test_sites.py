@@ -155,6 +155,26 @@ def test_the_environment_of_jobs_goes_by_what_the_image_has(
     assert "MIOPEN_USER_DB_PATH" not in found
 
 
+@pytest.mark.parametrize(
+    ("site", "add", "value"),
+    [
+        ("lumi", "mpich", "pmi2"),
+        ("lumi", "rccl-tests", "pmi2"),
+        ("lumi", "netprobe", None),
+        ("frontier", "mpich", None),
+    ],
+)
+def test_jobs_are_told_how_srun_starts_the_mpi_of_the_image(
+    site: str, add: str, value: str | None, capsys: Capture
+) -> None:
+    words = ["explain", "--base", "rocm-6.4.4", "--add", add, "--fabric", "bundled", "--site", site]
+    assert main([*words, "--json"]) == ExitCode.GOOD
+    found = {variable["name"]: variable["value"] for variable in json.loads(capsys.readouterr().out)["environment"]}
+    assert found.get("SLURM_MPI_TYPE") == value
+    main(words)
+    assert ("    export SLURM_MPI_TYPE=pmi2\n" in capsys.readouterr().out) is (value is not None)
+
+
 @pytest.mark.parametrize("name", site_names(HOME))
 def test_each_site_is_shown_with_its_sources(name: str, capsys: Capture) -> None:
     assert main(["show", name]) == ExitCode.GOOD

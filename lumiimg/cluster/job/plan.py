@@ -19,6 +19,7 @@ from lumiimg.cluster.job.vllm import told
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.host.manifest import Bind, Fabric
 from lumiimg.image import ImageKind
+from lumiimg.resolve.mpi import OPEN_MPI, mpi_type, read_by_srun
 from lumiimg.resolve.rules import environment
 from lumiimg.wording import count
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from lumiimg.host.manifest import Manifest
     from lumiimg.resolve.stack import Stack
 
-MPICH, OPEN_MPI = "12", "40"
-"""Versions in the name of libmpi.so: MPICH's ABI, which Cray's shares, and Open MPI's."""
 VISIBLE = {None: "ROCR_VISIBLE_DEVICES", "NVIDIA": "CUDA_VISIBLE_DEVICES", "Intel": "ZE_AFFINITY_MASK"}
 """The variable that leaves a process one GPU, by who makes it; None is AMD."""
 RAY = "/tmp/$USER-ray-$SLURM_JOB_ID"  # noqa: S108 - of the job, on each node
@@ -216,7 +215,7 @@ def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | No
         cores=cores,
         memory_gib=memory // len(site.binding.near) if memory and site.binding else None,
         request_gpus=shape.node_gpus if shape.whole_nodes and shape.node_gpus else shape.gpus,
-        mpi=None if site.scheduler == "PBS" else _mpi(stack, site),
+        mpi=_mpi(stack, site),
         settings=(*_of_python(request.python), *_settings(stack, site, shape, framework, cores, manifest)),
         binds=binds,
         notes=(
@@ -292,17 +291,8 @@ def _binding(shape: Shape, site: Site, framework: Framework, *, torchrun: bool) 
 
 def _mpi(stack: Stack, site: Site) -> Choice | None:
     """Return how MPI programs are started, by the MPI that the image has."""
-    abi, mpi = stack.version("mpi-abi"), site.mpi
-    if mpi is None:
-        return None
-    if abi == OPEN_MPI and mpi.open is not None:
-        return Choice(mpi.open, f"libmpi.so.40 of the image is Open MPI ({mpi.source})")
-    if abi == MPICH and mpi.own is not None:
-        return Choice(mpi.own, f"libmpi.so.12 of the image is an MPICH of its own ({mpi.source})")
-    if "mpi4py" in stack.offers and "mpi" not in stack.offers and mpi.host is not None:
-        why = f"the image has mpi4py and no MPI, so that is the machine's, which must be bound ({mpi.source})"
-        return Choice(mpi.host, why)
-    return None
+    found = mpi_type(stack, site)
+    return Choice(found.value, f"{found.because} ({found.source})") if found else None
 
 
 def _of_python(python: Python | None) -> Iterator[Setting]:
@@ -346,8 +336,8 @@ def _settings(
 
 
 def _scope(name: str, value: str) -> Scope:
-    if name.startswith("SLURM_"):
-        return Scope.JOB  # srun reads it
+    if read_by_srun(name):
+        return Scope.JOB
     return Scope.RANK if _OF_RANK.search(value) else Scope.NODE
 
 

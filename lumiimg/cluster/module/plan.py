@@ -23,6 +23,7 @@ from lumiimg.host.manifest import PRIVATE, Bind
 from lumiimg.image import ImageKind
 from lumiimg.image.programs import Program, find_program, search_path
 from lumiimg.resolve.contents import read_contents
+from lumiimg.resolve.mpi import mpi_type, read_by_srun
 from lumiimg.resolve.rules import environment as variables_for
 
 if TYPE_CHECKING:
@@ -297,7 +298,9 @@ def _known_programs() -> tuple[tuple[str, bool], ...]:
 
 
 def _job_variables(image: Image, contents: Contents, site: Site | None) -> Iterator[JobVariable]:
-    for item in variables_for(contents.stack, site) if site else ():
+    if site is None:
+        return
+    for item in (*variables_for(contents.stack, site), *filter(None, (mpi_type(contents.stack, site),))):
         yield _job_variable(item, image.environment)
 
 
@@ -309,7 +312,7 @@ def _job_variable(item: SiteVariable, of_image: Mapping[str, str]) -> JobVariabl
             raise FailedError("holds a character that shells evaluate", where=f"{item.name}={written}", hint=hint)
     when, left_out = When.RANK if _REFERENCE.search(item.value) else When.LOADED, ""
     because = f"{item.because}{' (counts on several nodes)' if item.nodes == 'several' else ''}"
-    if item.name in of_image:
+    if item.name in of_image and not read_by_srun(item.name):
         when, left_out = When.NEVER, f"the image sets {one_line(of_image[item.name])!r} itself"
     elif item.nodes == "one":
         when, left_out = When.NEVER, "for jobs on one node only: set it in their scripts"

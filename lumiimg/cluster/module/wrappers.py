@@ -14,6 +14,7 @@ from lumiimg.cluster.module.modulefile import comment
 from lumiimg.cluster.module.plan import SHELL, VENV, When, in_shell
 from lumiimg.cluster.module.settings import NO_USER_SITE
 from lumiimg.errors import one_line
+from lumiimg.resolve.mpi import read_by_srun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -202,7 +203,12 @@ def _outside(module: ImageModule) -> Iterator[str]:
             '    fail "no folder for caches can be made in /tmp" 1',
         ]
     for item in (*module.variables(When.LOADED), *module.variables(When.RANK)):
-        lines += comment("#", f"{item.because} ({item.source})").splitlines()
+        why = f"{item.because} ({item.source})"
+        if read_by_srun(item.name):
+            early = "srun reads it before it starts this script, so here it would be too late: load the module, or"
+            lines += comment("#", f"{early} export {item.name}={item.value} ({why})").splitlines()
+            continue
+        lines += comment("#", why).splitlines()
         value = in_shell(item.value)
         if module.caches is not None:
             value = value.replace(in_shell(module.caches), "$caches")

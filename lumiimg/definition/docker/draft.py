@@ -22,6 +22,7 @@ from lumiimg.definition.docker.script import usable_arguments, write_script
 from lumiimg.definition.docker.shell import comment_text
 from lumiimg.definition.docker.stages import follow
 from lumiimg.definition.docker.substitution import Kind, text_of
+from lumiimg.definition.docker.withheld import without_secrets
 from lumiimg.definition.text import DefinitionError
 from lumiimg.errors import BadInputError, FailedError, one_line
 
@@ -48,6 +49,7 @@ class LeftOut:
     what: str
     ends_build: bool
     """Whether the draft ends there until somebody has seen to it."""
+    is_secret: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,11 @@ class Draft:
 
 def make_draft(file: Path, target: str | None, given: Mapping[str, str], catalogue: Catalogue) -> Draft:
     """Read a Dockerfile. Raises BadInputError, which says what is wrong in which line."""
-    path = follow(read_dockerfile(file), target, given)
+    path = without_secrets(follow(read_dockerfile(file), target, given))
     found = [
-        LeftOut(step.line, step.keyword, what, ends_build) for step in path.steps for what, ends_build in left_out(step)
+        LeftOut(step.line, step.keyword, what, ends_build, is_secret=bool(step.withheld))
+        for step in path.steps
+        for what, ends_build in left_out(step)
     ]
     return Draft(path, recognise(path, catalogue), _environment(path), tuple(found))
 

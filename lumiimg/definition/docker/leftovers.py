@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from lumiimg.definition.docker.steps import Step
 
-_NO_EFFECT = {
+NO_EFFECT = {
     "CMD": "a layer starts nothing: singularity exec image.sif COMMAND",
     "ENTRYPOINT": "a layer starts nothing: singularity exec image.sif COMMAND",
     "EXPOSE": "a container of Singularity has the ports of the machine",
@@ -25,12 +25,15 @@ _NO_EFFECT = {
     "STOPSIGNAL": "nothing stops a container of Singularity but the job",
     "VOLUME": "bind a folder when the container is started",
 }
+_DOES = frozenset({"ADD", "COPY", "RUN", "WORKDIR"})
 
 
 def left_out(step: Step) -> Iterator[tuple[str, bool]]:
     """Yield what of a step a layer cannot carry over, and whether going on without it would be wrong."""
-    if step.keyword in _NO_EFFECT:
-        yield _NO_EFFECT[step.keyword], False
+    if step.withheld:
+        yield step.withheld, step.keyword in _DOES
+    elif step.keyword in NO_EFFECT:
+        yield NO_EFFECT[step.keyword], False
     elif step.keyword == "USER":
         name = text_of(step.values[0][1] or ())
         if name.split(":")[0] not in {"root", "0"}:

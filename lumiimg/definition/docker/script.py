@@ -123,15 +123,18 @@ class _Writer:
         if step.keyword == "ARG":
             for name, value in step.values:
                 yield from self._argument(name, value, step.line)
+            yield from (comment(f"{head}: not carried over: {what}") for what, _ in left_out(step))
             return
         yield comment(head if step.keyword in {"RUN", "ENV"} else f"{head} {step.instruction.text}")
         for what, is_wrong in left_out(step):
             yield f"todo {message(f'{head}: {what}')}" if is_wrong else comment(f"  not carried over: {what}")
-        if step.keyword == "RUN":
-            yield from self._run(step)
-        elif step.keyword == "ENV":
+        if step.keyword == "ENV":
             for name, value in step.values:
                 yield self._export(name, value or ())
+        elif step.withheld:
+            return
+        elif step.keyword == "RUN":
+            yield from self._run(step)
         elif step.keyword == "WORKDIR":
             folder = self._word(step.values[0][1] or ())
             yield f"mkdir -p -- {folder}"

@@ -46,6 +46,8 @@ class Step:
     """Stages of the file, or images, that files are taken from."""
     contents: tuple[Value, ...] = ()
     """Of COPY: what its heredocs hold."""
+    withheld: str = ""
+    """Why the step, or some of its variables, is taken out: it holds a secret."""
 
     @property
     def line(self) -> int:

@@ -12,12 +12,13 @@ from lumiimg.errors import BadInputError
 from lumiimg.secret import has_key, hidden
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 APT_FOLDER = Path("/etc/apt")
 _APT_FILE_LIMIT_BYTES = 256 * 1024
-_ONE_LINE = re.compile(r"^\s*deb\s+(?:\[[^\]]*\]\s+)?(\S+)\s", re.MULTILINE)
-_DEB822 = re.compile(r"^URIs:\s*(\S+)", re.MULTILINE | re.IGNORECASE)
+_ONE_LINE = re.compile(r"\s*deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<rest>.*)")
+_OFF = frozenset({"0", "disable", "false", "no", "off", "without"})
+"""What apt takes for a no (apt-pkg/contrib/strutl.cc StringToBool)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,16 @@ def parse_mirrors(settings: Mapping[str, str], words: list[str]) -> Mirrors:
 
 
 def apt_mirror(archive: str, folder: Path = APT_FOLDER) -> str | None:
-    """Return the first mirror in this machine's apt sources whose path ends in `archive` (`debian`), or None.
+    """Return the first mirror of a distribution (`debian`) in this machine's apt sources, or None.
 
+    It is one that apt uses, whose path ends in the name, with packages of the part `main`; where a key is named for it,
+    that of the distribution: the archives of others, whose addresses end like this too, have keys of their own.
     Source: sources.list(5), both the one-line and the deb822 format.
     """
-    for text in _apt_sources(folder):
-        for url in (*_DEB822.findall(text), *_ONE_LINE.findall(text)):
+    for entry in _apt_entries(folder):
+        if "deb" not in entry.types or "main" not in entry.components or not _is_key_of(archive, entry.signed_by):
+            continue
+        for url in entry.urls:
             try:
                 parts = urlsplit(url)
             except ValueError:  # `http://[`: apt could not use it either
@@ -85,7 +90,22 @@ def apt_mirror(archive: str, folder: Path = APT_FOLDER) -> str | None:
     return None
 
 
-def _apt_sources(folder: Path) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class _AptEntry:
+    """A line of a sources.list, or a stanza."""
+
+    types: Sequence[str]
+    urls: Sequence[str]
+    components: Sequence[str]
+    signed_by: str
+
+
+def _is_key_of(archive: str, signed_by: str) -> bool:
+    """Whether a key is the distribution's: `/usr/share/keyrings/debian-archive-keyring.gpg`; or none is named."""
+    return not signed_by or signed_by.rpartition("/")[2].startswith(f"{archive}-archive-")
+
+
+def _apt_entries(folder: Path) -> Iterator[_AptEntry]:
     parts = folder / "sources.list.d"
     for path in (*sorted(parts.glob("*.sources")), folder / "sources.list", *sorted(parts.glob("*.list"))):
         try:
@@ -93,7 +113,33 @@ def _apt_sources(folder: Path) -> Iterator[str]:
                 text = stream.read(_APT_FILE_LIMIT_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
-        yield "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+        lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+        yield from _stanzas(lines) if path.suffix == ".sources" else _one_line_entries(lines)
+
+
+def _one_line_entries(lines: Iterable[str]) -> Iterator[_AptEntry]:
+    for line in lines:
+        if (match := _ONE_LINE.match(line)) is not None:
+            options = dict(option.partition("=")[::2] for option in (match["options"] or "").split())
+            words = match["rest"].partition("#")[0].split()
+            yield _AptEntry(("deb",), words[:1], words[2:], options.get("signed-by", ""))
+
+
+def _stanzas(lines: Iterable[str]) -> Iterator[_AptEntry]:
+    fields: dict[str, str] = {}
+    name = ""
+    for line in (*lines, ""):
+        if line[:1] in {" ", "\t"} and line.strip():
+            fields[name] = f"{fields.get(name, '')} {line.strip()}"
+        elif line.strip():
+            name, _, value = line.partition(":")
+            name = name.strip().lower()
+            fields[name] = value.strip()
+        elif fields:
+            if fields.get("enabled", "").lower() not in _OFF:
+                types, urls, components = (fields.get(key, "").split() for key in ("types", "uris", "components"))
+                yield _AptEntry(types, urls, components, fields.get("signed-by", ""))
+            fields = {}
 
 
 def refuse_password(address: str, where: str) -> None:

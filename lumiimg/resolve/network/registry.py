@@ -10,19 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 from lumiimg.errors import BadInputError, FailedError
+from lumiimg.resolve.network.web import Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Collection, Iterator, Mapping
     from typing import NoReturn
 
     from lumiimg.resolve.network.mirrors import Mirrors
-    from lumiimg.resolve.network.web import Answer, Web
+    from lumiimg.resolve.network.web import Stream, Web
 
 DOCKER_HUB_API = "registry-1.docker.io"
 """The host that answers for docker.io. Source: distribution/reference normalize.go, beside `defaultDomain`."""
@@ -62,7 +63,6 @@ _TOKEN_LIMIT_BYTES = 1 << 20
 _MAX_INDEXES = 2
 _BLOB_LIMIT_BYTES = 1 << 50
 LAYER_LIMIT_BYTES = 64 * 1024**3
-_LAYER_S = 6 * 3600.0
 _HANDLED = frozenset({401, 403, 404, 429})
 
 
@@ -152,7 +152,7 @@ def resolve_image(reference: ImageReference, web: Web, *, platform: str = "linux
 
     Raises FailedError if the registry does not have it, does not give it, or says what is not true or not understood.
     """
-    repository = _Repository(reference, web)
+    repository = Repository(reference, web)
     found = repository.manifest(reference.digest or reference.tag or _DEFAULT_TAG)
     top = found
     for _ in range(_MAX_INDEXES):
@@ -177,38 +177,8 @@ def resolve_image(reference: ImageReference, web: Web, *, platform: str = "linux
     )
 
 
-def save_sif(found: Manifest, web: Web, target: Path) -> None:
-    """Write the SIF that a registry holds to a file, verified by its digest.
-
-    Raises FailedError if it is none, cannot be had, or is not what the manifest says.
-    """
-    if found.media_type != SIF_LAYER:
-        raise FailedError("is no SIF", where=f"oras://{found.reference}", hint="an image of Docker's is docker://…")
-    _Repository(found.reference, web).save(found.layers[0], target)
-
-
-def save_image(found: Manifest, web: Web, folder: Path, on_line: Callable[[str], None]) -> None:
-    """Write an image into a folder as an OCI layout: its manifest, config and layers, each verified by its digest.
-
-    Raises FailedError if one cannot be had or is not what the manifest says. Source: image-spec image-layout.md.
-    """
-    repository = _Repository(found.reference, web)
-    manifest = repository.manifest(found.digest)
-    blobs = folder / "blobs" / "sha256"
-    blobs.mkdir(parents=True)
-    (blobs / found.digest.removeprefix("sha256:")).write_bytes(manifest.body)
-    config = _descriptor(manifest.document.get("config"), manifest.url).digest
-    for number, digest in enumerate(dict.fromkeys((config, *found.layers))):
-        if number:
-            on_line(f"fetching layer {number} of {len(found.layers)} of {found.reference.repository}")
-        repository.save(digest, blobs / digest.removeprefix("sha256:"))
-    described = {"mediaType": manifest.media_type, "digest": manifest.digest, "size": len(manifest.body)}
-    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [described]}))
-    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-
-
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Found:
     """A manifest or an index, its digest verified."""
 
     url: str
@@ -216,6 +186,11 @@ class _Found:
     media_type: str
     document: dict[str, Any]
     body: bytes
+
+    @property
+    def config_digest(self) -> str:
+        """Of an image."""
+        return _descriptor(self.document.get("config"), self.url).digest
 
     @property
     def is_index(self) -> bool:
@@ -232,7 +207,7 @@ class _Descriptor:
     platform: str | None
 
 
-class _Repository:
+class Repository:
     """One repository, and the token that reads it once the registry wanted one."""
 
     def __init__(self, reference: ImageReference, web: Web) -> None:
@@ -242,24 +217,48 @@ class _Repository:
         self._web = web
         self._token: str | None = None
 
-    def manifest(self, name: str) -> _Found:
+    def manifest(self, name: str) -> Found:
         """Return what is there under a tag or a digest."""
         answer = self._get(f"manifests/{name}", _ACCEPT, _MANIFEST_LIMIT_BYTES)
         digest = _verified(answer, name if _DIGEST.fullmatch(name) else None)
         document = _document(answer)
-        return _Found(answer.url, digest, _media_type(answer, document), document, answer.body)
+        return Found(answer.url, digest, _media_type(answer, document), document, answer.body)
 
-    def save(self, digest: str, target: Path) -> None:
-        """Write a blob to a file, its digest verified. Raises FailedError if it is another."""
-        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
-        url = f"{self._url}/blobs/{digest}"
-        actual = hashlib.sha256()
-        with target.open("wb") as file:
-            for chunk in self._web.stream(url, limit_bytes=LAYER_LIMIT_BYTES, within_s=_LAYER_S, headers=headers):
-                actual.update(chunk)
-                file.write(chunk)
-        if digest != f"sha256:{actual.hexdigest()}":
-            raise FailedError(f"has another digest: it is sha256:{actual.hexdigest()}, not {digest}", where=url)
+    def blob_url(self, digest: str) -> str:
+        """Return where a blob is."""
+        return f"{self._url}/blobs/{digest}"
+
+    @contextmanager
+    def open(
+        self,
+        url: str,
+        *,
+        limit_bytes: int,
+        within_s: float,
+        since: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        allow: Collection[int] = (),
+    ) -> Iterator[Stream]:
+        """Yield a blob, as web.Web.open does; a token that has expired is had anew."""
+        for is_last in (False, True):
+            with self._web.open(
+                url,
+                limit_bytes=limit_bytes,
+                within_s=within_s,
+                since=since,
+                headers=self._with_token(headers or {}),
+                allow={*allow, *_HANDLED},
+            ) as stream:
+                if stream.status not in _HANDLED:
+                    yield stream
+                    return
+                refusal = Answer(stream.url.partition("?")[0], stream.status, stream.headers, b"")
+            if is_last or not self._has_new_token(refusal):
+                self._refuse(refusal)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, as web.Web.pause does."""
+        self._web.pause(seconds)
 
     def config(self, digest: str) -> dict[str, Any]:
         """Return the JSON object that is stored as a blob."""
@@ -270,20 +269,29 @@ class _Repository:
     def _get(self, path: str, headers: Mapping[str, str], limit_bytes: int) -> Answer:
         url = f"{self._url}/{path}"
         answer = self._ask(url, headers, limit_bytes)
-        # Only the registry's own word for where a token is: the login goes there.
-        if answer.status == 401 and self._token is None and self._is_from_registry(answer):
-            self._token = self._new_token(answer)
+        if self._has_new_token(answer):
             answer = self._ask(url, headers, limit_bytes)
         if answer.status in _HANDLED:
             self._refuse(answer)
         return answer
 
     def _ask(self, url: str, headers: Mapping[str, str], limit_bytes: int) -> Answer:
-        if self._token is not None:
-            headers = {**headers, "Authorization": f"Bearer {self._token}"}
-        answer = self._web.ask(url, limit_bytes=limit_bytes, headers=headers, allow=_HANDLED)
+        answer = self._web.ask(url, limit_bytes=limit_bytes, headers=self._with_token(headers), allow=_HANDLED)
         # Blobs are redirected to addresses whose query is a key to them: not for messages.
         return replace(answer, url=answer.url.partition("?")[0])
+
+    def _with_token(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        return headers if self._token is None else {**headers, "Authorization": f"Bearer {self._token}"}
+
+    def _has_new_token(self, answer: Answer) -> bool:
+        """Get a token where an answer wants one, the first or the next: they last minutes, layers may take longer.
+
+        Only the registry's own word for where it is counts: the login goes there.
+        """
+        if answer.status != 401 or not self._is_from_registry(answer):
+            return False
+        self._token = self._new_token(answer)
+        return True
 
     def _is_from_registry(self, answer: Answer) -> bool:
         return urlsplit(answer.url).netloc.lower() == self._host.lower()
@@ -399,7 +407,7 @@ def _media_type(answer: Answer, document: dict[str, Any]) -> str:
     return str(said[0]) if said else kinds[0]
 
 
-def _of_platform(index: _Found, platform: str) -> str:
+def _of_platform(index: Found, platform: str) -> str:
     """Return the digest of what an index has for a platform; or of the only one for which it names none."""
     listed = [_descriptor(item, index.url) for item in _list(index.document["manifests"], "manifests", index.url)]
     fitting = [item for item in listed if item.platform == platform]
@@ -441,7 +449,7 @@ def _platform(value: object) -> str | None:
     return None
 
 
-def _config(repository: _Repository, image: _Found) -> dict[str, Any]:
+def _config(repository: Repository, image: Found) -> dict[str, Any]:
     descriptor = _descriptor(image.document.get("config"), image.url)
     if descriptor.media_type not in _CONFIGS:
         raise FailedError(f"holds no image but {descriptor.media_type[:100]}", where=image.url)

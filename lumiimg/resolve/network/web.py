@@ -56,6 +56,8 @@ class Stream:
     headers: Mapping[str, str]
     """By name in lower case."""
     chunks: Iterator[bytes]
+    url: str
+    """After redirects; what is behind its `?` may be a key."""
 
 
 class Web:
@@ -100,13 +102,6 @@ class Web:
             )
             return Answer(answer.url, answer.status_code, _lower(answer), body)
 
-    def stream(
-        self, url: str, *, limit_bytes: int, within_s: float, headers: Mapping[str, str] | None = None
-    ) -> Iterator[bytes]:
-        """Yield a file in chunks."""
-        with self.open(url, limit_bytes=limit_bytes, within_s=within_s, headers=headers) as stream:
-            yield from stream.chunks
-
     @contextmanager
     def open(
         self,
@@ -127,7 +122,7 @@ class Web:
         deadline = (time.monotonic() if since is None else since) + within_s
         with self._open("GET", url, {"Accept-Encoding": "identity", **(headers or {})}, allow, url) as answer:
             chunks = self._unless_stopped(_bounded(answer, limit_bytes, deadline, within_s, url, decode=False))
-            yield Stream(answer.status_code, _lower(answer), chunks)
+            yield Stream(answer.status_code, _lower(answer), chunks, answer.url)
 
     def _unless_stopped(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for chunk in chunks:

@@ -151,7 +151,7 @@ class _Rest(Web):
 
     def __init__(self, status: int, headers: Mapping[str, str]) -> None:
         super().__init__()
-        self._stream = Stream(status, headers, iter((b"rest",)))
+        self._stream = Stream(status, headers, iter((b"rest",)), "https://h.test/x")
 
     def pause(self, seconds: float) -> None:
         pass
@@ -286,7 +286,7 @@ TARGETS = (
     Target("wheel-file", ("resolve.settle._metadata_in",), _wheel, _wheel_seeds, (FailedError,), "bytes"),
     Target("requirement", ("resolve.wheels.choose_wheel",), _requirement, _requirement_seeds, _FAILED),
     Target("registry", ("resolve.network.registry.resolve_image",), _registry, _registry_seeds, (FailedError,), "json"),
-    Target("registry-token", ("resolve.network.registry._Repository",), _token, _token_seeds, (FailedError,)),
+    Target("registry-token", ("resolve.network.registry.Repository",), _token, _token_seeds, (FailedError,)),
     Target(
         "image-reference",
         ("resolve.network.registry.parse_reference",),

@@ -1,0 +1,102 @@
+"""Where libfabric looks for a provider in a file of its own: the model, against what real builds of libfabric said."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lumiimg.elf.loader import Process
+from lumiimg.elf.rules import Settings
+from lumiimg.host.provider import PROVIDER_FILE, cxi_provider
+from lumiimg.image import open_image
+from tests.unit.elf_builder import library
+from tests.unit.fabric_builder import c_library
+
+MEASURED = tomllib.loads((Path(__file__).parent.parent / "fixtures/provider-path.toml").read_text("utf-8"))
+LOOK = "Search for providers in specific path"
+FILES = "Optionally any of the dir can be replaced with + followed by the full path to a provider library"
+PLACES = {"given": "/opt/given", "default": "/opt/lf/providers", "loader": "/opt/loader"}
+OLD = [f"{LOOK}.  Path is like dir1:dir2. (default: {PLACES['default']})", "udp"]
+"""Of up to 1.20: `+` is a folder's name, and the list of providers has no cxi."""
+NEW = [f"{LOOK}. {FILES}. (default: {PLACES['default']})", "udp", "cxi"]
+
+
+def libfabric(root: Path, strings: list[str]) -> None:
+    """Put one with these strings into a root, and a C library under it."""
+    c_library(root, 36)
+    said = "".join(f'"{text}\\0" ' for text in strings)
+    library(root / "opt/lf/libfabric.so.1", source=f'const char said[] = "\\0" {said};')
+
+
+def finds(root: Path, provider_path: str | None = None) -> str | None:
+    """Return where the libfabric of a root has cxi from, with /opt/loader in LD_LIBRARY_PATH."""
+    with open_image(root) as image:
+        process = Process(image.root, Settings(library_path=PLACES["loader"]))
+        assert not process.start("/opt/lf/libfabric.so.1").errors
+        return cxi_provider(process, image.root, provider_path)
+
+
+def provider_in(root: Path, folder: str) -> None:
+    library(root / folder[1:] / PROVIDER_FILE, source="int fi_prov_ini;")
+
+
+@pytest.mark.parametrize("build", ["old", "new"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_provider_is_found_where_a_real_libfabric_finds_it(tmp_path: Path, place: str, build: str) -> None:
+    provider_in(tmp_path, PLACES[place])
+    libfabric(tmp_path, NEW if build == "new" else OLD)
+    situations: list[dict[str, Any]] = [each for each in MEASURED["situation"] if each["in"] == place]
+    assert situations
+    for situation in situations:
+        value = situation.get("value")
+        found = finds(tmp_path, value and value.format(given=PLACES["given"]))
+        expected = f"{PLACES[place]}/{PROVIDER_FILE}" if situation[build] else None
+        assert (value, found) == (value, expected)
+
+
+def test_a_libfabric_built_to_open_nothing_by_name_asks_no_loader(tmp_path: Path) -> None:
+    provider_in(tmp_path, PLACES["loader"])
+    libfabric(tmp_path, NEW)
+    assert finds(tmp_path)
+    libfabric(tmp_path, [*NEW, 'restricted_dl: setting FI_PROVIDER_PATH to \\"%s\\"\\n'])
+    assert finds(tmp_path) is None
+
+
+@pytest.mark.parametrize("strings", [[], [f"{LOOK} (default: here)", "cxi", FILES]])
+def test_of_a_libfabric_that_says_nothing_of_itself_the_folder_beside_it_is_taken_and_no_more(
+    tmp_path: Path, strings: list[str]
+) -> None:
+    libfabric(tmp_path, strings)
+    for folder in PLACES.values():
+        provider_in(tmp_path, folder)
+    assert finds(tmp_path) is None
+    assert finds(tmp_path, f"+{PLACES['given']}/{PROVIDER_FILE}") is None
+    assert finds(tmp_path, PLACES["given"]) == f"{PLACES['given']}/{PROVIDER_FILE}"
+    provider_in(tmp_path, "/opt/lf/libfabric")
+    assert finds(tmp_path) == f"/opt/lf/libfabric/{PROVIDER_FILE}"
+    assert finds(tmp_path, "/nowhere") is None
+
+
+def test_the_first_of_several_that_loads_counts(tmp_path: Path) -> None:
+    libfabric(tmp_path, NEW)
+    for folder in PLACES.values():
+        provider_in(tmp_path, folder)
+    given, default, loader = (f"{folder}/{PROVIDER_FILE}" for folder in PLACES.values())
+    assert finds(tmp_path) == loader
+    assert finds(tmp_path, f"{PLACES['default']}:+{given}") == given
+    (tmp_path / loader[1:]).write_text("no library")
+    assert finds(tmp_path) == default
+
+
+def test_a_path_of_a_megabyte_is_no_trouble(tmp_path: Path) -> None:
+    libfabric(tmp_path, NEW)
+    provider_in(tmp_path, PLACES["given"])
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / PROVIDER_FILE).write_text("no library")
+    assert finds(tmp_path, "/p:" * 350_000 + PLACES["given"]) == f"{PLACES['given']}/{PROVIDER_FILE}"
+    assert (
+        finds(tmp_path, ":".join(f"/p{'/.' * n}" for n in range(1400)) + ":/opt/given") is None
+    )  # not known, not green
