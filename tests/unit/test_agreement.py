@@ -26,6 +26,7 @@ from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
 from lumiimg.report.boundary import doubts_of
+from tests.tools import unwrapped
 from tests.unit import fabric_builder
 from tests.unit.elf_builder import library
 from tests.unit.fabric_builder import LOADER, PLUGIN, RCCL, versioned
@@ -224,9 +225,11 @@ def test_what_an_image_sets_is_told_by_all_that_explain_writes(
     assert main(["bind", *words, "--json"]) == ExitCode.GOOD
     out, err = capsys.readouterr()
     assert [text.partition(": ")[2] for text in json.loads(out)["doubts"]] == list(refused.values())
-    assert "with these binds RCCL would not use the fabric: NCCL_NET=Socket" in " ".join(err.split())
+    assert "with these binds RCCL would not use the fabric: NCCL_NET=Socket" in unwrapped(err)
     assert main(["bind", *words]) == ExitCode.GOOD
     assert "# doubt: with these binds RCCL would not use the fabric: NCCL_NET=Socket" in capsys.readouterr().out
+    assert main(["job", *words, "--site", "lumi", "--", "true"]) == ExitCode.GOOD
+    assert "with these binds RCCL would not use the fabric: NCCL_NET=Socket" in unwrapped(capsys.readouterr().err)
 
 
 def test_a_closed_file_is_named_with_its_mode_and_what_opens_it(healthy: Path, host: Snapshot, tmp_path: Path) -> None:
