@@ -33,7 +33,7 @@ _PROGRAM = re.compile(r"[A-Za-z0-9_./:+@\[-]+")
 _SPECIAL = ("export", "unset", ":", "break", "continue", "times")
 """Commands of which an error ends the script in some shells, and assignments before them stay."""
 _ARITHMETIC = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
-_MAX_TEXT = 1 << 20
+_MAX_TEXT = 1 << 18
 _MAX_WARNINGS = 50
 _SHOWN_CHARACTERS = 80
 

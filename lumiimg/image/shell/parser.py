@@ -25,8 +25,8 @@ _FUNCTION = re.compile(r"[A-Za-z0-9_.:+-]+")
 _COMPOUND = ("{", "(", "if", "while", "until", "for", "case")
 _RESERVED = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}"})
 _NOT_READ = frozenset({"select", "time", "coproc"})
-_MAX_COMMANDS = 50_000
-"""In one command at the top level."""
+_MAX_COMMANDS = 20_000
+"""In one script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,6 @@ class _Parser:
     def commands(self) -> Iterator[Command]:
         self._skip_newlines()
         while self._token.text:
-            self._count = 0
             yield self._item()
             self._skip_newlines()
 
