@@ -52,7 +52,6 @@ PLAIN = (
     "{ export A=1; export B=$A; }",
     "export LD_LIBRARY_PATH=/a:/b:\nexport LD_LIBRARY_PATH=${LD_LIBRARY_PATH%:}",
     "export A=${A:-${B:=c}}${B}",
-    "A=set; export B=${A:-${C:=not}}; export C",
     "(export NCCL_NET=Socket)\nexport NCCL_NET=Socket &",
     "export A=1 >/dev/null 2>&1",
     "mkdir -p /nonexistent/x 2>/dev/null\necho welcome\nulimit -c 0\nexport A=1",
@@ -61,6 +60,7 @@ PLAIN = (
 """Followed to the end."""
 
 BESIDE = (
+    "A=set; export B=${A:-${C:=not}}; export C",
     "[ -d /opt/rocm ] && export OMP_NUM_THREADS=1\nexport B=2",
     "export OMP_NUM_THREADS=$(nproc)",
     "export WHO=`id -un`",

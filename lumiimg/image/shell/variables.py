@@ -164,8 +164,8 @@ class Variables:
         self._doubt = before[0] or (used and doubt)
         if "=" in text[braced.start() : end] and (doubt or name in self.unsure):
             raise UnsureError  # it depends on that which variables are set by the way
-        if sets and name in self.exported:
-            raise UnsureError  # the shell of Apptainer 1.4.5 exports it no more
+        if operator.endswith("=") and (before[1] or (sets and name in self.exported)):
+            raise UnsureError  # the shell of Apptainer 1.4.5 sets it though; it exports it no more
         if sets:
             self.set(name, word)
         if operator.endswith("+"):
