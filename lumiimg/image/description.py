@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lumiimg.image.environment import Environment
 from lumiimg.image.sif import DataObject, DataType, PartitionFormat, Sif
+from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lumiimg.image.oci.config import Config
     from lumiimg.image.root import RootFileSystem
     from lumiimg.image.source import ByteSource
@@ -19,9 +23,12 @@ _ENVIRONMENT_FOLDER = "/.singularity.d/env"
 _LABELS = "/.singularity.d/labels.json"
 _DEFINITION = "/.singularity.d/Singularity"
 _MAX_METADATA_BYTES = 16 << 20
-_MAX_SCRIPT_BYTES = 1 << 20
-# written by the engine, not by whoever built the image: they deal with the run, by conditions
-_SCRIPTS_OF_THE_ENGINE = ("94-appsbase.sh", "95-apps.sh", "99-base.sh", "99-runtimevars.sh")
+_MAX_TEXT_BYTES = 1 << 20
+_MAX_SCRIPTS = 1000
+_SCRIPTS_OF_THE_ENGINE = frozenset(("94-appsbase.sh", "95-apps.sh", "99-base.sh", "99-runtimevars.sh"))
+"""Written by the engine, not by whoever built the image: they deal with the run."""
+_CUSTOM = "90-environment.sh"
+_FROM_DOCKER = frozenset(("10-docker2singularity.sh", "10-docker.sh"))
 
 
 class Description(Protocol):
@@ -64,6 +71,8 @@ class SingularityDescription:
         self._root = root
         self._source = source
         self._sif = sif
+        self._unread: dict[str, str] = {}
+        """Path → why it is not read."""
         self._metadata = self._read_metadata()
 
     @property
@@ -95,19 +104,30 @@ class SingularityDescription:
     def _environment(self) -> Environment:
         environment = Environment()
         for path, text in self._scripts():
+            name = path.rpartition("/")[2]
+            if name == _CUSTOM:
+                environment.set_default_path()
             environment.read(text, path)
+            if name in _FROM_DOCKER:
+                environment.complete_path()
         return environment
 
-    def _scripts(self) -> list[tuple[str, str]]:
+    def _scripts(self) -> Iterator[tuple[str, str]]:
+        """Yield (path, text) of the scripts that engines source, in their order."""
         try:
             names = [entry.name for entry in self._root.list_dir(_ENVIRONMENT_FOLDER)]
         except OSError:
             recorded = self._metadata.get("environment")
             scripts = recorded if isinstance(recorded, dict) else {}
-            return sorted((str(path), str(text)) for path, text in scripts.items())
-        paths = [f"{_ENVIRONMENT_FOLDER}/{name}" for name in names if name.endswith(".sh")]
-        own = [path for path in paths if not path.endswith(_SCRIPTS_OF_THE_ENGINE)]
-        return [(path, text) for path in own if (text := self._text(path)) is not None]
+            yield from sorted((str(path), str(text)) for path, text in scripts.items())
+            return
+        own = [name for name in names if name.endswith(".sh") and name not in _SCRIPTS_OF_THE_ENGINE]
+        if len(own) > _MAX_SCRIPTS:
+            self._unread[_ENVIRONMENT_FOLDER] = f"{len(own)} scripts, of which {_MAX_SCRIPTS} are read"
+        for path in (f"{_ENVIRONMENT_FOLDER}/{name}" for name in islice(own, _MAX_SCRIPTS)):
+            text = self._text(path)
+            if text is not None:
+                yield path, text
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -118,7 +138,9 @@ class SingularityDescription:
         if unread:
             numbers = ", ".join(unread)
             found.append(f"overlay partition {numbers} is not read: what it adds or changes is not seen")
-        return (*found, *self._warnings, *self._environment.warnings)
+        read = self._environment.warnings
+        _ = self.labels, self.definition  # what of them is too long is in `_unread` then
+        return (*found, *self._warnings, *read, *(f"{path}: {reason}" for path, reason in self._unread.items()))
 
     def _read_metadata(self) -> dict[str, Any]:
         item = self._sif.first(DataType.JSON, _METADATA_NAME) if self._sif else None
@@ -136,8 +158,11 @@ class SingularityDescription:
 
     def _text(self, path: str) -> str | None:
         try:
-            return self._root.read_bytes(path, _MAX_SCRIPT_BYTES).decode("utf-8", "surrogateescape")
+            return self._root.read_bytes(path, _MAX_TEXT_BYTES).decode("utf-8", "surrogateescape")
         except OSError:
+            return None
+        except ImageError as error:
+            self._unread[path] = f"not read: {error.what}"
             return None
 
 

@@ -1,206 +1,335 @@
 """What the environment scripts of an image export, read as text: nothing of an image is ever run.
 
-Engines source `/.singularity.d/env/*.sh` in the order of their names. Understood is what they, and definition files,
-write as a rule: assignments and exports at the top level, with quotes and `$K`, `${K}`, `${K:-word}`, `${K:+word}` and
-their forms without a colon (POSIX shell 2.6.2). Variables that the image does not set count as unset, as with
-`--cleanenv`. A statement beyond that (a condition, `$(command)`) is left out and named in the warnings.
+Followed is what scripts that set variables write as a rule: assignments, `export`, `unset`, quotes, `$K`, `${K}`,
+`${K:-word}` and its like, `${K%literal}`, `:`, tests of strings, and `if`, `&&`, `||` over these. Everything else is
+one of three. It cannot set a variable: a program, a subshell, a function that nobody calls. Or it can set some that its
+text names (a condition on a file, `$(program)`): from there on they are unsure. Or it can change anything (`. file`,
+`eval`). The warnings name what can change anything, and each statement that makes a variable unsure by which somebody
+goes (`shell.names.is_read`). Of the others, an unsure one is left out without a word.
+
+Engines unset the user's variables before they source the scripts (apptainer 1.5.3
+`internal/pkg/util/fs/files/action_script.sh`): what the image does not set is unset, but for what the engine and the
+shell set themselves.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from lumiimg.image.shell.names import ABLE, GUARDED, is_read
+from lumiimg.image.shell.parser import AndOr, Apart, Command, Function, Group, If, Maybe, Not, Simple, parse
+from lumiimg.image.shell.variables import BeyondError, UnsureError, Variables, set_by_expansions
+from lumiimg.image.shell.words import NAME, ShellError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where an image sets none (apptainer internal/pkg/util/env/env.go, DefaultPath)."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(:?[-+=])?")
-_OPENING = frozenset({"if", "case", "for", "while", "until", "{", "("})
-_CLOSING = frozenset({"fi", "esac", "done", "}", ")"})
-_MAX_NESTING = 32
-_MAX_VALUE = 1 << 16
-_MAX_TOTAL, _MAX_VARIABLES = 1 << 20, 10_000
+_SETS = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=|\[)")
+_PROGRAM = re.compile(r"[A-Za-z0-9_./:+@\[-]+")
+_SPECIAL = ("export", "unset", ":", "break", "continue", "times")
+"""Commands of which an error ends the script in some shells, and assignments before them stay."""
+_ARITHMETIC = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
+_MAX_TEXT = 1 << 18
+_MAX_WARNINGS = 50
 _SHOWN_CHARACTERS = 80
 
 
-class _NotUnderstoodError(Exception):
-    """Shell text beyond what is read here."""
-
-
-@dataclass
 class Environment:
-    """Shell variables while scripts are read one after the other."""
+    """What shells have after scripts that are sourced one after the other."""
 
-    variables: dict[str, str] = field(default_factory=dict)
-    exported: set[str] = field(default_factory=set)
-    warnings: list[str] = field(default_factory=list)
-    _total: int = 0
-    """Characters of all values."""
+    def __init__(self) -> None:
+        self.variables = Variables()
+        self.warnings: list[str] = []
+        self._functions: set[str] = set()
+        self._text = 0
+        self._where = ""
 
     def read(self, text: str, where: str) -> None:
         """Read one script."""
-        depth = 0
-        for statement in _statements(text.replace("\\\n", "")):
-            first = statement.split(None, 1)[0]
-            if first in _CLOSING:
-                depth = max(0, depth - 1)
-            elif first in _OPENING or first.endswith("()"):
-                depth += 1
-            elif depth == 0:
-                self._statement(statement, where)
-            elif re.search(r"\bexport\b|^[A-Za-z_][A-Za-z0-9_]*=", statement):
-                self._left_out(statement, where)
-
-    def result(self) -> dict[str, str]:
-        """Return what is exported and set."""
-        return {name: self.variables[name] for name in sorted(self.exported) if name in self.variables}
-
-    def _statement(self, statement: str, where: str) -> None:
-        exports = statement.split(None, 1)[0] == "export"
-        rest = statement.split(None, 1)[1] if exports and " " in statement.replace("\t", " ") else statement
-        if not exports and not _ASSIGNMENT.match(statement):
+        self._where = where
+        self._text += len(text)
+        if self._text > _MAX_TEXT:
+            self._warn(f"not read: the scripts together have more than {_MAX_TEXT} characters")
             return
         try:
-            position = 0
-            while position < len(rest):
-                position = self._word(rest, position, exports=exports)
-        except _NotUnderstoodError:
-            self._left_out(statement, where)
+            for command in parse(text):
+                self._run(command)
+        except ShellError as error:
+            self._warn(f"not read from here on: {_shown(text[error.position :])}")
 
-    def _set(self, name: str, value: str) -> None:
-        total = self._total - len(self.variables.get(name, "")) + len(value)
-        if total > _MAX_TOTAL or len(self.variables) >= _MAX_VARIABLES:
-            raise _NotUnderstoodError
-        self._total = total
-        self.variables[name] = value
+    def set_default_path(self) -> None:
+        """Set PATH where the image does not, as engines do before `90-environment.sh`."""
+        if "PATH" not in self.variables.values:
+            self.complete_path()
 
-    def _word(self, text: str, position: int, *, exports: bool) -> int:
-        """Read one `K=value` or, after export, one `K`; return where the next word starts."""
-        assignment = _ASSIGNMENT.match(text, position)
-        if assignment:
-            value, end = self._value(text, assignment.end(), stop="", depth=0)
-            self._set(assignment[1], value)
-            name = assignment[1]
-        else:
-            bare = _NAME.match(text, position)
-            if bare is None or not exports:
-                raise _NotUnderstoodError
-            name, end = bare[0], bare.end()
-        if end < len(text) and text[end] not in " \t":
-            raise _NotUnderstoodError
-        if exports:
-            self.exported.add(name)
-        while end < len(text) and text[end] in " \t":
-            end += 1
-        return end
+    def complete_path(self) -> None:
+        """Add the usual folders that PATH lacks, as engines do after `10-docker2singularity.sh` (`fixpath`)."""
+        path = self.variables.values.get("PATH")
+        folders = path.split(":") if path else []
+        lacking = [folder for folder in DEFAULT_PATH.split(":") if folder not in folders]
+        unsure = "PATH" in self.variables.unsure
+        self.variables.set("PATH", ":".join([*folders, *lacking]))
+        self.variables.export("PATH")
+        if unsure:
+            self.variables.unsure.add("PATH")
 
-    def _value(self, text: str, position: int, *, stop: str, depth: int, quoted: bool = False) -> tuple[str, int]:
-        """Return (the expanded text, where it ends): at a blank outside quotes, or at the stop character."""
-        if depth > _MAX_NESTING:
-            raise _NotUnderstoodError
-        parts: list[str] = []
-        size = 0
-        while position < len(text):
-            character = text[position]
-            if character == stop:
-                break
-            if character in " \t" and not stop:
-                break
-            if character == "'" and not quoted:
-                end = text.find("'", position + 1)
-                if end < 0:
-                    raise _NotUnderstoodError
-                part, position = text[position + 1 : end], end + 1
-            elif character == '"':
-                part, position = self._value(text, position + 1, stop='"', depth=depth + 1, quoted=True)
-                position = _past(text, position, '"')
-            elif character == "\\":
-                part, position = _escape(text, position, quoted=quoted)
-            elif character == "$":
-                part, position = self._expansion(text, position, depth=depth, quoted=quoted)
-            elif character == "`":
-                raise _NotUnderstoodError
-            else:
-                part, position = character, position + 1
-            parts.append(part)
-            size += len(part)
-            if size > _MAX_VALUE:
-                raise _NotUnderstoodError
-        return "".join(parts), position
+    def result(self) -> dict[str, str]:
+        """Return what is exported and set; of the unsure ones those that the warnings are about, without the doubt."""
+        values, unsure = self.variables.values, self.variables.unsure
+        exported = sorted(self.variables.exported & values.keys())
+        return {name: values[name] for name in exported if name not in unsure or is_read(name)}
 
-    def _expansion(self, text: str, position: int, *, depth: int, quoted: bool) -> tuple[str, int]:
-        braced = _BRACED.match(text, position)
-        if braced is None:
-            bare = _NAME.match(text, position + 1)
-            if bare is None:
-                raise _NotUnderstoodError
-            return self.variables.get(bare[0], ""), bare.end()
-        name, operator = braced[1], braced[2]
-        word, end = self._value(text, braced.end(), stop="}", depth=depth + 1, quoted=quoted)
-        end = _past(text, end, "}")
-        if operator is None:
-            if word:
-                raise _NotUnderstoodError
-            return self.variables.get(name, ""), end
-        value = self.variables.get(name)
-        counts = value is not None and (value != "" or ":" not in operator)
-        if operator.endswith("+"):
-            return (word if counts else ""), end
-        if operator.endswith("=") and not counts:
-            self._set(name, word)
-        return (value or "") if counts else word, end
+    # -- what is followed --
 
-    def _left_out(self, statement: str, where: str) -> None:
-        self.warnings.append(f"{where}: left out, beyond a plain export: {statement.strip()[:_SHOWN_CHARACTERS]}")
+    def _run(self, command: Command) -> bool | None:
+        """Follow a command; return whether it succeeds, None where that is not known."""
+        match command:
+            case Simple():
+                return self._simple(command)
+            case AndOr(first, rest):
+                status = self._run(first)
+                for operator, following in rest:
+                    if status is None:
+                        self._maybe(following)
+                    elif status == (operator == "&&"):
+                        status = self._run(following)
+                return status
+            case Not(inner):
+                status = self._run(inner)
+                return None if status is None else not status
+            case Group(body):
+                return self._all(body)
+            case If(branches, otherwise):
+                return self._if(branches, otherwise)
+            case Function(name):
+                self._functions.add(name)
+                return True
+            case _:
+                self._maybe(command)
+                return None
+
+    def _all(self, commands: Iterable[Command]) -> bool | None:
+        status: bool | None = True
+        for command in commands:
+            status = self._run(command)
+        return status
+
+    def _if(
+        self, branches: Sequence[tuple[tuple[Command, ...], tuple[Command, ...]]], otherwise: Sequence[Command]
+    ) -> bool | None:
+        for number, (condition, body) in enumerate(branches):
+            status = self._all(condition)
+            if status is None:
+                self._maybe(Group(body))
+                self._maybe(If(tuple(branches[number + 1 :]), tuple(otherwise)))
+                return None
+            if status:
+                return self._all(body)
+        return self._all(otherwise)
+
+    def _simple(self, command: Simple) -> bool | None:
+        if command.redirected:
+            self._maybe(command)
+            return None
+        try:
+            return self._followed(command.words)
+        except UnsureError:
+            self._maybe(command)
+        except BeyondError:
+            self._leave_out(command.text)
+        return None
+
+    def _followed(self, words: tuple[str, ...]) -> bool | None:
+        """Follow a command. Raises UnsureError for one that is not known, BeyondError for one that may do anything."""
+        if all(_ASSIGNMENT.match(word) for word in words):
+            for word in words:
+                self._assign(word)
+            return True
+        name, *arguments = words
+        if name in self._functions:
+            raise BeyondError
+        if name == "export" and arguments:
+            self._export(arguments)
+            return True
+        if name == "unset" and arguments:
+            for word in _unset(arguments):
+                self.variables.unset(word)
+            return True
+        if name in (":", "true", "false"):
+            for word in arguments:
+                self.variables.expanded(word)
+            return name != "false"
+        if name == "test":
+            return self._test(arguments)
+        if name == "[" and words[-1] == "]":
+            return self._test(arguments[:-1])
+        raise UnsureError
+
+    def _export(self, words: Sequence[str]) -> None:
+        if not all(_ASSIGNMENT.match(word) or NAME.fullmatch(word) for word in words):
+            raise BeyondError
+        set_before: set[str] = set()
+        for word in words:
+            name, equals, text = word.partition("=")
+            if not set_before.isdisjoint(NAME.findall(text)):
+                raise UnsureError  # a shell expands all words first, the one in engines does not
+            if equals:
+                self._assign(word)
+                set_before.add(name)
+            self.variables.export(name)
+
+    def _assign(self, word: str) -> None:
+        name, _, text = word.partition("=")
+        value, sure = self.variables.expanded(text)
+        self.variables.set(name, value)
+        if not sure:
+            self._make_unsure(name, word)
+
+    def _test(self, words: Sequence[str]) -> bool | None:
+        arguments: list[str] = []
+        for word in words:
+            found, sure = self.variables.fields(word)
+            if not sure:
+                raise UnsureError
+            arguments += found
+        return _judged(arguments)
+
+    # -- what may be --
+
+    def _maybe(self, command: Command) -> None:
+        """Make unsure what a command can set, whether and however often it is run."""
+        match command:
+            case Simple():
+                try:
+                    self._maybe_simple(command)
+                except BeyondError:
+                    self._leave_out(command.text)
+            case Maybe(text, words, name, body):
+                self._functions.update(_functions_in(body))
+                try:
+                    self._side_effects(words, text)
+                    if name is not None:
+                        self._maybe_set(name, text)
+                except BeyondError:
+                    self._leave_out(text)
+                self._maybe(Group(body))
+            case Function(name):
+                self._functions.add(name)
+            case _:
+                for inner in _inside(command):
+                    self._maybe(inner)
+
+    def _maybe_simple(self, command: Simple) -> None:
+        words, text = command.words, command.text
+        if command.redirected and (not words or _SETS.match(words[0]) or words[0] in _SPECIAL):
+            raise BeyondError  # a file that cannot be opened ends the script
+        self._side_effects(words, text)
+        before = next((number for number, word in enumerate(words) if not _SETS.match(word)), len(words))
+        if before == len(words):
+            for word in words:
+                self._maybe_set(word, text)
+            return
+        name, *arguments = words[before:]
+        if name in self._functions or name in ABLE or not _PROGRAM.fullmatch(name) or (before and name in _SPECIAL):
+            raise BeyondError
+        if name == "[[" and not _ARITHMETIC.isdisjoint(arguments):
+            raise BeyondError  # operands may assign
+        if name == "printf" and arguments and arguments[0].lstrip("'\"").startswith(("-", "$", "`", "\\")):
+            raise BeyondError  # `-v NAME`
+        if name == "export":
+            for word in arguments:
+                self._maybe_set(word, text)
+                self.variables.perhaps_exported.add(word.partition("=")[0].rstrip("+"))
+        elif name == "unset":
+            for word in _unset(arguments):
+                self._maybe_set(word, text)
+
+    def _maybe_set(self, word: str, text: str) -> None:
+        """Make unsure what `K`, `K=value` or `K+=value` sets."""
+        sets = _SETS.match(word)
+        name = sets[1] if sets else word
+        if not NAME.fullmatch(name) or name in GUARDED or (sets and sets[2] == "["):  # an index is arithmetic
+            raise BeyondError
+        self._make_unsure(name, text)
+
+    def _side_effects(self, words: Iterable[str], text: str) -> None:
+        for word in words:
+            for name in set_by_expansions(word):
+                self._maybe_set(name, text)
+
+    def _make_unsure(self, name: str, text: str) -> None:
+        self.variables.unsure.add(name)
+        if is_read(name):
+            self._leave_out(text)
+
+    def _leave_out(self, text: str) -> None:
+        self._warn(f"left out, beyond a plain export: {_shown(text)}")
+
+    def _warn(self, text: str) -> None:
+        warning = f"{self._where}: {text}"
+        if len(self.warnings) < _MAX_WARNINGS and warning not in self.warnings:
+            self.warnings.append(warning)
 
 
-def _past(text: str, position: int, character: str) -> int:
-    if position >= len(text) or text[position] != character:
-        raise _NotUnderstoodError
-    return position + 1
+def _unset(words: Sequence[str]) -> Sequence[str]:
+    """Return the variables that `unset` takes away. Raises BeyondError where they are not to be seen."""
+    names = words[1:] if words[:1] == ["-v"] else words
+    if words[:1] == ["-f"]:
+        return ()
+    if not all(map(NAME.fullmatch, names)):
+        raise BeyondError
+    return names
 
 
-def _escape(text: str, position: int, *, quoted: bool) -> tuple[str, int]:
-    following = text[position + 1 : position + 2]
-    if not following:
-        raise _NotUnderstoodError
-    return (following if not quoted or following in '$`"\\}' else "\\" + following), position + 2
+def _inside(command: Command) -> Iterator[Command]:
+    """Yield the commands that a command is made of."""
+    match command:
+        case AndOr(first, rest):
+            yield first
+            yield from (following for _, following in rest)
+        case Not(inner):
+            yield inner
+        case If(branches, otherwise):
+            for condition, body in branches:
+                yield from (*condition, *body)
+            yield from otherwise
+        case Group(body) | Maybe(body=body):
+            yield from body
+        case Simple() | Apart() | Function():
+            return
 
 
-def _statements(text: str) -> list[str]:
-    """Split at newlines and semicolons outside quotes, without comments."""
-    found: list[str] = []
-    current: list[str] = []
-    quotes: list[str] = []
-    position = 0
-    while position < len(text):
-        character = text[position]
-        inside = quotes[-1] if quotes else ""
-        if character == "\\" and inside != "'":
-            current.append(text[position : position + 2])
-            position += 2
-            continue
-        if inside == "'":
-            if character == "'":
-                quotes.pop()
-        elif text.startswith("${", position):
-            quotes.append("}")
-            current.append("$")
-            position += 1
-            character = "{"
-        elif character == inside:
-            quotes.pop()
-        elif character == '"' or (character == "'" and '"' not in quotes):
-            quotes.append(character)
-        elif not quotes and character == "#" and (not current or current[-1] in " \t"):
-            end = text.find("\n", position)
-            position = len(text) if end < 0 else end
-            continue
-        elif not quotes and character in "\n;":
-            found.append("".join(current))
-            current = []
-            position += 1
-            continue
-        current.append(character)
-        position += 1
-    found.append("".join(current))
-    return [statement.strip() for statement in found if statement.strip()]
+def _functions_in(commands: Iterable[Command]) -> Iterator[str]:
+    for command in commands:
+        if isinstance(command, Function):
+            yield command.name
+        yield from _functions_in(_inside(command))
+
+
+def _judged(arguments: Sequence[str]) -> bool | None:
+    """Judge a test of strings by the number of its arguments (POSIX `test`); None where files decide, or numbers."""
+    match arguments:
+        case []:
+            return False
+        case [one]:
+            return one != ""
+        case [left, "=", right]:
+            return left == right
+        case [left, "!=", right]:
+            return left != right
+        case ["-z", one]:
+            return one == ""
+        case ["-n", one]:
+            return one != ""
+        case ["!", *rest] if len(rest) < 4:
+            status = _judged(rest)
+            return None if status is None else not status
+    return None
+
+
+def _shown(text: str) -> str:
+    return " ".join(text[: 4 * _SHOWN_CHARACTERS].split())[:_SHOWN_CHARACTERS]

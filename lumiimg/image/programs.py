@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lumiimg.image.environment import DEFAULT_PATH
 from lumiimg.image.tree import FileKind, ImageError
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from lumiimg.image.image import Image
     from lumiimg.image.root import RootFileSystem
 
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where an image sets none (apptainer internal/pkg/util/env/env.go, DefaultPath)."""
 _EXECUTABLE = 0o111
 _HEAD_BYTES = 256
 _PYTHON_SCRIPT = re.compile(rb"#!\s*\S*/(?:env\s+)?python[0-9.]*(?:\s|$)")
@@ -34,7 +33,7 @@ class Program:
 
 def search_path(image: Image) -> tuple[str, ...]:
     """Return the folders in which a process in the container looks for programs."""
-    path = image.environment.get("PATH", _DEFAULT_PATH)
+    path = image.environment.get("PATH", DEFAULT_PATH)
     return tuple(dict.fromkeys(folder.rstrip("/") for folder in path.split(":") if folder.startswith("/")))
 
 

@@ -97,6 +97,7 @@ def test_our_reader_and_the_engine_read_the_same_of_the_image(engine: Engine, aw
     done = subprocess.run([engine.path, "inspect", "--json", "--all", awkward], capture_output=True, check=True)
     attributes = json.loads(done.stdout)["data"]["attributes"]
     with open_image(awkward) as image:
+        assert image.warnings == ()
         assert image.labels == attributes["labels"]
         assert image.definition is not None
         assert image.definition.strip() == attributes["deffile"].strip()

@@ -19,6 +19,7 @@ NOT_FOREIGN = {
     "cluster.module.plan": _OWN_TABLE,
     "cluster.nodes.check": "shows the last lines of a step, each made printable",
     "cluster.reframe": "text of a test that ReFrame runs; it is read in tests/unit/test_reframe.py",
+    "image.shell.names": _OWN_TABLE,
     "cluster.job.script": _OWN_TEXT,
     "cluster.module.wrappers": _OWN_TEXT,
     "definition.writer": _OWN_TEXT,

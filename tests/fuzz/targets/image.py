@@ -253,6 +253,9 @@ def _script_seeds() -> Iterator[bytes]:
     yield b"#!/bin/sh\n# Custom environment shell code should follow\n\nexport PATH=/opt/x/bin:$PATH\n"
     yield b"export A='it'\\''s' B=\"$A ${C:-x} ${D-y} ${E:+z}\"\nexport A\nG=1; export G\nunset A\n"
     yield b'if [ -n "$X" ]; then\n  export A=1\nfi\nexport B=`id`\nf() {\n export C=$(x)\n}\nexport D=a\\\nb # c\n'
+    yield b'f() {\n export A=1\n}\n[ -d /x ] && export NCCL_NET=Socket || exit 1\n{ : ${B:="$A"} >/dev/null; } 2>&1\n'
+    yield b"case $A in (a|b) C=1;; *) D=$((1+1));; esac\nfor i in 1 2; do E=$i; done\nwhile f; do :; done | cat &\n"
+    yield b'if [ "x$A" = x ]; then B=${A%:}; elif ! test -z "${A+y}"; then . /x; else (exit 1); fi\n[[ $A =~ ^(a|b)$ ]]\n'
 
 
 def _image_seeds() -> Iterator[bytes]:
@@ -342,7 +345,13 @@ TARGETS = (
         "json",
         rounds=20,
     ),
-    Target("image-environment", ("image.environment.Environment",), _environment, _script_seeds, ()),
+    Target(
+        "image-environment",
+        ("image.environment.Environment", "image.shell.parser.parse"),
+        _environment,
+        _script_seeds,
+        (),
+    ),
     Target(
         "image-description",
         ("image.description.SingularityDescription",),

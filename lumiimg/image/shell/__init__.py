@@ -1,0 +1,1 @@
+"""Shell text that is read and never run."""
