@@ -47,7 +47,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     add_image(parser, "the image, as the job will find it")
     add_machine(parser, "how ranks are bound, what jobs set", required=True)
-    parser.add_argument("--nodes", metavar="N", type=_number, default=1, help="how many nodes (default: 1)")
+    parser.add_argument(
+        "--nodes", metavar="N", type=_number, default=1, help="how many nodes: those of the job (default: 1)"
+    )
     parser.add_argument("--gpus", metavar="N", type=_number, help="GPUs of each node (default: all)")
     parser.add_argument(
         "--framework", choices=_FRAMEWORKS, metavar="NAME", help="how the program wants to be started (below)"

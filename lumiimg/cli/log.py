@@ -54,7 +54,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "--image",
         metavar="IMAGE",
         type=Path,
-        help="the image of the job, to say which library made the plugin fail",
+        help="the images: the one of the job, to say which library made the plugin fail",
     )
     add_host(parser)
     add_machine(parser, "compare the bandwidth with what it should give")

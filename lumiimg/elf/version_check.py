@@ -8,9 +8,7 @@ nobody asked for finds nothing (`find_needed`, `_dl_name_match_p`), and ld.so st
 
 from __future__ import annotations
 
-import itertools
 import re
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.objects import MissingVersion
@@ -28,7 +26,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,5}")
 
 
 class VersionCheck:
-    """The version check over some objects, and its findings in the loader's words, each as often as it is met."""
+    """The version check over some objects, and its findings in the loader's words."""
 
     def __init__(
         self, provider_of: Callable[[str], LoadedObject | None], missing: Collection[str], glibc_minor: int | None
@@ -44,7 +42,10 @@ class VersionCheck:
     def run(self, objects: Sequence[LoadedObject]) -> None:
         """Check every object; the findings are kept in the attributes."""
         for loaded in objects:
-            for file, needs in itertools.groupby(loaded.facts.version_needs, attrgetter("file")):
+            by_file: dict[str, list[VersionNeed]] = {}
+            for need in loaded.facts.version_needs:
+                by_file.setdefault(need.file, []).append(need)
+            for file, needs in by_file.items():
                 self._check(loaded, file, needs)
             self._check_relr(loaded)
 
