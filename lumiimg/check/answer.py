@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from lumiimg.check.steps import Step
 
 _EFFECTS = ("rccl.", "run.", "simulated.")
+_BEYOND_PROBES = frozenset({"image.partly-read", "network.forced", "rccl.settings"})
+"""Open questions about variables by which RCCL goes past a plugin that works, and which a probe does not ask."""
 _SEVERITIES = (Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO)
 
 
@@ -78,14 +80,16 @@ class CheckReport:
 def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level_was_asked_for: bool) -> Answer:
     """Return the answer that the findings support.
 
-    A problem is a no. Without one, the answer is green where the provider cxi listens on a NIC and no probe left a
-    question open; where a collective on several nodes was carried by it, and the run left no question open; or where
-    the user asked for the files only, and every question about them was answered.
+    A problem is a no. Without one, the answer is green where the provider cxi listens on a NIC, no probe left a
+    question open, and neither did variables of which no probe asks; where a collective on several nodes was carried by
+    it, and the run left no question open; or where the user asked for the files only, and every question about them was
+    answered.
     """
     if any(finding.severity is Severity.PROBLEM for finding in findings):
         return Answer.NO
     unanswered = {finding.level for finding in findings if finding.severity is Severity.UNKNOWN}
-    proved = any(finding.id == "provider.cxi" and finding.severity is Severity.OK for finding in findings)
+    beyond = any(f.id in _BEYOND_PROBES and f.severity is Severity.UNKNOWN for f in findings)
+    proved = not beyond and any(f.id == "provider.cxi" and f.severity is Severity.OK for f in findings)
     if proved and not unanswered & {Level.PROBE, Level.RUN}:
         return Answer.NO_OBSTACLE
     if _ran(findings) and Level.RUN not in unanswered:

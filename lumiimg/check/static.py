@@ -39,7 +39,12 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
     """
     result = StaticResult()
     for warning in image.warnings:
-        result.findings.add("image.partly-read", Severity.UNKNOWN, warning)
+        result.findings.add(
+            "image.partly-read",
+            Severity.UNKNOWN,
+            warning,
+            remedy=("what it comes to in a job: `lumiimg check IMAGE --level run` on nodes with GPUs",),
+        )
     if (musl := refusal(image.root)) is not None:
         result.findings.add(
             "image.musl",

@@ -29,6 +29,12 @@ def test_an_answer_is_an_exit_code() -> None:
     [
         ([CXI], Level.PROBE, False, Answer.NO_OBSTACLE),
         ([CXI, found("plugin.symbols", OPEN)], Level.PROBE, False, Answer.NO_OBSTACLE),  # a probe has seen it work
+        # NCCL_NET=Socket in a script that is not followed would go past a plugin that listens
+        *(
+            ([CXI, found(name, OPEN)], Level.PROBE, False, Answer.UNDECIDED)
+            for name in ("image.partly-read", "network.forced", "rccl.settings")
+        ),
+        ([RAN, found("image.partly-read", OPEN)], Level.RUN, False, Answer.NO_OBSTACLE),
         ([CXI, found("plugin.listen", OPEN, Level.PROBE)], Level.PROBE, False, Answer.UNDECIDED),
         ([CXI, found("run.network", OPEN, Level.RUN)], Level.RUN, False, Answer.UNDECIDED),
         ([CXI, found("plugin.listen", BAD, Level.PROBE)], Level.PROBE, False, Answer.NO),
