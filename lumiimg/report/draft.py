@@ -137,9 +137,10 @@ def _written(out: Console, draft: Draft, folder: Path) -> None:
     open_ends = [entry for entry in draft.left_out if entry.ends_build]
     headline(out, f"{folder}: {count(len(draft.path.steps), 'step')} as a layer, unproved")
     if open_ends:
-        lines = ", ".join(dict.fromkeys(str(entry.line) for entry in open_ends))
+        numbers = list(dict.fromkeys(str(entry.line) for entry in open_ends))
+        lines = f"line{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
         places = count(len(open_ends), "place")
-        _row(out, f"{places} where its build ends until you see to it (`todo` in post.sh): lines {lines}")
+        _row(out, f"{places} where its build ends until you see to it (`todo` in post.sh): {lines}")
     for left in draft.left_out:
         if left.is_secret:
             _row(out, f"line {left.line} {left.keyword}: {left.what}", STYLES["problem"])
