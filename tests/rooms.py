@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
@@ -117,9 +118,10 @@ def main() -> None:
     CONTRIBUTING.write_text(with_table(CONTRIBUTING.read_text()))
 
 
-def rooms() -> list[Room]:
+@cache
+def rooms() -> tuple[Room, ...]:
     """Return the rooms, the highest first."""
-    return [_room(name) for floor in reversed(FLOORS) for name in sorted(floor) if (PACKAGE / name).is_dir()]
+    return tuple(_room(name) for floor in reversed(FLOORS) for name in sorted(floor) if (PACKAGE / name).is_dir())
 
 
 def _room(name: str) -> Room:

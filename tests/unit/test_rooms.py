@@ -26,7 +26,8 @@ def floor(room: str) -> int:
     return next(i for i, rooms in enumerate(FLOORS) if room in rooms)
 
 
-def imported_modules(path: Path) -> set[str]:
+@cache
+def imported_modules(path: Path) -> frozenset[str]:
     modules: set[str] = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -35,7 +36,7 @@ def imported_modules(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: relative import; write the room's name"
             modules.add(node.module or "")
             modules.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return modules
+    return frozenset(modules)
 
 
 def test_a_room_imports_only_from_rooms_below_it() -> None:
