@@ -171,6 +171,7 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
             )
             continue
         driver, need = site.driver, site.driver.rocm
+        wanted = str(need)
         source = f"{driver.source} ({driver.date})"
         fits = need.holds_for(version)
         doubtful = driver.doubtful is not None and bool(driver.doubtful.holds_for(version))
@@ -181,12 +182,13 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
             because = f"{driver.name} does not serve it: crashes, and errors as subtle as wrong results"
         elif doubtful:
             outcome, because = Outcome.WARNING, driver.trouble
+            wanted = f"{need}, better not {driver.doubtful}"
         else:
             outcome, because = Outcome.OK, f"{driver.name} serves it"
         have = f"ROCm {version or '?'} {whose}"
         if (before := told.get((outcome, because))) is not None:
             have = f"{before.have}, {have}"
-        told[outcome, because] = RuleResult("driver-window", outcome, str(need), have, because, source)
+        told[outcome, because] = RuleResult("driver-window", outcome, wanted, have, because, source)
     yield from told.values()
 
 
