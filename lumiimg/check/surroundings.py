@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.findings import Severity
 from lumiimg.resolve.contents import read_contents
+from lumiimg.resolve.mpi import read_by_srun
 from lumiimg.resolve.rules import environment as variables_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def same_everywhere(stack: Stack, site: Site, *, nodes: int) -> Iterator[SiteVar
     """Yield the variables of jobs on so many nodes that are the same in all ranks, and the container's alone."""
     fits = {"any", "one" if nodes == 1 else "several"}
     for variable in variables_of(stack, site):
-        of_container = not variable.ranks and "$" not in variable.value and not variable.name.startswith("SLURM_")
+        of_container = not variable.ranks and "$" not in variable.value and not read_by_srun(variable.name)
         if variable.nodes in fits and of_container:
             yield variable
 

@@ -93,7 +93,6 @@ def _request(arguments: argparse.Namespace) -> int:
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.plan import print_plan, to_json  # noqa: PLC0415
     from lumiimg.resolve.foreign import read_bases  # noqa: PLC0415
-    from lumiimg.resolve.mpi import with_mpi_type  # noqa: PLC0415
     from lumiimg.resolve.plan import HEADERS, Planner  # noqa: PLC0415
     from lumiimg.resolve.request import asked_by  # noqa: PLC0415
 
@@ -104,7 +103,7 @@ def _request(arguments: argparse.Namespace) -> int:
     has_headers = HEADERS in request.sources or (node is not None and node.no_headers is None)
     foreign = read_bases(request.base, catalogue, puller(arguments))
     planner = Planner(catalogue, site, foreign=foreign, has_headers=has_headers)
-    plan = with_mpi_type(planner.with_changes(planner.plan(asked_by(request, catalogue))), site)
+    plan = planner.with_changes(planner.plan(asked_by(request, catalogue)))
     if arguments.html:
         from lumiimg.files import write_text  # noqa: PLC0415
         from lumiimg.report.html.request import request_page  # noqa: PLC0415

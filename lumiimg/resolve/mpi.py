@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.sites import SiteVariable
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
-    from lumiimg.resolve.plan import Plan
     from lumiimg.resolve.stack import Stack
 
 MPICH, OPEN_MPI = "12", "40"
@@ -36,12 +34,6 @@ def mpi_type(stack: Stack, site: Site) -> SiteVariable | None:
         because = "the image has mpi4py and no MPI, so that is the machine's, which must be bound"
         return _variable(mpi.host, because, mpi.source)
     return None
-
-
-def with_mpi_type(plan: Plan, site: Site | None) -> Plan:
-    """Return the plan with that variable among those for its jobs."""
-    found = mpi_type(plan.stack, site) if plan.stack is not None and site is not None else None
-    return replace(plan, environment=(*plan.environment, found)) if found else plan
 
 
 def _variable(value: str, because: str, source: str) -> SiteVariable:

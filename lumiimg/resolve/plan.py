@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 from lumiimg.catalog.table import CatalogError
 from lumiimg.errors import BadInputError
 from lumiimg.resolve import rules
+from lumiimg.resolve.mpi import mpi_type
 from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
 from lumiimg.resolve.stack import Offer, Search, Stack, Wish
 from lumiimg.resolve.values import for_gpu
@@ -176,7 +177,10 @@ class Planner:
         results += [abi] if abi else []
         if self._site is not None and (versions := rules.fabric_versions(stack, self._site, fabric)) is not None:
             results.append(versions)
-        variables = tuple(rules.environment(stack, self._site)) if self._site is not None else ()
+        variables: tuple[SiteVariable, ...] = ()
+        if self._site is not None:
+            found = mpi_type(stack, self._site)
+            variables = (*rules.environment(stack, self._site), *([found] if found else []))
         return Plan(asked, base, stack, fabric, (*results, *rules.layers_told(stack)), environment=variables)
 
     def _check_fabric(self, asked: Asked) -> None:
