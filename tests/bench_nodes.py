@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import FabricPath
-from lumiimg.check.checker import check_files
 from lumiimg.check.opening import opened
-from lumiimg.check.running import provide_all_reduce
-from lumiimg.check.task import make_task
+from lumiimg.check.pipeline import check_files
+from lumiimg.check.probe.task import make_task
+from lumiimg.check.run.execution import provide_all_reduce
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
 from lumiimg.cluster.nodes.groups import gather

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
+from lumiimg.fabric.rccl import generations
 from lumiimg.resolve.plan import Asked, Planner
-from lumiimg.resolve.rccl import generations
 from lumiimg.resolve.rules import Outcome
 from tests.reference import REFERENCE, WRITTEN, cell, text
 

@@ -49,12 +49,15 @@ SURVIVORS = ROOT / "tests/mutation-survivors.toml"
 NOTES = ROOT / ".mutation"
 """What was measured and found, kept between runs."""
 MODULES = (
-    *(f"resolve/{name}" for name in ("rules", "stack", "plan", "rccl")),
-    *(f"nccl/{name}" for name in ("verdict", "causes", "report", "job", "sightings")),
-    *(f"check/{name}" for name in ("answer", "plugin", "library", "variables", "copies", "binding", "bandwidth")),
-    *(f"check/{name}" for name in ("boundary", "comparisons", "running", "drift")),
+    *(f"resolve/{name}" for name in ("rules", "stack", "plan")),
+    "fabric/rccl",
+    *(f"nccl/{name}" for name in ("verdict", "causes", "report", "job", "events")),
+    *(f"check/{name}" for name in ("answer", "drift")),
+    *(f"check/static/{name}" for name in ("plugin", "rccl", "variables", "duplicates", "host_binds")),
+    *(f"check/static/{name}" for name in ("boundary", "comparisons")),
+    *(f"check/run/{name}" for name in ("bandwidth", "execution")),
     *(f"elf/{name}" for name in ("version_check", "rules", "search", "loader")),
-    *(f"host/{name}" for name in ("bind", "attempt", "refusals")),
+    *(f"host/{name}" for name in ("bind", "bind_trial", "refusals")),
 )
 MEMORY_BYTES = 4 * 2**30
 GRACE_S = 10

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lumiimg.check.checker import check_image
+from lumiimg.check.pipeline import check_image
 from lumiimg.report import check as report
 
 PICTURE = Path(__file__).parents[1] / "docs" / "check.svg"

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.probing import EXIT_STAGES
+from lumiimg.check.probe.judgement import EXIT_STAGES
 from lumiimg.cli.main import make_parser
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.vocabulary import vocabulary
@@ -144,13 +144,13 @@ def findings() -> Iterator[str]:
     yield f"{WRITTEN}\n\n| id | severities | level |\n|---|---|---|"
     found: dict[str, tuple[set[str], set[str]]] = {}
     for file, level in (
-        *((file, "static") for file in ("static", "variables", "library", "plugin", "copies", "binding")),
-        ("probing", "probe"),
-        ("checker", "probe"),
-        ("simulation", "probe"),
-        ("running", "run"),
-        ("surroundings", "run"),
-        ("bandwidth", "run"),
+        *((f"static/{file}", "static") for file in ("files", "variables", "rccl", "plugin", "duplicates", "host_binds")),
+        ("probe/judgement", "probe"),
+        ("pipeline", "probe"),
+        ("probe/simulation", "probe"),
+        ("run/execution", "run"),
+        ("run/job_environment", "run"),
+        ("run/bandwidth", "run"),
     ):
         for node in ast.walk(ast.parse((PACKAGE / "check" / f"{file}.py").read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add"):

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.build.sif import Front, Partition, write_front
+from lumiimg.image.sif_writer import Front, Partition, write_front
 from tests.documents import Shelf
 from tests.tools import squashed
 from tests.unit import fabric_builder

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.build.squash import EPOCH
+from lumiimg.files import EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 from packaging.requirements import Requirement
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.resolve.network.general import NAME
+from lumiimg.resolve.network.default_index import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

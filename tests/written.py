@@ -15,7 +15,6 @@ from pathlib import Path
 from unittest import mock
 
 from lumiimg import __version__
-from lumiimg.build import sif
 from lumiimg.build.cache import Key, LayerCache
 from lumiimg.build.provenance import PLAN, SBOM, plan_document, write_folder
 from lumiimg.catalog.catalogue import Catalogue
@@ -23,7 +22,7 @@ from lumiimg.cli.main import main
 from lumiimg.definition.writer import write_chain
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import write_snapshot
-from lumiimg.image import open_image
+from lumiimg.image import open_image, sif_writer
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
 from tests.tools import squashed
@@ -90,10 +89,10 @@ def image(folder: Path, layer_folder: Path, scratch: Path) -> None:
     request = Request("box", ("tool",))
     settled = resolve(request, Catalogue((layer_folder,), ()), Mirrors({}), "")
     write_folder(scratch / "root", write_chain(settled), {})
-    front = sif.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan_document(settled, request), SBOM: b"{}"})
+    front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan_document(settled, request), SBOM: b"{}"})
     target = folder / "image"
     squashed(scratch / "root", target, "-comp", "gzip", "-all-root", offset=front.size_bytes)
-    sif.write_front(target, front, [sif.behind(target, front)], identity="one")
+    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="one")
 
 
 def module(folder: Path, scratch: Path) -> None:

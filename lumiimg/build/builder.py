@@ -12,29 +12,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
-from lumiimg.build import sif
 from lumiimg.build.cache import LayerCache
+from lumiimg.build.cache_lease import TAKEN, Taken
 from lumiimg.build.chain import Chain
+from lumiimg.build.compile_cache import keeping
+from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
 from lumiimg.build.fetch import content_with, lowest, needed, sources_of
-from lumiimg.build.kept import keeping
 from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
 from lumiimg.build.log import BuildLog
 from lumiimg.build.machine import require_bootstrap, require_container, require_environment
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.progress import DOWNLOADS, IMAGE, Clock
 from lumiimg.build.provenance import FOLDER, SBOM, hide_below, write_folder
-from lumiimg.build.room import LEAST_BYTES, require, room_at
 from lumiimg.build.sandbox import Sandbox
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.build.step import Step
-from lumiimg.build.taken import TAKEN, Taken
-from lumiimg.build.weave import can_weave, weave
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
-from lumiimg.image import ImageError, open_image, open_stack
+from lumiimg.image import ImageError, open_image, open_stack, sif_writer
 from lumiimg.image.sif import PartitionFormat, read_sif_file
+from lumiimg.image.squashfs.weave import can_weave, weave
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.secret import known_secrets
 
@@ -196,16 +195,16 @@ def build_image(
             stacked = strategy.stack(layers)
             documents = {**documents, SBOM: work.bill(chain, stacked, number)}
             stacked.append(work.provenance(chain, stacked, documents))
-            front = sif.Front(chain[-1].text, documents)
+            front = sif_writer.Front(chain[-1].text, documents)
             if form == "layered":
                 partitions = _stacked(stacked, partial, front)
             elif compression == "zstd" and can_weave(stacked):
                 weave(stacked, partial, front.size_bytes)
-                partitions = [sif.behind(partial, front)]
+                partitions = [sif_writer.behind(partial, front)]
             else:
                 step = replace(work.step(chain[-1], "flat"), compression=compression)
                 partitions = [strategy.flatten(step, stacked, partial, front)]
-            sif.write_front(partial, front, partitions, identity=number)
+            sif_writer.write_front(partial, front, partitions, identity=number)
             open_image(partial).close()
             partial.chmod(0o755 & ~mask)
     stages.append(clock.stage(IMAGE, output.stat().st_size, reused=False))
@@ -239,14 +238,17 @@ def is_there(output: Path, number: str) -> bool:
         found = read_sif_file(output)
     except ImageError:
         return False
-    return found.identifier == sif.number_of(number)
+    return found.identifier == sif_writer.number_of(number)
 
 
-def _stacked(layers: Sequence[Path], target: Path, front: sif.Front) -> list[sif.Partition]:
+def _stacked(layers: Sequence[Path], target: Path, front: sif_writer.Front) -> list[sif_writer.Partition]:
     """Put base and layers into one file, one behind the other."""
     root = read_sif_file(layers[0]).root_partition(str(layers[0]))
-    base = sif.Partition(root.offset, root.size_bytes)
-    return [sif.place(target, layers[0], base, front.size_bytes), *(sif.append(target, layer) for layer in layers[1:])]
+    base = sif_writer.Partition(root.offset, root.size_bytes)
+    return [
+        sif_writer.place(target, layers[0], base, front.size_bytes),
+        *(sif_writer.append(target, layer) for layer in layers[1:]),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,7 +459,9 @@ class Strategy(Protocol):
     def stack(self, layers: Sequence[Path]) -> list[Path]:
         """Return which of the results lie one over the other in the image."""
 
-    def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
+    def flatten(
+        self, step: Step, layers: Sequence[Path], target: Path, front: sif_writer.Front
+    ) -> sif_writer.Partition:
         """Write a stack as one squashfs into `target`, behind the room for `front`."""
 
 

@@ -318,7 +318,7 @@ class LayerCache:
         return removed, freed
 
     def remove(self, key: str) -> None:
-        """Remove one entry; a build that uses it has it by another name (taken.py).
+        """Remove one entry; a build that uses it has it by another name (cache_lease.py).
 
         Raises FailedError if it cannot be removed.
         """

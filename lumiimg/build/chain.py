@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lumiimg.build import sif
     from lumiimg.build.step import Step
+    from lumiimg.image import sif_writer
 
 
 class Chain:
@@ -42,6 +42,8 @@ class Chain:
         """Return which of the results lie one over the other in the image."""
         return [layers[-1]]
 
-    def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
+    def flatten(
+        self, step: Step, layers: Sequence[Path], target: Path, front: sif_writer.Front
+    ) -> sif_writer.Partition:
         """Write the engine's image and what lies over it as one squashfs into `target`, behind the room for `front`."""
         return Sandbox(self._folder).flatten(step, layers, target, front)

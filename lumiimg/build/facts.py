@@ -13,10 +13,10 @@ import stat
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from lumiimg.build.inroot import folder, mode_of, new_file, new_link, read_file
-from lumiimg.build.squash import EPOCH
+from lumiimg.build.safe_fs import folder, mode_of, new_file, new_link, read_file
 from lumiimg.engine import engine as engines
 from lumiimg.errors import FailedError, one_line
+from lumiimg.files import EPOCH
 from lumiimg.image import FileKind
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.build import sif
 from lumiimg.build.facts import FOLDER, date_labels, write_facts
 from lumiimg.build.squash import squash
-from lumiimg.image import open_stack
+from lumiimg.image import open_stack, sif_writer
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
 from lumiimg.image.source import ByteSource
 
@@ -77,7 +76,9 @@ class Overlay:
         """Return which of the results lie one over the other in the image."""
         return list(layers)
 
-    def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
+    def flatten(
+        self, step: Step, layers: Sequence[Path], target: Path, front: sif_writer.Front
+    ) -> sif_writer.Partition:
         """Write a stack of layers as one squashfs into `target`, behind the room for `front`.
 
         Raises FailedError if it cannot be mounted or written.
@@ -103,14 +104,14 @@ class Overlay:
             return step.command(step.machine.as_root(words, mount=True))
 
         squash(step.machine, merged, target, offset=front.size_bytes, compression=step.compression, within=within)
-        return sif.behind(target, front)
+        return sif_writer.behind(target, front)
 
 
 def write_sif(step: Step, root: Path, target: Path, definition: str) -> None:
     """Write a root folder as a SIF."""
-    front = sif.Front(definition, {})
+    front = sif_writer.Front(definition, {})
     squash(step.machine, root, target, offset=front.size_bytes, within=step.as_root)
-    sif.write_front(target, front, [sif.behind(target, front)], identity=step.definition.name)
+    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity=step.definition.name)
 
 
 def offset_of(layer: Path) -> int:

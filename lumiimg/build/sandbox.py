@@ -11,15 +11,14 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from lumiimg.build import sif
 from lumiimg.build.facts import FOLDER, write_facts
-from lumiimg.build.inroot import folder, set_mode
 from lumiimg.build.machine import PROOT_SLOWLY
 from lumiimg.build.overlay import build_base, offset_of
+from lumiimg.build.safe_fs import folder, set_mode
 from lumiimg.build.squash import squash
 from lumiimg.build.step import INSIDE
 from lumiimg.errors import FailedError, MissingHereError, one_line
-from lumiimg.image import FileKind, open_image
+from lumiimg.image import FileKind, open_image, sif_writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,13 +75,15 @@ class Sandbox:
         """Return which of the results lie one over the other in the image."""
         return list(layers)
 
-    def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
+    def flatten(
+        self, step: Step, layers: Sequence[Path], target: Path, front: sif_writer.Front
+    ) -> sif_writer.Partition:
         """Write a stack of layers as one squashfs into `target`, behind the room for `front`."""
         self._hold(step, layers)
         squash(
             step.machine, self._root, target, offset=front.size_bytes, compression=step.compression, within=step.as_root
         )
-        return sif.behind(target, front)
+        return sif_writer.behind(target, front)
 
     def _hold(self, step: Step, layers: Sequence[Path]) -> None:
         """Have the folder hold these layers."""

@@ -11,14 +11,14 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 import lumiimg
-from lumiimg.build.inroot import new_file, remove, take_folder
-from lumiimg.build.kept import kept_files
-from lumiimg.build.squash import EPOCH
+from lumiimg.build.compile_cache import kept_files
+from lumiimg.build.safe_fs import new_file, remove, take_folder
 from lumiimg.definition.writer import CLEAN
 from lumiimg.engine import engine as engines
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
 from lumiimg.errors import FailedError, LumiimgError, one_line
+from lumiimg.files import EPOCH
 from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 SCRIPT = ".post.script"
 """Where engines put a definition's script while they run it."""
 HELD = ".lumiimg.kept"
-INSIDE = (sys.executable, "-P", "-m", "lumiimg.build.inside")
-"""A program of ours (inside.py); with -P nothing of the current folder is imported."""
+INSIDE = (sys.executable, "-P", "-m", "lumiimg.build.userns_helper")
+"""A program of ours (userns_helper.py); with -P nothing of the current folder is imported."""
 _FULL_BYTES = 16 * 1024 * 1024
 _DISK_FULL = "No space left on device"
 
@@ -125,7 +125,7 @@ class Step:
         return self.command(self.machine.as_root(argv))
 
     def tidy(self, upper: Path, below: Sequence[Path]) -> None:
-        """Make a folder that a script wrote into a layer (inside.py). Raises FailedError."""
+        """Make a folder that a script wrote into a layer (userns_helper.py). Raises FailedError."""
         completed = self.as_root([*INSIDE, "tidy", upper, *below])
         if not completed.ok:
             raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=self.definition.name)

@@ -13,25 +13,25 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.boundary import study_open, without_ours
-from lumiimg.check.comparisons import Outcome
 from lumiimg.check.opening import opened
-from lumiimg.check.static import check_static
-from lumiimg.host.inside import Machine, see_inside
+from lumiimg.check.static.boundary import study_open, without_ours
+from lumiimg.check.static.comparisons import Outcome
+from lumiimg.check.static.files import check_static
+from lumiimg.host.container_view import Machine, see_inside
 from lumiimg.host.manifest import PRIVATE, Fabric
-from lumiimg.host.saved import Saved, try_saved
-from lumiimg.host.tree import SnapshotTree
+from lumiimg.host.manifest_check import Saved, try_saved
+from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.resolve import rules
-from lumiimg.resolve.contents import read_contents
+from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.rules import RuleResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.catalog.sites import Site, SiteDriver
-    from lumiimg.check.boundary import Boundary
-    from lumiimg.check.comparisons import Rule
+    from lumiimg.check.static.boundary import Boundary
+    from lumiimg.check.static.comparisons import Rule
     from lumiimg.host.drift import Drift
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image

@@ -15,7 +15,7 @@ from lumiimg.elf.facts import read_elf
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Finding, Level, Severity
-from lumiimg.host.inside import parse_binds
+from lumiimg.host.container_view import parse_binds
 from lumiimg.host.manifest import PRIVATE
 from lumiimg.nccl.report import Verdict
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.check.answer import FabricPath
-    from lumiimg.check.boundary import Boundary
+    from lumiimg.check.static.boundary import Boundary
     from lumiimg.host.manifest import Loaded
     from lumiimg.image import Image
 

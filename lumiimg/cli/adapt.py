@@ -44,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.findings import Severity  # noqa: PLC0415
     from lumiimg.report.build import print_doubts  # noqa: PLC0415
     from lumiimg.report.console import console, headline, marked, print_json, remedies, say  # noqa: PLC0415
-    from lumiimg.resolve.foreign import read_foreign  # noqa: PLC0415
+    from lumiimg.resolve.image_base import read_foreign  # noqa: PLC0415
     from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
 
     if not arguments.site:
@@ -90,10 +90,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _variables_against(path: Path) -> list[Finding]:
     """Return what the image itself sets that keeps RCCL or libfabric off the network: no layer takes that away."""
-    from lumiimg.check.evidence import StaticResult  # noqa: PLC0415
     from lumiimg.check.opening import opened  # noqa: PLC0415
-    from lumiimg.check.static import check_static  # noqa: PLC0415
-    from lumiimg.check.variables import judge_variables, read_variables  # noqa: PLC0415
+    from lumiimg.check.static.evidence import StaticResult  # noqa: PLC0415
+    from lumiimg.check.static.files import check_static  # noqa: PLC0415
+    from lumiimg.check.static.variables import judge_variables, read_variables  # noqa: PLC0415
     from lumiimg.findings import Severity  # noqa: PLC0415
 
     with opened(path) as image:

@@ -52,7 +52,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def execute(arguments: argparse.Namespace) -> int:
     """Solve, print, and answer by the exit code."""
     from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.check.boundary import study  # noqa: PLC0415
+    from lumiimg.check.static.boundary import study  # noqa: PLC0415
     from lumiimg.host.manifest import Fabric  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
     from lumiimg.report.bind import print_manifest  # noqa: PLC0415

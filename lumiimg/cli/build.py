@@ -144,7 +144,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return ExitCode.GOOD
     sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet, jobs=arguments.jobs)
     if lock.unsettled or arguments.lock:
-        from lumiimg.resolve.settle import settle  # noqa: PLC0415
+        from lumiimg.resolve.pin import settle  # noqa: PLC0415
 
         lock = settle(lock, sources, pin_base=arguments.lock is not None)
     if arguments.lock and not arguments.locked:
@@ -214,7 +214,7 @@ def _build(
 ) -> int:
     from lumiimg.build.bases import lock_base  # noqa: PLC0415
     from lumiimg.build.builder import build_image, choose_way  # noqa: PLC0415
-    from lumiimg.build.hosts import look_or_recall  # noqa: PLC0415
+    from lumiimg.build.capability_cache import look_or_recall  # noqa: PLC0415
     from lumiimg.build.provenance import PLAN, plan_document  # noqa: PLC0415
     from lumiimg.definition.writer import write_chain  # noqa: PLC0415
     from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415

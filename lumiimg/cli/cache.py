@@ -80,7 +80,7 @@ def execute(arguments: argparse.Namespace) -> int:
         removed, freed = cache.prune(None if arguments.keep is None else _bytes(arguments.keep))
         report.print_removed(removed, freed, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
-    from lumiimg.build.carry import chosen, read_archive, write_archive  # noqa: PLC0415
+    from lumiimg.build.cache_archive import chosen, read_archive, write_archive  # noqa: PLC0415
 
     if arguments.action == "rm":
         going = chosen(cache, arguments.layers)

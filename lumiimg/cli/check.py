@@ -99,7 +99,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def execute(arguments: argparse.Namespace) -> int:
     """Check, report, and answer by the exit code."""
     from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.check.checker import check_image  # noqa: PLC0415
+    from lumiimg.check.pipeline import check_image  # noqa: PLC0415
     from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.findings import Level  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415

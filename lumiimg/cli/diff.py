@@ -30,7 +30,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def execute(arguments: argparse.Namespace) -> int:
     """Compare, print, and answer by the exit code: 1 where they differ, as diff(1) does."""
     from lumiimg.report.lock import print_changes  # noqa: PLC0415
-    from lumiimg.resolve.changes import changes, entries  # noqa: PLC0415
+    from lumiimg.resolve.lock_diff import changes, entries  # noqa: PLC0415
     from lumiimg.resolve.lockfile import read_document  # noqa: PLC0415
 
     if any(is_image(path) for path in (arguments.old, arguments.new)):

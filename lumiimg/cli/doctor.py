@@ -40,9 +40,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def execute(arguments: argparse.Namespace) -> int:
     """Try, print, and answer by the exit code."""
     from lumiimg.build.builder import WAYS, against  # noqa: PLC0415
-    from lumiimg.build.hosts import look_anew  # noqa: PLC0415
+    from lumiimg.build.capability_cache import look_anew  # noqa: PLC0415
+    from lumiimg.build.disk_space import room_at  # noqa: PLC0415
     from lumiimg.build.machine import CONTAINER, was_seen  # noqa: PLC0415
-    from lumiimg.build.room import room_at  # noqa: PLC0415
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
     from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
     from lumiimg.report.doctor import print_doctor  # noqa: PLC0415

@@ -83,7 +83,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _this_machine(before: Snapshot) -> Snapshot:
     """Scan, with what the earlier scan was told of, as far as it is there."""
-    from lumiimg.host.fabric import ASKED  # noqa: PLC0415
+    from lumiimg.host.library_search import ASKED  # noqa: PLC0415
     from lumiimg.host.scan import scan_host  # noqa: PLC0415
 
     asked = [Path(entry.path) for entry in before.entries if ASKED in entry.how.split(", ")]

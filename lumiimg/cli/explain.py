@@ -69,7 +69,7 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 
 def _image(arguments: argparse.Namespace) -> int:
-    from lumiimg.check.boundary import study  # noqa: PLC0415
+    from lumiimg.check.static.boundary import study  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
     from lumiimg.report.boundary import print_boundary, to_json  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
@@ -92,7 +92,7 @@ def _request(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.plan import print_plan, to_json  # noqa: PLC0415
-    from lumiimg.resolve.foreign import read_bases  # noqa: PLC0415
+    from lumiimg.resolve.image_base import read_bases  # noqa: PLC0415
     from lumiimg.resolve.plan import HEADERS, Planner  # noqa: PLC0415
     from lumiimg.resolve.request import asked_by  # noqa: PLC0415
 

@@ -102,8 +102,8 @@ def _time(text: str) -> int:
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, write, tell."""
     from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.check.boundary import study  # noqa: PLC0415
     from lumiimg.check.opening import opened  # noqa: PLC0415
+    from lumiimg.check.static.boundary import study  # noqa: PLC0415
     from lumiimg.cluster.job.batch import slurm_script  # noqa: PLC0415
     from lumiimg.cluster.job.mounts import absent_paths  # noqa: PLC0415
     from lumiimg.cluster.job.pbs import pbs_script  # noqa: PLC0415
@@ -115,7 +115,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.boundary import print_doubts  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.job import explain_job, print_job, to_json  # noqa: PLC0415
-    from lumiimg.resolve.contents import read_contents  # noqa: PLC0415
+    from lumiimg.resolve.inventory import read_contents  # noqa: PLC0415
 
     refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
     site = find_site(arguments.site, os.environ)

@@ -64,11 +64,11 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
     from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.report.lock import print_lock  # noqa: PLC0415
-    from lumiimg.resolve.changes import changes, entries  # noqa: PLC0415
+    from lumiimg.resolve.lock_diff import changes, entries  # noqa: PLC0415
     from lumiimg.resolve.lockfile import read_document, refuse_other_file, to_text  # noqa: PLC0415
     from lumiimg.resolve.network.mirrors import parse_mirrors  # noqa: PLC0415
+    from lumiimg.resolve.pin import settle  # noqa: PLC0415
     from lumiimg.resolve.request import Held, held_by, resolve  # noqa: PLC0415
-    from lumiimg.resolve.settle import settle  # noqa: PLC0415
 
     refuse_places({"-o": arguments.output}, ())
     settings = read_settings(os.environ)

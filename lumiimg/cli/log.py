@@ -22,7 +22,7 @@ from lumiimg.errors import BadInputError, ExitCode, one_line
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
-    from lumiimg.check.joblog import ImageOfJob
+    from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.nccl.reader import LogReader
     from lumiimg.nccl.report import LogReport
 
@@ -85,7 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _read(names: list[str]) -> LogReader:
-    from lumiimg.nccl.shares import read_logs  # noqa: PLC0415
+    from lumiimg.nccl.parallel import read_logs  # noqa: PLC0415
     from lumiimg.nccl.sources import log_files  # noqa: PLC0415
 
     return read_logs(log_files(names), _warn)
@@ -118,7 +118,7 @@ def _follow(names: list[str]) -> LogReader:
 
 
 def _tell(arguments: argparse.Namespace, report: LogReport, site: Site | None) -> int:
-    from lumiimg.check.bandwidth import answer_of_job, bandwidth_findings  # noqa: PLC0415
+    from lumiimg.check.run.bandwidth import answer_of_job, bandwidth_findings  # noqa: PLC0415
     from lumiimg.files import write_text  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
     from lumiimg.report.log import print_log, to_json, to_junit_text  # noqa: PLC0415
@@ -129,7 +129,7 @@ def _tell(arguments: argparse.Namespace, report: LogReport, site: Site | None) -
     if arguments.junit:
         write_text(arguments.junit, to_junit_text(report, measured))
     if arguments.html:
-        from lumiimg.check.jobsteps import job_paths  # noqa: PLC0415
+        from lumiimg.check.run.job_paths import job_paths  # noqa: PLC0415
         from lumiimg.report.html.log import log_page  # noqa: PLC0415
 
         page = log_page(arguments.paths, report, job_paths(report), measured, image, answer)
@@ -143,7 +143,7 @@ def _tell(arguments: argparse.Namespace, report: LogReport, site: Site | None) -
 def _of_image(arguments: argparse.Namespace, report: LogReport) -> ImageOfJob | None:
     if not arguments.image:
         return None
-    from lumiimg.check.joblog import compare  # noqa: PLC0415
+    from lumiimg.check.run.job_log import compare  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
 
     snapshot = read_snapshot(arguments.host) if arguments.host else None

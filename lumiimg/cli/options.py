@@ -13,7 +13,7 @@ from lumiimg.errors import BadInputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from lumiimg.host.inside import Inside
+    from lumiimg.host.container_view import Inside
 
 JSON = "print the result as JSON on standard output; text for people on stderr"
 OFFLINE = "use what was downloaded before; no server is asked, but by the layers' own scripts"
@@ -167,7 +167,7 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
 
     Raises BadInputError.
     """
-    from lumiimg.host.inside import Machine, parse_binds, see_inside, told_to_engine  # noqa: PLC0415
+    from lumiimg.host.container_view import Machine, parse_binds, see_inside, told_to_engine  # noqa: PLC0415
     from lumiimg.host.node import cpu  # noqa: PLC0415
     from lumiimg.image import RootFileSystem, open_image  # noqa: PLC0415
 
@@ -180,7 +180,7 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
     binds = tuple(bind for text in arguments.bind for bind in parse_binds(text))
     if arguments.host:
         from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-        from lumiimg.host.tree import SnapshotTree  # noqa: PLC0415
+        from lumiimg.host.snapshot_tree import SnapshotTree  # noqa: PLC0415
 
         snapshot = read_snapshot(arguments.host)
         host, of_host = RootFileSystem(SnapshotTree(snapshot)), Machine.of(snapshot)

@@ -57,7 +57,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Read what the image carries, and build that."""
     from lumiimg.build.bases import check_mirror, give_base  # noqa: PLC0415
     from lumiimg.build.builder import build_image, choose_way  # noqa: PLC0415
-    from lumiimg.build.hosts import look_or_recall  # noqa: PLC0415
+    from lumiimg.build.capability_cache import look_or_recall  # noqa: PLC0415
     from lumiimg.build.provenance import PLAN, plan_of, read_chain  # noqa: PLC0415
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
     from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415

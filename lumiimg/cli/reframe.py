@@ -44,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.reframe import reframe_test  # noqa: PLC0415
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
     from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.resolve.contents import read_contents  # noqa: PLC0415
+    from lumiimg.resolve.inventory import read_contents  # noqa: PLC0415
 
     site = find_site(arguments.site, os.environ) if arguments.site else None
     with opened(arguments.image) as image:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.report.plan import RequestWords
     from lumiimg.resolve.network.mirrors import Mirrors
-    from lumiimg.resolve.node import Node
+    from lumiimg.resolve.observed_node import Node
+    from lumiimg.resolve.pin import Sources
     from lumiimg.resolve.request import Request
-    from lumiimg.resolve.settle import Sources
 
 
 def add_request(parser: argparse.ArgumentParser, title: str = "what") -> None:
@@ -155,7 +155,7 @@ def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Node | 
             hint="add --site lumi, a site file, or --site generic",
         )
     from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-    from lumiimg.resolve.node import seen  # noqa: PLC0415
+    from lumiimg.resolve.observed_node import seen  # noqa: PLC0415
 
     node = seen(site, read_snapshot(host), str(host))
     return node.site, node
@@ -178,7 +178,7 @@ def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:
     from lumiimg.resolve.network.mirrors import parse_mirrors  # noqa: PLC0415
 
     def pull(base: str) -> Path:
-        from lumiimg.resolve.settle import pulled  # noqa: PLC0415
+        from lumiimg.resolve.pin import pulled  # noqa: PLC0415
 
         settings = read_settings(os.environ)
         mirrors = parse_mirrors(settings.mirrors, getattr(arguments, "mirror", []))
@@ -191,7 +191,7 @@ def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:
 def sources_of(settings: Settings, mirrors: Mirrors, *, offline: bool, quiet: bool, jobs: int = 1) -> Sources:
     """Return where downloads, up to `jobs` at once, and answers come from."""
     from lumiimg.resolve.network.web import Web  # noqa: PLC0415
-    from lumiimg.resolve.settle import Sources  # noqa: PLC0415
+    from lumiimg.resolve.pin import Sources  # noqa: PLC0415
     from lumiimg.resolve.store import Store  # noqa: PLC0415
 
     def tell(line: str) -> None:

@@ -47,9 +47,9 @@ def execute(arguments: argparse.Namespace) -> int:
     """Compare, and answer by the exit code."""
     from lumiimg.build.builder import choose_way, content_below  # noqa: PLC0415
     from lumiimg.build.cache import LayerCache  # noqa: PLC0415
-    from lumiimg.build.hosts import look_or_recall  # noqa: PLC0415
+    from lumiimg.build.cache_miss import why  # noqa: PLC0415
+    from lumiimg.build.capability_cache import look_or_recall  # noqa: PLC0415
     from lumiimg.build.keys import layer_keys  # noqa: PLC0415
-    from lumiimg.build.why import why  # noqa: PLC0415
     from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
     from lumiimg.cli.build import resolved  # noqa: PLC0415
     from lumiimg.definition.writer import write_chain  # noqa: PLC0415

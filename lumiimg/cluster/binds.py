@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import FailedError
-from lumiimg.host.inside import BindSpec
+from lumiimg.host.container_view import BindSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,7 @@ from lumiimg.image.programs import find_program, search_path
 
 if TYPE_CHECKING:
     from lumiimg.image import Image
-    from lumiimg.resolve.contents import Contents
+    from lumiimg.resolve.inventory import Contents
 
 _FRAMEWORKS = frozenset(("torch", "jax"))
 

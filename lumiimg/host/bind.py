@@ -15,13 +15,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.copies import second_copies
+from lumiimg.fabric.provider import LIBCXI, LIBFABRIC, PROVIDER_FILE, PROVIDER_PATH
 from lumiimg.host import refusals
-from lumiimg.host.attempt import PROVIDER_NAME, Demand, Offer, Plan, Trial, attempt
-from lumiimg.host.inside import ENGINE_LIBRARIES
+from lumiimg.host.bind_trial import PROVIDER_NAME, Demand, Offer, Plan, Trial, attempt
+from lumiimg.host.container_view import ENGINE_LIBRARIES
 from lumiimg.host.manifest import PRIVATE, Bind, Fabric, Loaded, Manifest, Variable
-from lumiimg.host.provider import LIBCXI, LIBFABRIC, PROVIDER_FILE, PROVIDER_PATH
 from lumiimg.host.refusals import RefusedError, name_of
-from lumiimg.host.tree import host_native
+from lumiimg.host.snapshot_tree import host_native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from lumiimg.engine.workspace import written_by_rename
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.host.scan import CXI_LIBRARY, fabric_entry
-from lumiimg.host.tree import SnapshotTree
+from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from lumiimg.host.tree import SnapshotTree
+from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 
 if TYPE_CHECKING:

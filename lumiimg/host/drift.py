@@ -11,10 +11,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.host.change import Change, Kind, Subject
-from lumiimg.host.fabric import ASKED
+from lumiimg.host.library_diff import Served, library_changes
+from lumiimg.host.library_search import ASKED
+from lumiimg.host.node_change import Change, Kind, Subject
 from lumiimg.host.scan import fabric_entry
-from lumiimg.host.served import Served, library_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _KFD = "/dev/kfd"
 _DECIDES_BINDS = ("enable overlay", "enable underlay", "mount dev", "user bind control")
-"""Settings of the engine that `host/advice.py` looks at."""
+"""Settings of the engine that `host/engine_constraints.py` looks at."""
 _DIGITS = re.compile(r"[0-9]+")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lumiimg.elf.objects import LoadOutcome
-    from lumiimg.host.inside import Inside
+    from lumiimg.host.container_view import Inside
     from lumiimg.image import RootFileSystem
 
 _HEAD_BYTES = 18

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject
-    from lumiimg.host.attempt import Trial
+    from lumiimg.host.bind_trial import Trial
 
 PRIVATE = "/opt/lumiimg/host"
 """Where the host's libraries are put in the container: a folder that nothing else uses, in front of LD_LIBRARY_PATH."""

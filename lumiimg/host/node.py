@@ -9,8 +9,8 @@ from lumiimg.elf.hwcaps import levels_of_cpu
 from lumiimg.engine.engine import Kind, find_engine
 from lumiimg.engine.process import run, which
 from lumiimg.errors import MissingHereError
-from lumiimg.host.known import known
-from lumiimg.host.look import matches, names_in, read_text, read_word
+from lumiimg.host.root_queries import matches, names_in, read_text, read_word
+from lumiimg.host.scan_facts import known
 from lumiimg.host.snapshot import ContainerEngine, Nic, OperatingSystem
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import exported_symbols, read_elf
 from lumiimg.errors import BadInputError, one_line
-from lumiimg.host.look import trace
+from lumiimg.host.root_queries import trace
 from lumiimg.host.snapshot import Library
 
 if TYPE_CHECKING:

@@ -17,19 +17,19 @@ from lumiimg.elf.rules import Settings
 from lumiimg.elf.system import System, glibc_version, libc_kind
 from lumiimg.errors import MissingHereError
 from lumiimg.host import node
-from lumiimg.host.fabric import Search
-from lumiimg.host.known import known
-from lumiimg.host.look import read_word
+from lumiimg.host.library_search import Search
 from lumiimg.host.recorder import Recorder
+from lumiimg.host.root_queries import read_word
+from lumiimg.host.scan_facts import known
 from lumiimg.host.snapshot import SCHEMA, ContainerEngine, Entry, Snapshot
-from lumiimg.host.tree import MACHINES
+from lumiimg.host.snapshot_tree import MACHINES
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from lumiimg.host.fabric import Candidate
+    from lumiimg.host.library_search import Candidate
 
 CXI_LIBRARY = "libcxi.so.1"
 _SYSTEM_FOLDERS = ("/opt/", "/usr/", "/lib/", "/lib64/", "/etc/")

@@ -17,7 +17,7 @@ from lumiimg.elf.facts import ElfFacts  # noqa: TC001 - the codec reads the type
 from lumiimg.errors import BadInputError
 from lumiimg.files import write_text
 from lumiimg.host.codec import FormError, decode, encode
-from lumiimg.host.tree import SnapshotTree
+from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Entry:
     """A library that the scan looked for and found, and what the host's loader makes of it."""
 
     role: str
-    """`libfabric`, `libcxi`, `net-plugin`, … (`host/fabric.toml`)."""
+    """`libfabric`, `libcxi`, `net-plugin`, … (`host/scan_facts.toml`)."""
     path: str
     """As found: a link, often."""
     how: str

@@ -6,8 +6,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.image.details import as_of_folder, device_of, tells_details, xattrs_of
 from lumiimg.image.folder import FolderTree
+from lumiimg.image.inode_metadata import as_of_folder, device_of, tells_details, xattrs_of
 from lumiimg.image.tree import FileKind
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.nccl.gate import announces_table
+from lumiimg.nccl.prefilter import announces_table
 from lumiimg.nccl.report import Measurement
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from lumiimg.nccl.vocabulary import Effect, Occasion, Signature, Weight, vocabul
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from lumiimg.nccl.events import Process, Sighting
     from lumiimg.nccl.report import Evidence, Verdict
-    from lumiimg.nccl.sightings import Process, Sighting
 
 EVIDENCE_OF_CAUSE = 3
 """Lines kept for one cause."""

@@ -1,7 +1,7 @@
 """What a job was seen to print: its processes, and the lines whose process is not known yet.
 
 Several readers may each read a part of the log: their states are put together by `absorb`, in any order; but for tables
-of benchmarks, whose rows must be read in order (shares.py).
+of benchmarks, whose rows must be read in order (parallel.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.nccl.sightings import JOB_VALUE_LIMIT, Process, piece_and_line
+from lumiimg.nccl.events import JOB_VALUE_LIMIT, Process, piece_and_line
 
 if TYPE_CHECKING:
     from lumiimg.nccl.bandwidth import BandwidthReader

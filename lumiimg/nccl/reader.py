@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl import causes, summary
-from lumiimg.nccl.gate import Gate, announces_table
+from lumiimg.nccl.events import Sighting, position
 from lumiimg.nccl.job import JobState, Piece
 from lumiimg.nccl.lines import evidence_text, messages
+from lumiimg.nccl.prefilter import Gate, announces_table
 from lumiimg.nccl.report import Confidence, Evidence, LogReport
-from lumiimg.nccl.sightings import Sighting, position
 from lumiimg.nccl.verdict import dead_of, job_of, judge_job, judge_process
 from lumiimg.nccl.vocabulary import Effect, vocabulary
 

@@ -8,16 +8,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl.causes import likelihood
+from lumiimg.nccl.events import first_sightings
 from lumiimg.nccl.report import Communicator, Component, NodeGroup, RankResult, Told, Transport, Verdict, weakest
-from lumiimg.nccl.sightings import first_sightings
 from lumiimg.secret import HIDDEN, hidden, is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lumiimg.nccl.causes import Trouble
+    from lumiimg.nccl.events import Process
     from lumiimg.nccl.report import Confidence
-    from lumiimg.nccl.sightings import Process
     from lumiimg.nccl.verdict import Judgement
 
 COMMUNICATORS_REPORTED = 256

@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from lumiimg.nccl.events import first_sightings
 from lumiimg.nccl.report import FAST, TRANSPORTS, Confidence, Verdict, weakest
-from lumiimg.nccl.sightings import first_sightings
 from lumiimg.nccl.vocabulary import Effect, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lumiimg.nccl.causes import Trouble
-    from lumiimg.nccl.sightings import Process, Sighting
+    from lumiimg.nccl.events import Process, Sighting
 
 OFI = FAST | {Verdict.OFI_OTHER}
 FAILURES = {

@@ -17,7 +17,7 @@ from lumiimg.report.boundary import doubts_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lumiimg.check.boundary import Boundary
+    from lumiimg.check.static.boundary import Boundary
     from lumiimg.host.snapshot import Snapshot
 
 _REFUSED = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.check.comparisons import Outcome
+from lumiimg.check.static.comparisons import Outcome
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import one_line
 from lumiimg.host.manifest import Fabric
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumiimg.check.boundary import Boundary
-    from lumiimg.check.comparisons import Margin
+    from lumiimg.check.static.boundary import Boundary
+    from lumiimg.check.static.comparisons import Margin
     from lumiimg.host.manifest import Loaded
 
 _SEVERITIES = {Outcome.OK: "ok", Outcome.REFUSED: "problem", Outcome.UNKNOWN: "unknown"}

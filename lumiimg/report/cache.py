@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.build.cache import Entry
-    from lumiimg.build.why import Why
+    from lumiimg.build.cache_miss import Why
 
 _SHORT = 12
 _LINES = 40

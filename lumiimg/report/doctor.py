@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from lumiimg.build.disk_space import Room
     from lumiimg.build.machine import Trial
-    from lumiimg.build.room import Room
     from lumiimg.engine.engine import Engine
 
 

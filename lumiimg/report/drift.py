@@ -6,11 +6,11 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.check.comparisons import Outcome
 from lumiimg.check.drift import Fate
 from lumiimg.check.drift import remedies as remedies_of
+from lumiimg.check.static.comparisons import Outcome
 from lumiimg.errors import one_line
-from lumiimg.host.change import Kind, Subject
+from lumiimg.host.node_change import Kind, Subject
 from lumiimg.report.console import console, detail, heading, headline, marked, remedies, say
 from lumiimg.wording import count
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.drift import ImageDrift
-    from lumiimg.host.change import Change
     from lumiimg.host.drift import Drift
+    from lumiimg.host.node_change import Change
     from lumiimg.host.snapshot import Snapshot
 
 _KINDS = {Outcome.OK: "ok", Outcome.REFUSED: "problem", Outcome.UNKNOWN: "unknown"}

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.host.scan import CXI_LIBRARY, fabric_entry
-from lumiimg.host.tree import SnapshotTree
+from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.report.console import console, detail, evidence, fact, headline, marked, say
 from lumiimg.wording import size

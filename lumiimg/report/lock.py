@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumiimg.resolve.changes import Change
     from lumiimg.resolve.lock import Lock
+    from lumiimg.resolve.lock_diff import Change
 
 
 def print_lock(lock: Lock, changes: Sequence[Change] | None, path: Path, *, as_json: bool, quiet: bool = False) -> None:

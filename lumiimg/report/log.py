@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumiimg.check.joblog import ImageOfJob
+    from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.findings import Finding
     from lumiimg.nccl.report import Cause, Evidence, LogReport, NodeGroup, RankResult
 

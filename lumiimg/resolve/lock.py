@@ -32,7 +32,7 @@ class LockedSource:
     file: str
     """Its name in the build, safe in a definition file."""
     sha256: str | None
-    """None until it is downloaded, where nobody has published a digest (settle.py)."""
+    """None until it is downloaded, where nobody has published a digest (pin.py)."""
     location: str
     """An http(s) URL or an absolute path."""
     note: str = ""

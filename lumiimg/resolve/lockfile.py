@@ -19,7 +19,7 @@ from lumiimg import __version__
 from lumiimg.catalog.table import CatalogError, Table, read_limited
 from lumiimg.errors import BadInputError, MissingHereError, one_line
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
-from lumiimg.resolve.foreign import foreign_layer
+from lumiimg.resolve.image_base import foreign_layer
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.network.registry import parse_reference
 from lumiimg.resolve.plan import HEADERS

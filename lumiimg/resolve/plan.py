@@ -13,10 +13,10 @@ from packaging.version import InvalidVersion, Version
 from lumiimg.catalog.table import CatalogError
 from lumiimg.errors import BadInputError
 from lumiimg.resolve import rules
+from lumiimg.resolve.arguments import for_gpu
 from lumiimg.resolve.mpi import mpi_type
 from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
 from lumiimg.resolve.stack import Offer, Search, Stack, Wish
-from lumiimg.resolve.values import for_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +30,7 @@ PLUGIN = "aws-ofi-nccl"
 """Put in where a site's fabric is used and nobody asked for another: RCCL of every release takes it."""
 PLUGIN_COMPONENT = "net-plugin"
 HEADERS = "host-libfabric"
-"""The host's own libfabric with its headers: an archive for compilers (node.py), and the component that it is."""
+"""The host's own libfabric with its headers: an archive for compilers (observed_node.py), and its component."""
 _OF_FABRIC = {Fabric.HOST: "fabric-host", Fabric.BUNDLED: "fabric-bundled"}
 _FABRIC_TOLD = {
     Fabric.HOST: "the machine's own libfabric and libcxi, bound when the image runs",

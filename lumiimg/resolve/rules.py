@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from lumiimg.resolve.rccl import generation_of, remedy_for_old_api
+from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
+from lumiimg.resolve.arguments import ARCH, is_gpu, values_of
 from lumiimg.resolve.stack import UNLISTED, given_in, is_met, troubles_of
-from lumiimg.resolve.values import ARCH, is_gpu, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ CXI = "libfabric NEWS: prov/cxi from 1.21.0 on"
 _TORCH = "download.pytorch.org: local versions of the wheels"
 _SOURCES = 2
 """Told of a refusal that has several."""
-_RCCL_TABLE = "lumiimg/resolve/rccl.toml: RCCL and NCCL run and read by release"
+_RCCL_TABLE = "lumiimg/fabric/rccl.toml: RCCL and NCCL run and read by release"
 
 
 class Outcome(StrEnum):

@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from lumiimg.catalog.layers import Release, expand, placeholders
 from lumiimg.catalog.needs import Need
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.values import values_of
+from lumiimg.resolve.arguments import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
 from lumiimg.resolve.lock import file_sha256
-from lumiimg.resolve.network.at_once import at_once
 from lumiimg.resolve.network.download import SIZE_LIMIT_BYTES, download
-from lumiimg.resolve.network.partial import taken
+from lumiimg.resolve.network.parallel import at_once
+from lumiimg.resolve.network.resume import taken
 from lumiimg.resolve.network.web import place
 
 if TYPE_CHECKING:

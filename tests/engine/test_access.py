@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.image import open_image
-from lumiimg.image.access import barred
+from lumiimg.image.permissions import barred
 from tests.engine.conftest import inside
 
 if TYPE_CHECKING:

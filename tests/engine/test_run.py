@@ -13,10 +13,10 @@ import pytest
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.answer import FabricPath
-from lumiimg.check.evidence import StaticResult
-from lumiimg.check.run import LOGS, Program, choose, prepare
-from lumiimg.check.running import judge
-from lumiimg.check.tools import ALL_REDUCE, provide_tools
+from lumiimg.check.probe.tools import ALL_REDUCE, provide_tools
+from lumiimg.check.run.collective import LOGS, Program, choose, prepare
+from lumiimg.check.run.execution import judge
+from lumiimg.check.static.evidence import StaticResult
 from lumiimg.engine.process import run
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Severity

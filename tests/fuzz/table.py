@@ -10,11 +10,11 @@ _OWN_TABLE = "a table of this package"
 _OWN_TEXT = "text that this package has written itself"
 NOT_FOREIGN = {
     "build.keys": _OWN_TEXT,
-    "build.room": "the kernel's own words of mounts and memory",
-    "build.tables": "writes records, reads none",
-    "check.plugin": _OWN_TABLE,
-    "check.probing": "looks for lines in what `check.probes` reads",
-    "check.remedies": _OWN_TABLE,
+    "build.disk_space": "the kernel's own words of mounts and memory",
+    "image.squashfs.table_writer": "writes records, reads none",
+    "check.static.plugin": _OWN_TABLE,
+    "check.probe.judgement": "looks for lines in what `check.probes` reads",
+    "check.static.boundary_remedies": _OWN_TABLE,
     "cluster.job.frameworks": _OWN_TABLE,
     "cluster.module.plan": _OWN_TABLE,
     "cluster.nodes.check": "shows the last lines of a step, each made printable",
@@ -24,8 +24,8 @@ NOT_FOREIGN = {
     "cluster.module.wrappers": _OWN_TEXT,
     "definition.writer": _OWN_TEXT,
     "engine.process": "the lines of any child, not taken apart further",
-    "host.known": _OWN_TABLE,
+    "host.scan_facts": _OWN_TABLE,
     "report.schema": _OWN_TABLE,
-    "resolve.rccl": _OWN_TABLE,
+    "fabric.rccl": _OWN_TABLE,
 }
 """Modules that split or parse, but nothing foreign, and why."""

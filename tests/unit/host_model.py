@@ -13,7 +13,7 @@ from lumiimg.elf.files import Files, Native
 from lumiimg.elf.hwcaps import platform
 from lumiimg.elf.rules import Settings
 from lumiimg.elf.system import System
-from lumiimg.host.tree import SnapshotTree, host_native
+from lumiimg.host.snapshot_tree import SnapshotTree, host_native
 from lumiimg.image import RootFileSystem
 
 if TYPE_CHECKING:

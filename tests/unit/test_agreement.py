@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.check.boundary import study
-from lumiimg.check.checker import check_image
+from lumiimg.check.pipeline import check_image
+from lumiimg.check.static.boundary import study
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Level, Severity

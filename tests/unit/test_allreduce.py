@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.check.probes import read_events
+from lumiimg.check.probe.container import read_events
 
 if TYPE_CHECKING:
     from pathlib import Path

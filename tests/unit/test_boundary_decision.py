@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from lumiimg.check.boundary import Boundary, without_ours
-from lumiimg.check.comparisons import Margin, Outcome, Rule, margins_of, rules_of
-from lumiimg.check.evidence import StaticResult
+from lumiimg.check.static.boundary import Boundary, without_ours
+from lumiimg.check.static.comparisons import Margin, Outcome, Rule, margins_of, rules_of
+from lumiimg.check.static.evidence import StaticResult
 from lumiimg.elf.facts import ElfFacts
 from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.versions import VersionNeed

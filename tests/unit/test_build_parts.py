@@ -20,26 +20,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.build import builder, sif
+from lumiimg.build import builder
 from lumiimg.build import cache as caches
 from lumiimg.build.builder import choose_way, is_there
 from lumiimg.build.cache import Entry, Key, LayerCache
-from lumiimg.build.carry import read_archive, write_archive
-from lumiimg.build.inside import clear, difference, listing, tidy
-from lumiimg.build.kept import keeping
+from lumiimg.build.cache_archive import read_archive, write_archive
+from lumiimg.build.cache_lease import Taken
+from lumiimg.build.compile_cache import keeping
 from lumiimg.build.keys import image_key, kept_key, layer_keys
 from lumiimg.build.machine import Machine
 from lumiimg.build.progress import Stage
 from lumiimg.build.sbom import bill
-from lumiimg.build.squash import EPOCH
 from lumiimg.build.step import Step
-from lumiimg.build.taken import Taken
+from lumiimg.build.userns_helper import clear, difference, listing, tidy
 from lumiimg.definition.writer import Definition, StagedFile
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.engine.owner import this_process
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
-from lumiimg.image import FileKind, FileStat, ImageError, RootFileSystem, open_image, open_stack
+from lumiimg.files import EPOCH
+from lumiimg.image import FileKind, FileStat, ImageError, RootFileSystem, open_image, open_stack, sif_writer
 from lumiimg.image.sif import read_sif
 from lumiimg.image.source import ByteSource
 from lumiimg.image.tree import Entry as ImageEntry
@@ -87,10 +87,10 @@ def base(tmp_path: Path) -> Path:
 
 def made(tmp_path: Path, base: Path, name: str = "image.sif", identity: str = "one") -> Path:
     target = tmp_path / name
-    front = sif.Front("Bootstrap: docker\nFrom: x\n", {"lumiimg.json": b'{"a": 1}'})
+    front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {"lumiimg.json": b'{"a": 1}'})
     squashed(base, target, offset=front.size_bytes)
-    root = sif.Partition(front.size_bytes, target.stat().st_size - front.size_bytes)
-    sif.write_front(target, front, [root], identity=identity)
+    root = sif_writer.Partition(front.size_bytes, target.stat().st_size - front.size_bytes)
+    sif_writer.write_front(target, front, [root], identity=identity)
     return target
 
 
@@ -119,13 +119,13 @@ def test_layers_lie_behind_their_base_and_over_it(tmp_path: Path, base: Path) ->
     os.mknod(upper / "opt/old", stat.S_IFCHR, os.makedev(0, 0))
     delta = squashed(upper, tmp_path / "delta.sqfs")
     target = tmp_path / "layered.sif"
-    front = sif.Front("Bootstrap: docker\n", {})
+    front = sif_writer.Front("Bootstrap: docker\n", {})
     source = ByteSource.open(image)
     found = read_sif(source).root_partition("image")
     source.close()
-    parts = [sif.place(target, image, sif.Partition(found.offset, found.size_bytes), front.size_bytes)]
-    parts.append(sif.append(target, delta))
-    sif.write_front(target, front, parts, identity="x")
+    parts = [sif_writer.place(target, image, sif_writer.Partition(found.offset, found.size_bytes), front.size_bytes)]
+    parts.append(sif_writer.append(target, delta))
+    sif_writer.write_front(target, front, parts, identity="x")
     shown = tree(target)
     assert "/opt/new" in shown
     assert "/opt/old" not in shown
@@ -135,15 +135,15 @@ def test_layers_lie_behind_their_base_and_over_it(tmp_path: Path, base: Path) ->
 def test_a_layered_image_lies_on_another_file_system_than_its_layers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sif, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(sif_writer, "_CHUNK_BYTES", 1000)
     layers = tmp_path / "base.sif", tmp_path / "delta.sqfs"
     for layer in layers:
         layer.write_bytes(os.urandom(10_000))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         assert Path(memory).stat().st_dev != tmp_path.stat().st_dev
         target = Path(memory) / "image.sif"
-        base = sif.place(target, layers[0], sif.Partition(100, 9_000), 4096)
-        delta = sif.append(target, layers[1])
+        base = sif_writer.place(target, layers[0], sif_writer.Partition(100, 9_000), 4096)
+        delta = sif_writer.append(target, layers[1])
         image = target.read_bytes()
     assert image[4096:13_096] == layers[0].read_bytes()[100:9_100]
     assert (base.offset, base.size_bytes, delta.offset, delta.size_bytes) == (4096, 9_000, 16_384, 10_000)
@@ -169,7 +169,7 @@ def test_what_the_kernel_does_not_copy_is_read_and_written(
         return copy(taken, file, min(count, -answer), there, here) if answer else 0
 
     monkeypatch.setattr(os, "copy_file_range", stand_in)
-    sif.place(target, source, sif.Partition(0, 10_000), 4096)
+    sif_writer.place(target, source, sif_writer.Partition(0, 10_000), 4096)
     assert target.read_bytes()[4096:14_096] == source.read_bytes()
     assert left == []
 
@@ -178,16 +178,16 @@ def test_what_really_stops_a_copy_is_told(tmp_path: Path) -> None:
     source = tmp_path / "delta.sqfs"
     source.write_bytes(bytes(10_000))
     with pytest.raises(FailedError, match="/dev/full: cannot be written: No space left on device"):
-        sif.place(Path("/dev/full"), source, sif.Partition(0, 10_000), 4096)
+        sif_writer.place(Path("/dev/full"), source, sif_writer.Partition(0, 10_000), 4096)
     with pytest.raises(FailedError, match=r"delta\.sqfs: became shorter by 1 bytes while it was copied"):
-        sif.place(tmp_path / "image.sif", source, sif.Partition(0, 10_001), 4096)
+        sif_writer.place(tmp_path / "image.sif", source, sif_writer.Partition(0, 10_001), 4096)
 
 
 def test_a_front_that_does_not_fit_is_refused(tmp_path: Path, base: Path) -> None:
     image = made(tmp_path, base)
-    front = sif.Front("x" * 100_000, {})
+    front = sif_writer.Front("x" * 100_000, {})
     with pytest.raises(FailedError, match="do not fit"):
-        sif.write_front(image, front, [sif.Partition(32768, 4096)], identity="x")
+        sif_writer.write_front(image, front, [sif_writer.Partition(32768, 4096)], identity="x")
 
 
 # what a layer changed
@@ -853,7 +853,9 @@ class Stand:
     def stack(self, layers: Sequence[Path]) -> list[Path]:
         return list(layers)
 
-    def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
+    def flatten(
+        self, step: Step, layers: Sequence[Path], target: Path, front: sif_writer.Front
+    ) -> sif_writer.Partition:
         raise NotImplementedError
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from lumiimg.build import carry, room
+from lumiimg.build import cache_archive, disk_space
 from lumiimg.build.cache import Entry, Key, LayerCache
+from lumiimg.build.cache_miss import why
+from lumiimg.build.disk_space import Room, require, room_at
 from lumiimg.build.fetch import content_with
-from lumiimg.build.room import Room, require, room_at
-from lumiimg.build.why import why
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode, FailedError
 from lumiimg.report.cache import print_why
@@ -148,7 +148,7 @@ def test_a_file_that_lies_brings_nothing(
     if spoil == "text":
         (tmp_path / "bad.tar").write_text("no archive")
     if spoil == "room":
-        monkeypatch.setattr(carry, "room_at", lambda folder: Room(folder, 3, in_memory=False))
+        monkeypatch.setattr(cache_archive, "room_at", lambda folder: Room(folder, 3, in_memory=False))
     monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "there"))
     assert main(["cache", "import", str(tmp_path / "bad.tar")]) in {ExitCode.BAD_INPUT, ExitCode.NO}
     assert capsys.readouterr().err.count("\n") == 1
@@ -228,8 +228,8 @@ def test_too_little_room_is_refused_before_anything_is_done(tmp_path: Path, monk
     require(there, 1, "the build")
     with pytest.raises(FailedError, match="LUMIIMG_CACHE"):
         require(there, 1 << 62, "the build")
-    monkeypatch.setattr(room, "_file_system", lambda _: "tmpfs")
-    monkeypatch.setattr(room, "_memory_bytes", lambda: 5 << 30)
+    monkeypatch.setattr(disk_space, "_file_system", lambda _: "tmpfs")
+    monkeypatch.setattr(disk_space, "_memory_bytes", lambda: 5 << 30)
     in_memory = room_at(tmp_path)
     assert in_memory == Room(tmp_path, min(5 << 30, in_memory.free_bytes), in_memory=True)
     with pytest.raises(FailedError, match="a tmpfs"):

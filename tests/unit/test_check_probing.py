@@ -9,12 +9,12 @@ from typing import cast
 import pytest
 
 from lumiimg.check.answer import Answer, FabricPath, decide
-from lumiimg.check.evidence import StaticResult
-from lumiimg.check.probes import Container, ProbeRun, read_events, read_run
-from lumiimg.check.probing import ProbeResult, probe
+from lumiimg.check.probe.container import Container, ProbeRun, read_events, read_run
+from lumiimg.check.probe.judgement import ProbeResult, probe
+from lumiimg.check.static.evidence import StaticResult
 from lumiimg.engine.process import Completed
+from lumiimg.fabric.rccl import generation_of
 from lumiimg.findings import Finding, Level, Severity
-from lumiimg.resolve.rccl import generation_of
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 PROBES = Path(__file__).parents[1] / "fixtures" / "probes"

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.catalog.sites import find_site
-from lumiimg.check import checker, running
+from lumiimg.check import pipeline
 from lumiimg.check.answer import Answer, FabricPath, decide, sentence, settle
-from lumiimg.check.evidence import StaticResult
-from lumiimg.check.run import LOGS, Collective, Program, choose, prepare
-from lumiimg.check.running import NO_GPU, RunResult, judge
-from lumiimg.check.surroundings import missing_here, tell, with_variables
-from lumiimg.check.tools import Tools
+from lumiimg.check.probe.tools import Tools
+from lumiimg.check.run import execution
+from lumiimg.check.run.collective import LOGS, Collective, Program, choose, prepare
+from lumiimg.check.run.execution import NO_GPU, RunResult, judge
+from lumiimg.check.run.job_environment import missing_here, tell, with_variables
+from lumiimg.check.static.evidence import StaticResult
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.engine.process import Completed
@@ -458,10 +459,10 @@ def test_the_command_is_the_same_on_every_node_and_writes_into_the_shared_folder
 
 
 def test_without_a_gpu_the_level_says_what_it_could_not_see(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(running, "_GPU", tmp_path / "kfd")
+    monkeypatch.setattr(execution, "_GPU", tmp_path / "kfd")
     assert "RCCL was not seen at work" in NO_GPU
     with pytest.raises(MissingHereError, match="no GPU here"):
-        checker._run(Path(), None, None, {}, None, None, site=None, asked=False)  # type: ignore[arg-type]
+        pipeline._run(Path(), None, None, {}, None, None, site=None, asked=False)  # type: ignore[arg-type]
 
 
 def test_a_site_that_is_not_known_is_refused_before_anything_runs(

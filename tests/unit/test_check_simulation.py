@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.answer import Answer, FabricPath, decide, sentence, settle
-from lumiimg.check.probes import ProbeRun, read_run, run_details
-from lumiimg.check.simulation import judge
+from lumiimg.check.probe.container import ProbeRun, read_run, run_details
+from lumiimg.check.probe.simulation import judge
 from lumiimg.cli.main import main
 from lumiimg.engine.process import Completed
 from lumiimg.errors import ExitCode

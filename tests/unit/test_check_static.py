@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.check.answer import Answer, decide, settle
-from lumiimg.check.checker import check_image
-from lumiimg.check.static import check_static
-from lumiimg.check.task import excuse
+from lumiimg.check.pipeline import check_image
+from lumiimg.check.probe.task import excuse
+from lumiimg.check.static.files import check_static
 from lumiimg.cli.main import main
 from lumiimg.elf.reader import BytesReader
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.rccl_strings import read_rccl
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.image import ImageError, open_image
-from lumiimg.resolve.rccl_strings import read_rccl
 from tests.tools import unwrapped
 from tests.unit.elf_builder import library, runpath, shared_object
 
 if TYPE_CHECKING:
-    from lumiimg.check.evidence import StaticResult
+    from lumiimg.check.static.evidence import StaticResult
 
 LIB = "usr/lib/x86_64-linux-gnu"
 RCCL_2_13 = ["RCCL version 2.13.4+hip5.7", "librccl-net.so", "ncclNetPlugin_v6", "ncclNetPlugin_v5", "ncclNetPlugin_v4"]

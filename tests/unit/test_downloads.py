@@ -31,10 +31,10 @@ from lumiimg.engine.engine import Engine, Kind
 from lumiimg.errors import ExitCode, FailedError
 from lumiimg.report.progress import QuietProgress
 from lumiimg.resolve.lock import LockedSource
-from lumiimg.resolve.network import at_once
+from lumiimg.resolve.network import parallel
 from lumiimg.resolve.network.download import TOTAL_S
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.network.partial import OLD_S, taken
+from lumiimg.resolve.network.resume import OLD_S, taken
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
 from tests.tools import wait_until
@@ -43,8 +43,8 @@ from tests.unit.conftest import BASE, LAYER, MakeLayer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lumiimg.build import sif
     from lumiimg.build.step import Step
+    from lumiimg.image import sif_writer
 
 DATA = bytes(range(256)) * 1200
 CUT = 100_000
@@ -533,10 +533,10 @@ def test_after_an_interruption_or_an_error_nothing_more_begins() -> None:
     before = threading.active_count()
     tasks: dict[int, Callable[[Callable[[str], None]], None]] = {0: failing, 1: partial(task, 1)}
     with pytest.raises(KeyboardInterrupt):
-        at_once.at_once({n: partial(task, n) for n in range(3)}, 1, on_line=interrupted, stop=over.set)
+        parallel.at_once({n: partial(task, n) for n in range(3)}, 1, on_line=interrupted, stop=over.set)
     assert begun == [0]
     with pytest.raises(ZeroDivisionError):
-        at_once.at_once(tasks, 1, on_line=print, stop=over.set)
+        parallel.at_once(tasks, 1, on_line=print, stop=over.set)
     assert begun == [0]
     assert threading.active_count() == before
 
@@ -586,7 +586,7 @@ def test_ctrl_c_ends_downloads_promptly_in_one_line_and_the_next_run_goes_on(
         begin = time.monotonic()
         child.send_signal(signal.SIGINT)
         _, error = child.communicate(timeout=20)
-        assert time.monotonic() - begin < at_once._GRACE_S + 2
+        assert time.monotonic() - begin < parallel._GRACE_S + 2
     assert (child.returncode, error) == (130, "lumiimg: interrupted\n")
     kept = [file.stat().st_size for file in folder.glob("part-*/data")]
     server.asked.clear()
@@ -650,7 +650,9 @@ class Stand:
     def stack(self, layers: Sequence[Path]) -> list[Path]:
         return list(layers)
 
-    def flatten(self, step: Step, layers: Sequence[Path], target: Path, front: sif.Front) -> sif.Partition:
+    def flatten(
+        self, step: Step, layers: Sequence[Path], target: Path, front: sif_writer.Front
+    ) -> sif_writer.Partition:
         raise NotImplementedError
 
 

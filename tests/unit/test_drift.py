@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.host.change import Kind
 from lumiimg.host.drift import compare
+from lumiimg.host.node_change import Kind
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import Snapshot, read_snapshot, to_text, write_snapshot
 from lumiimg.image import open_image

@@ -19,8 +19,8 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
-from lumiimg.resolve.contents import read_contents
-from lumiimg.resolve.foreign import read_foreign
+from lumiimg.resolve.image_base import read_foreign
+from lumiimg.resolve.inventory import read_contents
 from tests.tools import unwrapped
 from tests.unit import fabric_builder, oci_builder
 from tests.world import World, digest, serve

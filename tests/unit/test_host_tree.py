@@ -17,7 +17,7 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import Snapshot, read_snapshot, write_snapshot
-from lumiimg.host.tree import SnapshotTree
+from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.tree import FileKind, ImageError

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from lumiimg.build import hosts
-from lumiimg.build.hosts import look_anew, look_or_recall
+from lumiimg.build import capability_cache
+from lumiimg.build.capability_cache import look_anew, look_or_recall
 from lumiimg.build.machine import Machine, Trial, require_environment
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.errors import MissingHereError
@@ -35,7 +35,7 @@ class World:
         self.trials: tuple[Trial, ...] = (Trial("the environment", works=True, said="x"),)
         self.loses = False
         self.proot_works = True
-        monkeypatch.setattr(hosts, "look", self.look)
+        monkeypatch.setattr(capability_cache, "look", self.look)
 
     @property
     def file(self) -> Path:
@@ -104,18 +104,20 @@ def test_another_situation_is_tried_anew(
 ) -> None:
     ranges = tmp_path / "subuid"
     ranges.write_text("a:1:2\n")
-    monkeypatch.setattr(hosts, "_RANGES", (str(ranges),))
+    monkeypatch.setattr(capability_cache, "_RANGES", (str(ranges),))
     world.ask()
     match what:
         case "boot":
-            monkeypatch.setattr(hosts, "_KERNEL", ("/proc/sys/kernel/random/uuid", *hosts._KERNEL[1:]))
+            monkeypatch.setattr(
+                capability_cache, "_KERNEL", ("/proc/sys/kernel/random/uuid", *capability_cache._KERNEL[1:])
+            )
         case "kernel":
             release = os.uname()
             monkeypatch.setattr(os, "uname", lambda: os.uname_result((*release[:2], "7.0", *release[3:])))
         case "user":
             # the file is still ours
-            depends = hosts._depends_on
-            monkeypatch.setattr(hosts, "_depends_on", lambda *given: depends(*given) | {"user": [4711]})
+            depends = capability_cache._depends_on
+            monkeypatch.setattr(capability_cache, "_depends_on", lambda *given: depends(*given) | {"user": [4711]})
         case "version":
             world.engine = dataclasses.replace(world.engine, version="1.4.6")
         case "kind":
@@ -129,7 +131,7 @@ def test_another_situation_is_tried_anew(
         case "ranges":
             ranges.write_text("a:1:2\nb:3:4\n")
         case "status":
-            monkeypatch.setattr(hosts, "_PRIVILEGES", re.compile("^Name:.*$", re.MULTILINE))
+            monkeypatch.setattr(capability_cache, "_PRIVILEGES", re.compile("^Name:.*$", re.MULTILINE))
     world.ask()
     assert world.tried == 2
 

@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lumiimg.check.answer import Answer, CheckReport
-from lumiimg.check.jobsteps import job_paths
+from lumiimg.check.run.job_paths import job_paths
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode

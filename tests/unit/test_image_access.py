@@ -12,7 +12,7 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.image import open_image
-from lumiimg.image.access import barred
+from lumiimg.image.permissions import barred
 from tests.unit import fabric_builder
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.build import inroot
+from lumiimg.build import safe_fs
 from lumiimg.build.facts import date_labels, write_facts
-from lumiimg.build.inside import clear, tidy
 from lumiimg.build.machine import Machine
 from lumiimg.build.sandbox import Sandbox
 from lumiimg.build.step import Step
+from lumiimg.build.userns_helper import clear, tidy
 from lumiimg.definition.writer import Definition, StagedFile
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.engine.process import Completed
@@ -323,7 +323,7 @@ def test_a_file_that_nobody_may_read_is_opened_to_its_owner(step: Step, trap: Tr
 @pytest.mark.parametrize("path", ["..", "a/../../x", "/../x", "", "/", "a\0b"])
 def test_a_path_that_leads_upwards_is_none(path: str, trap: Trap) -> None:
     def write() -> None:
-        with inroot.new_file(trap.root, path, 0o644):
+        with safe_fs.new_file(trap.root, path, 0o644):
             pass
 
     with pytest.raises(FailedError):
@@ -347,17 +347,17 @@ def test_no_link_is_followed_whatever_is_done(lay: Callable[[Trap], None], trap:
     lay(trap)
     for path in ("/x", "/x/y"):
         with pytest.raises(FailedError, match="is a link"):
-            inroot.read_file(trap.root, path, 100)
-    assert inroot.mode_of(trap.root, "/x/y") is None
+            safe_fs.read_file(trap.root, path, 100)
+    assert safe_fs.mode_of(trap.root, "/x/y") is None
     with pytest.raises(FailedError, match="/x: is a link"):
-        inroot.remove(trap.root, "/x/y")
-    inroot.take_folder(trap.root, "x", trap.root.parent / "taken")
+        safe_fs.remove(trap.root, "/x/y")
+    safe_fs.take_folder(trap.root, "x", trap.root.parent / "taken")
     assert not (trap.root.parent / "taken").exists()
-    with inroot.folder(trap.root, "/") as at:
-        inroot.set_mode(at, "x", 0o777)
+    with safe_fs.folder(trap.root, "/") as at:
+        safe_fs.set_mode(at, "x", 0o777)
     assert trap.is_whole()
-    inroot.new_link(trap.root, "/x/y", "z")
+    safe_fs.new_link(trap.root, "/x/y", "z")
     assert trap.is_whole()
     assert (trap.root / "x/y").is_symlink()
-    inroot.remove(trap.root, "/x/y")
+    safe_fs.remove(trap.root, "/x/y")
     assert [path.name for path in trap.root.rglob("*")] == ["x"]

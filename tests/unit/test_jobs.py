@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lumiimg.catalog import sites
 from lumiimg.cli.main import main
 from lumiimg.cluster.job.shape import duration, seconds
-from lumiimg.cluster.words import value, word
+from lumiimg.cluster.shell_quote import value, word
 from lumiimg.errors import ExitCode
 from tests.conftest import MAY_BE_ABSENT
 from tests.unit import fabric_builder

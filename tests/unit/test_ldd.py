@@ -14,7 +14,7 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError
-from lumiimg.host.inside import parse_binds
+from lumiimg.host.container_view import parse_binds
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.build.hosts import look_or_recall
+from lumiimg.build.capability_cache import look_or_recall
 from lumiimg.build.machine import CONTAINER, DEBOOTSTRAP
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import find_engine

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.nccl.bandwidth import TABLE_LIMIT, BandwidthReader
-from lumiimg.nccl.gate import TABLE_HEADERS
+from lumiimg.nccl.prefilter import TABLE_HEADERS
 from tests.tools import examples
 
 if TYPE_CHECKING:

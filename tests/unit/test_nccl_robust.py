@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lumiimg.nccl import gate, job
+from lumiimg.nccl import job, prefilter
+from lumiimg.nccl.events import COMMUNICATOR_LIMIT, VALUE_LIMIT
 from lumiimg.nccl.reader import LogReader, read_lines
-from lumiimg.nccl.sightings import COMMUNICATOR_LIMIT, VALUE_LIMIT
 from lumiimg.nccl.vocabulary import vocabulary
 from tests.joblog import read_in_parts
 from tests.tools import examples
@@ -45,8 +45,8 @@ def test_memory_is_bounded_for_one_process() -> None:
 
 
 def test_shapes_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "_SHAPES_KEPT", 3)
-    one = gate.Gate(vocabulary())
+    monkeypatch.setattr(prefilter, "_SHAPES_KEPT", 3)
+    one = prefilter.Gate(vocabulary())
     found = [hit[0] for hit in one.select(b"".join(b"%b Using network X\n" % (b"z" * n) for n in range(50)))[1]]
     assert found == list(range(50))
     assert len(one._known) <= 3

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.nccl.gate import Gate, shape_of
 from lumiimg.nccl.lines import evidence_text, messages
+from lumiimg.nccl.prefilter import Gate, shape_of
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.vocabulary import Weight, compiled, vocabulary
 

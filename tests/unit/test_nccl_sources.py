@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.nccl import shares, sources
+from lumiimg.nccl import parallel, sources
 from lumiimg.nccl.follow import follow
 from lumiimg.nccl.nodes import folded
+from lumiimg.nccl.parallel import read_logs
 from lumiimg.nccl.reader import LogReader
-from lumiimg.nccl.shares import read_logs
 from lumiimg.nccl.sources import blocks, log_files, whole_lines
 from tests.joblog import job_log
 from tests.tools import examples
@@ -189,8 +189,8 @@ def test_two_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pytest.M
     log = tmp_path / "job.out"
     log.write_bytes(b"".join(job_log(64, 3_000_000, sick=frozenset({3}))))
     alone = read_logs([str(log)], unexpected).report()
-    monkeypatch.setattr(shares, "WORTH_BYTES", 1)
-    monkeypatch.setattr(shares, "PIECE_BYTES", 70_001)
+    monkeypatch.setattr(parallel, "WORTH_BYTES", 1)
+    monkeypatch.setattr(parallel, "PIECE_BYTES", 70_001)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     assert read_logs([str(log)], unexpected).report() == alone
 
@@ -203,8 +203,8 @@ def test_a_table_across_the_pieces_of_several_processes_is_read(
     log.write_bytes(b"progress\n" * 100 + table + b"progress\n" * 100)
     alone = read_logs([str(log)], unexpected).report()
     assert alone.measurements[0].best_gb_s == 87.43
-    monkeypatch.setattr(shares, "WORTH_BYTES", 1)
-    monkeypatch.setattr(shares, "PIECE_BYTES", 300)
+    monkeypatch.setattr(parallel, "WORTH_BYTES", 1)
+    monkeypatch.setattr(parallel, "PIECE_BYTES", 300)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert read_logs([str(log)], unexpected).report() == alone
 
@@ -218,22 +218,22 @@ def test_a_line_without_end_is_passed_over_by_each_process_in_its_own_piece(
     monkeypatch.setattr(sources, "LINE_LIMIT_BYTES", 700)
     monkeypatch.setattr(sources, "BLOCK_BYTES", 64)
     alone = read_logs([str(log)], unexpected).report()
-    monkeypatch.setattr(shares, "WORTH_BYTES", 1)
-    monkeypatch.setattr(shares, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(parallel, "WORTH_BYTES", 1)
+    monkeypatch.setattr(parallel, "PIECE_BYTES", 1000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     report = read_logs([str(log)], unexpected).report()
     assert report.verdict.value == alone.verdict.value == "socket"
     assert [group.nodes for group in report.nodes] == [group.nodes for group in alone.nodes]
     with log.open("rb") as stream:
-        assert shares._line_start(stream, 2000, 3000) == stream.tell() == 3000, "what is beyond is not even read"
+        assert parallel._line_start(stream, 2000, 3000) == stream.tell() == 3000, "what is beyond is not even read"
 
 
 def test_a_pipe_beside_large_files_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, pipe = tmp_path / "job.out", tmp_path / "pipe"
     log.write_bytes(SOCKET * 100)
     os.mkfifo(pipe)
-    monkeypatch.setattr(shares, "WORTH_BYTES", 1)
-    monkeypatch.setattr(shares, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(parallel, "WORTH_BYTES", 1)
+    monkeypatch.setattr(parallel, "PIECE_BYTES", 1000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     table = (FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out").read_bytes()
     writer = threading.Thread(target=pipe.write_bytes, args=(table,))
@@ -247,7 +247,7 @@ def test_what_a_helping_process_could_not_read_is_said(tmp_path: Path, monkeypat
     logs = [tmp_path / "a.gz", tmp_path / "b.gz"]
     for log in logs:
         log.write_bytes(gzip.compress(SOCKET * 100)[:-4])
-    monkeypatch.setattr(shares, "WORTH_BYTES", 1)
+    monkeypatch.setattr(parallel, "WORTH_BYTES", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     told: list[str] = []
     assert read_logs(list(map(str, logs)), told.append).report().verdict.value == "socket"
@@ -259,10 +259,10 @@ def test_a_file_that_goes_away_under_several_processes_is_one_line(
 ) -> None:
     log = tmp_path / "job.out"
     log.write_bytes(SOCKET * 100)
-    monkeypatch.setattr(shares, "WORTH_BYTES", 1)
-    monkeypatch.setattr(shares, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(parallel, "WORTH_BYTES", 1)
+    monkeypatch.setattr(parallel, "PIECE_BYTES", 1000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(shares, "_line_start", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    monkeypatch.setattr(parallel, "_line_start", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
     with pytest.raises(BadInputError, match="Input/output error"):
         read_logs([str(log)], unexpected)
 

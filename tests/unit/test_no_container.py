@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.check.answer import Answer
-from lumiimg.check.checker import check_image
-from lumiimg.check.probes import Container
-from lumiimg.check.running import count_gpus
-from lumiimg.check.tools import IN_IMAGE, Tools
+from lumiimg.check.pipeline import check_image
+from lumiimg.check.probe.container import Container
+from lumiimg.check.probe.tools import IN_IMAGE, Tools
+from lumiimg.check.run.execution import count_gpus
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.process import run

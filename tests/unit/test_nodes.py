@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.answer import Answer, FabricPath
-from lumiimg.check.task import ProbeTask
-from lumiimg.check.tools import Tools
+from lumiimg.check.probe.task import ProbeTask
+from lumiimg.check.probe.tools import Tools
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes import slurm, submit, watch
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
+from lumiimg.cluster.nodes.collective import TOGETHER_LIMIT_S, shared_gpus, without_nic
 from lumiimg.cluster.nodes.differences import differences
 from lumiimg.cluster.nodes.groups import Gathered, gather
 from lumiimg.cluster.nodes.node import NodeTask, identity_of, read_task, take_part, write_task
-from lumiimg.cluster.nodes.together import TOGETHER_LIMIT_S, shared_gpus, without_nic
 from lumiimg.cluster.nodes.watch import Watch
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.findings import Finding, Level, Severity

@@ -10,7 +10,7 @@ import pytest
 
 from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import Settings
-from lumiimg.host.provider import PROVIDER_FILE, cxi_provider
+from lumiimg.fabric.provider import PROVIDER_FILE, cxi_provider
 from lumiimg.image import open_image
 from tests.unit.elf_builder import library
 from tests.unit.fabric_builder import c_library

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.build import builder, hosts, keys, sif
+from lumiimg.build import builder, capability_cache, keys
 from lumiimg.build.bases import base_digest, check_mirror, give_base, lock_base
 from lumiimg.build.builder import build_image
 from lumiimg.build.cache import LayerCache
-from lumiimg.build.kept import kept_files
+from lumiimg.build.compile_cache import kept_files
 from lumiimg.build.machine import Machine
 from lumiimg.build.provenance import PLAN, SBOM, plan_document, read_chain, write_folder
 from lumiimg.catalog.catalogue import Catalogue
@@ -25,10 +25,10 @@ from lumiimg.definition.writer import Definition, write_chain
 from lumiimg.engine import engine as engines
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.errors import BadInputError, ExitCode, FailedError
-from lumiimg.image import open_image
+from lumiimg.image import open_image, sif_writer
 from lumiimg.image.sif import read_sif_file
 from lumiimg.report.progress import QuietProgress
-from lumiimg.resolve.foreign import foreign_layer
+from lumiimg.resolve.image_base import foreign_layer
 from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.web import Web
@@ -65,9 +65,9 @@ def chain(lock: Lock) -> tuple[Definition, ...]:
 
 
 def made(root: Path, target: Path, plan: bytes = b"{}", bill: bytes = b"{}") -> Path:
-    front = sif.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan, SBOM: bill})
+    front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan, SBOM: bill})
     squashed(root, target, offset=front.size_bytes)
-    sif.write_front(target, front, [sif.behind(target, front)], identity="one")
+    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="one")
     return target
 
 
@@ -456,9 +456,9 @@ class Stand:
         (root / "content").write_text(self.content)
         os.utime(root / "content", (0, 0))
         os.utime(root, (0, 0))
-        front = sif.Front(step.definition.text, {})
+        front = sif_writer.Front(step.definition.text, {})
         squashed(root, target, offset=front.size_bytes)
-        sif.write_front(target, front, [sif.behind(target, front)], identity="base")
+        sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="base")
 
     def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
         del below
@@ -482,7 +482,7 @@ def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
     machine = Machine(ENGINE, False, False, False, *tools, None, None, None, ())
     stand = Stand()
     monkeypatch.setattr(engines, "find_engine", lambda _: ENGINE)
-    monkeypatch.setattr(hosts, "look_or_recall", lambda *_: machine)
+    monkeypatch.setattr(capability_cache, "look_or_recall", lambda *_: machine)
     monkeypatch.setattr(builder, "new_strategy", lambda *_: stand)
     monkeypatch.setattr(builder, "require_environment", lambda _: None)
     return stand
@@ -494,7 +494,7 @@ def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, 
     built = build_image(
         chain,
         output,
-        machine=hosts.look_or_recall(ENGINE, {}, cache),
+        machine=capability_cache.look_or_recall(ENGINE, {}, cache),
         way="sandbox",
         form="layered",
         compression="zstd",

@@ -28,7 +28,7 @@ from lumiimg.resolve.network.registry import (
     resolve_image,
 )
 from lumiimg.resolve.network.web import Answer, Web
-from lumiimg.resolve.settle import Sources, pulled
+from lumiimg.resolve.pin import Sources, pulled
 from lumiimg.resolve.store import Store
 from tests.tools import examples
 

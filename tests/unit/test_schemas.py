@@ -22,24 +22,24 @@ from jsonschema import Draft202012Validator
 
 from lumiimg.build.builder import Built
 from lumiimg.build.cache import Entry
+from lumiimg.build.cache_miss import Difference, Why
+from lumiimg.build.disk_space import Room
 from lumiimg.build.machine import Trial
 from lumiimg.build.progress import Stage
 from lumiimg.build.provenance import plan_document
-from lumiimg.build.room import Room
-from lumiimg.build.why import Difference, Why
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
-from lumiimg.check.checker import check_image
-from lumiimg.check.probes import Event, ProbeRun, run_details
-from lumiimg.check.run import Collective, Program
-from lumiimg.check.running import RunResult
+from lumiimg.check.pipeline import check_image
+from lumiimg.check.probe.container import Event, ProbeRun, run_details
+from lumiimg.check.run.collective import Collective, Program
+from lumiimg.check.run.execution import RunResult
 from lumiimg.check.signed import Signed
 from lumiimg.check.signed import Verdict as SignedVerdict
 from lumiimg.check.startup import Place as PlaceKind
 from lumiimg.check.startup import Startup
 from lumiimg.check.strace import Counts
 from lumiimg.cli.main import main
-from lumiimg.cluster.nodes.together import Measured, Together
+from lumiimg.cluster.nodes.collective import Measured, Together
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.engine.signing import Signer
 from lumiimg.findings import Findings, Level
@@ -59,7 +59,7 @@ from lumiimg.report.doctor import print_doctor
 from lumiimg.report.lock import print_changes, print_lock
 from lumiimg.report.schema import json_text, names, number_of, read_schema, strict_json, whole_schema
 from lumiimg.report.signing import print_signed
-from lumiimg.resolve.changes import Change
+from lumiimg.resolve.lock_diff import Change
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
 from tests.unit import fabric_builder

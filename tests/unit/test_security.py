@@ -39,7 +39,7 @@ from lumiimg.nccl import sources as log_sources
 from lumiimg.report.console import console
 from lumiimg.report.schema import strict_json
 from lumiimg.resolve.network import daemon
-from lumiimg.resolve.network.general import general_index
+from lumiimg.resolve.network.default_index import general_index
 from lumiimg.resolve.network.mirrors import Mirrors, refuse_password
 from lumiimg.resolve.network.web import Answer, Web
 from lumiimg.resolve.network.wheel_index import read_index

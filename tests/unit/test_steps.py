@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.answer import FabricPath
-from lumiimg.check.boundary import study
-from lumiimg.check.checker import check_image
-from lumiimg.check.jobsteps import job_paths
+from lumiimg.check.pipeline import check_image
+from lumiimg.check.run.job_paths import job_paths
+from lumiimg.check.static.boundary import study
 from lumiimg.check.steps import Part, Side, State, Step, boundary_steps, fabric_steps, in_one_sentence, origins
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.snapshot import read_snapshot
 from lumiimg.image import open_image
+from lumiimg.nccl.parallel import read_logs
 from lumiimg.nccl.report import FAST, LogReport, Verdict
-from lumiimg.nccl.shares import read_logs
 from lumiimg.nccl.sources import log_files
 from tests.pages import FABRIC, KNOWN, OTHER, PROBED, snapshot
 from tests.unit import fabric_builder

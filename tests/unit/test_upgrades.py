@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg import __version__
-from lumiimg.build import hosts
+from lumiimg.build import capability_cache
 from lumiimg.build.cache import FORMAT, Key, LayerCache
 from lumiimg.build.provenance import PLAN, read_chain, read_document
 from lumiimg.cli.main import main
@@ -186,7 +186,7 @@ def test_what_another_lumiimg_found_out_about_a_machine_is_found_out_again(
     changed(world.file, format=9)
     world.ask()
     assert world.tried == 2
-    assert json.loads(world.file.read_text())["format"] == hosts._FORMAT
+    assert json.loads(world.file.read_text())["format"] == capability_cache._FORMAT
 
 
 # -- images --

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.build.weave import can_weave, weave
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.compare import compare
+from lumiimg.image.squashfs.weave import can_weave, weave
 from tests.tools import needs, squashed
 
 if TYPE_CHECKING:

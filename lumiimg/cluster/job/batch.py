@@ -9,7 +9,7 @@ from lumiimg.cluster.job.container import SLURM, files
 from lumiimg.cluster.job.edf import EDF, container_file, without_edf
 from lumiimg.cluster.job.shape import duration
 from lumiimg.cluster.job.topology import ranges
-from lumiimg.cluster.words import comment
+from lumiimg.cluster.shell_quote import comment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job.plan import RAY, VISIBLE, Scope
-from lumiimg.cluster.words import comment, value
+from lumiimg.cluster.shell_quote import comment, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job.container import JobFile
 from lumiimg.cluster.job.plan import Scope
-from lumiimg.cluster.words import comment
+from lumiimg.cluster.shell_quote import comment
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lumiimg.cluster.job import script
 from lumiimg.cluster.job.container import PALS, files
 from lumiimg.cluster.job.topology import ranges
-from lumiimg.cluster.words import comment
+from lumiimg.cluster.shell_quote import comment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.catalog.sites import Site, SiteBind
-    from lumiimg.check.boundary import Boundary
+    from lumiimg.check.static.boundary import Boundary
     from lumiimg.cluster.job.frameworks import Framework
     from lumiimg.cluster.job.mounts import Absent
     from lumiimg.cluster.job.shape import Shape, Wish

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lumiimg import __version__
 from lumiimg.cluster.binds import spec
 from lumiimg.cluster.job.plan import Scope
-from lumiimg.cluster.words import comment, value, word
+from lumiimg.cluster.shell_quote import comment, value, word
 from lumiimg.errors import BadInputError
 from lumiimg.wording import count
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.catalog.table import Table, read_toml
-from lumiimg.check.boundary import study_open
 from lumiimg.check.opening import opened
-from lumiimg.check.static import check_static
+from lumiimg.check.static.boundary import study_open
+from lumiimg.check.static.files import check_static
 from lumiimg.cluster.binds import UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.cluster.python import Python, python_of
 from lumiimg.errors import BadInputError, FailedError, one_line
@@ -22,7 +22,7 @@ from lumiimg.host.digests import fingerprint
 from lumiimg.host.manifest import PRIVATE, Bind
 from lumiimg.image import ImageKind
 from lumiimg.image.programs import Program, find_program, search_path
-from lumiimg.resolve.contents import read_contents
+from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.mpi import mpi_type, read_by_srun
 from lumiimg.resolve.rules import environment as variables_for
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site, SiteVariable
-    from lumiimg.check.boundary import Boundary
+    from lumiimg.check.static.boundary import Boundary
     from lumiimg.host.manifest import Variable
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
-    from lumiimg.resolve.contents import Contents
+    from lumiimg.resolve.inventory import Contents
 
 NOTHING_BOUND = "nothing has to be bound: the image has all that its fabric path loads"
 VENV = "LUMIIMG_VENV"

@@ -13,7 +13,7 @@ from lumiimg.host.manifest import PRIVATE, Fabric
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lumiimg.check.boundary import Boundary
+    from lumiimg.check.static.boundary import Boundary
     from lumiimg.cluster.module.plan import ImageModule
     from lumiimg.host.manifest import Bind, Variable
     from lumiimg.host.snapshot import Snapshot

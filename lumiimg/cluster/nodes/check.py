@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 
 import lumiimg
 from lumiimg.check.answer import Answer, FabricPath, decide, sentence
-from lumiimg.check.checker import check_files, conclude
 from lumiimg.check.opening import opened
-from lumiimg.check.running import provide_all_reduce
-from lumiimg.check.task import ProbeTask, make_task, with_manifest
+from lumiimg.check.pipeline import check_files, conclude
+from lumiimg.check.probe.task import ProbeTask, make_task, with_manifest
+from lumiimg.check.run.execution import provide_all_reduce
 from lumiimg.cluster.nodes.answers import Library  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.cluster.nodes.collective import Together, run_together, shared_gpus, told_of, without_nic
 from lumiimg.cluster.nodes.differences import differences
 from lumiimg.cluster.nodes.groups import Silent, gather
 from lumiimg.cluster.nodes.node import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.cluster.nodes.slurm import run_step
-from lumiimg.cluster.nodes.together import Together, run_together, shared_gpus, told_of, without_nic
 from lumiimg.cluster.nodes.watch import Watch, limit_s
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.workspace import owner_mark, remove_stale, remove_tree
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.check.running import RunResult
-    from lumiimg.check.tools import Tools
+    from lumiimg.check.probe.tools import Tools
+    from lumiimg.check.run.execution import RunResult
     from lumiimg.cluster.nodes.groups import Gathered
     from lumiimg.cluster.nodes.slurm import Allocation
     from lumiimg.engine.process import Completed

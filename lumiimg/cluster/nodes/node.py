@@ -12,23 +12,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.running import count_gpus
-from lumiimg.check.task import ProbeTask, carry_out, told_version
-from lumiimg.check.tools import Tools  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.check.probe.task import ProbeTask, carry_out, told_version
+from lumiimg.check.probe.tools import Tools  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.check.run.execution import count_gpus
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, file_stem, told_by, write_answer
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError
 from lumiimg.files import write_text
 from lumiimg.host import node as host_node
 from lumiimg.host.codec import FormError, decode, encode
-from lumiimg.host.look import read_word
+from lumiimg.host.root_queries import read_word
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lumiimg.check.probing import ProbeResult
+    from lumiimg.check.probe.judgement import ProbeResult
     from lumiimg.engine.engine import Engine
 
 SCHEMA = 2

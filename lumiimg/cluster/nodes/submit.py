@@ -8,8 +8,8 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes.check import NodesReport, own_command, shared_folder
+from lumiimg.cluster.nodes.collective import TOGETHER_LIMIT_S
 from lumiimg.cluster.nodes.slurm import is_job_number, run_job
-from lumiimg.cluster.nodes.together import TOGETHER_LIMIT_S
 from lumiimg.cluster.nodes.watch import FIRST_LIMIT_S, limit_s
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError, one_line
 from lumiimg.host.codec import FormError, decode

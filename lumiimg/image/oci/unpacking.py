@@ -10,7 +10,7 @@ import bisect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.image.recent import Recent
+from lumiimg.image.lru import Recent
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:

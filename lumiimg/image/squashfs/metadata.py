@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from lumiimg.image.recent import Recent
+from lumiimg.image.lru import Recent
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import struct
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from lumiimg.image.recent import Recent
+from lumiimg.image.lru import Recent
 from lumiimg.image.squashfs.compression import decompressor
 from lumiimg.image.squashfs.directory import Name, read_listing
 from lumiimg.image.squashfs.inodes import NO_XATTRS, FileLayout, Inode, read_inode

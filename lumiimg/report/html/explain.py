@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.check.comparisons import Outcome
+from lumiimg.check.static.comparisons import Outcome
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.report.boundary import margin_left, sentence, sides_line
 from lumiimg.report.html.bars import Bar, bars_figure
@@ -16,8 +16,8 @@ from lumiimg.report.html.picture import path_figure
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.boundary import Boundary
-    from lumiimg.check.comparisons import Margin
+    from lumiimg.check.static.boundary import Boundary
+    from lumiimg.check.static.comparisons import Margin
     from lumiimg.check.steps import Step
     from lumiimg.report.html.page import Node
 

@@ -19,8 +19,8 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.joblog import ImageOfJob
-    from lumiimg.check.jobsteps import JobPath
+    from lumiimg.check.run.job_log import ImageOfJob
+    from lumiimg.check.run.job_paths import JobPath
     from lumiimg.findings import Finding
     from lumiimg.nccl.report import Cause, LogReport, NodeGroup
     from lumiimg.report.html.page import Node

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from lumiimg.resolve.network.partial import Partial
+    from lumiimg.resolve.network.resume import Partial
     from lumiimg.resolve.network.web import Stream
 
 SIZE_LIMIT_BYTES = 16 * 1024**3

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import FailedError
 from lumiimg.resolve.network.download import download
-from lumiimg.resolve.network.partial import taken
 from lumiimg.resolve.network.registry import LAYER_LIMIT_BYTES, SIF_LAYER, Repository
+from lumiimg.resolve.network.resume import taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lumiimg.resolve.network.partial import Partial
     from lumiimg.resolve.network.registry import Manifest
+    from lumiimg.resolve.network.resume import Partial
     from lumiimg.resolve.network.web import Web
 
 _LAYER_S = 6 * 3600.0

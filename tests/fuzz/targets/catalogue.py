@@ -27,7 +27,7 @@ from lumiimg.definition.reader import check_definition
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import Definition, StagedFile
 from lumiimg.errors import BadInputError
-from lumiimg.host.inside import parse_binds
+from lumiimg.host.container_view import parse_binds
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, FIXTURES, PACKAGE, parts, root_of, scratch, text_of, written
 
@@ -232,6 +232,8 @@ TARGETS = (
     ),
     Target("definition", ("definition.reader.check_definition",), _definition_text, _definition_seeds),
     Target("chain", ("build.provenance._definition",), _chain, _chain_seeds, (BadInputError,), "json"),
-    Target("bind-option", ("host.inside.parse_binds",), _binds, lambda: [b"/a:/b:ro,/c\\:d,/e:/f,image-src=/x"]),
+    Target(
+        "bind-option", ("host.container_view.parse_binds",), _binds, lambda: [b"/a:/b:ro,/c\\:d,/e:/f,image-src=/x"]
+    ),
     Target("duration", ("cluster.job.shape.seconds",), _duration, lambda: [b"1-02:03:04", b"30", b"1:30", b"2h"], ()),
 )

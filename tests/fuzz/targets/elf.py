@@ -15,8 +15,8 @@ from lumiimg.elf.reader import BytesReader, ElfError
 from lumiimg.elf.rules import Settings
 from lumiimg.elf.segments import Segments
 from lumiimg.elf.system import glibc_version, libc_kind
+from lumiimg.fabric.rccl_strings import read_rccl
 from lumiimg.report.ldd import print_ldd
-from lumiimg.resolve.rccl_strings import read_rccl
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, printed, text_of
 from tests.unit.host_model import cache_file
@@ -226,5 +226,5 @@ TARGETS = (
         "bytes",
         rounds=10,
     ),
-    Target("rccl-strings", ("resolve.rccl_strings.read_rccl",), _rccl, _rccl_seeds, (), "bytes"),
+    Target("rccl-strings", ("fabric.rccl_strings.read_rccl",), _rccl, _rccl_seeds, (), "bytes"),
 )

@@ -21,17 +21,15 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from lumiimg.build import cache as layer_cache
-from lumiimg.build import hosts
+from lumiimg.build import capability_cache
 from lumiimg.build.cache import Key, LayerCache
-from lumiimg.build.carry import read_archive
+from lumiimg.build.cache_archive import read_archive
+from lumiimg.build.cache_miss import differences
+from lumiimg.build.compile_cache import unpack_kept
 from lumiimg.build.facts import date_labels
-from lumiimg.build.inside import _date
-from lumiimg.build.kept import unpack_kept
 from lumiimg.build.provenance import PLAN, SBOM, read_document
 from lumiimg.build.sbom import bill
-from lumiimg.build.squash import EPOCH
-from lumiimg.build.weave import can_weave, weave
-from lumiimg.build.why import differences
+from lumiimg.build.userns_helper import _date
 from lumiimg.cluster.module.folder import RECORD, _record_in
 from lumiimg.cluster.nodes import submit
 from lumiimg.cluster.nodes.answers import (
@@ -48,17 +46,19 @@ from lumiimg.cluster.nodes.node import TASK, NodeTask, read_task
 from lumiimg.elf.loader import Process
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError
+from lumiimg.files import EPOCH
 from lumiimg.host import devel
 from lumiimg.host import node as host_node
 from lumiimg.host.codec import encode
-from lumiimg.host.fabric import package_variable
+from lumiimg.host.library_search import package_variable
 from lumiimg.host.scan import fabric_entry, scan_host
 from lumiimg.host.snapshot import SnapshotError, read_snapshot, to_text
 from lumiimg.image import ImageError, RootFileSystem
 from lumiimg.image.folder import FolderTree
+from lumiimg.image.squashfs.weave import can_weave, weave
 from lumiimg.report.host import print_snapshot
 from lumiimg.report.nodes import print_nodes
-from lumiimg.resolve.contents import read_contents
+from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.network.mirrors import apt_mirror, parse_mirrors
 from tests.fuzz.target import Target
 from tests.fuzz.targets.elf import small_elf
@@ -169,10 +169,10 @@ def _archive(data: bytes) -> None:
 
 
 def _recalled(data: bytes) -> None:
-    path = hosts._path(scratch() / "own")
+    path = capability_cache._path(scratch() / "own")
     written(data, str(path.relative_to(scratch())))
-    with mock.patch.object(hosts, "_depends_on", return_value={}):
-        hosts._recall(ENGINE, {"PATH": "/bin"}, scratch() / "own")
+    with mock.patch.object(capability_cache, "_depends_on", return_value={}):
+        capability_cache._recall(ENGINE, {"PATH": "/bin"}, scratch() / "own")
 
 
 def _kept(data: bytes) -> None:
@@ -327,7 +327,7 @@ def _archive_seeds() -> Iterator[bytes]:
 
 def _recalled_seeds() -> Iterator[bytes]:
     document = {"format": 1, "depends_on": {}, "proot": False, "trials": [{"name": "a", "works": True, "said": "b"}]}
-    yield json.dumps({**document, **dict.fromkeys(hosts._FLAGS, True)}).encode()
+    yield json.dumps({**document, **dict.fromkeys(capability_cache._FLAGS, True)}).encode()
 
 
 def _tar_seeds() -> Iterator[bytes]:
@@ -375,15 +375,19 @@ TARGETS = (
             "host.node.cpu",
             "host.node.nics",
             "host.node.rocm_versions",
-            "host.look.read_text",
+            "host.root_queries.read_text",
         ),
         _node,
         _node_seeds,
         (),
         rounds=15,
     ),
-    Target("host-texts", ("host.fabric.package_variable", "host.node.engine_settings"), _texts, _text_seeds, ()),
-    Target("image-contents", ("resolve.contents.read_contents",), _contents, _contents_seeds, (ImageError,), rounds=10),
+    Target(
+        "host-texts", ("host.library_search.package_variable", "host.node.engine_settings"), _texts, _text_seeds, ()
+    ),
+    Target(
+        "image-contents", ("resolve.inventory.read_contents",), _contents, _contents_seeds, (ImageError,), rounds=10
+    ),
     Target("dpkg-status", ("build.sbom.bill",), _bill, _bill_seeds, ()),
     Target("engine-labels", ("build.facts.date_labels",), _labels, lambda: [b'{"a": "b"}'], (FailedError,), "json"),
     Target(
@@ -396,7 +400,7 @@ TARGETS = (
     ),
     Target(
         "cache-entry",
-        ("build.cache.entry_of", "build.cache.read_object", "build.why.differences"),
+        ("build.cache.entry_of", "build.cache.read_object", "build.cache_miss.differences"),
         _entry,
         _entry_seeds,
         (),
@@ -405,7 +409,7 @@ TARGETS = (
     ),
     Target(
         "cache-archive",
-        ("build.carry.read_archive",),
+        ("build.cache_archive.read_archive",),
         _archive,
         _archive_seeds,
         (BadInputError, FailedError),
@@ -413,11 +417,11 @@ TARGETS = (
         repair=sums,
         rounds=10,
     ),
-    Target("machine", ("build.hosts._recall",), _recalled, _recalled_seeds, (), "json", rounds=15),
-    Target("kept-files", ("build.kept.unpack_kept",), _kept, _tar_seeds, (), "bytes", repair=sums, rounds=15),
+    Target("machine", ("build.capability_cache._recall",), _recalled, _recalled_seeds, (), "json", rounds=15),
+    Target("kept-files", ("build.compile_cache.unpack_kept",), _kept, _tar_seeds, (), "bytes", repair=sums, rounds=15),
     Target(
         "compiled-python",
-        ("build.inside._date",),
+        ("build.userns_helper._date",),
         _compiled,
         lambda: [struct.pack("<4sIII", b"abcd", 0, EPOCH + 1, 5)],
         (),
@@ -427,7 +431,7 @@ TARGETS = (
     Target("headers-archive", ("host.devel._refuse_other_file",), _headers, _tar_seeds, form="bytes", repair=sums),
     Target(
         "woven-layers",
-        ("build.weave.weave", "build.weave.can_weave"),
+        ("image.squashfs.weave.weave", "image.squashfs.weave.can_weave"),
         _woven,
         _woven_seeds,
         (ImageError,),

@@ -11,8 +11,9 @@ import tomllib
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from lumiimg.check import simulation, startup, strace
-from lumiimg.check.probes import ProbeRun, read_events
+from lumiimg.check import startup, strace
+from lumiimg.check.probe import simulation
+from lumiimg.check.probe.container import ProbeRun, read_events
 from lumiimg.cluster.nodes import slurm
 from lumiimg.engine import engine, failures, signing
 from lumiimg.engine.engine import Engine, Kind
@@ -26,7 +27,7 @@ from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks, refuse_binary
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.log import print_log, to_json
-from lumiimg.resolve.network import general
+from lumiimg.resolve.network import default_index
 from lumiimg.resolve.network.mirrors import Mirrors
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, FIXTURES, answering, parts, printed, scratch, text_of, written
@@ -142,8 +143,8 @@ def _slurm_version(data: bytes) -> None:
 
 
 def _pip(data: bytes) -> None:
-    with answering(general, data):
-        general.general_index(Mirrors({}), {})
+    with answering(default_index, data):
+        default_index.general_index(Mirrors({}), {})
 
 
 def _log_seeds() -> Iterator[bytes]:
@@ -224,7 +225,7 @@ TARGETS = (
         "log",
         (
             "nccl.reader.LogReader",
-            "nccl.gate.Gate",
+            "nccl.prefilter.Gate",
             "nccl.vocabulary.vocabulary",
             "nccl.verdict",
             "nccl.causes",
@@ -245,7 +246,7 @@ TARGETS = (
     Target("import-answer", ("check.startup._ask", "check.startup._bound"), _startup, _startup_seeds, form="json"),
     Target(
         "probe-output",
-        ("check.probes.read_events", "check.simulation.judge", "check.telling.tail"),
+        ("check.probe.container.read_events", "check.probe.simulation.judge", "check.probe.probe_output.tail"),
         _probe,
         _probe_seeds,
         (),
@@ -265,7 +266,7 @@ TARGETS = (
     Target("slurm-version", ("host.node.slurm_version",), _slurm_version, lambda: [b"slurm 23.02.7\n"], ()),
     Target(
         "pip-help",
-        ("resolve.network.general.general_index",),
+        ("resolve.network.default_index.general_index",),
         _pip,
         lambda: [b"  -i, --index-url <url>  Base URL of the index (default https://h.test/simple). This\n"],
         (BadInputError, MissingHereError),

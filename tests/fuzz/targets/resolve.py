@@ -16,12 +16,12 @@ from packaging.version import Version
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
-from lumiimg.resolve import settle
+from lumiimg.resolve import pin
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.download import download
 from lumiimg.resolve.network.mirrors import Mirrors, checked
-from lumiimg.resolve.network.partial import Partial
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
+from lumiimg.resolve.network.resume import Partial
 from lumiimg.resolve.network.web import Answer, Stream, Web
 from lumiimg.resolve.network.wheel_index import IndexFile, read_index
 from lumiimg.resolve.request import RefusedError
@@ -90,7 +90,7 @@ def _wheel(data: bytes) -> None:
         index="https://h.test",
         because="",
     )  # type: ignore[call-arg,arg-type,unused-ignore]
-    settle._metadata_in(written(data, "x.whl"), one)
+    pin._metadata_in(written(data, "x.whl"), one)
 
 
 def _requirement(data: bytes) -> None:
@@ -283,7 +283,7 @@ TARGETS = (
         rounds=10,
     ),
     Target("wheel-metadata", ("resolve.wheels.read_metadata",), _metadata, _metadata_seeds, (FailedError,)),
-    Target("wheel-file", ("resolve.settle._metadata_in",), _wheel, _wheel_seeds, (FailedError,), "bytes"),
+    Target("wheel-file", ("resolve.pin._metadata_in",), _wheel, _wheel_seeds, (FailedError,), "bytes"),
     Target("requirement", ("resolve.wheels.choose_wheel",), _requirement, _requirement_seeds, _FAILED),
     Target("registry", ("resolve.network.registry.resolve_image",), _registry, _registry_seeds, (FailedError,), "json"),
     Target("registry-token", ("resolve.network.registry.Repository",), _token, _token_seeds, (FailedError,)),
@@ -301,7 +301,7 @@ TARGETS = (
     ),
     Target(
         "download-headers",
-        ("resolve.network.download.download", "resolve.network.partial.Partial"),
+        ("resolve.network.download.download", "resolve.network.resume.Partial"),
         _download,
         _download_seeds,
         _FAILED,

@@ -1,0 +1,128 @@
+"""Layers of a cache in one file, to be carried to another machine."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from typing import TYPE_CHECKING
+
+from lumiimg.build.cache import FORMAT, NAMES, Key, entry_of, read_object
+from lumiimg.build.disk_space import require, room_at
+from lumiimg.engine.workspace import scratch_folder, written_by_rename
+from lumiimg.errors import BadInputError, FailedError
+from lumiimg.resolve.lock import file_sha256
+from lumiimg.wording import size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from lumiimg.build.cache import Entry, LayerCache
+
+_MEMBERS = ("key.json", "entry.json", *NAMES)
+_DOCUMENT_LIMIT_BYTES = 1 << 20
+_MAX_MEMBERS = 30_000
+
+
+def chosen(cache: LayerCache, wanted: Sequence[str]) -> list[Entry]:
+    """Return the entries whose layer or key (six digits or more of it) is wanted; all of them for nothing.
+
+    Raises BadInputError for a name that nothing has.
+    """
+    entries = list(cache.entries())
+    for name in wanted:
+        if not any(_is_called(entry, name) for entry in entries):
+            raise BadInputError(f"the cache has no {name!r}", hint="lumiimg cache ls")
+    return [entry for entry in entries if not wanted or any(_is_called(entry, name) for name in wanted)]
+
+
+def _is_called(entry: Entry, name: str) -> bool:
+    return name in entry.layers or (len(name) >= 6 and entry.key.startswith(name))
+
+
+def write_archive(cache: LayerCache, target: Path, wanted: Sequence[str]) -> list[Entry]:
+    """Write entries into a tar: all, or those whose layer or key is wanted; return them.
+
+    Raises BadInputError for a name that nothing has.
+    """
+    entries = chosen(cache, wanted)
+    with written_by_rename(target) as partial, tarfile.open(partial, "w") as archive:
+        for entry in entries:
+            for name in ("key.json", "entry.json", entry.data.name):
+                archive.add(entry.data.with_name(name), f"{entry.key}/{name}", recursive=False)
+    return entries
+
+
+def read_archive(cache: LayerCache, source: Path) -> list[Entry]:
+    """Take the entries of such a tar into the cache, each only if it is what it says; return them.
+
+    What is there already stays. Raises BadInputError for a file that is none, FailedError where an entry is not what
+    its name says, or there is no room for it.
+    """
+    if source.exists() and not source.is_file():  # a FIFO would be waited for
+        raise BadInputError("is not a file", where=str(source))
+    taken: list[Entry] = []
+    try:
+        # as it was written: what is packed may be any number of times larger than it looks
+        with tarfile.open(source, "r:") as archive, scratch_folder(cache.root / "work") as folder:
+            current = ""
+            parts: dict[str, Path] = {}
+            for number, member in enumerate(archive):
+                key, _, name = member.name.partition("/")
+                _check(member, number, name, source, folder)
+                if key != current:
+                    current, parts = key, {}
+                place = folder / f"{key[:12]}-{name}"
+                with place.open("wb") as file:
+                    shutil.copyfileobj(archive.extractfile(member), file)  # type: ignore[arg-type]  # it is a file
+                parts[name] = place
+                if len(parts) == 3:
+                    taken.append(_take(cache, key, parts))
+                    for part in parts.values():
+                        part.unlink(missing_ok=True)
+                    parts = {}
+    except (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError) as error:
+        raise BadInputError("is no archive of layers", where=str(source), hint="lumiimg cache export FILE") from error
+    except OSError as error:
+        raise BadInputError(f"cannot be read: {error.strerror}", where=str(source)) from error
+    return taken
+
+
+def _check(member: tarfile.TarInfo, number: int, name: str, source: Path, folder: Path) -> None:
+    """Raise BadInputError for what `write_archive` would not have written, FailedError where it has no room."""
+    key = member.name.partition("/")[0]
+    is_ours = member.isfile() and not member.issparse() and name in _MEMBERS and _is_key(key)
+    if not is_ours or number >= _MAX_MEMBERS:
+        raise BadInputError(f"holds {member.name[:80]!r}", where=str(source), hint="is it of `lumiimg cache export`?")
+    if name not in NAMES and member.size > _DOCUMENT_LIMIT_BYTES:
+        raise BadInputError(
+            f"{member.name[:80]} has {size(member.size)}",
+            where=str(source),
+            hint=f"no such document has more than {size(_DOCUMENT_LIMIT_BYTES)}",
+        )
+    if member.size > source.stat().st_size:
+        raise BadInputError(f"{member.name[:80]} is larger than the archive", where=str(source), hint="export it again")
+    require(room_at(folder), member.size, f"{key[:12]}")
+
+
+def _is_key(name: str) -> bool:
+    return len(name) == 64 and all(c in "0123456789abcdef" for c in name)
+
+
+def _take(cache: LayerCache, name: str, parts: dict[str, Path]) -> Entry:
+    try:
+        key = Key(read_object(parts["key.json"]))
+        data = next(path for part, path in parts.items() if part in NAMES)
+        document = read_object(parts["entry.json"])
+        if type(written := document.get("format")) is int and written > FORMAT:
+            what = f"an entry is of format {written}, and this lumiimg reads {FORMAT}"
+            raise BadInputError(what, where=name[:12], hint="use the lumiimg that exported it")
+        entry = entry_of(document, name, data)
+    except (ValueError, KeyError, TypeError, OverflowError, StopIteration) as error:
+        told = f": {error}" if type(error) is ValueError else ""
+        raise FailedError(f"an entry is damaged{told}", where=name[:12], hint="export it again") from error
+    if key.digest != name or entry.sha256 != file_sha256(data) or entry.size_bytes != data.stat().st_size:
+        raise FailedError("an entry is not what its name says", where=name[:12], hint="export it again")
+    if (there := cache.read(name)) is not None:
+        return there
+    return cache.keep(key, data, layers=entry.layers, seconds=entry.seconds, below=entry.below)

@@ -1,0 +1,190 @@
+"""`lumiimg check`: take the highest level that can be taken here, and say what the others would add."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.check.answer import CheckReport, decide, sentence, settle
+from lumiimg.check.opening import opened
+from lumiimg.check.probe import simulation
+from lumiimg.check.probe.container import run_details
+from lumiimg.check.probe.probe_output import told_plugin
+from lumiimg.check.probe.task import carry_out, excuse, make_task, told_version, with_manifest
+from lumiimg.check.run.execution import RunResult, refuse_without_gpu, run_here
+from lumiimg.check.static.boundary import study_open
+from lumiimg.check.static.files import check_static
+from lumiimg.check.steps import fabric_steps, origins
+from lumiimg.definition.writer import layers_of
+from lumiimg.engine.engine import find_engine
+from lumiimg.errors import MissingHereError
+from lumiimg.findings import Finding, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.check.probe.judgement import ProbeResult
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.host.manifest import Manifest
+    from lumiimg.host.snapshot import Snapshot
+    from lumiimg.image import Image
+
+_PLUGIN_LAYER = "aws-ofi-nccl"
+_NOT_ASKED = "not asked for"
+
+
+def check_image(
+    path: Path,
+    environment: Mapping[str, str],
+    level: Level | None,
+    snapshot: Snapshot | None = None,
+    *,
+    simulate: bool = False,
+    site: Site | None = None,
+) -> CheckReport:
+    """Check an image up to `level`, or as far as is possible here if it is None; with what a host offers, if given.
+
+    `simulate`: ask RCCL with a stand-in for HIP too (`probe/simulation.py`). `site`: whose bandwidths count, on GPUs.
+
+    Raises BadInputError for what is no image, MissingHereError if `level` or the simulation is asked for and what it
+    needs is not here.
+    """
+    with opened(path) as image:
+        static, manifest = check_files(path, image, environment, snapshot)
+        levels = {Level.STATIC: "done", Level.PROBE: _NOT_ASKED, Level.RUN: _NOT_ASKED}
+        probed: ProbeResult | None = None
+        ran: RunResult | None = None
+        if level is Level.STATIC:
+            pass
+        elif static.path.rccl is None:
+            levels[Level.PROBE] = levels[Level.RUN] = "there is no RCCL to run"
+        else:
+            try:
+                if manifest is not None and manifest.binds and snapshot is not None:
+                    _refuse_elsewhere(manifest, snapshot)
+                probed = _probe(path, image, static, environment, manifest, simulate=simulate)
+                levels[Level.PROBE] = simulation.DONE if simulate else "done"
+            except MissingHereError as error:
+                if level is not None or simulate:
+                    raise
+                levels[Level.PROBE] = levels[Level.RUN] = str(error)
+        if probed is not None and level is not Level.PROBE:
+            try:
+                ran = _run(path, image, static, environment, manifest, probed, site=site, asked=level is Level.RUN)
+                levels[Level.RUN] = f"done: {ran.collective.program.value}"
+            except MissingHereError as error:
+                if level is Level.RUN:
+                    raise
+                levels[Level.RUN] = f"not taken: {error}"
+        taken = Level.RUN if ran else Level.PROBE if probed else Level.STATIC
+        fabric = probed.path if probed else static.path
+        results = (probed.findings.found if probed else (), ran.findings.found if ran else ())
+        findings = conclude(image.labels, static.findings.found, *results)
+        known = origins(fabric, image, environment, manifest.loaded if manifest else (), running=probed is not None)
+    answer = decide(findings, fabric, level=taken, level_was_asked_for=level is not None)
+    return CheckReport(
+        image=str(path),
+        answer=answer,
+        sentence=sentence(answer, findings, taken),
+        level=taken,
+        levels=levels,
+        path=fabric,
+        findings=findings,
+        runs=tuple(run_details(run) for run in probed.runs) if probed else (),
+        collective=ran.data() if ran else None,
+        steps=fabric_steps(
+            fabric,
+            findings,
+            known,
+            plugin_version=told_plugin(probed.runs) if probed else None,
+            verdict=ran.report.verdict.value if ran else None,
+        ),
+    )
+
+
+def check_files(
+    path: Path, image: Image, environment: Mapping[str, str], snapshot: Snapshot | None
+) -> tuple[StaticResult, Manifest | None]:
+    """Return what the files say, and with a snapshot what is to be bound of its host.
+
+    Raises BadInputError where the image cannot be read.
+    """
+    static = check_static(image, environment)
+    if snapshot is None:
+        return static, None
+    boundary = study_open(str(path), image, environment, snapshot, static)
+    return boundary.static, boundary.manifest
+
+
+def conclude(
+    labels: Mapping[str, str], static: Sequence[Finding], probed: Sequence[Finding], ran: Sequence[Finding] = ()
+) -> tuple[Finding, ...]:
+    """Return the findings of all levels as one account, with the command that would mend what is lacking."""
+    return _with_command(settle(static, probed, ran), labels)
+
+
+def _probe(
+    path: Path,
+    image: Image,
+    static: StaticResult,
+    environment: Mapping[str, str],
+    manifest: Manifest | None,
+    *,
+    simulate: bool,
+) -> ProbeResult:
+    """Run the probes, with the binds and variables of a manifest of this machine.
+
+    Raises MissingHereError if there is no engine, no probe program, or no container starts.
+    """
+    engine = find_engine(environment)
+    with tempfile.TemporaryDirectory(prefix="lumiimg-probe-") as scratch:
+        task = make_task(engine, path, image, static, manifest, environment, Path(scratch), simulate=simulate)
+        return carry_out(task, engine, environment)
+
+
+def _run(
+    path: Path,
+    image: Image,
+    static: StaticResult,
+    environment: Mapping[str, str],
+    manifest: Manifest | None,
+    probed: ProbeResult,
+    *,
+    site: Site | None,
+    asked: bool,
+) -> RunResult:
+    """Run a collective on this node, as the probes were run. Raises MissingHereError where there is no GPU for it."""
+    if not asked:
+        refuse_without_gpu()
+    engine = find_engine(environment)
+    binds, told = with_manifest(engine, environment, manifest)
+    excused, version = excuse(environment), told_version(probed)
+    return run_here(engine, path, image, static, told, binds, version=version, site=site, excuse=excused)
+
+
+def _refuse_elsewhere(manifest: Manifest, snapshot: Snapshot) -> None:
+    """Raise MissingHereError where the libraries that a manifest binds are those of another machine."""
+    here = platform.node().partition(".")[0]
+    gone = next((bind.source for bind in manifest.binds if not Path(bind.source).exists()), None)
+    if here != snapshot.host or gone is not None:
+        why = f"{gone} is not here" if gone is not None and here == snapshot.host else f"this is {here}"
+        raise MissingHereError(
+            f"not taken: its binds are those of {snapshot.host}, {why}", hint=f"run the check on {snapshot.host}"
+        )
+
+
+def _with_command(findings: tuple[Finding, ...], labels: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Add the command that builds the same stack with a plugin, where the image says what it was built from."""
+    lacking = next((finding for finding in findings if finding.id == "plugin.absent"), None)
+    if lacking is None:
+        return findings
+    base, *layers = layers_of(labels) or ["BASE"]
+    words = ["lumiimg build", f"--base {base}", *(f"--add {layer}" for layer in layers), f"--add {_PLUGIN_LAYER}"]
+    remedy = " ".join([*words, "-o with-plugin.sif"])
+    if base == "BASE":
+        remedy += "   (`lumiimg list` shows the bases)"
+    return tuple(replace(finding, remedy=(remedy,)) if finding is lacking else finding for finding in findings)

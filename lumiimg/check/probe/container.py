@@ -1,0 +1,154 @@
+"""Evidence of the second kind: programs run inside the container, without a GPU.
+
+Three questions, each to the thing itself: what ld.so finds for the plugin (`ld.so --list`), what the plugin does when
+it is opened, initialised and made to listen (`handshake`), and what this image's RCCL does (`rcclprobe`), where its
+generation opens plugins without a GPU. A load is believed where the kernel shows the file mapped, not where a log says
+so.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.check.probe.tools import SIMULATION
+from lumiimg.engine.engine import execute
+from lumiimg.engine.failures import not_started
+from lumiimg.errors import one_line
+from lumiimg.nccl.lines import probe_event
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from lumiimg.check.probe.tools import Tools
+    from lumiimg.engine.engine import Engine
+    from lumiimg.engine.process import Completed
+
+TIMEOUT_S = 120.0
+"""Of one probe; a plugin's init that takes longer than this is a finding, not a wait."""
+_START_S = 60.0
+_EVENT_LIMIT = 5000
+# Each of these keeps RCCL from saying what it does, or from getting as far as the plugin.
+SILENCING = ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_COMM_ID", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY")
+VERBOSE = {"NCCL_DEBUG": "INFO", "FI_LOG_LEVEL": "warn"}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line that a probe wrote: a topic and its values."""
+
+    topic: str
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRun:
+    """What one program in the container printed, and how it ended."""
+
+    name: str
+    exit_code: int
+    timed_out: bool
+    output: str
+    events: tuple[Event, ...] = field(default=())
+
+    def first(self, topic: str) -> Mapping[str, str] | None:
+        """Return the values of the first event of a topic."""
+        return next((event.values for event in self.events if event.topic == topic), None)
+
+    def all(self, topic: str) -> list[Mapping[str, str]]:
+        """Return the values of all events of a topic."""
+        return [event.values for event in self.events if event.topic == topic]
+
+    def mapped(self, pattern: str) -> str | None:
+        """Return the first mapped file whose name matches."""
+        return next((v["path"] for v in self.all("mapped") if re.search(pattern, v.get("path", ""))), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """An image with everything that a probe needs to run in it.
+
+    Every method raises MissingHereError if the container does not start.
+    """
+
+    engine: Engine
+    image: Path
+    environment: Mapping[str, str]
+    tools: Tools
+
+    def handshake(self, plugin: str, *, rccl: str | None, accepts: Sequence[int]) -> ProbeRun:
+        """Open a plugin as this image's RCCL would, and take it as far as listening."""
+        argv = [self.tools.command("handshake"), "--timeout", str(int(TIMEOUT_S / 2))]
+        if rccl is not None:
+            argv += ["--rccl", rccl]
+        if accepts:
+            argv += ["--accept", ",".join(map(str, accepts))]
+        return self._run("handshake", [*argv, plugin])
+
+    def rccl_probe(self, rccl: str) -> ProbeRun:
+        """Ask RCCL for a unique id: once a process, a second call hangs after a failure."""
+        return self._run("rcclprobe", [self.tools.command("rcclprobe"), "--timeout", str(int(TIMEOUT_S / 2)), rccl])
+
+    def simulate(self, rccl: str) -> ProbeRun:
+        """Have RCCL make a communicator on a stand-in for HIP. A simulation, and never a part of an ordinary check."""
+        return self._run(SIMULATION, [self.tools.command(SIMULATION), "--timeout", str(int(TIMEOUT_S / 2)), rccl])
+
+    def list_libraries(self, loader: str, library: str) -> ProbeRun:
+        """Ask the image's own ld.so what it would load."""
+        return self._run("ld.so", [loader, "--list", library])
+
+    def _run(self, name: str, argv: Sequence[str]) -> ProbeRun:
+        unset = [word for variable in SILENCING for word in ("-u", variable)]
+        setting = [f"{key}={value}" for key, value in VERBOSE.items()]
+        completed = execute(
+            self.engine,
+            self.image,
+            ["/usr/bin/env", *unset, *setting, *argv],
+            environment=self.environment,
+            binds=self.tools.binds,
+            timeout_s=TIMEOUT_S,
+        )
+        require_start(self.engine, self.image, self.environment, completed)
+        return read_run(name, completed)
+
+
+def require_start(engine: Engine, image: Path, environment: Mapping[str, str], completed: Completed) -> None:
+    """Raise MissingHereError where what failed in a container never began, as the engine starts none of that image.
+
+    What engines end with says nothing: it is 255 for all that goes wrong, or 1, as of a program in the container. So
+    one is started again, with a program that does not fail, where none of our own words came out of it.
+    """
+    if completed.ok or completed.timed_out or read_events(completed.output):
+        return
+    again = execute(engine, image, ["/usr/bin/env"], environment=environment, timeout_s=_START_S)
+    if not again.ok and not again.timed_out:
+        raise not_started(engine, completed.output, where=str(image))
+
+
+def read_run(name: str, completed: Completed) -> ProbeRun:
+    """Return what a probe printed; lines of libraries between its own are kept in `output`."""
+    return ProbeRun(name, completed.exit_code, completed.timed_out, completed.output, read_events(completed.output))
+
+
+def read_events(output: str) -> tuple[Event, ...]:
+    """Return the probe's own lines among all others."""
+    events: list[Event] = []
+    for line in output.splitlines():
+        event = probe_event(line)
+        if event is not None and len(events) < _EVENT_LIMIT:
+            topic, values = event
+            events.append(Event(topic, {key: one_line(value) for key, value in values.items()}))
+    return tuple(events)
+
+
+def run_details(run: ProbeRun) -> dict[str, Any]:
+    """Return a run as JSON data."""
+    return {
+        "name": run.name,
+        "simulation": run.name == SIMULATION,
+        "exit_code": run.exit_code,
+        "timed_out": run.timed_out,
+        "events": [{"topic": event.topic, **event.values} for event in run.events],
+    }

@@ -1,0 +1,311 @@
+"""From what the probes did to findings: each with the line that proves it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from lumiimg.check.probe.probe_output import EVIDENCE_LINES, NOISE, PLUGIN_FILE, ending, explained, log_of, tail
+from lumiimg.elf.objects import FoundBy
+from lumiimg.fabric.rccl import generation_of, remedy_for_old_api, version_of_code
+from lumiimg.findings import Findings, Level, Severity
+
+if TYPE_CHECKING:
+    from lumiimg.check.answer import FabricPath
+    from lumiimg.check.probe.container import Container, ProbeRun
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.fabric.rccl import Generation
+    from lumiimg.nccl.report import Cause
+
+# What RCCL says of the plugin when it opens it; the wording is that of every generation (NET/Plugin lines).
+_PLUGIN_LINE = re.compile(r"NET/Plugin")
+_LOADER_COMPLAINT = re.compile(r"^(?!INFO|WARNING).*(not found|error while loading|cannot open)")
+EXIT_STAGES = {12: "init", 13: "devices", 14: "properties", 15: "listen"}
+"""Exit codes of the handshake, and where it stopped."""
+_SIGNAL_BASE = 128
+_LAST_SIGNAL = 192
+_WHERE_IT_COUNTS = "run the check where the job runs: `srun … lumiimg check IMAGE` on a node with Slingshot"
+
+
+@dataclass(slots=True)
+class ProbeResult:
+    """What the probes saw."""
+
+    path: FabricPath
+    runs: list[ProbeRun] = field(default_factory=list)
+    findings: Findings = field(default_factory=lambda: Findings(Level.PROBE))
+
+
+def probe(container: Container, static: StaticResult, *, excuse: str | None) -> ProbeResult:
+    """Run the probes that can answer, and judge what they did.
+
+    `excuse`: why a plugin that fails, or takes another provider than cxi, proves nothing here; None where it does.
+
+    Raises MissingHereError if no container starts.
+    """
+    result = ProbeResult(static.path)
+    if static.path.rccl is None:
+        return result
+    run = container.rccl_probe(static.path.rccl)
+    result.runs.append(run)
+    if not _rccl_runs(run, result):
+        return result
+    generation = _learn_version(run, static, result)
+    plugin = _judge_rccl(run, generation, result)
+    names = [plugin] if plugin else _names_as_rccl_asks(static)
+    for name in names:
+        run = container.handshake(name, rccl=static.path.rccl, accepts=result.path.accepts)
+        result.runs.append(run)
+        if not _is_absent(run, name):
+            break
+    _judge_handshake(run, names, container, static, result, excuse=excuse)
+    return result
+
+
+def _names_as_rccl_asks(static: StaticResult) -> list[str]:
+    """Return what to give to dlopen: RCCL's own names, so that the container's loader searches as it would for RCCL.
+
+    Only where RCCL's own RUNPATH finds the plugin must the path be given: the probe has no such RUNPATH.
+    """
+    if static.plugin_found_by in {FoundBy.RUNPATH, FoundBy.RPATH} and static.path.plugin:
+        return [static.path.plugin]
+    return list(static.path.plugin_files) or ["librccl-net.so", "libnccl-net.so"]
+
+
+def _is_absent(run: ProbeRun, name: str) -> bool:
+    opened = run.first("dlopen") or {}
+    return opened.get("ok") == "0" and opened.get("error", "").startswith(
+        f"{name}: cannot open shared object file: No such"
+    )
+
+
+def _rccl_runs(run: ProbeRun, result: ProbeResult) -> bool:
+    """Judge whether RCCL itself can be opened in the container; nothing else matters if it cannot."""
+    opened = run.first("dlopen")
+    if opened is not None and opened.get("ok") == "1" and run.first("signal") is None:
+        result.findings.add("rccl.runs", Severity.OK, f"{result.path.rccl} was opened in the container")
+        return True
+    if opened is None and run.first("signal") is None and not run.timed_out and run.first("timeout") is None:
+        what = f"RCCL could not be asked: the probe {ending(run)}"
+        result.findings.add("rccl.probe", Severity.UNKNOWN, what, evidence=tail(run))
+        return False
+    if opened is not None and opened.get("ok") == "1":
+        # It was opened, and died later: of the plugin that it opened, most likely, which the handshake shows.
+        result.findings.add("rccl.runs", Severity.INFO, f"{result.path.rccl} was opened, and {ending(run)} afterwards")
+        return True
+    error = (opened or {}).get("error", "") or f"it {ending(run)}"
+    what = f"{result.path.rccl} cannot be opened in the container"
+    result.findings.add("rccl.load", Severity.PROBLEM, what, evidence=(error,), where=result.path.rccl)
+    return False
+
+
+def _learn_version(run: ProbeRun, static: StaticResult, result: ProbeResult) -> Generation | None:
+    """Fill in what the library's bytes did not tell: it says its version when it is asked."""
+    code = (run.first("version") or {}).get("value", "")
+    if result.path.rccl_version is not None or not code.isdigit():
+        return static.generation
+    version = version_of_code(int(code))
+    generation = generation_of(version)
+    result.path = replace(result.path, rccl_version=version)
+    if generation is not None:
+        result.path = replace(
+            result.path,
+            plugin_files=result.path.plugin_files or generation.files,
+            accepts=result.path.accepts or generation.accepts,
+        )
+        result.findings.add("rccl.unknown", Severity.INFO, f"RCCL says that it is {version}", source=generation.basis)
+    return generation
+
+
+def _judge_rccl(run: ProbeRun, generation: Generation | None, result: ProbeResult) -> str | None:
+    """Judge what RCCL did when it was asked for a unique id; return the plugin file that it opened, if it did."""
+    plugin = run.mapped(PLUGIN_FILE)
+    lines = [line for line in run.output.splitlines() if _PLUGIN_LINE.search(line) and not NOISE.search(line)]
+    proof = tuple(lines[-EVIDENCE_LINES:])
+    version = result.path.rccl_version or "of this image"
+    if plugin is not None:
+        what = f"RCCL {version} opened {plugin}: it is mapped in its process"
+        result.findings.add("rccl.opens-plugin", Severity.OK, what, where=plugin, evidence=proof)
+    elif generation is None or not generation.unique_id_loads_plugin:
+        result.findings.add(
+            "rccl.silent",
+            Severity.INFO,
+            f"RCCL {version} looks for its plugin only when it has a GPU: its silence here means nothing",
+            remedy=("ask it with a stand-in for HIP: `lumiimg check IMAGE --simulate-gpu`",),
+            source=generation.basis if generation else None,
+        )
+    elif run.first("uniqueid") is None:
+        what = f"RCCL did not answer: it {ending(run)}"
+        result.findings.add("rccl.probe", Severity.UNKNOWN, what, evidence=tail(run))
+    elif not lines:
+        result.findings.add("rccl.probe", Severity.UNKNOWN, "RCCL said nothing of a plugin", evidence=tail(run))
+    else:
+        result.findings.add(
+            "rccl.no-plugin",
+            Severity.PROBLEM,
+            f"RCCL {version}, run in the container, took no plugin and goes on with its own transport",
+            evidence=proof,
+            cause="RCCL prints this line for a plugin that is absent, and for one that cannot be loaded"
+            if generation.since < Version("2.17")
+            else None,
+            source="run of ncclGetUniqueId with NCCL_DEBUG=INFO",
+        )
+    return plugin
+
+
+def _judge_handshake(
+    run: ProbeRun,
+    names: list[str],
+    container: Container,
+    static: StaticResult,
+    result: ProbeResult,
+    *,
+    excuse: str | None,
+) -> None:
+    opened = run.first("dlopen")
+    causes = log_of(run).causes
+    if run.timed_out or run.first("timeout") is not None:
+        during = (run.first("timeout") or {}).get("during", "its run")
+        what = f"the plugin did not come back from {during}"
+        result.findings.add("plugin.hang", Severity.PROBLEM, what, evidence=tail(run))
+        return
+    crashed = run.first("signal")
+    if crashed is not None or _SIGNAL_BASE < run.exit_code <= _LAST_SIGNAL:
+        number = (crashed or {}).get("number", str(run.exit_code - _SIGNAL_BASE))
+        during = (crashed or {}).get("during", "handled")
+        if during == "rccl":
+            what = f"the process died of signal {number} while {result.path.rccl} was opened"
+            result.findings.add("rccl.load", Severity.PROBLEM, what, evidence=tail(run))
+            return
+        result.findings.add(
+            "plugin.crash",
+            Severity.PROBLEM,
+            f"the process died of signal {number} while the plugin was at {during}",
+            evidence=tail(run),
+            cause="a file that is shorter than its own header says (a broken copy) dies of SIGBUS (7)"
+            if number == "7"
+            else None,
+            remedy=("copy or build the plugin and its libraries again, and compare their checksums",),
+        )
+        return
+    if opened is None:
+        what = f"the handshake did not run: it {ending(run)}"
+        result.findings.add("plugin.handshake", Severity.UNKNOWN, what, evidence=tail(run))
+        return
+    if opened.get("ok") != "1":
+        _judge_failed_open(run, names, container, static, result, causes)
+        return
+    result.path = replace(
+        result.path,
+        plugin=opened.get("file") or opened.get("path"),
+        libfabric=run.mapped(r"/libfabric\.so"),
+        libcxi=run.mapped(r"/libcxi\.so"),
+    )
+    result.findings.add("plugin.loads", Severity.OK, f"{result.path.plugin} was opened, with all its libraries")
+    _list_libraries(container, static, result)
+    _judge_stages(run, result, causes, excuse=excuse)
+
+
+def _list_libraries(container: Container, static: StaticResult, result: ProbeResult) -> None:
+    """Ask the image's own ld.so for the plugin's libraries: which file each name is."""
+    if static.loader is None or result.path.plugin is None:
+        return
+    run = container.list_libraries(static.loader, result.path.plugin)
+    result.runs.append(run)
+    listed = [line.strip() for line in run.output.splitlines() if " => /" in line]
+    if listed:
+        fabric = tuple(line for line in listed if re.match(r"lib(fabric|cxi|amdhip64|hsa-runtime64)\.so", line))
+        what = f"ld.so of the image finds all {len(listed)} libraries of the plugin"
+        result.findings.add("loader.lists", Severity.INFO, what, evidence=fabric[:EVIDENCE_LINES])
+
+
+def _judge_failed_open(
+    run: ProbeRun,
+    names: list[str],
+    container: Container,
+    static: StaticResult,
+    result: ProbeResult,
+    causes: tuple[Cause, ...],
+) -> None:
+    opened = run.first("dlopen") or {}
+    path, error = opened.get("path", "the plugin"), opened.get("error", "")
+    if _is_absent(run, path) and static.path.plugin is None:
+        if not any(finding.id.startswith("plugin.") for finding in static.findings.found):
+            what = f"no net plugin: nothing called {' or '.join(names)} is on the loader's path"
+            result.findings.add("plugin.absent", Severity.PROBLEM, what, evidence=(error,))
+        return  # else the files say more: another name, another folder, or nothing at all
+    evidence = [error]
+    file = opened.get("file") or static.path.plugin or path
+    if static.loader is not None and "/" in file:
+        listing = container.list_libraries(static.loader, file)
+        result.runs.append(listing)
+        evidence += [line.strip() for line in listing.output.splitlines() if _LOADER_COMPLAINT.search(line)]
+    what = f"{file} cannot be opened in the container"
+    told = explained(causes, evidence=dict.fromkeys(evidence))
+    result.findings.add("plugin.loads", Severity.PROBLEM, what, **told)
+
+
+def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...], *, excuse: str | None) -> None:
+    none = run.first("none")
+    if none is not None:
+        result.findings.add(
+            "plugin.api",
+            Severity.PROBLEM,
+            f"the plugin exports net API {none.get('exported') or 'none'}; this RCCL takes {none.get('accepted')}",
+            remedy=(remedy_for_old_api(),),
+        )
+        return
+    using = run.first("using")
+    if using is not None and using.get("version", "").isdigit():
+        result.path = replace(result.path, plugin_api=int(using["version"]))
+    provider = log_of(run).provider
+    result.path = replace(result.path, provider=provider)
+    stage = EXIT_STAGES.get(run.exit_code)
+    lines = tuple(values["text"] for values in run.all("log") if "text" in values)
+    warnings = tuple(line for line in run.output.splitlines() if line.startswith("libfabric:"))
+    evidence = (*lines, *warnings)[-EVIDENCE_LINES:]
+    if stage is not None:
+        severity = Severity.UNKNOWN if excuse else Severity.PROBLEM
+        what = f"the plugin failed at {stage}{f', which proves nothing here: {excuse}' if excuse else ''}"
+        told = explained(() if excuse else causes, evidence=evidence, otherwise=_WHERE_IT_COUNTS)
+        result.findings.add(f"plugin.{stage}", severity, what, **told)
+    elif not _listens(run):
+        what = f"the handshake {ending(run)} without having listened on every device"
+        result.findings.add("plugin.handshake", Severity.UNKNOWN, what, evidence=tail(run))
+    elif provider == "cxi":
+        result.findings.add(
+            "provider.cxi",
+            Severity.OK,
+            f"the plugin selected the provider cxi and listens on {len(run.all('listen'))} NIC(s)",
+            evidence=tuple(line for line in evidence if "rovider" in line) or evidence[:2],
+        )
+    elif provider is not None:
+        severity = Severity.UNKNOWN if excuse else Severity.PROBLEM
+        what = f"the plugin works, but selected the provider {provider}, which is TCP and not Slingshot"
+        result.findings.add(
+            "provider.other",
+            severity,
+            f"{what}; that proves nothing here: {excuse}" if excuse else what,
+            **explained(
+                () if excuse else causes,
+                evidence=[line for line in lines if "rovider is" in line][-2:],
+                otherwise=_WHERE_IT_COUNTS,
+            ),
+        )
+    else:
+        result.findings.add(
+            "provider.unnamed",
+            Severity.UNKNOWN,
+            "the plugin works, and does not say which provider it selected",
+            evidence=evidence,
+        )
+
+
+def _listens(run: ProbeRun) -> bool:
+    """Whether the handshake came to its end, with every device listening."""
+    end, listens = run.first("end") or {}, run.all("listen")
+    whole = run.exit_code == 0 and end.get("stage") == "listen" and end.get("code") == "0"
+    return whole and bool(listens) and all(values.get("rc") == "0" for values in listens)

@@ -1,0 +1,147 @@
+"""What the probes of one image need, as a value: made where the image is read, carried out here or on other nodes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.check.answer import FabricPath  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.check.probe import simulation
+from lumiimg.check.probe.container import Container
+from lumiimg.check.probe.judgement import ProbeResult, probe
+from lumiimg.check.probe.probe_output import PLUGIN_FILE
+from lumiimg.check.probe.tools import PROGRAMS, SIMULATION, Tools, provide_tools
+from lumiimg.check.static.evidence import StaticResult
+from lumiimg.elf.objects import FoundBy  # noqa: TC001 - as above
+from lumiimg.errors import MissingHereError
+from lumiimg.fabric.rccl import generation_of, version_of_code
+from lumiimg.findings import Finding, Findings, Level, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumiimg.engine.engine import Engine
+    from lumiimg.host.manifest import Manifest
+    from lumiimg.image import Image
+
+_DEVICES = Path("/dev")
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTask:
+    """The probes of one image; the files are read already, once for all nodes."""
+
+    image: str
+    fabric: FabricPath
+    """As far as the files tell it."""
+    loader: str | None
+    plugin_found_by: FoundBy | None
+    findings: tuple[Finding, ...]
+    """What the files say."""
+    tools: Tools
+    binds: tuple[tuple[str, str], ...] = ()
+    """Of a manifest: path of the machine, place in the container."""
+    variables: tuple[tuple[str, str], ...] = ()
+    simulate: bool = False
+    """Whether RCCL is asked on a stand-in for HIP too (`simulation.py`)."""
+
+    def told(self, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the engine's environment with the variables of the task."""
+        return {**environment, **{f"{engine.prefix}ENV_{name}": value for name, value in self.variables}}
+
+    @property
+    def static(self) -> StaticResult:
+        """What the files say, as the probes want it."""
+        version = self.fabric.rccl_version
+        return StaticResult(
+            path=self.fabric,
+            generation=generation_of(version) if version else None,
+            loader=self.loader,
+            plugin_found_by=self.plugin_found_by,
+            findings=Findings(Level.STATIC, list(self.findings)),
+        )
+
+
+def make_task(
+    engine: Engine,
+    path: Path,
+    image: Image,
+    static: StaticResult,
+    manifest: Manifest | None,
+    environment: Mapping[str, str],
+    scratch: Path,
+    *,
+    simulate: bool,
+) -> ProbeTask:
+    """Return the task of an image with binds and variables of a manifest; what is compiled for it goes to `scratch`.
+
+    Raises MissingHereError if there are no probe programs.
+    """
+    programs = (*PROGRAMS, SIMULATION) if simulate else PROGRAMS
+    return ProbeTask(
+        image=str(path),
+        fabric=static.path,
+        loader=static.loader,
+        plugin_found_by=static.plugin_found_by,
+        findings=tuple(static.findings.found),
+        tools=provide_tools(engine, path, image, environment, scratch, programs),
+        binds=tuple((bind.source, bind.target) for bind in manifest.binds) if manifest else (),
+        variables=tuple((item.name, item.value) for item in manifest.variables) if manifest else (),
+        simulate=simulate,
+    )
+
+
+def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -> ProbeResult:
+    """Run the probes on this machine.
+
+    Raises MissingHereError if a library that is to be bound is not on this machine, or no container starts.
+    """
+    gone = next((source for source, _ in task.binds if not os.path.exists(source)), None)  # noqa: PTH110 - as given
+    if gone is not None:
+        raise MissingHereError(f"{gone}, which is to be bound, is not here")
+    environment = task.told(engine, environment)
+    binds = (*task.tools.binds, *task.binds)
+    tools = Tools(task.tools.folder, binds, task.tools.origin)
+    container = Container(engine, Path(task.image), environment, tools)
+    excused = excuse(environment)
+    result = probe(container, task.static, excuse=excused)
+    if task.simulate and task.fabric.rccl is not None:
+        plugin = next((found for run in reversed(result.runs) if (found := run.mapped(PLUGIN_FILE))), None)
+        simulated = container.simulate(task.fabric.rccl)
+        result.runs.append(simulated)
+        judged = simulation.judge(simulated, result.path.rccl_version, plugin, excuse=excused)
+        result.findings.found += judged.found
+    result.findings.add("probe.engine", Severity.INFO, f"probed with {engine.name}, programs {task.tools.origin}")
+    return result
+
+
+def told_version(result: ProbeResult) -> str | None:
+    """Return the version that RCCL itself says in the container, where a bind may have put another in front."""
+    code = next((said.get("value", "") for run in result.runs if (said := run.first("version"))), "")
+    return version_of_code(int(code)) if code.isdigit() else result.path.rccl_version
+
+
+def with_manifest(
+    engine: Engine, environment: Mapping[str, str], manifest: Manifest | None
+) -> tuple[tuple[tuple[str, str], ...], Mapping[str, str]]:
+    """Return the binds of a manifest, and the engine's environment with its variables."""
+    if manifest is None:
+        return (), environment
+    binds = tuple((bind.source, bind.target) for bind in manifest.binds)
+    variables = {f"{engine.prefix}ENV_{item.name}": item.value for item in manifest.variables}
+    return binds, {**environment, **variables}
+
+
+def excuse(environment: Mapping[str, str], devices: Path = _DEVICES) -> str | None:
+    """Return why a plugin that does not get onto the fabric here says nothing of the image; None where it does.
+
+    Without a NIC there is nothing to open; without the job step's credentials the cxi provider refuses it
+    (libfabric prov/cxi/src/cxip_nic.c: -FI_ENOSYS where SLINGSHOT_VNIS is not set and no default service may be used).
+    """
+    if not any(devices.glob("cxi[0-9]*")):
+        return "this machine has no Slingshot NIC (/dev/cxi*)"
+    if not environment.get("SLINGSHOT_VNIS"):
+        return "this is no job step with access to the fabric (SLINGSHOT_VNIS is not set; start it with srun)"
+    return None

@@ -1,0 +1,149 @@
+"""Which collective an image can run on GPUs, and the command for it: the same one, once on every node.
+
+The image's own rccl-tests first, then its torch, then a small program of this project: what it brings itself says
+most of what its jobs will do. Whichever it is, it must use the RCCL that is looked at: a proof for another one is none.
+
+On one node lumiimg starts the command itself (`execution.py`). On several a launcher does, once a node, with a folder
+that all nodes share; the ranks of all nodes find each other by Slurm's variables of the step and through that folder,
+or by MPI (`needs_mpi`).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.folders import shipped_layers
+from lumiimg.check.probe.tools import ALL_REDUCE
+from lumiimg.elf.loader import Process
+from lumiimg.engine.engine import exec_words
+from lumiimg.host.container_view import see_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from lumiimg.check.probe.tools import Tools
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.engine.engine import Engine
+    from lumiimg.image import Image
+
+TIMEOUT_S = 300
+"""Of the ranks. Twenty rounds of 256 MiB take seconds on Slingshot, and a minute or two on TCP."""
+MOUNTED = "/opt/lumiimg-run"
+"""Where the folder of the run is in the container."""
+LOGS = "logs"
+"""In that folder: what RCCL wrote, a file a process, and what the launcher keeps of the output."""
+RCCL_LOGS = "nccl.*"
+"""Of them, those of RCCL."""
+_MEETING = "meeting"
+_SCRIPT = "torch_allreduce.py"
+_RCCL_TESTS = "all_reduce_perf"
+_SIZES = ("-b", "1M", "-e", "256M", "-f", "4", "-c", "1")
+"""From 1 to 256 MiB, each four times the one before, results checked: as the other two programs do."""
+_FOLDERS = ("/opt/rccl-tests/bin", "/opt/rccl-tests/build", "/usr/local/bin", "/usr/bin")
+_PYTHON_OF = re.compile(r"(?P<prefix>.*)/lib(?:64)?/python3\.\d+/(?:site|dist)-packages/")
+_VARIABLES = {
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV",
+    "NCCL_DEBUG_FILE": f"{MOUNTED}/{LOGS}/nccl.%h.%p",
+    "FI_LOG_LEVEL": "warn",
+}
+# Of a step around us, in which the command is no task: MPI would wait for the others.
+_OF_ANOTHER_STEP = ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "PMIX_RANK")
+
+
+class Program(StrEnum):
+    """Whose all-reduce it is."""
+
+    RCCL_TESTS = "the image's rccl-tests"
+    TORCH = "the image's torch"
+    OWN = "lumiimg's own all-reduce"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """An all-reduce over all GPUs of all nodes."""
+
+    program: Program
+    words: tuple[str, ...]
+    """In the container, the same on every node."""
+    binds: tuple[tuple[str, str], ...]
+    gpus: int
+    """Of a node; the command starts a rank for each."""
+    nodes: int
+    rccl: str
+    """The RCCL that is looked at: its path in the container, without symlinks, as a process has it mapped."""
+    needs_mpi: bool
+    """Whether the launcher must give it MPI's process management (`srun --mpi=pmi2`)."""
+
+    @property
+    def ranks(self) -> int:
+        """Of all nodes."""
+        return self.gpus * self.nodes
+
+    def command(self, engine: Engine, image: Path, folder: Path) -> list[str | Path]:
+        """Return what is to be started once on each node; `folder` was prepared, and is shared by all nodes."""
+        unset = [] if self.nodes > 1 else [word for name in _OF_ANOTHER_STEP for word in ("-u", name)]
+        setting = [f"{name}={value}" for name, value in _VARIABLES.items()]
+        argv = ["/usr/bin/env", *unset, *setting, *self.words]
+        return exec_words(engine, image, argv, binds=self.binds, writable=((folder, MOUNTED),))
+
+
+def prepare(folder: Path) -> None:
+    """Lay out the folder of a run: once, on the first node, before anything is started."""
+    (folder / LOGS).mkdir()
+    (folder / _MEETING).mkdir()
+    shutil.copyfile(shipped_layers() / "netprobe" / _SCRIPT, folder / _SCRIPT)
+
+
+def choose(
+    image: Image, static: StaticResult, environment: Mapping[str, str], tools: Tools, *, gpus: int, nodes: int = 1
+) -> Collective:
+    """Return the collective for an image; `tools` have the all-reduce of this project."""
+    rccl = static.path.rccl
+    assert rccl is not None  # noqa: S101 - without one there is nothing to run
+    resolved = _resolved(image, rccl)
+    several = ["--slurm"] if nodes > 1 else []
+    meeting = ["--folder", f"{MOUNTED}/{_MEETING}", "--local", str(gpus), "--timeout", str(TIMEOUT_S), *several]
+    for path in _programs(image):
+        process = Process(image.root, see_inside(image, environment).settings)
+        process.start(path)
+        found = process.find("librccl.so.1") or process.find("librccl.so")
+        needs_mpi = any(name.startswith("libmpi") for loaded in process.objects[:1] for name in loaded.facts.needed)
+        if found is None or _resolved(image, found.path) != resolved or (nodes > 1 and not needs_mpi):
+            continue  # without MPI each node would be a job of its own
+        tests = (path, *_SIZES, "-g", str(gpus))
+        return Collective(Program.RCCL_TESTS, tests, tools.binds, gpus, nodes, resolved, needs_mpi=needs_mpi)
+    if (python := _python_of_torch(image, static.start)) is not None:
+        script = (python, f"{MOUNTED}/{_SCRIPT}", *meeting)
+        return Collective(Program.TORCH, script, tools.binds, gpus, nodes, resolved, needs_mpi=False)
+    own = (tools.command(ALL_REDUCE), *meeting, rccl)
+    return Collective(Program.OWN, own, tools.binds, gpus, nodes, resolved, needs_mpi=False)
+
+
+def _resolved(image: Image, path: str) -> str:
+    """Return a path in the image without symlinks; what leads out of the image as it is."""
+    try:
+        return image.root.resolve(path)
+    except OSError:
+        return path
+
+
+def _programs(image: Image) -> Iterator[str]:
+    folders = [*image.environment.get("PATH", "").split(":"), *_FOLDERS]
+    for folder in dict.fromkeys(folder for folder in folders if folder.startswith("/")):
+        if image.root.is_file(path := f"{folder}/{_RCCL_TESTS}"):
+            yield path
+
+
+def _python_of_torch(image: Image, start: str | None) -> str | None:
+    """Return the Python that imports the torch whose library is `start`; None where that is no library of a torch."""
+    match = _PYTHON_OF.match(start or "")
+    if match is None or "/torch/lib/" not in (start or ""):
+        return None
+    prefixes = dict.fromkeys([match["prefix"], re.sub(r"/local$", "", match["prefix"])])
+    return next((path for prefix in prefixes if image.root.is_file(path := f"{prefix}/bin/python3")), None)

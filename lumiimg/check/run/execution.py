@@ -1,0 +1,310 @@
+"""Evidence of the third kind: a real collective on GPUs, and what its log and its table say.
+
+On this node it is started here. One node sends nothing over the network: what RCCL selected is then seen, and whether
+it carries traffic is not. Across nodes a launcher starts the same command (`collective.py`), and `judge` reads its
+results.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.check.probe.container import read_run, require_start
+from lumiimg.check.probe.probe_output import EVIDENCE_LINES, ending, explained, tail
+from lumiimg.check.probe.tools import ALL_REDUCE, provide_tools
+from lumiimg.check.run.bandwidth import bandwidth_findings
+from lumiimg.check.run.collective import LOGS, RCCL_LOGS, TIMEOUT_S, Collective, Program, choose, prepare
+from lumiimg.check.run.job_environment import missing_here, tell, with_variables
+from lumiimg.engine.engine import execute
+from lumiimg.engine.process import run
+from lumiimg.errors import ExitCode, MissingHereError
+from lumiimg.findings import Findings, Level, Severity
+from lumiimg.nccl.parallel import read_logs
+from lumiimg.nccl.report import FAST, Verdict
+from lumiimg.nccl.sources import log_files
+from lumiimg.nccl.vocabulary import Effect, vocabulary
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.check.probe.container import ProbeRun
+    from lumiimg.check.probe.tools import Tools
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.engine.engine import Engine
+    from lumiimg.engine.process import Completed
+    from lumiimg.image import Image
+    from lumiimg.nccl.report import Cause, LogReport
+
+NO_GPU = """no GPU here (/dev/kfd), so RCCL was not seen at work: run the check in a job with GPUs (`--nodes 2`), or \
+set NCCL_DEBUG=INFO in your job on two nodes and give its output to `lumiimg log`"""
+OUTPUT = "output.log"
+_GPU = Path("/dev/kfd")
+_COUNT_TIMEOUT_S = 120.0
+LIMIT_S = TIMEOUT_S + 60.0
+"""Of a run: a program that does not end by itself gets a minute beyond its own limit."""
+_TIMED_OUT = 16
+"""Exit code of the all-reduce of this project where a rank waited too long; srun may give that of another one."""
+_RANK_LINE = re.compile(r"^#\s+Rank\s+\d+ ", re.MULTILINE)
+"""Of a table's head, in which a benchmark lists its ranks."""
+_NO_VNI = frozenset({"cxi-no-service", "cxi-no-default-vni", "cxi-slingshot-environment"})
+"""Causes of the log reader: libfabric got no service and VNI on the NIC (RC -38)."""
+_NEEDS_NO_NIC = frozenset({Effect.MISSING, Effect.LOAD_ERROR, Effect.NETWORK_ABSENT})
+"""What goes wrong on any machine: no excuse covers it."""
+_NOT_HERE = frozenset({"nothing-crosses"})
+"""What the log reader says of a job on one node: here it is the question whether a job on two would be fast."""
+_TWO_NODES = "two nodes would decide it: `lumiimg check IMAGE --nodes 2` in a job with GPUs, or one that it submits"
+_VNI = "Slurm gives a step on one node no VNI by itself: srun --network=single_node_vni,job_vni … lumiimg check IMAGE"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a collective came to."""
+
+    collective: Collective
+    report: LogReport
+    findings: Findings
+
+    def data(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        return {
+            "program": self.collective.program.value,
+            "nodes": self.collective.nodes,
+            "ranks": self.collective.ranks,
+            "verdict": self.report.verdict.value,
+            "confidence": self.report.confidence.value,
+            "measurements": [{"name": m.name, **asdict(m)} for m in self.report.measurements],
+        }
+
+
+def refuse_without_gpu() -> None:
+    """Raise MissingHereError where this node has no GPU by its devices: to ask HIP takes a container."""
+    if not _GPU.exists():
+        raise MissingHereError(NO_GPU)
+
+
+def run_here(
+    engine: Engine,
+    path: Path,
+    image: Image,
+    static: StaticResult,
+    environment: Mapping[str, str],
+    binds: Sequence[tuple[str, str]],
+    *,
+    version: str | None,
+    site: Site | None,
+    excuse: str | None,
+) -> RunResult:
+    """Run a collective on the GPUs of this node, with what a job on the site would set.
+
+    `binds`: what a manifest adds. `version`: of the RCCL that is looked at. `excuse`: why a plugin that does not get
+    onto the fabric here proves nothing.
+
+    Raises MissingHereError if HIP finds no GPU in the container, or no program can be had that asks it.
+    """
+    with tempfile.TemporaryDirectory(prefix="lumiimg-run-") as scratch:
+        folder = Path(scratch)
+        tools = provide_all_reduce(engine, path, image, environment, binds, folder)
+        gpus = count_gpus(engine, path, static.path.rccl or "", environment, tools)
+        prepare(folder)
+        collective = choose(image, static, environment, tools, gpus=gpus)
+        variables = missing_here(engine, image, site, environment, nodes=1)
+        own = with_variables(engine, environment, variables)
+        with (folder / LOGS / OUTPUT).open("wb") as log:
+            ended = run(collective.command(engine, path, folder), env=own, timeout_s=LIMIT_S, log=log)
+        result = judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
+        tell(result.findings, site, variables)
+        return result
+
+
+def provide_all_reduce(
+    engine: Engine,
+    path: Path,
+    image: Image,
+    environment: Mapping[str, str],
+    binds: Sequence[tuple[str, str]],
+    folder: Path,
+) -> Tools:
+    """Return the all-reduce of this project, which counts GPUs too, with what else is to be bound.
+
+    It lies in `folder` where the image does not have it. Raises MissingHereError if it cannot be had.
+    """
+    programs = folder / "programs"
+    programs.mkdir()
+    tools = provide_tools(engine, path, image, environment, programs, [ALL_REDUCE])
+    return replace(tools, binds=(*tools.binds, *binds))
+
+
+def count_gpus(engine: Engine, path: Path, rccl: str, environment: Mapping[str, str], tools: Tools) -> int:
+    """Ask HIP in a container on this node. Raises MissingHereError if it finds none, or no container starts."""
+    argv = [tools.command(ALL_REDUCE), "--devices", rccl]
+    done = execute(engine, path, argv, environment=environment, binds=tools.binds, timeout_s=_COUNT_TIMEOUT_S)
+    require_start(engine, path, environment, done)
+    asked = read_run(ALL_REDUCE, done)
+    found = (asked.first("gpus") or {}).get("count", "0")
+    if found.isdigit() and int(found) > 0:
+        return int(found)
+    failed = asked.first("hipGetDeviceCount") or asked.first("dlopen") or {}
+    why = failed.get("error") or (tail(asked) or ("it said nothing",))[-1]
+    raise MissingHereError(
+        f"HIP finds no GPU in the container: {why}",
+        where=str(path),
+        hint="ask Slurm for GPUs (--gpus-per-node), and let the container see /dev/kfd and /dev/dri",
+    )
+
+
+def judge(
+    logs: Path,
+    ended: Completed,
+    collective: Collective,
+    version: str | None,
+    *,
+    site: Site | None,
+    excuse: str | None,
+) -> RunResult:
+    """Return what a collective came to, from the folder with the logs of all nodes and how its launcher ended.
+
+    `version`: of the RCCL that is looked at. `excuse`: why a plugin that does not get onto the fabric here proves
+    nothing.
+    """
+    report = read_logs(log_files([str(logs)]), lambda _: None).report()
+    # rccl-tests have printed their name only since 2025
+    measured = tuple(replace(m, test=m.test or "all_reduce_perf") for m in report.measurements)
+    report = replace(report, measurements=measured)
+    result = RunResult(collective, report, Findings(Level.RUN))
+    program = read_run(collective.program.value, ended)
+    if _ran_another(program, result, cut=ended.truncated):
+        return result
+    result.findings.found += bandwidth_findings(report, site)
+    causes = tuple(cause for cause in report.causes if cause.id not in _NOT_HERE)
+    began = {log.name.split(".")[1] for log in logs.glob(RCCL_LOGS)}  # by the host in the name
+    silent = 0 if _RANK_LINE.search(ended.output) else max(0, collective.nodes - len(began))
+    _judge_end(program, result, causes, silent=silent, excuse=excuse)
+    if not (ended.exit_code != 0 and report.verdict is Verdict.NONE):  # it failed before it came to a network
+        signatures = vocabulary().signatures
+        needs_no_nic = any(c.id in signatures and signatures[c.id].effect in _NEEDS_NO_NIC for c in causes)
+        _judge_network(result, causes, version, ended, excuse=None if needs_no_nic else excuse)
+    return result
+
+
+def _ran_another(program: ProbeRun, result: RunResult, *, cut: bool) -> bool:
+    """Judge whether torch had the RCCL that is looked at; which Python it imports torch from, only its ranks tell.
+
+    `cut`: whether the output is only the end of what was printed.
+    """
+    mapped = {told.get("path", ""): told.get("torch", "") for told in program.all("mapped")}
+    wanted = result.collective.rccl
+    other = next((path for path in sorted(mapped) if path != wanted), None)
+    if other is None and (mapped or result.collective.program is not Program.TORCH or program.exit_code != 0):
+        return False
+    unseen = "an RCCL that its output, of which the start is not kept, does not tell"
+    ran = other or (unseen if cut else "an RCCL that is no file of its own")
+    result.findings.add(
+        "run.other-rccl",
+        Severity.UNKNOWN,
+        f"the collective ran with {ran}, and the RCCL looked at is {wanted}: what it did says nothing of that one",
+        evidence=(f"imported: {mapped[other]}",) if other else (),
+        remedy=(
+            "a torch of ~/.local or PYTHONPATH comes before the image's: PYTHONNOUSERSITE=1, unset PYTHONPATH",
+            "a library of LD_LIBRARY_PATH, LD_PRELOAD, or the engine's --rocm comes before it too",
+        ),
+    )
+    return True
+
+
+def _judge_end(
+    program: ProbeRun, result: RunResult, causes: tuple[Cause, ...], *, silent: int, excuse: str | None
+) -> None:
+    """Judge how the program ended, whatever the network was; `silent`: nodes of which no rank showed itself."""
+    wrong = program.all("wrong")
+    told = any(finding.id == "run.data-errors" for finding in result.findings.found)
+    nodes = result.collective.nodes
+    severity = Severity.UNKNOWN if excuse or nodes == 1 else Severity.PROBLEM
+    if wrong and not told:
+        what = f"{count(len(wrong), 'all-reduce')} gave wrong sums to a rank"
+        lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
+        result.findings.add("run.data-errors", Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
+    elif program.timed_out or program.exit_code == _TIMED_OUT or program.first("timeout") is not None:
+        during = (program.first("timeout") or {}).get("during", "its run")
+        what = f"the collective did not come back from {during} within {TIMEOUT_S} s"
+        if silent:  # it may be these nodes' own fault
+            severity = Severity.UNKNOWN
+            who = f"no rank of {silent} of {count(nodes, 'node')} showed itself"
+            what += f", and {who}: whether the step and its container started there is not shown"
+        result.findings.add("run.hang", severity, what, **explained(causes, evidence=tail(program)))
+    elif program.exit_code != 0 and not told:
+        what = f"the collective failed: {result.collective.program.value} {ending(program)}"
+        severity = severity if result.report.failed_running else Severity.UNKNOWN
+        result.findings.add("run.failed", severity, what, **explained(causes, evidence=tail(program)))
+
+
+def _judge_network(
+    result: RunResult, causes: tuple[Cause, ...], version: str | None, ended: Completed, *, excuse: str | None
+) -> None:
+    """Judge which network carried the traffic, or would have on several nodes."""
+    report, collective, found = result.report, result.collective, result.findings
+    by = f"{collective.program.value}, {count(collective.ranks, 'rank')} on {count(collective.nodes, 'node')}"
+    network = _name(report)
+    proof = tuple(evidence.text for evidence in report.proof)
+    if version and report.library and report.library.version != version:
+        what = f"{by}: it ran with {report.library.name} {report.library.version}, and the RCCL looked at is {version}"
+        found.add("run.network", Severity.UNKNOWN, what, evidence=proof)
+        return
+    together = max((communicator.ranks for communicator in report.communicators), default=collective.ranks)
+    if collective.nodes > 1 and (report.nothing_crossed or together < collective.ranks):
+        what = f"{by}: the ranks did not come together (the largest communicator has {together}), so nothing is shown"
+        remedy = ("MPI in the image must be started as it was built for: srun --mpi=pmi2, or --mpi=cray_shasta",)
+        found.add("run.network", Severity.UNKNOWN, what, evidence=proof, remedy=remedy if collective.needs_mpi else ())
+    elif report.verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY} and collective.nodes == 1:
+        what = f"{by}: the log does not tell which network RCCL selected"
+        found.add("run.network", Severity.UNKNOWN, what, evidence=proof, remedy=(_TWO_NODES,))
+    elif report.verdict in FAST and collective.nodes == 1:
+        what = f"{by}: RCCL selected {network}; on one node nothing crosses it, so that it carries traffic is not shown"
+        found.add("run.selected", Severity.OK, what, evidence=proof, remedy=(_TWO_NODES,))
+    elif report.verdict in FAST and (missing := _missing(result, ended)):
+        what = f"{by}: {network} was selected; that it carried all traffic is not shown: {missing}"
+        found.add("run.network", Severity.UNKNOWN, what, evidence=proof)
+    elif report.verdict in FAST and report.answer is ExitCode.GOOD:
+        found.add("run.network", Severity.OK, f"{by}: {network} carried the traffic", evidence=proof)
+    elif report.answer is ExitCode.UNDECIDED:
+        what = f"{by}: the log does not prove which network carried the traffic ({report.verdict.value})"
+        found.add("run.network", Severity.UNKNOWN, what, **explained(causes, evidence=proof))
+    elif collective.nodes == 1 and any(cause.id in _NO_VNI for cause in causes):
+        what = (
+            f"{by}: RCCL fell back to {network}, as this step has no VNI on the NIC; that proves nothing of the image"
+        )
+        told = explained(causes, evidence=proof)
+        told["remedy"] = (_VNI, _TWO_NODES)
+        found.add("run.network", Severity.UNKNOWN, what, **told)
+    elif excuse:
+        what = f"{by}: RCCL took {network}; that proves nothing here: {excuse}"
+        found.add("run.network", Severity.UNKNOWN, what, evidence=proof, remedy=(_TWO_NODES,))
+    else:
+        would = (
+            "carried the traffic" if collective.nodes > 1 else "is what RCCL took, and would carry that of two nodes"
+        )
+        found.add("run.network", Severity.PROBLEM, f"{by}: {network} {would}", **explained(causes, evidence=proof))
+
+
+def _missing(result: RunResult, ended: Completed) -> str | None:
+    """Return what a collective over several nodes lacks for a proof; None where it lacks nothing."""
+    told = result.report.told.ranks
+    if not ended.ok:
+        return "it did not come to its end"
+    if told < result.collective.ranks:
+        return f"{told} of {count(result.collective.ranks, 'rank')} left a log"
+    if not any(measured.wrong == 0 for measured in result.report.measurements):
+        return "no table says that the sums were right"
+    return None
+
+
+def _name(report: LogReport) -> str:
+    """Return the network for a sentence."""
+    names = {rank.network for rank in report.ranks if rank.network}
+    network = names.pop() if len(names) == 1 else report.verdict.value
+    return f"{network} on the provider {report.provider}" if report.provider and report.verdict in FAST else network

@@ -1,0 +1,189 @@
+"""The boundary between an image and a machine: what comes from where, which versions meet there, what margin is left.
+
+Nothing is run: the process of RCCL and its plugin is modelled with the files of the image and, where a host snapshot is
+given, with what `lumiimg.host.bind` would bind into it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.check.opening import opened
+from lumiimg.check.static.boundary_remedies import remedies
+from lumiimg.check.static.comparisons import Margin, Outcome, Rule, margins_of, rules_of
+from lumiimg.check.static.files import check_static
+from lumiimg.check.static.host_binds import with_host
+from lumiimg.elf.loader import Process
+from lumiimg.elf.system import glibc_version, libc_kind, loader_of
+from lumiimg.fabric.provider import LIBFABRIC, PROVIDER_PATH
+from lumiimg.findings import Severity
+from lumiimg.host.bind import solve
+from lumiimg.host.bind_trial import Demand
+from lumiimg.host.container_view import Machine, see_inside, variable_of
+from lumiimg.host.engine_constraints import complete
+from lumiimg.host.manifest import PRIVATE, Fabric, Loaded
+from lumiimg.host.snapshot_tree import SnapshotTree
+from lumiimg.image import RootFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.elf.rules import Settings
+    from lumiimg.host.manifest import Manifest
+    from lumiimg.host.snapshot import Snapshot
+    from lumiimg.image import Image
+
+_TORCH = re.compile(r"torch-([0-9][^-/]*)\.dist-info")
+_PACKAGES = re.compile(r"(.*/(?:site|dist)-packages)/torch/")
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The account of one image, on one machine or without any."""
+
+    image: str
+    host: str | None
+    static: StaticResult
+    glibc: str | None
+    host_glibc: str | None
+    torch: str | None
+    manifest: Manifest | None
+    """None without a host, or without a process to look at."""
+    loaded: tuple[Loaded, ...]
+    missing: tuple[str, ...]
+    """Without a host: names that the image does not have."""
+    rules: tuple[Rule, ...]
+    margins: tuple[Margin, ...]
+
+    @property
+    def fabric(self) -> Fabric:
+        """Where the fabric's libraries come from."""
+        return self.manifest.fabric if self.manifest else Fabric.NONE
+
+    @property
+    def decision(self) -> Outcome:
+        """Whether everything on the way from RCCL to the NIC loads; unknown where a host snapshot would decide."""
+        outcomes = {rule.outcome for rule in self.rules}
+        if Outcome.REFUSED in outcomes:
+            return Outcome.REFUSED
+        return Outcome.UNKNOWN if self.fabric is Fabric.NONE or Outcome.UNKNOWN in outcomes else Outcome.OK
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """What to do; nothing where nothing is wrong."""
+        refused = {rule.id for rule in self.rules if rule.outcome is Outcome.REFUSED}
+        findings = {rule.id for rule in self.rules if rule.is_finding}
+        found: list[str] = []
+        if self.manifest is not None and self.manifest.fabric is Fabric.NONE and refused:
+            found += remedies(self.manifest.refusals)
+        for finding in self.static.findings.found:
+            is_told = finding.severity is Severity.PROBLEM and finding.id != "bind.refused"
+            if is_told or finding.id == "plugin.symbols" or finding.id in findings:
+                found += finding.remedy
+        if self.decision is Outcome.UNKNOWN and (self.manifest is None or not self.manifest.host_has_fabric):
+            found.append(
+                "on a compute node, with the job's modules: `lumiimg host scan -o host.json`; then --host host.json"
+            )
+        return tuple(dict.fromkeys(found))
+
+
+def study(path: Path, environment: Mapping[str, str], snapshot: Snapshot | None, site: Site | None = None) -> Boundary:
+    """Return the account of an image; `environment` is the user's, variables of it reach the container.
+
+    The manifest in it has what the engine of the host and a site need on top.
+
+    Raises BadInputError for what is no image.
+    """
+    environment = without_ours(environment)
+    with opened(path) as image:
+        return study_open(str(path), image, environment, snapshot, check_static(image, environment), site)
+
+
+def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
+    """Leave out a search path that an earlier manifest, perhaps of another image, has put into the user's shell."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not (name.endswith("ENV_LD_LIBRARY_PATH") and value.split(":")[0] == PRIVATE)
+    }
+
+
+def study_open(
+    path: str,
+    image: Image,
+    environment: Mapping[str, str],
+    snapshot: Snapshot | None,
+    static: StaticResult,
+    site: Site | None = None,
+) -> Boundary:
+    """Return the account of an image whose files are checked already."""
+    machine = Machine.of(snapshot) if snapshot else Machine()
+    settings = see_inside(image, environment, machine=machine).settings
+    manifest: Manifest | None = None
+    loaded: tuple[Loaded, ...] = ()
+    missing: tuple[str, ...] = ()
+    demand = demand_of(image, static, static.provider_path or variable_of(PROVIDER_PATH, image, environment))
+    if demand is not None and snapshot is not None:
+        manifest = solve(image.root, settings, demand, snapshot, RootFileSystem(SnapshotTree(snapshot)))
+        manifest = complete(manifest, snapshot, image.root, site)
+        loaded = manifest.loaded
+        static = with_host(static, manifest, image=path, host=snapshot.host)
+    if demand is not None and manifest is None:
+        loaded, missing = _alone(image.root, settings, demand)
+    margins = tuple(margins_of(loaded))
+    return Boundary(
+        image=path,
+        host=snapshot.host if snapshot else None,
+        static=static,
+        glibc=glibc_version(image.root),
+        host_glibc=snapshot.glibc if snapshot else None,
+        torch=_torch(image, static.path.rccl, demand),
+        manifest=manifest,
+        loaded=loaded,
+        missing=missing,
+        rules=tuple(rules_of(static, manifest, loaded, missing, margins)),
+        margins=margins,
+    )
+
+
+def demand_of(image: Image, static: StaticResult, provider_path: str | None) -> Demand | None:
+    """Return the process to look at: RCCL's, or without a loadable RCCL one that has nothing but the loader.
+
+    None where the image has no loader that is modelled.
+    """
+    if static.start is not None and static.path.rccl is not None:
+        return Demand(static.start, static.path.rccl, static.path.plugin_files, static.path.accepts, provider_path)
+    loader = loader_of(image.root) if libc_kind(image.root) == "glibc" else None
+    return Demand(loader, loader, (), provider_path=provider_path) if loader else None
+
+
+def _alone(root: RootFileSystem, settings: Settings, demand: Demand) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
+    """Return (what the process has with the image's files alone, names that it lacks)."""
+    process = Process(root, settings)
+    missing = [item.name for item in process.start(demand.start).missing]
+    opener = process.find(demand.opener)
+    for name in demand.names or (LIBFABRIC,):
+        outcome = process.dlopen(name, opener) if opener is not None else None
+        if outcome is not None and outcome.root is not None:
+            missing += [item.name for item in outcome.missing]
+            break
+    else:
+        missing += (demand.names or (LIBFABRIC,))[:1]
+    return tuple(Loaded(item, None) for item in process.objects), tuple(dict.fromkeys(missing))
+
+
+def _torch(image: Image, rccl: str | None, demand: Demand | None) -> str | None:
+    """Return the version of torch whose folder RCCL's process was started in, from its metadata's name."""
+    for path in filter(None, (demand.start if demand else None, rccl)):
+        packages = _PACKAGES.match(path)
+        if packages is not None:
+            for name, _ in image.root.list_dir(packages[1]):
+                found = _TORCH.fullmatch(name)
+                if found is not None:
+                    return found[1]
+    return None

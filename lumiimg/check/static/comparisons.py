@@ -1,0 +1,251 @@
+"""What a side of a boundary needs beside what the other has, and what the findings say: the rules of one decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.version_check import numbers_of
+from lumiimg.errors import ExitCode
+from lumiimg.findings import Severity
+from lumiimg.host.manifest import Fabric
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.findings import Finding
+    from lumiimg.host.manifest import Loaded, Manifest
+
+_PROVIDER_SOURCE = "libfabric prov/cxi/configure.m4: the built-in provider links libcxi"
+_LOADER_SOURCE = "glibc elf/dl-load.c, elf/dl-version.c, modelled"
+_VERSION_SOURCE = "glibc elf/dl-version.c: names of versions are compared before any code runs"
+_FREE = "nothing that keeps RCCL off the fabric"
+_SHOWN = 3
+_OF_LOADING = frozenset({"plugin.loads", "plugin.needs-host", "provider.no-libfabric", "provider.no-cxi"})
+"""What binds can mend: of a process with the image's files alone."""
+_OF_THE_PROCESS = ("fabric.", "library.")
+"""Beside the plugin's own findings: of its libraries."""
+
+
+class Outcome(StrEnum):
+    """Of one comparison, and of all together."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the process says to its caller."""
+        return {Outcome.OK: ExitCode.GOOD, Outcome.REFUSED: ExitCode.NO, Outcome.UNKNOWN: ExitCode.UNDECIDED}[self]
+
+
+_OUTCOMES = {Severity.PROBLEM: Outcome.REFUSED, Severity.UNKNOWN: Outcome.UNKNOWN}
+"""Of the findings that keep an answer from being a yes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One comparison of what a side needs with what the other has."""
+
+    id: str
+    outcome: Outcome
+    need: str
+    have: str
+    because: str
+    source: str
+    is_finding: bool = False
+    """Whether `have` is the sentence of a finding, which stands alone."""
+
+    def __str__(self) -> str:
+        return self.have if self.is_finding else f"needs {self.need}: {self.have}"
+
+    @property
+    def clause(self) -> str:
+        """What it says, to stand behind a colon."""
+        return self.have if self.is_finding else f"{self.need} is needed, {self.have}"
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """Of one family of versions between two libraries: the newest that is needed, and the newest that is there."""
+
+    library: str
+    """Name of the one that needs."""
+    of_host: bool
+    provider: str
+    provider_of_host: bool
+    family: str
+    """`GLIBC`, `FABRIC`."""
+    need: str
+    have: str
+    """Both without the family: `2.38`."""
+
+    @property
+    def library_side(self) -> str:
+        """The one that needs, and whose it is."""
+        return f"{self.library} ({'host' if self.of_host else 'image'})"
+
+    @property
+    def provider_side(self) -> str:
+        """The one that it is needed of, and whose that is."""
+        return f"{self.provider} ({'host' if self.provider_of_host else 'image'})"
+
+    @property
+    def crosses(self) -> bool:
+        """Whether one side is the host's and the other the image's."""
+        return self.of_host != self.provider_of_host
+
+
+def rules_of(
+    static: StaticResult,
+    manifest: Manifest | None,
+    loaded: Sequence[Loaded],
+    missing: Sequence[str],
+    margins: Sequence[Margin],
+) -> Iterator[Rule]:
+    """Yield what is compared, and what the findings say beside that: no finding that keeps a check from a yes is lost.
+
+    `loaded`, `missing`, `margins`: the process as it is with the manifest; without one, with the image's files alone.
+    """
+    yield from _rules_of_rccl(static)
+    for finding in static.findings.found:
+        rule = _rule_of_finding(finding, static, manifest, missing)
+        if rule is not None:
+            yield rule
+    if manifest is None:
+        for name in missing:
+            because = "the image does not have it; whether a host can give it, a snapshot tells"
+            yield Rule("library", Outcome.UNKNOWN, name, "nothing", because, "glibc elf/dl-load.c")
+    elif manifest.fabric is Fabric.NONE:
+        outcome = Outcome.REFUSED if manifest.host_has_fabric else Outcome.UNKNOWN
+        for refusal in manifest.refusals:
+            family = "glibc-gate" if refusal.need.startswith("GLIBC_") else "library"
+            because = f"{refusal.attempt}: {' -> '.join(refusal.chain)}; {refusal.words}"
+            yield Rule(family, outcome, refusal.need, refusal.have, because, _LOADER_SOURCE)
+        if not manifest.host_has_fabric:
+            yield Rule(
+                "host-fabric",
+                Outcome.UNKNOWN,
+                "a libfabric with the cxi provider",
+                "the snapshot of the host has none",
+                "was it taken on a compute node, with the modules of the job loaded?",
+                _PROVIDER_SOURCE,
+            )
+        return
+    provider = manifest.trial.provider if manifest is not None and manifest.trial is not None else None
+    if provider is not None:
+        item = next((item for item in loaded if item.object.path == provider), None)
+        have = _whose(item) if item is not None else provider
+        yield Rule("cxi-provider", Outcome.OK, "the cxi provider of libfabric", have, "it loads", _PROVIDER_SOURCE)
+    yield from (_rule_of_margin(margin) for margin in margins if margin.crosses)
+
+
+def _rules_of_rccl(static: StaticResult) -> Iterator[Rule]:
+    """Yield what RCCL asks of the plugin; that it is not there, or not loaded, is a rule of its own."""
+    fabric = static.path
+    against = {finding.id: finding.severity for finding in static.findings.found if finding.severity in _OUTCOMES}
+    for finding in static.findings.found:
+        if finding.id.startswith("rccl.") and finding.severity is Severity.PROBLEM:
+            have = finding.evidence[0] if finding.evidence else "there is none"
+            yield Rule("rccl", Outcome.REFUSED, "an RCCL that loads", have, finding.summary, "glibc elf/dl-load.c")
+    if fabric.rccl is None or not fabric.plugin_files:
+        return
+    # where the search is not known as a whole, that nothing was found is open
+    is_sure = any(name.startswith("plugin.") and severity is Severity.PROBLEM for name, severity in against.items())
+    yield Rule(
+        "plugin-name",
+        Outcome.OK if fabric.plugin else Outcome.REFUSED if is_sure else Outcome.UNKNOWN,
+        f"a file called {' or '.join(fabric.plugin_files)}",
+        fabric.plugin or "there is none that the loader finds",
+        f"RCCL {fabric.rccl_version or '(unknown version)'} gives these names to dlopen",
+        "strings in RCCL; src/net.cc",
+    )
+    if fabric.plugin is not None and fabric.accepts:
+        yield Rule(
+            "plugin-api",
+            Outcome.OK if fabric.plugin_api else _OUTCOMES[against.get("plugin.api", Severity.PROBLEM)],
+            f"net API v{', v'.join(map(str, fabric.accepts))}",
+            f"v{fabric.plugin_api}" if fabric.plugin_api else "none of these is exported",
+            "RCCL asks the plugin for one symbol a version, in this order",
+            "strings in RCCL; exported symbols of the plugin",
+        )
+
+
+def _rule_of_finding(
+    finding: Finding, static: StaticResult, manifest: Manifest | None, missing: Sequence[str]
+) -> Rule | None:
+    """Return what a finding keeps from being a yes; None where it is none that does, or another rule tells it."""
+    path = static.path
+    is_bound = manifest is not None and manifest.fabric is not Fabric.NONE
+    told = (
+        finding.id == "bind.refused"
+        or (finding.id.startswith("rccl.") and finding.severity is Severity.PROBLEM)
+        or (finding.id.startswith("plugin.") and path.plugin is None and bool(path.plugin_files))
+        or (finding.id == "plugin.api" and bool(path.accepts))
+        or (finding.id in _OF_LOADING and not is_bound and (manifest is not None or bool(missing)))
+    )
+    outcome = _OUTCOMES.get(finding.severity)
+    if outcome is None or told:
+        return None
+    if finding.id == "image.partly-read":
+        because = "variables and files that are not seen may lead the loader elsewhere"
+        return Rule("image", outcome, "an image that is read whole", finding.summary, because, "lumiimg")
+    if finding.id == "plugin.symbols":
+        have = "; ".join(finding.evidence) or finding.summary
+        because = "RCCL opens its plugin with RTLD_NOW: every symbol has to be there at once"
+        return Rule("symbols", outcome, "every symbol of the plugin", have, because, _LOADER_SOURCE)
+    if not is_bound and (finding.id in _OF_LOADING or finding.id.startswith(_OF_THE_PROCESS)):
+        outcome = Outcome.UNKNOWN  # a library that is bound may take the place of this one
+    because = finding.cause or "; ".join(finding.evidence[:_SHOWN])
+    return Rule(finding.id, outcome, _FREE, finding.summary, because, finding.source or "lumiimg", is_finding=True)
+
+
+def _rule_of_margin(margin: Margin) -> Rule:
+    family = {"GLIBC": "glibc-gate", "FABRIC": "libfabric-api", "LIBCXI": "libcxi"}.get(margin.family, "versions")
+    return Rule(
+        family,
+        Outcome.OK,
+        f"{margin.family}_{margin.need} of {margin.provider_side}",
+        f"up to {margin.family}_{margin.have}",
+        f"{margin.library_side} needs it",
+        _VERSION_SOURCE,
+    )
+
+
+def _whose(item: Loaded) -> str:
+    return f"{item.host_path} of the host" if item.host_path else f"{item.object.path} of the image"
+
+
+def margins_of(loaded: Sequence[Loaded]) -> Iterator[Margin]:
+    """Yield, for each pair of libraries and each family of versions between them, what is needed and what is there."""
+    providers: dict[str, Loaded] = {}
+    for item in loaded:
+        for name in (item.object.name, item.object.facts.soname):
+            if name:
+                providers.setdefault(name, item)
+    for item in loaded:
+        needs: dict[tuple[str, str], str] = {}
+        for need in item.object.facts.version_needs:
+            family, _, number = need.name.rpartition("_")
+            key = (need.file, family)
+            if numbers_of(number) > numbers_of(needs.get(key, "")):
+                needs[key] = number
+        for (file, family), number in needs.items():
+            provider = providers.get(file)
+            if provider is None:
+                continue
+            defined = [name.rpartition("_") for name in provider.object.facts.version_definitions]
+            newest = max((n for f, _, n in defined if f == family), key=numbers_of, default="")
+            if newest:
+                yield Margin(
+                    library=item.object.facts.soname or item.object.name,
+                    of_host=item.host_path is not None,
+                    provider=file,
+                    provider_of_host=provider.host_path is not None,
+                    family=family,
+                    need=number,
+                    have=newest,
+                )

@@ -1,0 +1,31 @@
+"""What the static check collects on its way: the path as far as it is known, and the findings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lumiimg.check.answer import FabricPath
+from lumiimg.findings import Findings, Level
+
+if TYPE_CHECKING:
+    from lumiimg.elf.objects import FoundBy
+    from lumiimg.fabric.rccl import Generation
+
+
+@dataclass(slots=True)
+class StaticResult:
+    """What the files say."""
+
+    path: FabricPath = field(default_factory=FabricPath)
+    generation: Generation | None = None
+    loader: str | None = None
+    """Path of the image's ld.so."""
+    plugin_found_by: FoundBy | None = None
+    start: str | None = None
+    """Path of the file whose process has RCCL: itself, or torch's library that needs it."""
+    provider_path: str | None = None
+    """FI_PROVIDER_PATH as it is in the container."""
+    without_name: str = "unset NCCL_NET_PLUGIN"
+    """What to do where NCCL_NET_PLUGIN is the trouble."""
+    findings: Findings = field(default_factory=lambda: Findings(Level.STATIC))

@@ -1,0 +1,69 @@
+"""What a host adds to the check of an image's files: the process as it is with the host's libraries bound."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumiimg.check.static.boundary_remedies import remedies
+from lumiimg.check.static.duplicates import judge_process
+from lumiimg.check.static.plugin import judge_plugin
+from lumiimg.findings import Findings, Level, Severity
+from lumiimg.host.manifest import Fabric
+
+if TYPE_CHECKING:
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.host.manifest import Manifest
+
+# about the process of the plugin with the image's files alone: another one takes its place
+_OF_THE_PROCESS = ("plugin.", "provider.", "fabric.", "library.")
+_VARIABLES = ("provider.excluded",)
+
+
+def with_host(static: StaticResult, manifest: Manifest, *, image: str, host: str) -> StaticResult:
+    """Return what the files say when a host's are there too; the result without them stays as it is."""
+    if manifest.fabric is Fabric.NONE:
+        return _refused(static, manifest, host) if manifest.host_has_fabric else static
+    trial = manifest.trial
+    plugin = next((item for item in manifest.loaded if item.object.name in static.path.plugin_files), None)
+    if trial is None or plugin is None or trial.outcome.root is None:
+        return static  # no plugin on either side: the finding that says so stands
+    kept = [
+        finding
+        for finding in static.findings.found
+        if finding.id in _VARIABLES or not finding.id.startswith(_OF_THE_PROCESS)
+    ]
+    result = replace(static, findings=Findings(Level.STATIC, kept), plugin_found_by=plugin.object.found_by)
+    judge_plugin(trial.root, trial.outcome, trial.process, result)
+    judge_process(trial.root, trial.process, result)
+    libraries = [bind for bind in manifest.binds if bind.chain]
+    if libraries:
+        result.findings.add(
+            "bind.loads",
+            Severity.OK,
+            f"with {len(libraries)} libraries of {host} bound, the plugin and all that it needs load",
+            evidence=tuple(f"{bind.source} at {bind.target}" for bind in libraries),
+            remedy=(f"source <(lumiimg bind {shlex.quote(image)} --host FILE)   (FILE: the snapshot of {host})",),
+            source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
+        )
+    for note in manifest.notes:
+        result.findings.add("bind.note", Severity.INFO, note)
+    return result
+
+
+def _refused(static: StaticResult, manifest: Manifest, host: str) -> StaticResult:
+    # of several attempts, the one that the C library ends is the one that no bind can mend
+    telling = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), manifest.refusals[-1])
+    kept = [f for f in static.findings.found if f.id not in {"plugin.needs-host", "provider.no-cxi"}]
+    result = replace(static, findings=Findings(Level.STATIC, kept))
+    result.findings.add(
+        "bind.refused",
+        Severity.PROBLEM,
+        f"no set of binds of {host} loads: {telling.need} is needed, {telling.have}",
+        evidence=tuple(refusal.words for refusal in manifest.refusals),
+        chain=telling.chain,
+        remedy=tuple(remedies(manifest.refusals)),
+        source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
+    )
+    return result

@@ -1,0 +1,195 @@
+"""Variables as RCCL's process has them in the container, and those that take RCCL off the fabric.
+
+RCCL itself sets some: what stands in `/etc/rccl.conf` and is not set yet, be it to nothing (src/misc/param.cc,
+`initEnv`; up to ROCm 5.1 the name was that of NCCL, `/etc/nccl.conf`). RCCL 2.13.4 and 2.27.7 were run on such files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import BadInputError, one_line
+from lumiimg.findings import Severity
+from lumiimg.host.container_view import parse_binds, variable_of
+from lumiimg.host.manifest import PRIVATE
+from lumiimg.nccl.vocabulary import vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.elf.loader import Process
+    from lumiimg.image import Image, RootFileSystem
+
+RCCL_CONF = "/etc/rccl.conf"
+_CONF_VARIABLE = "NCCL_CONF_FILE"
+_FIRST_WITH_CONF_VARIABLE = (2, 23)
+_CONF_LIMIT_BYTES = 1 << 20
+_CONF_FIELD_BYTES = 1023
+_NET_SOURCE = "NCCL src/net.cc ncclNetInit"
+_SCAN_LIMIT_BYTES = 32 * 1024 * 1024
+"""Of a plugin: its strings stand in front of what makes one large, its debugging information."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """What RCCL, its plugin and libfabric get for a variable in an image."""
+
+    image: Image
+    environment: Mapping[str, str]
+    """The user's."""
+    of_conf: Mapping[str, str] = field(default_factory=dict)
+    """What RCCL's own file sets, where nothing else does."""
+    unread: str | None = None
+    """Why that file, which is there, could not be read."""
+
+    def get(self, name: str) -> str | None:
+        value = variable_of(name, self.image, self.environment)
+        return self.of_conf.get(name) if value is None else value
+
+    def shown(self, name: str) -> str:
+        """Return `NAME=value` for a finding, and the file that sets it."""
+        return f"{name}={self.get(name)}" + (f" in {RCCL_CONF}" if self._is_of_conf(name) else "")
+
+    def without(self, name: str, otherwise: str) -> str:
+        """Return the remedy that takes a variable away."""
+        return f"take {name} out of the image's {RCCL_CONF}" if self._is_of_conf(name) else otherwise
+
+    def _is_of_conf(self, name: str) -> bool:
+        return name in self.of_conf and variable_of(name, self.image, self.environment) is None
+
+
+def read_variables(image: Image, environment: Mapping[str, str]) -> Variables:
+    """Return the variables of RCCL's process; the user's home, and what is in it, is not of the image."""
+    try:
+        data = image.root.read_bytes(RCCL_CONF, _CONF_LIMIT_BYTES)
+    except OSError:  # RCCL cannot open it either, unless it is a link to what is bound
+        return Variables(image, environment, unread=_link(image.root))
+    except BadInputError as error:
+        return Variables(image, environment, unread=one_line(str(error)))
+    of_conf: dict[str, str] = {}
+    for line in data.split(b"\n"):
+        name, equals, value = line.partition(b"\0")[0].partition(b"=")
+        if equals:  # blanks count, and the first line that sets a variable
+            words = (part[:_CONF_FIELD_BYTES].decode("utf-8", "replace") for part in (name, value))
+            of_conf.setdefault(*words)
+    return Variables(image, environment, of_conf)
+
+
+def _link(root: RootFileSystem) -> str | None:
+    try:
+        return f"it is a link to {root.readlink(RCCL_CONF)}, which is not in the image"
+    except OSError:
+        return None
+
+
+def judge_binds(environment: Mapping[str, str], process: Process, result: StaticResult) -> None:
+    """Say that a bind in the environment lies over what the loader or RCCL reads: the files alone do not show it."""
+    searched = [RCCL_CONF, *(process.settings.library_path or "").split(":"), *process.system.directories]
+    searched += [loaded.path for loaded in process.objects]
+    for name in ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH"):
+        try:
+            binds = parse_binds(environment.get(name, ""))
+        except BadInputError:
+            continue  # the engine refuses it, and says so
+        over = [str(bind) for bind in binds if any(_overlap(bind.target, path) for path in searched if path)]
+        if over:
+            result.findings.add(
+                "image.binds",
+                Severity.UNKNOWN,
+                f"{name} puts files of the host over what the loader or RCCL reads; the image alone does not show it",
+                evidence=tuple(over[:8]),
+                remedy=("`lumiimg check --level probe` runs with it; `lumiimg ldd --bind` models it",),
+            )
+
+
+def _overlap(target: str, path: str) -> bool:
+    one, other = f"{target.rstrip('/')}/", f"{path.rstrip('/')}/"
+    return (one.startswith(other) or other.startswith(one)) and not one.startswith(f"{PRIVATE}/")
+
+
+def judge_variables(variables: Variables, result: StaticResult) -> None:
+    """Judge what is set and takes RCCL or libfabric off the fabric; the plugin is looked for already."""
+    _judge_network(variables, result)
+    providers = variables.get("FI_PROVIDER")
+    if providers and not _allows_cxi(providers):
+        result.findings.add(
+            "provider.excluded",
+            Severity.PROBLEM,
+            f"{variables.shown('FI_PROVIDER')} keeps libfabric from using cxi",
+            remedy=(variables.without("FI_PROVIDER", "unset FI_PROVIDER, or FI_PROVIDER=cxi"),),
+            source="fabric(7), FI_PROVIDER",
+        )
+    named = variables.get(_CONF_VARIABLE) if _takes_a_name(result.path.rccl_version) else None
+    if named or variables.unread:
+        result.findings.add(
+            "rccl.settings",
+            Severity.UNKNOWN,
+            f"RCCL takes variables from {named or RCCL_CONF}, too, and which is not known here",
+            where=named or RCCL_CONF,
+            cause=None if named else variables.unread,
+            remedy=("`lumiimg check --level probe` runs RCCL with it",),
+            source="RCCL src/misc/param.cc initEnv; NCCL_CONF_FILE: from NCCL 2.23.4 on, and in RCCL 2.27.7",
+        )
+
+
+def _takes_a_name(version: str | None) -> bool:
+    """Whether an RCCL reads the file that NCCL_CONF_FILE names; one of unknown version may."""
+    return version is None or tuple(int(part) for part in version.split(".")[:2]) >= _FIRST_WITH_CONF_VARIABLE
+
+
+def _judge_network(variables: Variables, result: StaticResult) -> None:
+    """Judge NCCL_NET: RCCL compares it with the names of its networks, and ends where none is called so."""
+    name = variables.get("NCCL_NET")
+    if name is None:
+        return
+    family = vocabulary().networks.get(name.lower())
+    shown, remedy = variables.shown("NCCL_NET"), variables.without("NCCL_NET", "unset NCCL_NET")
+    if family in {"socket", "ib"}:
+        takes = "TCP sockets" if family == "socket" else "InfiniBand or end"
+        result.findings.add(
+            "network.forced",
+            Severity.PROBLEM,
+            f"{shown} makes RCCL use {takes}, whatever plugin there is",
+            remedy=(f"{remedy}; on one node alone it may stay" if family == "socket" else remedy,),
+            source=_NET_SOURCE,
+        )
+        return
+    plugin = result.path.plugin
+    if plugin is None and family == "ofi":
+        return  # that there is no plugin is told by itself
+    if not name or plugin is None or not _calls_itself(variables.image.root, plugin, name, of_ofi=family == "ofi"):
+        result.findings.add(
+            "network.forced",
+            Severity.UNKNOWN,
+            f"{shown} names a network, and none of that name is seen in {plugin or 'the image'}",
+            where=plugin,
+            cause="RCCL has no other network then: a job ends in its first communicator",
+            remedy=(remedy,),
+            source=_NET_SOURCE,
+        )
+
+
+def _calls_itself(root: RootFileSystem, plugin: str, name: str, *, of_ofi: bool) -> bool:
+    """Whether a plugin may have a network of this name: it stands in its strings.
+
+    aws-ofi-nccl from 1.13 on asks for NCCL_NET itself, and takes any of the names that it ever had
+    (src/nccl_ofi_interface_nvidia.cpp, nvidia_plugin_name_fixup); the linker may then keep `Libfabric` as the end of
+    `AWS Libfabric` only. Up to 1.12, as aws-ofi-rccl, it has one name and does not ask.
+    """
+    try:
+        with contextlib.closing(root.open(plugin)) as file:
+            data = file.read_at(0, min(file.size, _SCAN_LIMIT_BYTES))
+    except (OSError, BadInputError):
+        return False
+    return (of_ofi and b"\0NCCL_NET\0" in data) or b"\0%b\0" % os.fsencode(name).lower() in data.lower()
+
+
+def _allows_cxi(providers: str) -> bool:
+    """Whether a filter of libfabric lets cxi through: names with commas, or after `^` those that are left out."""
+    left_out = providers.startswith("^")
+    names = {name.strip().lower() for name in providers.lstrip("^").split(",")}
+    return ("cxi" in names) != left_out

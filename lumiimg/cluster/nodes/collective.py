@@ -1,0 +1,128 @@
+"""A collective over all nodes of a job: what RCCL really uses between them, and how fast it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.check.run.collective import LOGS, choose, prepare
+from lumiimg.check.run.execution import LIMIT_S, OUTPUT, judge
+from lumiimg.check.run.job_environment import missing_here, tell, with_variables
+from lumiimg.cluster.nodes.slurm import run_step
+from lumiimg.errors import MissingHereError
+from lumiimg.nccl.nodes import folded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.check.probe.tools import Tools
+    from lumiimg.check.run.execution import RunResult
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.cluster.nodes.groups import Group
+    from lumiimg.engine.engine import Engine
+    from lumiimg.image import Image
+
+TOGETHER_LIMIT_S = LIMIT_S + 60.0
+"""Of the step; a minute is for Slurm to start it."""
+_ASK = "ask Slurm for all GPUs of each node: salloc --gpus-per-node=8, or --sbatch='--gpus-per-node=8'"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the collective's table says."""
+
+    name: str
+    """`all_reduce_perf`, `lumiimg-allreduce`, …"""
+    best_gb_s: float | None
+    """Bus bandwidth, 1e9 bytes a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What a collective over several nodes came to; the findings say what it means."""
+
+    program: str
+    nodes: int
+    ranks: int
+    verdict: str
+    confidence: str
+    measurements: tuple[Measured, ...]
+
+
+def shared_gpus(groups: Sequence[Group]) -> int:
+    """Return how many GPUs each node of these groups has, as HIP says on the nodes themselves.
+
+    Raises MissingHereError where they have none, or some have other than the rest.
+    """
+    if not groups:
+        raise MissingHereError("no node could be probed")
+    nodes_by_gpus: dict[int, list[str]] = {}
+    for group in groups:
+        nodes_by_gpus.setdefault(group.fingerprint.gpus or 0, []).extend(group.nodes)
+    if nodes_by_gpus.keys() == {0}:
+        why = next((group.details.no_gpu for group in groups if group.details.no_gpu), None)
+        raise MissingHereError(why or "HIP finds no GPU in the container", hint=_ASK)
+    if len(nodes_by_gpus) != 1:
+        counts = (f"{gpus} on {folded(sorted(nodes))}" for gpus, nodes in sorted(nodes_by_gpus.items()))
+        raise MissingHereError(f"the nodes have not as many GPUs each: {', '.join(counts)}", hint=_ASK)
+    return next(iter(nodes_by_gpus))
+
+
+def without_nic(groups: Sequence[Group]) -> str | None:
+    """Return why a collective over these nodes proves nothing of the image; None where each has a NIC to use."""
+    of_groups = (g.nodes for g in groups if all(nic.link_is_up is False for nic in g.fingerprint.nics))
+    nodes = sorted(node for nodes in of_groups for node in nodes)
+    return f"no Slingshot NIC whose link is up on {folded(nodes)}" if nodes else None
+
+
+def run_together(
+    engine: Engine,
+    path: Path,
+    image: Image,
+    static: StaticResult,
+    environment: Mapping[str, str],
+    tools: Tools,
+    nodes: Sequence[str],
+    folder: Path,
+    *,
+    gpus: int,
+    version: str | None,
+    site: Site | None,
+    excuse: str | None,
+) -> RunResult:
+    """Run the collective once on each of these nodes, with so many GPUs each; this may be a login node.
+
+    It has what a job on the site would set. `tools`: of `provide_all_reduce`. `folder` is seen by all nodes. `version`:
+    of the RCCL that is looked at. `excuse`: why a plugin that does not get onto the fabric there proves nothing.
+    """
+    prepare(folder)
+    collective = choose(image, static, environment, tools, gpus=gpus, nodes=len(nodes))
+    variables = missing_here(engine, image, site, environment, nodes=len(nodes))
+    with (folder / LOGS / OUTPUT).open("wb") as log:
+        ended = run_step(
+            nodes,
+            collective.command(engine, path, folder),
+            with_variables(engine, environment, variables),
+            timeout_s=TOGETHER_LIMIT_S,
+            together=True,
+            mpi="pmi2" if collective.needs_mpi else "none",
+            log=log,
+        )
+    result = judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
+    tell(result.findings, site, variables)
+    return result
+
+
+def told_of(result: RunResult) -> Together:
+    """Return a result for a report."""
+    collective, report = result.collective, result.report
+    return Together(
+        program=collective.program.value,
+        nodes=collective.nodes,
+        ranks=collective.ranks,
+        verdict=report.verdict.value,
+        confidence=report.confidence.value,
+        measurements=tuple(Measured(m.name, m.best_gb_s) for m in report.measurements),
+    )

@@ -1,0 +1,213 @@
+"""What the loaders of two hosts serve for a name: which libraries are gone, new, renamed, elsewhere, or ask for more.
+
+Names are compared, not files: a bind is made for a name that a library needs (DT_NEEDED), and what is behind the name
+may be another file after every update.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.version_check import numbers_of
+from lumiimg.host.node_change import Change, Kind, Subject
+from lumiimg.host.snapshot_tree import SnapshotTree
+from lumiimg.image import RootFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lumiimg.host.snapshot import Entry, Library, Snapshot
+
+FABRIC_ROLES = ("libfabric", "libfabric-provider", "libcxi", "net-plugin")
+_HELPER_ROLE = "cxi-helper"
+"""Libraries that libfabric may be linked with, or open: told by their names, as what it needs."""
+_PRIVATE_VERSION = "GLIBC_PRIVATE"
+_NAMED = 4
+"""Names of versions that one detail tells."""
+_BUILD_CHARACTERS = 12
+
+
+class Served:
+    """The libraries of one snapshot, by path and by name."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._root = RootFileSystem(SnapshotTree(snapshot))
+        self._libraries = {library.path: library for library in snapshot.libraries}
+        self.of_fabric = self._names(of_fabric=True)
+        others = self._names(of_fabric=False)
+        self.others = {name: path for name, path in others.items() if name not in self.of_fabric}
+
+    def library(self, path: str) -> Library | None:
+        """Return what a path, perhaps of a link, leads to; None where nothing is recorded."""
+        return self._libraries.get(self._root.resolve(path)) if self._root.is_file(path) else None
+
+    def _names(self, *, of_fabric: bool) -> dict[str, str]:
+        """Return the path for each name in the closures of the entries; the first one counts, as for a bind."""
+        entries = [entry for entry in self.snapshot.entries if entry.role != _HELPER_ROLE]
+        own = {_file_name(entry) for entry in entries}
+        found: dict[str, str] = {}
+        for entry in self.snapshot.entries:
+            is_helper = entry.role == _HELPER_ROLE
+            if (is_helper or entry.role in FABRIC_ROLES) is of_fabric:
+                itself = {_file_name(entry): entry.path} if is_helper else {}
+                for name, path in (itself | entry.closure).items():
+                    library = self.library(path) if path is not None else None
+                    if path is not None and library is not None and name not in own and not of_c_library(library):
+                        found.setdefault(name, path)
+        return found
+
+    def c_library(self) -> dict[str, str]:
+        """Return the digests of the C library's files, by path."""
+        return {path: library.sha256 for path, library in self._libraries.items() if of_c_library(library)}
+
+
+def of_c_library(library: Library) -> bool:
+    """Whether a library is a part of the C library: all of those change with it, and none is ever bound."""
+    facts = library.facts
+    return _PRIVATE_VERSION in facts.version_definitions or any(n.name == _PRIVATE_VERSION for n in facts.version_needs)
+
+
+def library_changes(before: Served, now: Served) -> Iterator[Change]:
+    """Yield what became of the entries of two snapshots, then of what they need."""
+    yield from _entry_changes(before, now)
+    yield from _name_changes(Subject.LIBRARIES, before, now, before.of_fabric, now.of_fabric)
+    yield from _name_changes(Subject.OTHER, before, now, before.others, now.others)
+
+
+# -- entries: each is a file that the scan looked for --
+
+
+def _entry_changes(before: Served, now: Served) -> Iterator[Change]:
+    for old, new in _pairs(before.snapshot.entries, now.snapshot.entries):
+        entry = new or old
+        if entry is None or entry.role == _HELPER_ROLE:
+            continue
+        subject = Subject.FABRIC if entry.role in FABRIC_ROLES else Subject.OTHER
+        name = _file_name(entry)
+        change = _change(subject, name, before, now, old.path if old else None, new.path if new else None)
+        words = f"the host itself cannot load it: {new.errors[0]}" if new and new.errors else None
+        if words is not None and old is not None and not old.errors:
+            details = (*(change.details if change else ()), words)
+            yield Change(subject, Kind.CHANGED, name, old.path, entry.path, details, may_break=True)
+        elif change is not None:
+            yield change
+
+
+def _pairs(before: Sequence[Entry], now: Sequence[Entry]) -> Iterator[tuple[Entry | None, Entry | None]]:
+    """Yield the entries of two snapshots side by side: by path, else those of one role and name in their order."""
+    left = {entry.path: entry for entry in before}
+    waiting: dict[tuple[str, str], list[Entry]] = {}
+    paths = {entry.path for entry in now}
+    for entry in before:
+        if entry.path not in paths:
+            waiting.setdefault((entry.role, _file_name(entry)), []).append(entry)
+    for entry in now:
+        old = left.get(entry.path)
+        if old is None and (others := waiting.get((entry.role, _file_name(entry)))):
+            old = others.pop(0)
+        yield old, entry
+    yield from ((entry, None) for entries in waiting.values() for entry in entries)
+
+
+def _file_name(entry: Entry) -> str:
+    return entry.path.rpartition("/")[2]
+
+
+# -- names: what the entries need --
+
+
+def _name_changes(
+    subject: Subject, before: Served, now: Served, names: Mapping[str, str], names_now: Mapping[str, str]
+) -> Iterator[Change]:
+    heirs: dict[str, list[str]] = {}
+    for name in sorted(names_now.keys() - names.keys(), reverse=True):
+        heirs.setdefault(_stem(name), []).append(name)
+    gone = sorted(names.keys() - names_now.keys())
+    renamed = {name: heirs[_stem(name)].pop() for name in gone if heirs.get(_stem(name))}
+    for name, heir in renamed.items():
+        yield Change(subject, Kind.RENAMED, _stem(name), name, heir, may_break=subject is Subject.LIBRARIES)
+    for name in sorted((names.keys() | names_now.keys()) - renamed.keys() - set(renamed.values())):
+        change = _change(subject, name, before, now, names.get(name), names_now.get(name))
+        if change is not None:
+            yield change
+
+
+def _stem(name: str) -> str:
+    return name.partition(".so")[0]
+
+
+# -- two files of one name --
+
+
+def _change(
+    subject: Subject, name: str, before: Served, now: Served, old_path: str | None, new_path: str | None
+) -> Change | None:
+    """Return what became of a name; None where nothing did."""
+    counts = subject is not Subject.OTHER
+    if old_path is None or new_path is None:
+        kind = Kind.NEW if old_path is None else Kind.GONE
+        return Change(subject, kind, name, old_path, new_path, may_break=counts and kind is Kind.GONE)
+    old, new = before.library(old_path), now.library(new_path)
+    if old is None or new is None or (old.sha256 == new.sha256 and old_path == new_path):
+        return None
+    asks, other = _compared(old, new)
+    has_left = old_path != new_path and now.library(old_path) is None
+    kind = Kind.CHANGED if asks or other or old_path != new_path else Kind.REBUILT
+    details = [*asks, *other]
+    if old.sha256 != new.sha256:
+        details.append(f"build {_build(old)} -> {_build(new)}")
+    return Change(subject, kind, name, old_path, new_path, tuple(details), may_break=counts and bool(asks or has_left))
+
+
+def _compared(old: Library, new: Library) -> tuple[list[str], list[str]]:
+    """Return (what the newer one asks for, or does not give any more; what else is not as it was)."""
+    asks: list[str] = []
+    other: list[str] = []
+    if old.facts.soname != new.facts.soname:
+        asks.append(f"soname {old.facts.soname} -> {new.facts.soname}")
+    before, now = _needs(old), _needs(new)
+    for (file, family), version in now.items():
+        known = before.get((file, family))
+        if known is None or numbers_of(version) > numbers_of(known):
+            asks.append(f"needs {version} of {file}{f', before {known}' if known else ''}")
+    lost = _only_in(old.facts.version_definitions, new.facts.version_definitions)
+    if lost:
+        asks.append(f"defines no more: {_some(lost)}")
+    added = _only_in(new.facts.version_definitions, old.facts.version_definitions)
+    if added:
+        other.append(f"defines as well: {_some(added)}")
+    if more := _only_in(new.facts.needed, old.facts.needed):
+        asks.append(f"needs as well: {_some(more)}")
+    if less := _only_in(old.facts.needed, new.facts.needed):
+        other.append(f"needs no more: {_some(less)}")
+    if old.net_symbols != new.net_symbols:
+        words = f"net API {_some(old.net_symbols)} -> {_some(new.net_symbols)}"
+        (asks if set(old.net_symbols) - set(new.net_symbols) else other).append(words)
+    return asks, other
+
+
+def _needs(library: Library) -> dict[tuple[str, str], str]:
+    """Return the newest version that is needed of each file and family (`GLIBC`); weak needs stop nothing."""
+    newest: dict[tuple[str, str], str] = {}
+    for need in library.facts.version_needs:
+        numbers = numbers_of(need.name)
+        key = need.file, need.name.rpartition("_")[0] if numbers else need.name
+        if not need.weak and (key not in newest or numbers > numbers_of(newest[key])):
+            newest[key] = need.name
+    return newest
+
+
+def _only_in(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    known = set(others)
+    return [name for name in names if name not in known]
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return f"{', '.join(names[:_NAMED]) or 'none'}{f' and {rest} more' if rest > 0 else ''}"
+
+
+def _build(library: Library) -> str:
+    """Return what tells a build from another, for a person: the build id, where there is one."""
+    return (library.facts.build_id or library.sha256)[:_BUILD_CHARACTERS]

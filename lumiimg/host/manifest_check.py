@@ -1,0 +1,50 @@
+"""A list of binds that was made for a host as it was, tried with the host as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lumiimg.fabric.provider import LIBFABRIC
+from lumiimg.host import refusals
+from lumiimg.host.bind_trial import Plan, attempt
+from lumiimg.host.manifest import PRIVATE, Fabric
+
+if TYPE_CHECKING:
+    from lumiimg.elf.rules import Settings
+    from lumiimg.host.manifest import Manifest, Refusal
+    from lumiimg.image import RootFileSystem
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What became of such a list, in a module or a job script that nobody wrote anew."""
+
+    gone: tuple[str, ...]
+    """Files that it names and that the host's snapshot does not have."""
+    refusal: Refusal | None
+    """Why what is left of it does not load; None where it does."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does today what it did. An engine that skips a bind may lack a library."""
+        return not self.gone and self.refusal is None
+
+
+def try_saved(manifest: Manifest, root: RootFileSystem, settings: Settings, host: RootFileSystem) -> Saved:
+    """Return what a manifest for an earlier host comes to; `root` is the image's, `host` has today's files."""
+    if manifest.fabric is not Fabric.HOST or manifest.trial is None:
+        return Saved((), None)
+    libraries = [bind for bind in manifest.binds if bind.target.startswith(f"{PRIVATE}/")]
+    gone = tuple(bind.source for bind in libraries if not host.is_file(bind.source))
+    names = {bind.target.removeprefix(f"{PRIVATE}/"): bind for bind in libraries if bind.source not in gone}
+    plan = Plan("the binds made before", of_host=LIBFABRIC in names)
+    for name, bind in names.items():
+        plan.add(name, bind.source, bind.reason)
+    trial = attempt(root, settings, manifest.trial.demand, host, plan)
+    if trial.outcome.missing:
+        refusal = refusals.missing(plan, trial, trial.outcome.missing[0]).refusal
+        return Saved(gone, replace(refusal, have="neither the image nor the list has it"))
+    if not trial.loads:
+        return Saved(gone, refusals.cannot_load(plan, trial).refusal)
+    return Saved(gone, None if trial.provider else refusals.no_provider(plan, trial).refusal)

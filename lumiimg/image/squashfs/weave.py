@@ -1,0 +1,409 @@
+"""Layers woven into one squashfs: data blocks are copied as they are compressed, only the tables are written anew.
+
+mksquashfs would unpack and compress the whole image for each change of a layer: minutes for ROCm's tens of gigabytes.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lumiimg.files import EPOCH
+from lumiimg.image import FileKind, ImageError, open_stack
+from lumiimg.image.squashfs.inodes import NO_FRAGMENT, NO_XATTRS
+from lumiimg.image.squashfs.superblock import MAGIC, SUPERBLOCK, Compression
+from lumiimg.image.squashfs.table_writer import MetadataWriter, XattrWriter, compressor, lookup_table
+from lumiimg.image.squashfs.tree import SquashfsTree
+from lumiimg.image.stack import StackedTree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from lumiimg.image.squashfs.inodes import Inode
+    from lumiimg.image.stack import StackedNode
+
+_TYPES = {FileKind.DIRECTORY: 1, FileKind.FILE: 2, FileKind.SYMLINK: 3, FileKind.FIFO: 6, FileKind.SOCKET: 7}
+_BLOCK_DEVICE, _CHAR_DEVICE = 4, 5
+_LONG = 7
+_COMMON = struct.Struct("<HHHHII")
+_DIRECTORY = struct.Struct("<IIHHI")
+_LONG_DIRECTORY = struct.Struct("<IIIIHHI")
+_INDEX = struct.Struct("<III")
+_FILE = struct.Struct("<IIII")
+_LONG_FILE = struct.Struct("<QQQIIII")
+_WORD = struct.Struct("<I")
+_TWO = struct.Struct("<II")
+_RUN = struct.Struct("<III")
+_ENTRY = struct.Struct("<HhHH")
+_FRAGMENT = struct.Struct("<QII")
+_REFERENCE = struct.Struct("<Q")
+_STORED = 1 << 24
+_NAMES_IN_RUN = 256
+_NO_TABLE = 0xFFFFFFFFFFFFFFFF
+_FLAGS = 0x40 | 0x80
+"""Equal files are one; there is an export table."""
+_NO_XATTRS_FLAG = 0x200
+_PAD_BYTES = 4096
+_CHUNK_BYTES = 8 << 20
+_MAX_NAMES = 20_000_000
+_MAX_DEPTH = 1000
+_NOT_KEPT = "dev"
+"""Engines mount their own /dev over it, and leave what an image has there out of a SIF."""
+
+
+def can_weave(layers: Sequence[Path]) -> bool:
+    """Whether all layers are compressed alike, with zstd and in blocks of one size. Raises ImageError."""
+    with open_stack(layers) as image:
+        trees = _trees(image.root.tree)
+        kinds = {(tree.superblock.compression, tree.superblock.block_size_bytes) for tree in trees}
+        return len(kinds) == 1 and next(iter(kinds))[0] is Compression.ZSTD
+
+
+def weave(layers: Sequence[Path], target: Path, offset: int) -> None:
+    """Write the stack of layers as one squashfs into `target`, `offset` bytes behind its beginning.
+
+    Raises ImageError for a layer that is damaged, OSError if it cannot be written.
+    """
+    with open_stack(layers) as image, target.open("wb") as file:
+        _Weaver(image.root.tree, file, offset).write()
+
+
+def _trees(tree: object) -> list[SquashfsTree]:
+    layers = tree.layers if isinstance(tree, StackedTree) else ()
+    return [layer for layer in layers if isinstance(layer, SquashfsTree)] if layers else []
+
+
+@dataclass(slots=True)
+class _File:
+    """A node on its way into the inode table."""
+
+    number: int
+    links: int = 0
+    reference: int = -1
+    words: tuple[int, ...] = ()
+    """Of its blocks: stored size, and whether it is compressed."""
+
+
+@dataclass(slots=True)
+class _Directory:
+    """A directory whose children are being written."""
+
+    node: StackedNode
+    number: int
+    parent: int
+    names: list[tuple[bytes, StackedNode]]
+    done: list[tuple[bytes, int, int, int]] = field(default_factory=list)
+    """Name, inode reference, inode number, type."""
+    folders: int = 0
+
+
+class _Weaver:
+    def __init__(self, tree: object, file: BinaryIO, offset: int) -> None:
+        trees = _trees(tree)
+        if not isinstance(tree, StackedTree) or len(trees) != len(tree.layers):
+            raise ImageError("not a stack of squashfs file systems")
+        self._tree = tree
+        self._trees = tuple(reversed(trees))
+        self._file = file
+        self._offset = offset
+        self._compress = compressor()
+        self._inodes = MetadataWriter(self._compress)
+        self._directories = MetadataWriter(self._compress)
+        self._xattrs = XattrWriter(self._compress)
+        self._ids: dict[int, int] = {}
+        self._owners: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._files: dict[tuple[int, int], _File] = {}
+        self._references: dict[int, int] = {}
+        self._starts: dict[tuple[int, int], int] = {}
+        self._fragments: dict[tuple[int, int], int] = {}
+        self._fragment_records: list[bytes] = []
+        self._count = 0
+        self._dev: StackedNode | None = None
+
+    def write(self) -> None:
+        """Write the file system."""
+        block_bytes = self._trees[0].superblock.block_size_bytes
+        names = self._names_and_data()
+        at = self._copy_data()
+        root = self._write_tree(names)
+        inodes, directories = self._inodes.finish(), self._directories.finish()
+        inode_table = at
+        directory_table = inode_table + len(inodes)
+        at = directory_table + len(directories)
+        fragments, fragment_table = lookup_table(self._fragment_records, at, self._compress)
+        at += len(fragments)
+        exported = (_REFERENCE.pack(self._references[number]) for number in range(1, self._count + 1))
+        export, export_table = lookup_table(exported, at, self._compress)
+        at += len(export)
+        ids, id_table = lookup_table(map(_WORD.pack, self._ids), at, self._compress)
+        at += len(ids)
+        xattrs, xattr_table = self._xattrs.finish(at)
+        at += len(xattrs)
+        self._file.seek(self._offset + inode_table)
+        for table in (inodes, directories, fragments, export, ids, xattrs):
+            self._file.write(table)
+        self._file.write(bytes(-at % _PAD_BYTES))
+        self._file.seek(self._offset)
+        self._file.write(
+            SUPERBLOCK.pack(
+                MAGIC,
+                self._count,
+                EPOCH,
+                block_bytes,
+                len(self._fragment_records),
+                Compression.ZSTD,
+                block_bytes.bit_length() - 1,
+                _FLAGS | (_NO_XATTRS_FLAG if xattr_table is None else 0),
+                len(self._ids),
+                4,
+                0,
+                root,
+                at,
+                id_table,
+                _NO_TABLE if xattr_table is None else xattr_table,
+                inode_table,
+                directory_table,
+                fragment_table,
+                export_table,
+            )
+        )
+
+    # what there is
+
+    def _names_and_data(self) -> dict[StackedNode, list[tuple[bytes, StackedNode]]]:
+        """Return what each directory holds, in the order of names; note the files, and where their data lies."""
+        found: dict[StackedNode, list[tuple[bytes, StackedNode]]] = {}
+        pending: list[tuple[StackedNode, int]] = [(self._tree.root, 0)]
+        while pending:
+            directory, depth = pending.pop()
+            if directory in found or depth > _MAX_DEPTH:
+                raise ImageError("directories of the image contain each other")
+            names = found[directory] = []
+            is_dev = depth == 1 and directory is self._dev
+            for entry in [] if is_dev else self._tree.entries(directory):
+                node = self._tree.child(directory, entry.name)
+                if node is None:
+                    continue
+                names.append((os.fsencode(entry.name), node))
+                if depth == 0 and entry.name == _NOT_KEPT:
+                    self._dev = node
+                if node.kind is FileKind.DIRECTORY:
+                    pending.append((node, depth + 1))
+                else:
+                    self._note(node)
+            names.sort(key=lambda pair: pair[0])
+            if len(self._files) > _MAX_NAMES:
+                raise ImageError(f"more than {_MAX_NAMES} files in one image")
+        return found
+
+    def _note(self, node: StackedNode) -> None:
+        layer, inode = _source(node)
+        file = self._files.setdefault((layer, inode.reference), _File(0))
+        file.links += 1
+        if inode.file is None or file.links > 1:
+            return
+        file.words = self._trees[layer].block_sizes(inode.file)
+        size = sum(word & ~_STORED for word in file.words)
+        if size:
+            self._starts[layer, inode.file.start] = max(size, self._starts.get((layer, inode.file.start), 0))
+        if inode.file.fragment != NO_FRAGMENT:
+            self._fragments[layer, inode.file.fragment] = -1
+
+    # data
+
+    def _copy_data(self) -> int:
+        """Copy the blocks that are seen, from the lowest layer up, and note where they went; return the end of them."""
+        at = SUPERBLOCK.size
+        pieces: list[tuple[int, int, int, int | None]] = [
+            (layer, start, size, None) for (layer, start), size in self._starts.items()
+        ]
+        words: dict[int, int] = {}
+        for layer, index in self._fragments:
+            place, word = self._trees[layer].fragment_place(index)
+            pieces.append((layer, place, word & ~_STORED, index))
+            words[len(pieces) - 1] = word
+        order = sorted(range(len(pieces)), key=lambda number: (-pieces[number][0], *pieces[number][1:3]))
+        runs: list[list[int]] = []  # layer, start, size: what lies side by side is copied at once
+        for number in order:
+            layer, start, size, fragment = pieces[number]
+            if not runs or runs[-1][0] != layer or not runs[-1][1] <= start <= runs[-1][1] + runs[-1][2]:
+                runs.append([layer, start, 0])
+            run = runs[-1]
+            here = at - run[2] + start - run[1]
+            # equal files share their blocks, and one may be the beginning of another
+            more = max(0, start + size - run[1] - run[2])
+            run[2] += more
+            at += more
+            if fragment is None:
+                self._starts[layer, start] = here
+            else:
+                self._fragments[layer, fragment] = len(self._fragment_records)
+                self._fragment_records.append(_FRAGMENT.pack(here, words[number], 0))
+        self._file.seek(self._offset + SUPERBLOCK.size)
+        for layer, start, size in runs:
+            self._copy(layer, start, size)
+        return at
+
+    def _copy(self, layer: int, start: int, size: int) -> None:
+        for done in range(0, size, _CHUNK_BYTES):
+            data = self._trees[layer].stored(start + done, min(_CHUNK_BYTES, size - done))
+            self._file.write(data)
+
+    # tables
+
+    def _write_tree(self, found: dict[StackedNode, list[tuple[bytes, StackedNode]]]) -> int:
+        """Write all inodes, what a directory holds before it; return the reference of the root's."""
+        root = _Directory(self._tree.root, self._next(), 0, list(reversed(found[self._tree.root])))
+        open_directories = [root]
+        while True:
+            directory = open_directories[-1]
+            if directory.names:
+                name, node = directory.names.pop()
+                if node.kind is FileKind.DIRECTORY:
+                    inner = _Directory(node, self._next(), directory.number, list(reversed(found[node])))
+                    directory.done.append((name, -1, inner.number, _TYPES[FileKind.DIRECTORY]))
+                    directory.folders += 1
+                    open_directories.append(inner)
+                else:
+                    file = self._write_file(node)
+                    directory.done.append((name, file.reference, file.number, _type(_source(node)[1])))
+                continue
+            reference = self._write_directory(directory)
+            self._references[directory.number] = reference
+            open_directories.pop()
+            if not open_directories:
+                return reference
+            above = open_directories[-1]
+            name, _, number, kind = above.done[-1]
+            above.done[-1] = (name, reference, number, kind)
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _write_file(self, node: StackedNode) -> _File:
+        layer, inode = _source(node)
+        file = self._files[layer, inode.reference]
+        if file.reference >= 0:
+            return file
+        file.number = self._next()
+        xattrs = self._xattrs_of(layer, inode)
+        if inode.file is not None:
+            type_number, body = self._regular(layer, inode, file, xattrs)
+        else:
+            type_number, body = _type(inode), _special(inode, file.links)
+            if xattrs != NO_XATTRS:
+                type_number, body = type_number + _LONG, body + _WORD.pack(xattrs)
+        file.reference = self._inodes.reference
+        self._inodes.write(self._common(type_number, layer, inode, file.number) + body)
+        self._references[file.number] = file.reference
+        return file
+
+    def _regular(self, layer: int, inode: Inode, file: _File, xattrs: int) -> tuple[int, bytes]:
+        layout = inode.file
+        assert layout is not None  # noqa: S101 - the caller looked
+        words = file.words
+        block_bytes = self._trees[layer].superblock.block_size_bytes
+        stored = any(words)
+        start = self._starts[layer, layout.start] if stored else 0
+        fragment, at = NO_FRAGMENT, 0
+        if layout.fragment != NO_FRAGMENT:
+            fragment, at = self._fragments[layer, layout.fragment], layout.fragment_offset
+        holes = sum(min(block_bytes, layout.size_bytes - n * block_bytes) for n, word in enumerate(words) if not word)
+        sizes = struct.pack(f"<{len(words)}I", *words)
+        if file.links == 1 and xattrs == NO_XATTRS and not holes and max(start, layout.size_bytes) < 1 << 32:
+            return _TYPES[FileKind.FILE], _FILE.pack(start, fragment, at, layout.size_bytes) + sizes
+        # as mksquashfs has it: never all of the file
+        holes = min(holes, layout.size_bytes - 1) if holes else 0
+        body = _LONG_FILE.pack(start, layout.size_bytes, holes, file.links, fragment, at, xattrs)
+        return _TYPES[FileKind.FILE] + _LONG, body + sizes
+
+    def _write_directory(self, directory: _Directory) -> int:
+        layer, inode = _source(directory.node)
+        block, offset = self._directories.block, self._directories.offset
+        size, index = self._write_listing(directory.done)
+        xattrs = self._xattrs_of(layer, inode)
+        links = directory.folders + 2
+        reference = self._inodes.reference
+        parent = directory.parent or self._count + 1
+        if xattrs == NO_XATTRS and not index and size + 3 < 1 << 16:
+            common = self._common(_TYPES[FileKind.DIRECTORY], layer, inode, directory.number)
+            self._inodes.write(common + _DIRECTORY.pack(block, links, size + 3, offset, parent))
+            return reference
+        common = self._common(_TYPES[FileKind.DIRECTORY] + _LONG, layer, inode, directory.number)
+        body = _LONG_DIRECTORY.pack(links, size + 3, block, parent, len(index), offset, xattrs)
+        self._inodes.write(common + body + b"".join(index))
+        return reference
+
+    def _write_listing(self, names: Sequence[tuple[bytes, int, int, int]]) -> tuple[int, list[bytes]]:
+        """Write what a directory holds; return its bytes, and an index: a name for each block that it goes on in."""
+        size = 0
+        index: list[bytes] = []
+        block = self._directories.block
+        at = 0
+        while at < len(names):
+            first_name, first, number, _ = names[at]
+            run = _same_block(names[at : at + _NAMES_IN_RUN], first >> 16, number)
+            if self._directories.block != block:
+                block = self._directories.block
+                index.append(_INDEX.pack(size, block, len(first_name) - 1) + first_name)
+            data = _RUN.pack(len(run) - 1, first >> 16, number) + b"".join(
+                _ENTRY.pack(reference & 0xFFFF, other - number, kind, len(name) - 1) + name
+                for name, reference, other, kind in run
+            )
+            self._directories.write(data)
+            size += len(data)
+            at += len(run)
+        return size, index
+
+    def _common(self, type_number: int, layer: int, inode: Inode, number: int) -> bytes:
+        user, group = self._owner(layer, inode)
+        return _COMMON.pack(type_number, inode.permissions, user, group, min(inode.mtime_s, EPOCH), number)
+
+    def _owner(self, layer: int, inode: Inode) -> tuple[int, int]:
+        """Return the places of user and group in the id table."""
+        key = (layer, inode.uid_index, inode.gid_index)
+        if key not in self._owners:
+            owner = self._trees[layer].stat(inode)
+            user, group = (self._ids.setdefault(one, len(self._ids)) for one in (owner.uid, owner.gid))
+            self._owners[key] = (user, group)
+        return self._owners[key]
+
+    def _xattrs_of(self, layer: int, inode: Inode) -> int:
+        attributes = self._trees[layer].xattrs(inode)
+        return self._xattrs.add(attributes) if attributes else NO_XATTRS
+
+
+def _source(node: StackedNode) -> tuple[int, Inode]:
+    """Return whose inode it is: the number of the layer from the top, and the inode."""
+    part = node.parts[0]
+    return part.layer, part.node
+
+
+def _type(inode: Inode) -> int:
+    if inode.kind is FileKind.DEVICE:
+        return _BLOCK_DEVICE if inode.is_block else _CHAR_DEVICE
+    return _TYPES[inode.kind]
+
+
+def _special(inode: Inode, links: int) -> bytes:
+    if inode.kind is FileKind.SYMLINK:
+        target = os.fsencode(inode.target)
+        return _TWO.pack(links, len(target)) + target
+    return _TWO.pack(links, inode.device) if inode.kind is FileKind.DEVICE else _WORD.pack(links)
+
+
+def _same_block(
+    names: Sequence[tuple[bytes, int, int, int]], block: int, number: int
+) -> list[tuple[bytes, int, int, int]]:
+    """Return the names from the first on that one run can hold: inodes of one block, with numbers that are near."""
+    run = []
+    for name in names:
+        if name[1] >> 16 != block or not -(1 << 15) <= name[2] - number < 1 << 15:
+            break
+        run.append(name)
+    return run

@@ -1,0 +1,99 @@
+"""An image of somebody else's as a base: read first, so that what it has is neither put in again nor shadowed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.layers import Bootstrap, Layer
+from lumiimg.errors import BadInputError
+from lumiimg.resolve.network.daemon import SCHEME
+from lumiimg.resolve.network.mirrors import refuse_password
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from lumiimg.catalog.catalogue import Catalogue
+
+LOCAL = "localimage"
+_AGENTS = {
+    "sif": LOCAL,
+    "squashfs": LOCAL,
+    "folder": LOCAL,
+    "oci-layout": "oci",
+    "oci-archive": "oci-archive",
+    "docker-archive": "docker-archive",
+}
+"""How an engine is told to start from it, by the kind of image. Source: Apptainer user guide, definition files."""
+_REMOTE = re.compile(r"[a-z-]+://")
+
+
+def is_foreign(base: str, catalogue: Catalogue) -> bool:
+    """Whether a base is meant as an image, not as a name of the catalogue, which comes first."""
+    return "/" in base or (base not in catalogue.layer_names() and Path(base).exists())
+
+
+def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
+    """Return an image as a base with what it has; `pull` brings one of a registry here, to be read.
+
+    Raises BadInputError for what is no image, and what `pull` raises.
+    """
+    refuse_password(base, "--base")
+    if not base.isprintable():
+        raise BadInputError("a name that cannot be printed cannot stand in a definition", where="--base")
+    if (scheme := _REMOTE.match(base)) is not None and scheme[0] not in {"docker://", "oras://", SCHEME}:
+        raise BadInputError(
+            "cannot be read from here",
+            where=base,
+            hint=f"fetch it first: apptainer pull image.sif {base}; then --base image.sif",
+        )
+    from lumiimg.image import open_image, refuse_empty  # noqa: PLC0415 - 70 ms that a base of the catalogue should not cost
+    from lumiimg.resolve.inventory import read_contents  # noqa: PLC0415
+
+    path = Path(base) if scheme is None else pull(base)
+    with open_image(path) as image:
+        refuse_empty(path, image)
+        contents = read_contents(image.root)
+        kind = image.kind
+    if scheme is not None and scheme[0] != SCHEME:
+        # what was read is what is built on, whatever the tag means by then
+        name = base.removeprefix(scheme[0])
+        origin = name if "@" in name else f"{name}@sha256:{path.name.removesuffix('.sif')}"
+        return foreign_layer(scheme[0].removesuffix("://"), origin, contents.has, contents.provides)
+    return foreign_layer(_AGENTS[kind.value], str(path.absolute()), contents.has, contents.provides)
+
+
+def read_bases(base: str, catalogue: Catalogue, pull: Callable[[str], Path]) -> dict[str, Layer]:
+    """Return the base by its name where it is an image to be read: somebody's own, or a file that a site has.
+
+    Raises as `read_foreign`.
+    """
+    if is_foreign(base, catalogue):
+        return {base: read_foreign(base, pull)}
+    if base in catalogue.base_names():
+        for bootstrap in catalogue.base(base).bootstraps:
+            if bootstrap.agent == LOCAL and Path(bootstrap.origin).is_file():
+                return {base: read_foreign(bootstrap.origin, pull)}
+    return {}
+
+
+def foreign_layer(agent: str, origin: str, has: Mapping[str, str], provides: Sequence[str]) -> Layer:
+    """Return the base that an image is, by what was read in it."""
+    stem = (
+        re.sub(r"[^a-z0-9.-]+", "-", Path(origin).name.lower().partition("@")[0].removesuffix(".sif")).strip("-.")[:48]
+        or "image"
+    )
+    return Layer(
+        name=stem,
+        folder=Path(origin),
+        summary="an image of yours",
+        status="unproved",
+        source="read in the image",
+        date=dt.date.min,
+        provides=tuple(provides),
+        has=has,
+        bootstraps=(Bootstrap(agent, origin),),
+        is_foreign=True,
+    )

@@ -1,0 +1,200 @@
+"""What an image has already, read from its files: what somebody else put in is not put in again, nor shadowed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from lumiimg.elf.facts import exported_symbols
+from lumiimg.elf.system import glibc_version
+from lumiimg.errors import LumiimgError
+from lumiimg.fabric.rccl_strings import read_rccl
+from lumiimg.image.tree import ImageError
+from lumiimg.resolve.stack import Offer, Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumiimg.image import RootFileSystem
+
+_WANTED = re.compile(
+    r"libfabric\.so\.1|libcxi\.so\.1|librccl\.so(\.1)?|lib[rn]ccl-net(-ofi)?\.so|libmpi\.so\.(12|40)|METADATA|hipcc|python3"
+)
+_PLUGIN = re.compile(r"lib[rn]ccl-net(-ofi)?\.so")
+_DIST_INFO = re.compile(
+    r"(?P<site>/.*/python(?P<python>3(?:\.\d{1,2})?)/(?:site|dist)-packages)"
+    r"/(?P<name>[A-Za-z0-9._]{1,128})-(?P<version>[A-Za-z0-9.+!_]{1,64})\.dist-info/METADATA"
+)
+_NET_SYMBOL = re.compile(r"ncclNetPlugin_v(\d{1,2})")
+_NOT_PYTHON = frozenset(("os", "glibc", "python", "rocm", "rccl", "hip", "torch-rocm", "mpi", "slingshot")) | frozenset(
+    ("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin", "mpi-abi")
+)
+"""Components that are no Python distribution, whatever one is called."""
+_SMALL_BYTES = 64 * 1024
+_ROCM = re.compile(r"\d{1,2}\.\d{1,2}(\.\d{1,2})?")
+_LOCAL_ROCM = re.compile(r"rocm(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Components with their versions, in the words of the catalogue's bases."""
+
+    has: Mapping[str, str]
+    provides: tuple[str, ...]
+    site_packages: str | None
+    """The folder of Python distributions that counts: with torch, else of a virtual environment, else the system's."""
+
+    @property
+    def stack(self) -> Stack:
+        """What the image offers, for rules that ask a stack."""
+        versions = dict.fromkeys(self.provides) | dict(self.has)
+        return Stack({name: Offer(version, "the image") for name, version in versions.items()})
+
+
+def read_contents(root: RootFileSystem) -> Contents:
+    """Return what an image has of that which layers need or bring. Raises ImageError for an image that is damaged."""
+    has: dict[str, str] = {}
+    provides: set[str] = set()
+    release = _os_release(root)
+    if re.fullmatch(r"[a-z0-9._-]+", release.get("ID", "")):
+        provides.add(release["ID"])
+        has["os"] = f"{release['ID'].capitalize()} {release.get('VERSION_ID', '')}".strip()
+    if (glibc := glibc_version(root)) is not None:
+        has["glibc"] = glibc
+    found = _found(root)
+    sites = _sites(found)
+    site = _site_that_counts(sites)
+    if site is not None:
+        dists = sites[site]
+        has |= {name: dists[name] for name in dists if name not in _NOT_PYTHON and _is_version(dists[name])}
+    python = _python_of(root, site, found)
+    if python is not None:
+        provides.add("python3")
+        has["python"] = python
+    if (rocm := _first_line(root, "/opt/rocm/.info/version")) and (version := _ROCM.match(rocm)):
+        has["rocm"] = version[0]
+        provides.add("hip")
+    if any(path.endswith("/hipcc") for path in found):
+        provides.add("rocm-devel")
+    if "torch" in has and (local := _LOCAL_ROCM.search(has["torch"])):
+        has["torch-rocm"] = local[1]
+    has |= _rccl(root, found)
+    has |= _plugin(root, found)
+    for component, name in (("libfabric", "libfabric.so.1"), ("libcxi", "libcxi.so.1"), ("mpi", "libmpi.so.")):
+        if names := {
+            last for path in found if (last := path.rpartition("/")[2]).startswith(name) and _is_elf(root, path)
+        }:
+            provides.add(component)
+            if component == "mpi":
+                has["mpi-abi"] = min(names).removeprefix(name)
+    if "net-api" in has:
+        provides.add("net-plugin")
+    return Contents(has, tuple(sorted(provides - has.keys())), site)
+
+
+def _found(root: RootFileSystem) -> list[str]:
+    return [path for path in root.find(_WANTED) if not path.startswith(("/proc/", "/sys/"))]
+
+
+def _sites(found: list[str]) -> dict[str, dict[str, str]]:
+    """Return the Python distributions by the folder that they are in."""
+    sites: dict[str, dict[str, str]] = {}
+    for path in found:
+        if (info := _DIST_INFO.fullmatch(path)) is not None:
+            sites.setdefault(info["site"], {})[canonicalize_name(info["name"])] = info["version"]
+    return sites
+
+
+def _site_that_counts(sites: Mapping[str, Mapping[str, str]]) -> str | None:
+    """Return the folder with torch; else that of a virtual environment; else the first."""
+    order = sorted(sites, key=lambda site: ("torch" not in sites[site], site.startswith("/usr/"), site))
+    return order[0] if order else None
+
+
+def _python_of(root: RootFileSystem, site: str | None, found: list[str]) -> str | None:
+    if site is not None and (named := re.search(r"/python(3\.\d{1,2})/", site)):
+        return named[1]
+    for path in sorted(
+        (path for path in found if path.endswith("/bin/python3")), key=lambda p: p != "/usr/bin/python3"
+    ):
+        try:
+            real = root.resolve(path)
+        except (OSError, ImageError):
+            continue
+        if named := re.fullmatch(r".*/python(3\.\d{1,2})", real):
+            return named[1]
+    return None
+
+
+def _rccl(root: RootFileSystem, found: list[str]) -> dict[str, str]:
+    """Return the version of the RCCL that counts: torch's own, else ROCm's, else any."""
+    names = [path for path in found if "/librccl.so" in path]
+    for path in sorted(names, key=lambda path: ("/torch/lib/" not in path, "/opt/rocm" not in path, path)):
+        try:
+            file = root.open(path)
+        except (OSError, ImageError):
+            continue
+        try:
+            version = read_rccl(file).version
+        finally:
+            file.close()
+        if version is not None:
+            return {"rccl": version}
+    return {}
+
+
+def _plugin(root: RootFileSystem, found: list[str]) -> dict[str, str]:
+    """Return the versions of the net API that the image's plugin offers."""
+    for path in (path for path in found if _PLUGIN.fullmatch(path.rpartition("/")[2])):
+        try:
+            file = root.open(path)
+        except (OSError, ImageError):
+            continue
+        try:
+            symbols = exported_symbols(file, "ncclNet")
+        except (OSError, ValueError, LumiimgError):
+            continue  # a script of the linker, or no library at all
+        finally:
+            file.close()
+        if versions := sorted(int(match[1]) for name in symbols if (match := _NET_SYMBOL.fullmatch(name))):
+            return {"net-api": str(versions[-1]), "net-api-oldest": str(versions[0])}
+    return {}
+
+
+def _is_elf(root: RootFileSystem, path: str) -> bool:
+    try:
+        with contextlib.closing(root.open(path)) as file:
+            return file.read_at(0, 4) == b"\x7fELF"
+    except (OSError, ImageError):
+        return False
+
+
+def _os_release(root: RootFileSystem) -> dict[str, str]:
+    for path in ("/etc/os-release", "/usr/lib/os-release"):
+        try:
+            text = root.read_bytes(path, _SMALL_BYTES).decode("utf-8", "replace")
+        except (OSError, ImageError):
+            continue
+        pairs = (line.partition("=") for line in text.splitlines())
+        return {key: value.strip().strip("\"'")[:64] for key, equals, value in pairs if equals}
+    return {}
+
+
+def _first_line(root: RootFileSystem, path: str) -> str | None:
+    try:
+        return root.read_bytes(path, _SMALL_BYTES).decode("utf-8", "replace").partition("\n")[0]
+    except (OSError, ImageError):
+        return None
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True

@@ -1,0 +1,207 @@
+"""What only the network can tell a lock: the digest of the base, digests that nobody has published, the wheels."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import zipfile
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.metadata import Metadata
+from packaging.utils import canonicalize_name
+
+from lumiimg.catalog.layers import expand
+from lumiimg.engine.workspace import scratch_folder
+from lumiimg.errors import FailedError, one_line
+from lumiimg.resolve.lock import LockedSource, file_sha256
+from lumiimg.resolve.network.daemon import SCHEME, saved
+from lumiimg.resolve.network.default_index import general_index
+from lumiimg.resolve.network.pull import save_image, save_sif
+from lumiimg.resolve.network.registry import parse_reference, resolve_image
+from lumiimg.resolve.network.web import place
+from lumiimg.resolve.python import complete
+from lumiimg.resolve.wheels import WheelMetadata
+from lumiimg.wording import size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from lumiimg.resolve.bootstrap import LockedBootstrap
+    from lumiimg.resolve.lock import Lock, LockedLayer
+    from lumiimg.resolve.network.mirrors import Mirrors
+    from lumiimg.resolve.network.registry import Manifest
+    from lumiimg.resolve.network.web import Web
+    from lumiimg.resolve.store import Store
+    from lumiimg.resolve.wheels import Wheel
+
+_PACKED = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+"""Of the others, LZMA takes as much memory as the file says."""
+# AttributeError: packaging before 24.1, of a body that calls itself multipart
+_NO_WHEEL = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, ValueError, RuntimeError, NotImplementedError),
+    *(AttributeError, struct.error),
+)
+_METADATA_LIMIT_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where answers come from."""
+
+    web: Web
+    store: Store
+    mirrors: Mirrors
+    on_line: Callable[[str], None]
+
+
+def pulled(base: str, sources: Sources, cache: Path) -> Path:
+    """Return an image in the cache, to be read: of a registry, or of a Docker engine; got there once by its digest.
+
+    What came of one goes on where it ended the next time. Raises FailedError if it cannot be had, MissingHereError if
+    there is no engine.
+    """
+    if base.startswith(SCHEME):
+        return saved(base, cache / "daemon", sources.on_line)
+    found = resolve_image(parse_reference(base, sources.mirrors), sources.web)
+    store = cache / ("oras" if base.startswith("oras://") else "oci")
+    name = found.digest.removeprefix("sha256:")
+    target = store / (f"{name}.sif" if base.startswith("oras://") else name)
+    try:
+        return _in_store(base, found, sources, target)
+    except OSError as error:
+        raise FailedError(
+            f"cannot be kept: {error.strerror or error}",
+            where=str(store),
+            hint="LUMIIMG_CACHE says where what was fetched is kept",
+        ) from error
+
+
+def _in_store(base: str, found: Manifest, sources: Sources, target: Path) -> Path:
+    """Return a SIF, or an OCI layout, named by the digest of its manifest, which is what an engine takes it by."""
+    if target.is_file() or (target / "oci-layout").is_file():
+        return target
+    sources.on_line(f"fetching {base} to read it, {size(found.size_bytes)}")
+    if target.suffix == ".sif":
+        save_sif(found, sources.web, target)
+        return target
+    with scratch_folder(target.parent) as scratch:
+        save_image(found, sources.web, scratch / "image", target.parent, sources.on_line)
+        with contextlib.suppress(OSError):  # another process was as quick
+            (scratch / "image").rename(target)
+    return target
+
+
+def settle(
+    lock: Lock,
+    sources: Sources,
+    *,
+    pin_base: bool,
+    held: Mapping[str, str] | None = None,
+    before: Lock | None = None,
+) -> Lock:
+    """Return the lock with nothing left open; the base stays a tag unless it is to be pinned.
+
+    `held` are versions of Python distributions to keep where they still fit, by name; `before` is the lock whose base
+    and sources keep their digests.
+
+    Raises FailedError for what cannot be had or does not go together.
+    """
+    bootstrap = _as_before(lock.bootstrap, before)
+    known = {s.location: s.sha256 for layer in (before.stack if before else ()) for s in layer.sources if s.sha256}
+    if pin_base and bootstrap.is_open and bootstrap.image is not None:
+        sources.on_line(f"looking up {bootstrap.image}")
+        found = resolve_image(bootstrap.image, sources.web)
+        digest = found.index_digest or found.digest
+        bootstrap = replace(bootstrap, image=replace(bootstrap.image, digest=digest))
+    if pin_base and lock.base.layer.is_foreign and Path(bootstrap.origin).is_file():
+        sources.on_line(f"reading {bootstrap.origin}, for its digest")
+        bootstrap = replace(bootstrap, sha256=file_sha256(Path(bootstrap.origin)))
+    unknown = [s.location for layer in lock.stack for s in layer.sources if not (s.sha256 or s.location in known)]
+    known |= sources.store.digests(unknown, sources.on_line)
+    layers: list[LockedLayer] = []
+    installed: dict[str, str] = {}
+    for layer in lock.stack:
+        layer = _with_known(layer, known)  # noqa: PLW2901
+        settled = _settled(layer, lock, sources, installed, held or {})
+        layers.append(settled)
+        installed |= _brought_by(settled)
+    return replace(lock, bootstrap=bootstrap, base=layers[0], layers=tuple(layers[1:]))
+
+
+def _as_before(bootstrap: LockedBootstrap, before: Lock | None) -> LockedBootstrap:
+    """Return the bootstrap with the digest that it had, if it is the same image."""
+    if before is None or bootstrap.image is None or before.bootstrap.image is None:
+        return bootstrap
+    if (bootstrap.origin, bootstrap.image.digest) != (before.bootstrap.origin, None):
+        return bootstrap
+    return replace(bootstrap, image=replace(bootstrap.image, digest=before.bootstrap.image.digest))
+
+
+def _with_known(layer: LockedLayer, known: Mapping[str, str]) -> LockedLayer:
+    """Return the layer with the digests that its sources had: one that was replaced at its address stops the build."""
+    kept = (s if s.sha256 else replace(s, sha256=known.get(s.location)) for s in layer.sources)
+    return replace(layer, sources=tuple(kept))
+
+
+def _brought_by(layer: LockedLayer) -> dict[str, str]:
+    """Return the versions of what is in the image with this layer, by the names of Python distributions."""
+    versions = {**layer.layer.has, **(layer.release.has if layer.release else {})}
+    told = {canonicalize_name(name): expand(version, layer.arguments) for name, version in versions.items()}
+    return told | {wheel.name: wheel.version for wheel in layer.wheels}
+
+
+def _settled(
+    layer: LockedLayer, lock: Lock, sources: Sources, installed: Mapping[str, str], held: Mapping[str, str]
+) -> LockedLayer:
+    release = layer.release
+    if release is None or not release.wheels or layer.wheels:
+        return layer
+    if lock.python is None:
+        raise FailedError(
+            f"no wheels can be chosen for {layer.layer.name}: the Python of {lock.base.layer.name} is not known",
+            hint="read the base first: lumiimg adapt",
+        )
+    sources.on_line(f"looking up the wheels of {layer.layer.name} for {lock.python}")
+    general = general_index(sources.mirrors)
+    wheels = complete(
+        release.wheels,
+        [sources.mirrors.rewrite(index) for index in release.indexes] or [general],
+        general,
+        lock.python,
+        sources.web,
+        installed=installed,
+        held=held,
+        fetch_metadata=lambda wheel: _metadata_in(_fetched(wheel, sources), wheel),
+    )
+    made = sources.store.digests([wheel.url for wheel in wheels if wheel.sha256 is None], sources.on_line)
+    return replace(layer, wheels=tuple(_as_source(wheel, made, sources) for wheel in wheels))
+
+
+def _as_source(wheel: Wheel, made: Mapping[str, str], sources: Sources) -> LockedSource:
+    sha256 = wheel.sha256 or made[wheel.url]
+    url = sources.mirrors.restore(wheel.url)
+    note = "" if wheel.sha256 else "its index gives no digest; it was made at the first download"
+    return LockedSource(wheel.name, "", wheel.filename, sha256, url, note, wheel.version)
+
+
+def _fetched(wheel: Wheel, sources: Sources) -> Path:
+    sources.on_line(f"fetching {place(wheel.url)}, for its metadata")
+    return sources.store.get(wheel.url, wheel.sha256 or sources.store.add(wheel.url))
+
+
+def _metadata_in(file: Path, wheel: Wheel) -> WheelMetadata:
+    """Read METADATA out of a wheel. Source: PEP 427. Raises FailedError for what is no wheel."""
+    name = f"{'-'.join(wheel.filename.split('-')[:2])}.dist-info/METADATA"
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if archive.getinfo(name).compress_type not in _PACKED:
+                raise zipfile.BadZipFile("packed as no wheel is")
+            with archive.open(name) as stream:
+                text = stream.read(_METADATA_LIMIT_BYTES)
+        metadata = Metadata.from_email(text, validate=False)
+        return WheelMetadata(tuple(metadata.requires_dist or ()), metadata.requires_python)
+    except _NO_WHEEL as error:
+        raise FailedError(f"is no wheel: {one_line(str(error))[:200]}", where=wheel.url) from error
