@@ -131,8 +131,8 @@ def main() -> None:
                 tried.append(place + " (not writable, not yours alone, or not for programs)")
         else:
             fail("cannot be unpacked in " + " or ".join(tried) + "; TMPDIR names a folder of your own on this node")
-    import lumiimg  # noqa: PLC0415 - it has just been unpacked
-    from lumiimg.cli.main import run  # noqa: PLC0415
+    import lumiimg  # it has just been unpacked
+    from lumiimg.cli.main import run
 
     lumiimg.archive = ARCHIVE
     run()

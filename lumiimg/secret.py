@@ -72,7 +72,7 @@ def has_secret(text: str) -> bool:
 
 def has_key(address: str) -> bool:
     """Tell whether the query of an address is a key to what it names, as signed addresses of stores have it."""
-    from urllib.parse import parse_qsl, urlsplit  # noqa: PLC0415 - for errors, which all commands import, too much
+    from urllib.parse import parse_qsl, urlsplit  # for errors, which all commands import, too much
 
     try:
         query = parse_qsl(urlsplit(address).query, keep_blank_values=True)

@@ -115,7 +115,7 @@ KNOWN = {
 
 def green() -> str:
     """Return the page of a check whose probes found nothing in the way: stand-ins for findings of a real machine."""
-    from lumiimg.check.answer import CheckReport  # noqa: PLC0415
+    from lumiimg.check.answer import CheckReport
 
     answer = decide(PROBED, FABRIC, level=Level.PROBE, level_was_asked_for=False)
     steps = fabric_steps(FABRIC, PROBED, KNOWN, plugin_version="1.21.1")

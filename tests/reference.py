@@ -144,7 +144,10 @@ def findings() -> Iterator[str]:
     yield f"{WRITTEN}\n\n| id | severities | level |\n|---|---|---|"
     found: dict[str, tuple[set[str], set[str]]] = {}
     for file, level in (
-        *((f"static/{file}", "static") for file in ("files", "variables", "rccl", "plugin", "duplicates", "host_binds")),
+        *(
+            (f"static/{file}", "static")
+            for file in ("files", "variables", "rccl", "plugin", "duplicates", "host_binds")
+        ),
         ("probe/judgement", "probe"),
         ("pipeline", "probe"),
         ("probe/simulation", "probe"),

@@ -41,11 +41,11 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Read the image, tell what it has and lacks, and build."""
-    from lumiimg.findings import Severity  # noqa: PLC0415
-    from lumiimg.report.build import print_doubts  # noqa: PLC0415
-    from lumiimg.report.console import console, headline, marked, print_json, remedies, say  # noqa: PLC0415
-    from lumiimg.resolve.image_base import read_foreign  # noqa: PLC0415
-    from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
+    from lumiimg.findings import Severity
+    from lumiimg.report.build import print_doubts
+    from lumiimg.report.console import console, headline, marked, print_json, remedies, say
+    from lumiimg.resolve.image_base import read_foreign
+    from lumiimg.resolve.rules import Fabric
 
     if not arguments.site:
         raise BadInputError("for which machine?", hint="name it: --site lumi, or a site file")
@@ -90,11 +90,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _variables_against(path: Path) -> list[Finding]:
     """Return what the image itself sets that keeps RCCL or libfabric off the network: no layer takes that away."""
-    from lumiimg.check.opening import opened  # noqa: PLC0415
-    from lumiimg.check.static.evidence import StaticResult  # noqa: PLC0415
-    from lumiimg.check.static.files import check_static  # noqa: PLC0415
-    from lumiimg.check.static.variables import judge_variables, read_variables  # noqa: PLC0415
-    from lumiimg.findings import Severity  # noqa: PLC0415
+    from lumiimg.check.opening import opened
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.check.static.files import check_static
+    from lumiimg.check.static.variables import judge_variables, read_variables
+    from lumiimg.findings import Severity
 
     with opened(path) as image:
         # by what the image has; one without an RCCL that loads gets its own by a layer, and is judged as well

@@ -75,10 +75,10 @@ def _count(text: str) -> int:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Count at each place, and print."""
-    from lumiimg.check.startup import MODULE, kind_of, measure  # noqa: PLC0415
-    from lumiimg.files import write_text  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.report.startup import Scale, print_startups, svg, to_json  # noqa: PLC0415
+    from lumiimg.check.startup import MODULE, kind_of, measure
+    from lumiimg.files import write_text
+    from lumiimg.report.console import print_json
+    from lumiimg.report.startup import Scale, print_startups, svg, to_json
 
     if not MODULE.fullmatch(arguments.module):
         raise BadInputError("is no name of a module", where=f"--module {arguments.module}")

@@ -51,12 +51,12 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Solve, print, and answer by the exit code."""
-    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.check.static.boundary import study  # noqa: PLC0415
-    from lumiimg.host.manifest import Fabric  # noqa: PLC0415
-    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-    from lumiimg.report.bind import print_manifest  # noqa: PLC0415
-    from lumiimg.report.boundary import print_doubts, print_refusals  # noqa: PLC0415
+    from lumiimg.catalog.sites import find_site
+    from lumiimg.check.static.boundary import study
+    from lumiimg.host.manifest import Fabric
+    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.report.bind import print_manifest
+    from lumiimg.report.boundary import print_doubts, print_refusals
 
     site = find_site(arguments.site, os.environ) if arguments.site else None
     snapshot = read_snapshot(arguments.host)

@@ -119,10 +119,10 @@ def check_result(arguments: argparse.Namespace) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, settle what only the network can tell, and build unless asked not to."""
-    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
-    from lumiimg.definition.writer import write_chain, write_flat  # noqa: PLC0415
-    from lumiimg.report import build as report  # noqa: PLC0415
-    from lumiimg.resolve.network.mirrors import parse_mirrors  # noqa: PLC0415
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.definition.writer import write_chain, write_flat
+    from lumiimg.report import build as report
+    from lumiimg.resolve.network.mirrors import parse_mirrors
 
     if arguments.lock and arguments.dry_run and not arguments.locked:
         raise BadInputError("--dry-run and --lock", hint="lumiimg lock settles and writes, and builds nothing")
@@ -135,7 +135,7 @@ def execute(arguments: argparse.Namespace) -> int:
     settings = read_settings(os.environ)
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
     if arguments.lock and not arguments.locked:
-        from lumiimg.resolve.lockfile import refuse_other_file  # noqa: PLC0415
+        from lumiimg.resolve.lockfile import refuse_other_file
 
         refuse_other_file(arguments.lock)
     lock, request = _locked(arguments, mirrors) if arguments.locked else resolved(arguments)
@@ -144,17 +144,17 @@ def execute(arguments: argparse.Namespace) -> int:
         return ExitCode.GOOD
     sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet, jobs=arguments.jobs)
     if lock.unsettled or arguments.lock:
-        from lumiimg.resolve.pin import settle  # noqa: PLC0415
+        from lumiimg.resolve.pin import settle
 
         lock = settle(lock, sources, pin_base=arguments.lock is not None)
     if arguments.lock and not arguments.locked:
-        from lumiimg.files import write_text  # noqa: PLC0415
-        from lumiimg.resolve.lockfile import to_text  # noqa: PLC0415
+        from lumiimg.files import write_text
+        from lumiimg.resolve.lockfile import to_text
 
         write_text(arguments.lock, to_text(lock, request))
     chain = write_chain(lock)
     if arguments.definitions is not None:
-        from lumiimg.build.builder import write_definitions  # noqa: PLC0415
+        from lumiimg.build.builder import write_definitions
 
         definitions = [*chain, write_flat(lock)]
         folder = arguments.definitions
@@ -166,10 +166,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def resolved(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     """Return the lock of what is asked for, as far as no network is needed. Raises as `resolve` does."""
-    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
-    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
-    from lumiimg.resolve.network.mirrors import parse_mirrors  # noqa: PLC0415
-    from lumiimg.resolve.request import resolve  # noqa: PLC0415
+    from lumiimg.catalog.catalogue import open_catalogue
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.resolve.network.mirrors import parse_mirrors
+    from lumiimg.resolve.request import resolve
 
     settings = read_settings(os.environ)
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
@@ -183,9 +183,9 @@ def resolved(arguments: argparse.Namespace) -> tuple[Lock, Request]:
 
 def _locked(arguments: argparse.Namespace, mirrors: Mirrors) -> tuple[Lock, Request]:
     """Read the lock. Raises BadInputError where the command line asks for something else beside it."""
-    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
-    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.resolve.lockfile import read_lock  # noqa: PLC0415
+    from lumiimg.catalog.catalogue import open_catalogue
+    from lumiimg.catalog.sites import find_site
+    from lumiimg.resolve.lockfile import read_lock
 
     for option in ("base", "recipe", "add", "arg", "source", "fabric", "host"):
         if getattr(arguments, option) and getattr(arguments, option) != "auto":
@@ -212,13 +212,13 @@ def _build(
     request: Request,
     output: Path,
 ) -> int:
-    from lumiimg.build.bases import lock_base  # noqa: PLC0415
-    from lumiimg.build.builder import build_image, choose_way  # noqa: PLC0415
-    from lumiimg.build.capability_cache import look_or_recall  # noqa: PLC0415
-    from lumiimg.build.provenance import PLAN, plan_document  # noqa: PLC0415
-    from lumiimg.definition.writer import write_chain  # noqa: PLC0415
-    from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
-    from lumiimg.report import build as report  # noqa: PLC0415
+    from lumiimg.build.bases import lock_base
+    from lumiimg.build.builder import build_image, choose_way
+    from lumiimg.build.capability_cache import look_or_recall
+    from lumiimg.build.provenance import PLAN, plan_document
+    from lumiimg.definition.writer import write_chain
+    from lumiimg.engine.engine import clean_environment, find_engine
+    from lumiimg.report import build as report
 
     engine = find_engine(os.environ)
     machine = look_or_recall(engine, clean_environment(os.environ), settings.cache)
@@ -255,8 +255,8 @@ def _build(
 def write_page(arguments: argparse.Namespace, built: Built, lock: Lock | None, engine: Engine) -> None:
     """Write what the build took as a page, where that was asked for."""
     if arguments.html:
-        from lumiimg.files import write_text  # noqa: PLC0415
-        from lumiimg.report.html.build import build_page  # noqa: PLC0415
+        from lumiimg.files import write_text
+        from lumiimg.report.html.build import build_page
 
         write_text(arguments.html, build_page(built, lock, engine))
 
@@ -266,8 +266,8 @@ def check_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
 
     `may_be_the_same`: an image of lumiimg may be the very one that is asked for; the builder sees.
     """
-    from lumiimg.build.provenance import is_ours  # noqa: PLC0415
-    from lumiimg.files import refuse_bad_name  # noqa: PLC0415
+    from lumiimg.build.provenance import is_ours
+    from lumiimg.files import refuse_bad_name
 
     refuse_bad_name(output)
     if output.is_dir():
@@ -305,7 +305,7 @@ def _check_folder(folder: Path, *, force: bool) -> None:
 
 def progress_of(arguments: argparse.Namespace) -> Progress:
     """Return who tells what happens, in the way that was asked for."""
-    from lumiimg.report import progress  # noqa: PLC0415
+    from lumiimg.report import progress
 
     if arguments.quiet:
         return progress.QuietProgress()

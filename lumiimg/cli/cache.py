@@ -57,10 +57,10 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Do what is asked."""
-    from lumiimg.build.cache import LayerCache  # noqa: PLC0415
-    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
-    from lumiimg.report import cache as report  # noqa: PLC0415
-    from lumiimg.wording import count  # noqa: PLC0415
+    from lumiimg.build.cache import LayerCache
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.report import cache as report
+    from lumiimg.wording import count
 
     cache = LayerCache(read_settings(os.environ).cache)
     if arguments.action in {"ls", "verify", "prune"} and (newer := len(cache.newer())):
@@ -80,7 +80,7 @@ def execute(arguments: argparse.Namespace) -> int:
         removed, freed = cache.prune(None if arguments.keep is None else _bytes(arguments.keep))
         report.print_removed(removed, freed, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
-    from lumiimg.build.cache_archive import chosen, read_archive, write_archive  # noqa: PLC0415
+    from lumiimg.build.cache_archive import chosen, read_archive, write_archive
 
     if arguments.action == "rm":
         going = chosen(cache, arguments.layers)

@@ -98,13 +98,13 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Check, report, and answer by the exit code."""
-    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.check.pipeline import check_image  # noqa: PLC0415
-    from lumiimg.files import write_text  # noqa: PLC0415
-    from lumiimg.findings import Level  # noqa: PLC0415
-    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-    from lumiimg.report.check import print_check, to_json, to_junit_text  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.catalog.sites import find_site
+    from lumiimg.check.pipeline import check_image
+    from lumiimg.files import write_text
+    from lumiimg.findings import Level
+    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.report.check import print_check, to_json, to_junit_text
+    from lumiimg.report.console import print_json
 
     refuse_places({"--html": arguments.html, "--junit": arguments.junit}, (arguments.image, arguments.host))
     if arguments.nodes is not None:
@@ -120,7 +120,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.junit:
         write_text(arguments.junit, to_junit_text(report))
     if arguments.html:
-        from lumiimg.report.html.check import check_page  # noqa: PLC0415
+        from lumiimg.report.html.check import check_page
 
         write_text(arguments.html, check_page(report))
     if arguments.json:
@@ -138,14 +138,14 @@ def _number(text: str) -> int:
 
 def _on_nodes(arguments: argparse.Namespace) -> int:
     """Check on the nodes of the job that this is in, else of one that is submitted for it."""
-    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.cluster.nodes.slurm import find_allocation  # noqa: PLC0415
-    from lumiimg.files import write_text  # noqa: PLC0415
-    from lumiimg.findings import Level  # noqa: PLC0415
-    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.report.nodes import print_nodes, to_json, to_junit_text  # noqa: PLC0415
-    from lumiimg.report.schema import json_text  # noqa: PLC0415
+    from lumiimg.catalog.sites import find_site
+    from lumiimg.cluster.nodes.slurm import find_allocation
+    from lumiimg.files import write_text
+    from lumiimg.findings import Level
+    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.report.console import print_json
+    from lumiimg.report.nodes import print_nodes, to_json, to_junit_text
+    from lumiimg.report.schema import json_text
 
     if arguments.level == "static":
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
@@ -157,7 +157,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
     else:
         if arguments.sbatch:
             raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
-        from lumiimg.cluster.nodes.check import NodesRequest, check_nodes  # noqa: PLC0415
+        from lumiimg.cluster.nodes.check import NodesRequest, check_nodes
 
         request = NodesRequest(
             image=arguments.image,
@@ -176,8 +176,8 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
     if arguments.junit:
         write_text(arguments.junit, to_junit_text(report))
     if arguments.html:
-        from lumiimg.cluster.nodes.paths import paths_of  # noqa: PLC0415
-        from lumiimg.report.html.nodes import nodes_page  # noqa: PLC0415
+        from lumiimg.cluster.nodes.paths import paths_of
+        from lumiimg.report.html.nodes import nodes_page
 
         write_text(arguments.html, nodes_page(report, paths_of(report, arguments.image, os.environ)))
     if arguments.json:
@@ -187,8 +187,8 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
 
 
 def _by_job(arguments: argparse.Namespace) -> NodesReport:
-    from lumiimg.check.opening import opened  # noqa: PLC0415
-    from lumiimg.cluster.nodes.submit import check_by_job  # noqa: PLC0415
+    from lumiimg.check.opening import opened
+    from lumiimg.cluster.nodes.submit import check_by_job
 
     try:
         options = shlex.split(arguments.sbatch)

@@ -56,7 +56,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print the script."""
-    from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - 15 ms that only completion should cost
+    from argcomplete.shell_integration import shellcode  # 15 ms that only completion should cost
 
     called = Path(sys.argv[0]).name
     names = ["lumiimg"]
@@ -68,7 +68,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def answer(parser: argparse.ArgumentParser, hidden: str) -> None:
     """Tell the shell what can follow on its line, and leave; return at once if no shell asks."""
-    import argcomplete  # noqa: PLC0415
+    import argcomplete
 
     _add_completers(parser)
     argcomplete.autocomplete(parser, always_complete_options=False, exclude=[hidden])
@@ -106,20 +106,20 @@ def _layers(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
 
 
 def _of_kind(kind: str, parsed: argparse.Namespace) -> list[str]:
-    from lumiimg.catalog.folders import layer_folders, names_at_a_glance  # noqa: PLC0415
+    from lumiimg.catalog.folders import layer_folders, names_at_a_glance
 
     found = names_at_a_glance(layer_folders(os.environ, getattr(parsed, "layers", ())))
     return sorted(name for name, its_kind in found.items() if its_kind == kind)
 
 
 def _recipes(prefix: str, **_: object) -> Iterable[str]:
-    from lumiimg.catalog.folders import file_names, recipe_folders  # noqa: PLC0415
+    from lumiimg.catalog.folders import file_names, recipe_folders
 
     return (*file_names(recipe_folders(os.environ)), *_files(prefix, (".toml",)))
 
 
 def _sites(prefix: str, **_: object) -> Iterable[str]:
-    from lumiimg.catalog.folders import file_names, site_folders  # noqa: PLC0415
+    from lumiimg.catalog.folders import file_names, site_folders
 
     return (*file_names(site_folders(os.environ)), *_files(prefix, (".toml",)))
 

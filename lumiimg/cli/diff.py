@@ -29,14 +29,14 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compare, print, and answer by the exit code: 1 where they differ, as diff(1) does."""
-    from lumiimg.report.lock import print_changes  # noqa: PLC0415
-    from lumiimg.resolve.lock_diff import changes, entries  # noqa: PLC0415
-    from lumiimg.resolve.lockfile import read_document  # noqa: PLC0415
+    from lumiimg.report.lock import print_changes
+    from lumiimg.resolve.lock_diff import changes, entries
+    from lumiimg.resolve.lockfile import read_document
 
     if any(is_image(path) for path in (arguments.old, arguments.new)):
-        from lumiimg.image import open_image  # noqa: PLC0415
-        from lumiimg.image.compare import compare, compared  # noqa: PLC0415
-        from lumiimg.report.image import print_differences  # noqa: PLC0415
+        from lumiimg.image import open_image
+        from lumiimg.image.compare import compare, compared
+        from lumiimg.report.image import print_differences
 
         with open_image(arguments.old) as old, open_image(arguments.new) as new:
             differences = list(compare(old.root, new.root))

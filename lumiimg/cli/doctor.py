@@ -39,13 +39,13 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Try, print, and answer by the exit code."""
-    from lumiimg.build.builder import WAYS, against  # noqa: PLC0415
-    from lumiimg.build.capability_cache import look_anew  # noqa: PLC0415
-    from lumiimg.build.disk_space import room_at  # noqa: PLC0415
-    from lumiimg.build.machine import CONTAINER, was_seen  # noqa: PLC0415
-    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
-    from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
-    from lumiimg.report.doctor import print_doctor  # noqa: PLC0415
+    from lumiimg.build.builder import WAYS, against
+    from lumiimg.build.capability_cache import look_anew
+    from lumiimg.build.disk_space import room_at
+    from lumiimg.build.machine import CONTAINER, was_seen
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.engine.engine import clean_environment, find_engine
+    from lumiimg.report.doctor import print_doctor
 
     engine = find_engine(os.environ)
     settings = read_settings(os.environ)

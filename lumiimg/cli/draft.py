@@ -47,9 +47,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Read, write the draft if asked to, and print."""
-    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
-    from lumiimg.definition.docker.draft import make_draft, write_draft  # noqa: PLC0415
-    from lumiimg.report.draft import print_draft  # noqa: PLC0415
+    from lumiimg.catalog.catalogue import open_catalogue
+    from lumiimg.definition.docker.draft import make_draft, write_draft
+    from lumiimg.report.draft import print_draft
 
     given: dict[str, str] = {}
     for word in arguments.arg:

@@ -60,12 +60,12 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compare, judge each image, print, and answer by the exit code."""
-    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.check.drift import follow, judge  # noqa: PLC0415
-    from lumiimg.host.drift import compare  # noqa: PLC0415
-    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.report.drift import Words, print_drift, to_json  # noqa: PLC0415
+    from lumiimg.catalog.sites import find_site
+    from lumiimg.check.drift import follow, judge
+    from lumiimg.host.drift import compare
+    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.report.console import print_json
+    from lumiimg.report.drift import Words, print_drift, to_json
 
     site = find_site(arguments.site, os.environ) if arguments.site else None
     before = read_snapshot(arguments.before)
@@ -83,8 +83,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _this_machine(before: Snapshot) -> Snapshot:
     """Scan, with what the earlier scan was told of, as far as it is there."""
-    from lumiimg.host.library_search import ASKED  # noqa: PLC0415
-    from lumiimg.host.scan import scan_host  # noqa: PLC0415
+    from lumiimg.host.library_search import ASKED
+    from lumiimg.host.scan import scan_host
 
     asked = [Path(entry.path) for entry in before.entries if ASKED in entry.how.split(", ")]
     return scan_host(os.environ, include=[path for path in asked if path.exists()])

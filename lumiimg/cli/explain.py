@@ -69,17 +69,17 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 
 def _image(arguments: argparse.Namespace) -> int:
-    from lumiimg.check.static.boundary import study  # noqa: PLC0415
-    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-    from lumiimg.report.boundary import print_boundary, to_json  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.check.static.boundary import study
+    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.report.boundary import print_boundary, to_json
+    from lumiimg.report.console import print_json
 
     snapshot = read_snapshot(arguments.host) if arguments.host else None
     boundary = study(arguments.image, os.environ, snapshot)
     if arguments.html:
-        from lumiimg.check.steps import boundary_steps  # noqa: PLC0415
-        from lumiimg.files import write_text  # noqa: PLC0415
-        from lumiimg.report.html.explain import boundary_page  # noqa: PLC0415
+        from lumiimg.check.steps import boundary_steps
+        from lumiimg.files import write_text
+        from lumiimg.report.html.explain import boundary_page
 
         write_text(arguments.html, boundary_page(boundary, boundary_steps(boundary)))
     if arguments.json:
@@ -89,12 +89,12 @@ def _image(arguments: argparse.Namespace) -> int:
 
 
 def _request(arguments: argparse.Namespace) -> int:
-    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.report.plan import print_plan, to_json  # noqa: PLC0415
-    from lumiimg.resolve.image_base import read_bases  # noqa: PLC0415
-    from lumiimg.resolve.plan import HEADERS, Planner  # noqa: PLC0415
-    from lumiimg.resolve.request import asked_by  # noqa: PLC0415
+    from lumiimg.catalog.catalogue import open_catalogue
+    from lumiimg.report.console import print_json
+    from lumiimg.report.plan import print_plan, to_json
+    from lumiimg.resolve.image_base import read_bases
+    from lumiimg.resolve.plan import HEADERS, Planner
+    from lumiimg.resolve.request import asked_by
 
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue)
@@ -105,8 +105,8 @@ def _request(arguments: argparse.Namespace) -> int:
     planner = Planner(catalogue, site, foreign=foreign, has_headers=has_headers)
     plan = planner.with_changes(planner.plan(asked_by(request, catalogue)))
     if arguments.html:
-        from lumiimg.files import write_text  # noqa: PLC0415
-        from lumiimg.report.html.request import request_page  # noqa: PLC0415
+        from lumiimg.files import write_text
+        from lumiimg.report.html.request import request_page
 
         write_text(arguments.html, request_page(plan, site, words))
     if arguments.json:
@@ -117,11 +117,11 @@ def _request(arguments: argparse.Namespace) -> int:
 
 def _bases(arguments: argparse.Namespace) -> int:
     """Tell on which bases of the catalogue the layers can be put that are asked for."""
-    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.report.plan import bases_data, print_bases  # noqa: PLC0415
-    from lumiimg.resolve.plan import Planner, unpinned  # noqa: PLC0415
-    from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
+    from lumiimg.catalog.catalogue import open_catalogue
+    from lumiimg.report.console import print_json
+    from lumiimg.report.plan import bases_data, print_bases
+    from lumiimg.resolve.plan import Planner, unpinned
+    from lumiimg.resolve.rules import Fabric
 
     site, node = read_site(arguments.site, arguments.host)
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
@@ -130,8 +130,8 @@ def _bases(arguments: argparse.Namespace) -> int:
     plans = list(planner.working(tuple(arguments.add), fabric))
     free = [] if plans else list(planner.working(unpinned(arguments.add), fabric))
     if arguments.html:
-        from lumiimg.files import write_text  # noqa: PLC0415
-        from lumiimg.report.html.request import bases_page  # noqa: PLC0415
+        from lumiimg.files import write_text
+        from lumiimg.report.html.request import bases_page
 
         write_text(arguments.html, bases_page(plans, arguments.add, site))
     if arguments.json:

@@ -83,10 +83,10 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Scan, write, and answer by the exit code whether the fabric was found."""
-    from lumiimg.host.scan import fabric_entry, scan_host  # noqa: PLC0415
-    from lumiimg.host.snapshot import to_text, write_snapshot  # noqa: PLC0415
-    from lumiimg.report.console import console, say  # noqa: PLC0415
-    from lumiimg.report.host import print_snapshot  # noqa: PLC0415
+    from lumiimg.host.scan import fabric_entry, scan_host
+    from lumiimg.host.snapshot import to_text, write_snapshot
+    from lumiimg.report.console import console, say
+    from lumiimg.report.host import print_snapshot
 
     if arguments.libfabric is not None and str(arguments.libfabric) in {"-", arguments.output}:
         raise BadInputError("needs a file of its own", where="--libfabric", hint="--libfabric host-libfabric.tar")
@@ -107,7 +107,7 @@ def execute(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     if arguments.libfabric is not None and found:
-        from lumiimg.host.devel import fabric_of, write_archive  # noqa: PLC0415
+        from lumiimg.host.devel import fabric_of, write_archive
 
         version = write_archive(fabric_of(snapshot, "this machine").library, arguments.libfabric)
         out = console(stderr=True, quiet=arguments.quiet)
@@ -117,10 +117,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def execute_prolog(arguments: argparse.Namespace) -> int:
     """Print the script."""
-    from lumiimg.cluster.prolog import prolog_text  # noqa: PLC0415
-    from lumiimg.host.digests import fabric_digests, fingerprint  # noqa: PLC0415
-    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
+    from lumiimg.cluster.prolog import prolog_text
+    from lumiimg.host.digests import fabric_digests, fingerprint
+    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.report.console import print_json
 
     snapshot = read_snapshot(arguments.host)
     text = prolog_text(snapshot)

@@ -91,7 +91,7 @@ def _number(text: str) -> int:
 
 
 def _time(text: str) -> int:
-    from lumiimg.cluster.job.shape import seconds  # noqa: PLC0415
+    from lumiimg.cluster.job.shape import seconds
 
     found = seconds(text)
     if found is None:
@@ -101,21 +101,21 @@ def _time(text: str) -> int:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, write, tell."""
-    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.check.opening import opened  # noqa: PLC0415
-    from lumiimg.check.static.boundary import study  # noqa: PLC0415
-    from lumiimg.cluster.job.batch import slurm_script  # noqa: PLC0415
-    from lumiimg.cluster.job.mounts import absent_paths  # noqa: PLC0415
-    from lumiimg.cluster.job.pbs import pbs_script  # noqa: PLC0415
-    from lumiimg.cluster.job.plan import CONTAINER_ENGINE, Request, loading, plan_job  # noqa: PLC0415
-    from lumiimg.cluster.job.shape import Wish  # noqa: PLC0415
-    from lumiimg.cluster.python import note_of_program, python_of  # noqa: PLC0415
-    from lumiimg.files import write_text  # noqa: PLC0415
-    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-    from lumiimg.report.boundary import print_doubts  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.report.job import explain_job, print_job, to_json  # noqa: PLC0415
-    from lumiimg.resolve.inventory import read_contents  # noqa: PLC0415
+    from lumiimg.catalog.sites import find_site
+    from lumiimg.check.opening import opened
+    from lumiimg.check.static.boundary import study
+    from lumiimg.cluster.job.batch import slurm_script
+    from lumiimg.cluster.job.mounts import absent_paths
+    from lumiimg.cluster.job.pbs import pbs_script
+    from lumiimg.cluster.job.plan import CONTAINER_ENGINE, Request, loading, plan_job
+    from lumiimg.cluster.job.shape import Wish
+    from lumiimg.cluster.python import note_of_program, python_of
+    from lumiimg.files import write_text
+    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.report.boundary import print_doubts
+    from lumiimg.report.console import print_json
+    from lumiimg.report.job import explain_job, print_job, to_json
+    from lumiimg.resolve.inventory import read_contents
 
     refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
     site = find_site(arguments.site, os.environ)

@@ -41,10 +41,10 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Model, report, and answer by the exit code."""
-    from lumiimg.host.ldd import elf_files, list_libraries, refusal  # noqa: PLC0415
-    from lumiimg.image.permissions import barred  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.report.ldd import print_ldd, to_json  # noqa: PLC0415
+    from lumiimg.host.ldd import elf_files, list_libraries, refusal
+    from lumiimg.image.permissions import barred
+    from lumiimg.report.console import print_json
+    from lumiimg.report.ldd import print_ldd, to_json
 
     if arguments.all == bool(arguments.paths):
         what = "both --all and files" if arguments.all else "no file to look at"

@@ -27,8 +27,8 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print the catalogue; a broken entry is shown as broken."""
-    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
-    from lumiimg.report.catalogue import print_list  # noqa: PLC0415
+    from lumiimg.catalog.catalogue import open_catalogue
+    from lumiimg.report.catalogue import print_list
 
     print_list(open_catalogue(os.environ, arguments.layers), os.environ, as_json=arguments.json)
     return ExitCode.GOOD

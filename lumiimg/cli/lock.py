@@ -60,15 +60,15 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Resolve, look up, write."""
-    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
-    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
-    from lumiimg.files import write_text  # noqa: PLC0415
-    from lumiimg.report.lock import print_lock  # noqa: PLC0415
-    from lumiimg.resolve.lock_diff import changes, entries  # noqa: PLC0415
-    from lumiimg.resolve.lockfile import read_document, refuse_other_file, to_text  # noqa: PLC0415
-    from lumiimg.resolve.network.mirrors import parse_mirrors  # noqa: PLC0415
-    from lumiimg.resolve.pin import settle  # noqa: PLC0415
-    from lumiimg.resolve.request import Held, held_by, resolve  # noqa: PLC0415
+    from lumiimg.catalog.catalogue import open_catalogue
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.files import write_text
+    from lumiimg.report.lock import print_lock
+    from lumiimg.resolve.lock_diff import changes, entries
+    from lumiimg.resolve.lockfile import read_document, refuse_other_file, to_text
+    from lumiimg.resolve.network.mirrors import parse_mirrors
+    from lumiimg.resolve.pin import settle
+    from lumiimg.resolve.request import Held, held_by, resolve
 
     refuse_places({"-o": arguments.output}, ())
     settings = read_settings(os.environ)
@@ -109,7 +109,7 @@ def _before(
     arguments: argparse.Namespace, catalogue: Catalogue, mirrors: Mirrors, *, must: bool
 ) -> tuple[Lock, Request] | None:
     """Return the lock that is there. One that cannot be read is passed over, and that is said, unless it is needed."""
-    from lumiimg.resolve.lockfile import read_lock  # noqa: PLC0415
+    from lumiimg.resolve.lockfile import read_lock
 
     if not arguments.output.exists():
         return None

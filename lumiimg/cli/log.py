@@ -85,17 +85,17 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _read(names: list[str]) -> LogReader:
-    from lumiimg.nccl.parallel import read_logs  # noqa: PLC0415
-    from lumiimg.nccl.sources import log_files  # noqa: PLC0415
+    from lumiimg.nccl.parallel import read_logs
+    from lumiimg.nccl.sources import log_files
 
     return read_logs(log_files(names), _warn)
 
 
 def _follow(names: list[str]) -> LogReader:
     """Read until the user has seen enough; each change of the answer is one line on standard error."""
-    from lumiimg.nccl.follow import follow  # noqa: PLC0415
-    from lumiimg.nccl.reader import LogReader  # noqa: PLC0415
-    from lumiimg.report.log import headline  # noqa: PLC0415
+    from lumiimg.nccl.follow import follow
+    from lumiimg.nccl.reader import LogReader
+    from lumiimg.report.log import headline
 
     if "-" in names:
         raise BadInputError("standard input is read to its end anyway", where="--follow -", hint="leave --follow out")
@@ -118,10 +118,10 @@ def _follow(names: list[str]) -> LogReader:
 
 
 def _tell(arguments: argparse.Namespace, report: LogReport, site: Site | None) -> int:
-    from lumiimg.check.run.bandwidth import answer_of_job, bandwidth_findings  # noqa: PLC0415
-    from lumiimg.files import write_text  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.report.log import print_log, to_json, to_junit_text  # noqa: PLC0415
+    from lumiimg.check.run.bandwidth import answer_of_job, bandwidth_findings
+    from lumiimg.files import write_text
+    from lumiimg.report.console import print_json
+    from lumiimg.report.log import print_log, to_json, to_junit_text
 
     image = _of_image(arguments, report)
     measured = bandwidth_findings(report, site)
@@ -129,8 +129,8 @@ def _tell(arguments: argparse.Namespace, report: LogReport, site: Site | None) -
     if arguments.junit:
         write_text(arguments.junit, to_junit_text(report, measured))
     if arguments.html:
-        from lumiimg.check.run.job_paths import job_paths  # noqa: PLC0415
-        from lumiimg.report.html.log import log_page  # noqa: PLC0415
+        from lumiimg.check.run.job_paths import job_paths
+        from lumiimg.report.html.log import log_page
 
         page = log_page(arguments.paths, report, job_paths(report), measured, image, answer)
         write_text(arguments.html, page)
@@ -143,8 +143,8 @@ def _tell(arguments: argparse.Namespace, report: LogReport, site: Site | None) -
 def _of_image(arguments: argparse.Namespace, report: LogReport) -> ImageOfJob | None:
     if not arguments.image:
         return None
-    from lumiimg.check.run.job_log import compare  # noqa: PLC0415
-    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
+    from lumiimg.check.run.job_log import compare
+    from lumiimg.host.snapshot import read_snapshot
 
     snapshot = read_snapshot(arguments.host) if arguments.host else None
     return compare(report, arguments.image, os.environ, snapshot)
@@ -153,14 +153,14 @@ def _of_image(arguments: argparse.Namespace, report: LogReport) -> ImageOfJob | 
 def _site(name: str | None) -> Site | None:
     if name is None:
         return None
-    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
+    from lumiimg.catalog.sites import find_site
 
     return find_site(name, os.environ)
 
 
 def _list_signatures(*, as_json: bool) -> int:
-    from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.report.signatures import print_signatures, signatures_to_json  # noqa: PLC0415
+    from lumiimg.report.console import print_json
+    from lumiimg.report.signatures import print_signatures, signatures_to_json
 
     if as_json:
         print_json("signatures", signatures_to_json())

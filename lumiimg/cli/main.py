@@ -100,7 +100,7 @@ class Parser(argparse.ArgumentParser):
 
 def meant(word: str, names: Iterable[str]) -> str:
     """Return a question that names what is spelled alike."""
-    import difflib  # noqa: PLC0415 - only where something is wrong
+    import difflib  # only where something is wrong
 
     close = difflib.get_close_matches(word[:60], names, n=1, cutoff=0.7)
     return f", did you mean {close[0]}?" if close else ""

@@ -60,14 +60,14 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, write, and say what to type next."""
-    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.cluster.module.folder import write_module  # noqa: PLC0415
-    from lumiimg.cluster.module.plan import plan_module  # noqa: PLC0415
-    from lumiimg.host.manifest import Fabric  # noqa: PLC0415
-    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-    from lumiimg.report.boundary import print_doubts, print_refusals  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.report.module import print_module, to_json  # noqa: PLC0415
+    from lumiimg.catalog.sites import find_site
+    from lumiimg.cluster.module.folder import write_module
+    from lumiimg.cluster.module.plan import plan_module
+    from lumiimg.host.manifest import Fabric
+    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.report.boundary import print_doubts, print_refusals
+    from lumiimg.report.console import print_json
+    from lumiimg.report.module import print_module, to_json
 
     site = find_site(arguments.site, os.environ) if arguments.site else None
     snapshot = read_snapshot(arguments.host) if arguments.host else None

@@ -25,7 +25,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Take part; whatever the probes come to is in the answer, not in the exit code."""
-    from lumiimg.cluster.nodes.node import take_part  # noqa: PLC0415
+    from lumiimg.cluster.nodes.node import take_part
 
     take_part(arguments.folder, os.environ)
     return ExitCode.GOOD

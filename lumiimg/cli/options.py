@@ -65,7 +65,7 @@ def refuse_places(places: Mapping[str, Path | None], inputs: Iterable[Path | Non
 
     `places` are files to be written by the option that names them. Raises BadInputError.
     """
-    from lumiimg.files import refuse_bad_name  # noqa: PLC0415 - of use to those alone that write
+    from lumiimg.files import refuse_bad_name  # of use to those alone that write
 
     for option, place in places.items():
         if place is None:
@@ -167,9 +167,9 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
 
     Raises BadInputError.
     """
-    from lumiimg.host.container_view import Machine, parse_binds, see_inside, told_to_engine  # noqa: PLC0415
-    from lumiimg.host.node import cpu  # noqa: PLC0415
-    from lumiimg.image import RootFileSystem, open_image  # noqa: PLC0415
+    from lumiimg.host.container_view import Machine, parse_binds, see_inside, told_to_engine
+    from lumiimg.host.node import cpu
+    from lumiimg.image import RootFileSystem, open_image
 
     variables: dict[str, str] = {}
     for text in arguments.env:
@@ -179,8 +179,8 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
         variables[name] = value
     binds = tuple(bind for text in arguments.bind for bind in parse_binds(text))
     if arguments.host:
-        from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-        from lumiimg.host.snapshot_tree import SnapshotTree  # noqa: PLC0415
+        from lumiimg.host.snapshot import read_snapshot
+        from lumiimg.host.snapshot_tree import SnapshotTree
 
         snapshot = read_snapshot(arguments.host)
         host, of_host = RootFileSystem(SnapshotTree(snapshot)), Machine.of(snapshot)

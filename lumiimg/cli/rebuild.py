@@ -55,16 +55,16 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Read what the image carries, and build that."""
-    from lumiimg.build.bases import check_mirror, give_base  # noqa: PLC0415
-    from lumiimg.build.builder import build_image, choose_way  # noqa: PLC0415
-    from lumiimg.build.capability_cache import look_or_recall  # noqa: PLC0415
-    from lumiimg.build.provenance import PLAN, plan_of, read_chain  # noqa: PLC0415
-    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
-    from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
-    from lumiimg.engine.workspace import scratch_folder  # noqa: PLC0415
-    from lumiimg.report import build as report  # noqa: PLC0415
-    from lumiimg.report.console import console, say  # noqa: PLC0415
-    from lumiimg.resolve.network.mirrors import parse_mirrors  # noqa: PLC0415
+    from lumiimg.build.bases import check_mirror, give_base
+    from lumiimg.build.builder import build_image, choose_way
+    from lumiimg.build.capability_cache import look_or_recall
+    from lumiimg.build.provenance import PLAN, plan_of, read_chain
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.engine.engine import clean_environment, find_engine
+    from lumiimg.engine.workspace import scratch_folder
+    from lumiimg.report import build as report
+    from lumiimg.report.console import console, say
+    from lumiimg.resolve.network.mirrors import parse_mirrors
 
     check_result(arguments)
     _keep_inputs(arguments)
@@ -121,9 +121,9 @@ def _keep_inputs(arguments: argparse.Namespace) -> None:
 
 def _differences(old: Path, new: Path) -> list[FileDifference] | None:
     """Return in which files two images differ; None where they are the same bytes."""
-    from lumiimg.image import open_image  # noqa: PLC0415
-    from lumiimg.image.compare import compare  # noqa: PLC0415
-    from lumiimg.resolve.lock import file_sha256  # noqa: PLC0415
+    from lumiimg.image import open_image
+    from lumiimg.image.compare import compare
+    from lumiimg.resolve.lock import file_sha256
 
     if old.stat().st_size == new.stat().st_size and file_sha256(old) == file_sha256(new):
         return None

@@ -39,12 +39,12 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print the test."""
-    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
-    from lumiimg.check.opening import opened  # noqa: PLC0415
-    from lumiimg.cluster.reframe import reframe_test  # noqa: PLC0415
-    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-    from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.resolve.inventory import read_contents  # noqa: PLC0415
+    from lumiimg.catalog.sites import find_site
+    from lumiimg.check.opening import opened
+    from lumiimg.cluster.reframe import reframe_test
+    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.report.console import print_json
+    from lumiimg.resolve.inventory import read_contents
 
     site = find_site(arguments.site, os.environ) if arguments.site else None
     with opened(arguments.image) as image:

@@ -77,9 +77,9 @@ def add_mirror(what: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
 
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request:
     """Return what is asked for. Raises BadInputError."""
-    from lumiimg.resolve.plan import name_of  # noqa: PLC0415
-    from lumiimg.resolve.request import Request  # noqa: PLC0415
-    from lumiimg.resolve.rules import Fabric  # noqa: PLC0415
+    from lumiimg.resolve.plan import name_of
+    from lumiimg.resolve.request import Request
+    from lumiimg.resolve.rules import Fabric
 
     recipe = catalogue.recipe(arguments.recipe) if arguments.recipe else None
     base = arguments.base or (recipe.base if recipe else None)
@@ -118,7 +118,7 @@ def words_of(arguments: argparse.Namespace, of_recipe: str | None = None) -> Req
 
     `of_recipe` is the site that a recipe names: with --recipe it goes without saying, with --base it does not.
     """
-    from lumiimg.report.plan import RequestWords  # noqa: PLC0415
+    from lumiimg.report.plan import RequestWords
 
     node = ("--host", arguments.host)
     pairs = [("--base", arguments.base), ("--recipe", arguments.recipe)]
@@ -144,7 +144,7 @@ def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Node | 
 
     Raises BadInputError.
     """
-    from lumiimg.catalog.sites import find_site  # noqa: PLC0415
+    from lumiimg.catalog.sites import find_site
 
     site = find_site(name, os.environ) if name else None
     if host is None:
@@ -154,8 +154,8 @@ def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Node | 
             "--host tells of one node of a site, and none is named",
             hint="add --site lumi, a site file, or --site generic",
         )
-    from lumiimg.host.snapshot import read_snapshot  # noqa: PLC0415
-    from lumiimg.resolve.observed_node import seen  # noqa: PLC0415
+    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.resolve.observed_node import seen
 
     node = seen(site, read_snapshot(host), str(host))
     return node.site, node
@@ -174,11 +174,11 @@ def headers_of(node: Node | None, settings: Settings, *, quiet: bool) -> Callabl
 
 def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:
     """Return what brings a base out of a registry here, to be read."""
-    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
-    from lumiimg.resolve.network.mirrors import parse_mirrors  # noqa: PLC0415
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.resolve.network.mirrors import parse_mirrors
 
     def pull(base: str) -> Path:
-        from lumiimg.resolve.pin import pulled  # noqa: PLC0415
+        from lumiimg.resolve.pin import pulled
 
         settings = read_settings(os.environ)
         mirrors = parse_mirrors(settings.mirrors, getattr(arguments, "mirror", []))
@@ -190,9 +190,9 @@ def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:
 
 def sources_of(settings: Settings, mirrors: Mirrors, *, offline: bool, quiet: bool, jobs: int = 1) -> Sources:
     """Return where downloads, up to `jobs` at once, and answers come from."""
-    from lumiimg.resolve.network.web import Web  # noqa: PLC0415
-    from lumiimg.resolve.pin import Sources  # noqa: PLC0415
-    from lumiimg.resolve.store import Store  # noqa: PLC0415
+    from lumiimg.resolve.network.web import Web
+    from lumiimg.resolve.pin import Sources
+    from lumiimg.resolve.store import Store
 
     def tell(line: str) -> None:
         if not quiet:

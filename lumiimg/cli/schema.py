@@ -42,7 +42,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print one, or the list."""
-    from lumiimg.report import schema  # noqa: PLC0415
+    from lumiimg.report import schema
 
     names = schema.names()
     if arguments.name is None:
@@ -55,8 +55,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _list(names: Sequence[str], *, as_json: bool) -> None:
-    from lumiimg.report.console import print_json  # noqa: PLC0415
-    from lumiimg.report.schema import number_of, read_schema  # noqa: PLC0415
+    from lumiimg.report.console import print_json
+    from lumiimg.report.schema import number_of, read_schema
 
     schemas = {name: read_schema(name) for name in names}
     if as_json:

@@ -33,14 +33,14 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print one entry of the catalogue, or a site."""
-    from lumiimg.catalog.catalogue import open_catalogue  # noqa: PLC0415
-    from lumiimg.catalog.sites import find_site, site_names  # noqa: PLC0415
-    from lumiimg.report.catalogue import print_entry, print_recipe  # noqa: PLC0415
-    from lumiimg.report.site import print_site  # noqa: PLC0415
+    from lumiimg.catalog.catalogue import open_catalogue
+    from lumiimg.catalog.sites import find_site, site_names
+    from lumiimg.report.catalogue import print_entry, print_recipe
+    from lumiimg.report.site import print_site
 
     catalogue = open_catalogue(os.environ, arguments.layers)
     if arguments.name.endswith(".sif") or ("/" in arguments.name and not arguments.name.endswith(".toml")):
-        from lumiimg.report.image import print_image  # noqa: PLC0415
+        from lumiimg.report.image import print_image
 
         print_image(Path(arguments.name), as_json=arguments.json)
         return ExitCode.GOOD

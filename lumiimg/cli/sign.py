@@ -48,11 +48,11 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Sign, verify what was written, print, and answer by the exit code."""
-    from lumiimg.check.signed import signed_objects, verify  # noqa: PLC0415
-    from lumiimg.engine.engine import find_engine  # noqa: PLC0415
-    from lumiimg.engine.signing import private_keys, sign  # noqa: PLC0415
-    from lumiimg.report.console import console, say  # noqa: PLC0415
-    from lumiimg.report.signing import print_signed  # noqa: PLC0415
+    from lumiimg.check.signed import signed_objects, verify
+    from lumiimg.engine.engine import find_engine
+    from lumiimg.engine.signing import private_keys, sign
+    from lumiimg.report.console import console, say
+    from lumiimg.report.signing import print_signed
 
     engine = find_engine(os.environ)
     image = arguments.image

@@ -39,9 +39,9 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Verify, print, and answer by the exit code."""
-    from lumiimg.check.signed import verify  # noqa: PLC0415
-    from lumiimg.engine.engine import find_engine  # noqa: PLC0415
-    from lumiimg.report.signing import print_signed  # noqa: PLC0415
+    from lumiimg.check.signed import verify
+    from lumiimg.engine.engine import find_engine
+    from lumiimg.report.signing import print_signed
 
     engine = find_engine(os.environ)
     found = verify(engine, arguments.image, os.environ)
@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def answer(found: Signed) -> ExitCode:
     """Return the exit code of what was found."""
-    from lumiimg.check.signed import Verdict  # noqa: PLC0415
+    from lumiimg.check.signed import Verdict
 
     if found.verdict is Verdict.SIGNED:
         return ExitCode.GOOD

@@ -45,16 +45,16 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compare, and answer by the exit code."""
-    from lumiimg.build.builder import choose_way, content_below  # noqa: PLC0415
-    from lumiimg.build.cache import LayerCache  # noqa: PLC0415
-    from lumiimg.build.cache_miss import why  # noqa: PLC0415
-    from lumiimg.build.capability_cache import look_or_recall  # noqa: PLC0415
-    from lumiimg.build.keys import layer_keys  # noqa: PLC0415
-    from lumiimg.catalog.settings import read_settings  # noqa: PLC0415
-    from lumiimg.cli.build import resolved  # noqa: PLC0415
-    from lumiimg.definition.writer import write_chain  # noqa: PLC0415
-    from lumiimg.engine.engine import clean_environment, find_engine  # noqa: PLC0415
-    from lumiimg.report.cache import print_why  # noqa: PLC0415
+    from lumiimg.build.builder import choose_way, content_below
+    from lumiimg.build.cache import LayerCache
+    from lumiimg.build.cache_miss import why
+    from lumiimg.build.capability_cache import look_or_recall
+    from lumiimg.build.keys import layer_keys
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.cli.build import resolved
+    from lumiimg.definition.writer import write_chain
+    from lumiimg.engine.engine import clean_environment, find_engine
+    from lumiimg.report.cache import print_why
 
     lock, _ = resolved(arguments)
     chain = write_chain(lock)

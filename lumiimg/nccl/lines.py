@@ -121,7 +121,7 @@ def probe_event(line: str) -> tuple[str, dict[str, str]] | None:
 
     Values are percent-encoded in the line, and decoded here: they may hold anything.
     """
-    from urllib.parse import unquote  # noqa: PLC0415 - of no use to the log of a job
+    from urllib.parse import unquote  # of no use to the log of a job
 
     found = _EVENT.match(line)
     if found is None:

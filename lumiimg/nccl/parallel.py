@@ -108,9 +108,9 @@ def _line_start(stream: BinaryIO, offset: int, limit: int) -> int:
 
 
 def _read_together(shares: Sequence[Sequence[Part]], warn: Callable[[str], None]) -> LogReader:
-    import multiprocessing  # noqa: PLC0415 - 20 ms that a small log should not cost
-    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
-    from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
+    import multiprocessing  # 20 ms that a small log should not cost
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
 
     reader = LogReader()
     tables = False
@@ -134,7 +134,7 @@ def _read_together(shares: Sequence[Sequence[Part]], warn: Callable[[str], None]
 
 def _tables(parts: Sequence[Part]) -> BandwidthReader:
     """Read the tables of benchmarks again, in order: one that was cut between two processes has lost rows."""
-    from lumiimg.nccl.bandwidth import BandwidthReader  # noqa: PLC0415
+    from lumiimg.nccl.bandwidth import BandwidthReader
 
     tables = BandwidthReader()
     for part in parts:

@@ -63,7 +63,7 @@ class LogReader:
 
     def _tables_in(self, block: bytes) -> BandwidthReader | None:
         if self.state.bandwidth is None and announces_table(block):
-            from lumiimg.nccl.bandwidth import BandwidthReader  # noqa: PLC0415 - 10 ms for patterns that few logs need
+            from lumiimg.nccl.bandwidth import BandwidthReader  # 10 ms for patterns that few logs need
 
             self.state.bandwidth = BandwidthReader()
         return self.state.bandwidth

@@ -206,7 +206,7 @@ def _readable(stream: BinaryIO) -> BinaryIO:
 
 
 def _gzip(stream: BinaryIO) -> BinaryIO:
-    import gzip  # noqa: PLC0415
+    import gzip
 
     return gzip.GzipFile(fileobj=stream)  # type: ignore[return-value]
 
@@ -250,22 +250,22 @@ class _Xz(io.RawIOBase):
 
 
 def _xz_decompressor() -> LZMADecompressor:
-    import lzma  # noqa: PLC0415
+    import lzma
 
     return lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES)
 
 
 def _bz2(stream: BinaryIO) -> BinaryIO:
-    import bz2  # noqa: PLC0415
+    import bz2
 
     return bz2.BZ2File(stream)  # type: ignore[return-value]
 
 
 def _zstd(stream: BinaryIO) -> BinaryIO:
     if sys.version_info >= (3, 14):
-        from compression import zstd  # noqa: PLC0415
+        from compression import zstd
     else:
-        from backports import zstd  # noqa: PLC0415
+        from backports import zstd
     return zstd.ZstdFile(stream)  # type: ignore[return-value]
 
 

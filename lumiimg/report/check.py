@@ -68,7 +68,7 @@ def print_finding(out: Console, finding: Finding) -> None:
 
 def to_junit_text(report: CheckReport) -> str:
     """Return the report as JUnit XML: a case for the answer, one for each finding that bears on it."""
-    from lumiimg.report.junit import Case, to_junit  # noqa: PLC0415 - xml is not for everyone
+    from lumiimg.report.junit import Case, to_junit  # xml is not for everyone
 
     whole = Case(f"network of {report.image}", report.answer.exit_code, report.sentence)
     return to_junit("lumiimg check", [whole, *finding_cases(report.findings, report.answer)])
@@ -79,7 +79,7 @@ def finding_cases(findings: Iterable[Finding], answer: Answer, of: str = "") -> 
 
     Beside a green answer an open question is none for CI: a higher level has answered what counts.
     """
-    from lumiimg.report.junit import Case  # noqa: PLC0415 - as above
+    from lumiimg.report.junit import Case  # as above
 
     opens = ExitCode.GOOD if answer.exit_code is ExitCode.GOOD else ExitCode.UNDECIDED
     codes = {Severity.OK: ExitCode.GOOD, Severity.PROBLEM: ExitCode.NO, Severity.UNKNOWN: opens}

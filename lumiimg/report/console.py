@@ -40,7 +40,7 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     `quiet` leaves only the headline. Text is never read as markup or searched for emoji codes: it holds lines of
     foreign logs. What a terminal would obey is spelled out, should whoever made the text have forgotten it.
     """
-    from rich.console import Console  # noqa: PLC0415 - 26 ms that --help should not cost
+    from rich.console import Console  # 26 ms that --help should not cost
 
     class PipeConsole(Console):
         def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it

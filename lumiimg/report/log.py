@@ -152,7 +152,7 @@ def _keyed(ranks: tuple[RankResult, ...]) -> list[tuple[str, RankResult]]:
 
 def to_junit_text(report: LogReport, measured: Sequence[Finding]) -> str:
     """Return the report as JUnit XML: a case for the job, one for each group of nodes and for each benchmark."""
-    from lumiimg.report.junit import Case, to_junit  # noqa: PLC0415 - xml is not for everyone
+    from lumiimg.report.junit import Case, to_junit  # xml is not for everyone
 
     causes = tuple(f"{cause.summary} [{cause.id}]" for cause in report.causes)
     proof = tuple(place(evidence) for evidence in report.proof)

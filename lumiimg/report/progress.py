@@ -104,8 +104,8 @@ class TerminalProgress(QuietProgress):
     """All steps as a list: what is done and what it took, a clock beside the one that runs, and its last line."""
 
     def __init__(self) -> None:
-        from rich.progress import Progress, TextColumn  # noqa: PLC0415 - 50 ms
-        from rich.table import Column  # noqa: PLC0415
+        from rich.progress import Progress, TextColumn  # 50 ms
+        from rich.table import Column
 
         told = TextColumn("{task.fields[told]}", markup=False, table_column=Column(no_wrap=True, ratio=1))
         name = TextColumn("{task.description}", markup=False)
@@ -153,8 +153,8 @@ class VerboseProgress(LineProgress):
 
 def _state_column() -> ProgressColumn:
     """Return a column that tells whether a step is still to come, runs, or is done."""
-    from rich.progress import SpinnerColumn  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.progress import SpinnerColumn
+    from rich.text import Text
 
     class State(SpinnerColumn):
         def render(self, task: Task) -> RenderableType:
@@ -165,8 +165,8 @@ def _state_column() -> ProgressColumn:
 
 def _clock_column() -> ProgressColumn:
     """Return a column with the time of a step: nothing before it begins."""
-    from rich.progress import ProgressColumn  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.progress import ProgressColumn
+    from rich.text import Text
 
     class Clock(ProgressColumn):
         def render(self, task: Task) -> Text:

@@ -49,8 +49,8 @@ def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
             where=base,
             hint=f"fetch it first: apptainer pull image.sif {base}; then --base image.sif",
         )
-    from lumiimg.image import open_image, refuse_empty  # noqa: PLC0415 - 70 ms that a base of the catalogue should not cost
-    from lumiimg.resolve.inventory import read_contents  # noqa: PLC0415
+    from lumiimg.image import open_image, refuse_empty  # 70 ms that a base of the catalogue should not cost
+    from lumiimg.resolve.inventory import read_contents
 
     path = Path(base) if scheme is None else pull(base)
     with open_image(path) as image:

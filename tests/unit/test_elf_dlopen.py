@@ -277,7 +277,7 @@ def test_dynamic_tls_has_no_limit(machine: Machine, tmp_path: Path) -> None:
 
 
 def test_other_machines_are_not_judged() -> None:
-    from lumiimg.elf.facts import ElfFacts  # noqa: PLC0415
+    from lumiimg.elf.facts import ElfFacts
 
     facts = ElfFacts(64, True, 183, 3, True, flags=0x10, tls_size_bytes=9999, tls_align=8)
     assert StaticTls(183, (), 36).take(facts)

@@ -68,7 +68,7 @@ def test_a_process_over_damaged_libraries_ends(changes: list[tuple[str, int, byt
 
 @pytest.mark.threat("S04")
 def test_counts_in_a_cache_take_no_memory() -> None:
-    from lumiimg.elf.cache import parse_cache  # noqa: PLC0415
+    from lumiimg.elf.cache import parse_cache
 
     count = 1 << 16
     names = 48 + 24 * count

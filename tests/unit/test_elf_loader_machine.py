@@ -40,7 +40,7 @@ def test_names_order_paths_and_words_are_those_of_ld_so() -> None:
 
 @pytest.mark.skipif(not Path(LOADER).exists(), reason="no glibc of x86-64 here")
 def test_version_and_kind_of_the_c_library() -> None:
-    import platform  # noqa: PLC0415
+    import platform
 
     with open_image(Path("/")) as image:
         assert libc_kind(image.root) == "glibc"

@@ -183,7 +183,7 @@ def test_two_objects_over_each_other_are_named(squashfs: bytes, tmp_path: Path) 
 
 @pytest.mark.threat("S03")
 def test_missing_file_and_fifo_are_image_errors(tmp_path: Path) -> None:
-    import os  # noqa: PLC0415
+    import os
 
     with pytest.raises(ImageError, match="No such file"):
         open_image(tmp_path / "nowhere.sif")

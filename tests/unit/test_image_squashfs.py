@@ -201,7 +201,7 @@ def test_links_lead_to_files_of_the_image(root: RootFileSystem, path: str, resol
     ],
 )
 def test_what_cannot_be_opened_has_the_errno_of_linux(root: RootFileSystem, path: str, error: str) -> None:
-    import errno  # noqa: PLC0415
+    import errno
 
     with pytest.raises(OSError, match=r".*") as caught:
         root.open(path)
@@ -366,12 +366,12 @@ def _entry_offset(data: bytes, name: bytes) -> int:
 
 @pytest.mark.threat("S04")
 def test_block_that_unpacks_to_more_than_a_block_is_refused() -> None:
-    import zlib  # noqa: PLC0415
+    import zlib
 
-    from lz4 import block  # type: ignore[import-untyped]  # noqa: PLC0415
+    from lz4 import block  # type: ignore[import-untyped]
 
-    from lumiimg.image.squashfs.compression import decompressor  # noqa: PLC0415
-    from lumiimg.image.squashfs.superblock import Compression  # noqa: PLC0415
+    from lumiimg.image.squashfs.compression import decompressor
+    from lumiimg.image.squashfs.superblock import Compression
 
     bomb = zlib.compress(bytes(50 << 20))
     with pytest.raises(ImageError, match="more than the 8192"):

@@ -674,7 +674,7 @@ def test_the_time_limit_of_a_job_holds_all_limits_of_the_check() -> None:
 def test_a_report_comes_back_from_a_job_as_it_was_made(
     stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lumiimg.report.nodes import to_json  # noqa: PLC0415
+    from lumiimg.report.nodes import to_json
 
     folder = tmp_path / "check"
     folder.mkdir()

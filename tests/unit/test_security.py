@@ -486,7 +486,7 @@ def test_programs_of_the_current_folder_are_not_run(
 
 @pytest.mark.threat("S45")
 def test_python_modules_of_the_current_folder_are_not_run(hostile_folder: Path, tmp_path: Path) -> None:
-    from lumiimg.build.step import INSIDE  # noqa: PLC0415
+    from lumiimg.build.step import INSIDE
 
     del hostile_folder
     general_index(Mirrors({}))
@@ -525,7 +525,7 @@ TOKEN = "hf_" + "aB3" * 10
 
 @pytest.mark.threat("S48")
 def test_an_argument_that_looks_like_a_secret_is_refused_and_not_repeated(make_layer: MakeLayer, layers: Path) -> None:
-    from lumiimg.catalog.catalogue import Catalogue as Read  # noqa: PLC0415
+    from lumiimg.catalog.catalogue import Catalogue as Read
 
     make_layer("a", BASE)
     fields = "".join(f'[arguments.{name}]\ndefault = ""\nhelp = "text"\n' for name in ("TEXT", "API_KEY", "TOKENIZER"))

@@ -178,7 +178,7 @@ def test_layers_exported_by_a_newer_lumiimg_are_refused(written: Path, capsys: C
 def test_what_another_lumiimg_found_out_about_a_machine_is_found_out_again(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.unit.test_hosts import World  # noqa: PLC0415 - its names are not ours
+    from tests.unit.test_hosts import World  # its names are not ours
 
     world = World(written, monkeypatch)
     assert world.ask() == world.ask()

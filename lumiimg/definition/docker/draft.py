@@ -127,7 +127,7 @@ def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
 
 
 def _layer(draft: Draft, layer: str) -> str:
-    import tomli_w  # noqa: PLC0415 - needed where something is written only
+    import tomli_w  # needed where something is written only
 
     path = draft.path
     name = Path(path.dockerfile.path).name

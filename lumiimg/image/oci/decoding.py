@@ -248,8 +248,8 @@ def _is_zstd(head: bytes) -> bool:
 def _zstd() -> tuple[Callable[[], Any], type[Exception]]:
     # imported here: the import costs milliseconds, and few images need it
     if sys.version_info >= (3, 14):
-        from compression import zstd  # noqa: PLC0415
+        from compression import zstd
     else:
-        from backports import zstd  # noqa: PLC0415
+        from backports import zstd
     options = {int(zstd.DecompressionParameter.window_log_max): _ZSTD_WINDOW_LOG}
     return (lambda: zstd.ZstdDecompressor(options=options)), zstd.ZstdError

@@ -57,7 +57,7 @@ def _decoder(compression: Compression) -> tuple[Callable[[], _Decoder], tuple[ty
 
 def _lz4() -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
     """Return the decoder of bare blocks: no frame around them (kernel `fs/squashfs/lz4_wrapper.c`)."""
-    from lz4 import block  # type: ignore[import-untyped]  # noqa: PLC0415, for the reason below
+    from lz4 import block  # type: ignore[import-untyped]
 
     class Decoder:
         def decompress(self, data: bytes, max_length: int) -> bytes:
@@ -70,7 +70,7 @@ def _lz4() -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
 def _zstd() -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
     # imported here: most images are gzip, and the import costs milliseconds
     if sys.version_info >= (3, 14):
-        from compression import zstd  # noqa: PLC0415
+        from compression import zstd
     else:
-        from backports import zstd  # noqa: PLC0415
+        from backports import zstd
     return zstd.ZstdDecompressor, (zstd.ZstdError, EOFError)

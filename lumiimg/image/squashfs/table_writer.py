@@ -28,9 +28,9 @@ _LEVEL = 3
 def compressor() -> Callable[[bytes], bytes]:
     """Return what compresses one metadata block, with zstd."""
     if sys.version_info >= (3, 14):
-        from compression import zstd  # noqa: PLC0415
+        from compression import zstd
     else:
-        from backports import zstd  # noqa: PLC0415
+        from backports import zstd
     return lambda data: zstd.compress(data, level=_LEVEL)
 
 

@@ -28,9 +28,9 @@ def saved(base: str, folder: Path, on_line: Callable[[str], None]) -> Path:
     Raises MissingHereError if there is no engine to ask, FailedError if it does not have the image.
     """
     try:
-        import docker  # noqa: PLC0415 - an extra, and 200 ms
-        from docker.errors import DockerException, ImageNotFound  # noqa: PLC0415
-        from requests import RequestException  # noqa: PLC0415
+        import docker  # an extra, and 200 ms
+        from docker.errors import DockerException, ImageNotFound
+        from requests import RequestException
     except ImportError as error:
         raise MissingHereError(
             "asking a Docker engine needs the package docker", hint="pip install 'lumiimg[docker]'"

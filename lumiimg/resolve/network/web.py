@@ -165,8 +165,8 @@ class Web:
         raise FailedError(f"redirects more than {_REDIRECTS} times", where=place(url))
 
     def _once(self, method: str, url: str, headers: Mapping[str, str], login: str | None) -> requests.Response:
-        import requests  # noqa: PLC0415 - 135 ms that only the network should cost
-        from urllib3.exceptions import ConnectTimeoutError, NewConnectionError  # noqa: PLC0415
+        import requests  # 135 ms that only the network should cost
+        from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
         def authenticate(request: requests.PreparedRequest) -> requests.PreparedRequest:
             """Do by hand what requests does unasked: it puts ~/.netrc over an Authorization of ours."""
@@ -202,9 +202,9 @@ class Web:
     def _opened(self) -> requests.Session:
         session: requests.Session | None = getattr(self._of_thread, "session", None)
         if session is None:
-            import requests  # noqa: PLC0415
-            from requests.adapters import HTTPAdapter  # noqa: PLC0415
-            from urllib3.util import Retry  # noqa: PLC0415
+            import requests
+            from requests.adapters import HTTPAdapter
+            from urllib3.util import Retry
 
             session = self._of_thread.session = requests.Session()
             session.headers["User-Agent"] = f"lumiimg/{__version__}"
@@ -230,7 +230,7 @@ def _lower(answer: requests.Response) -> dict[str, str]:
 def _bounded(
     answer: requests.Response, limit_bytes: int, deadline: float, within_s: float, url: str, *, decode: bool
 ) -> Iterator[bytes]:
-    from urllib3.exceptions import HTTPError  # noqa: PLC0415
+    from urllib3.exceptions import HTTPError
 
     size = 0
     try:
@@ -259,7 +259,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 def _reason(error: BaseException) -> str:
     """Return the reason in words."""
-    from urllib3.exceptions import ConnectTimeoutError, NameResolutionError  # noqa: PLC0415
+    from urllib3.exceptions import ConnectTimeoutError, NameResolutionError
 
     error = _innermost(error)
     if isinstance(error, NameResolutionError):

@@ -262,7 +262,7 @@ def _download_seeds() -> Iterator[bytes]:
 
 
 def _lock_seeds() -> Iterator[bytes]:
-    from tests.fuzz.locks import settled_texts  # noqa: PLC0415 - they are made by the resolver
+    from tests.fuzz.locks import settled_texts  # they are made by the resolver
 
     for text in settled_texts():
         yield text.encode()
