@@ -69,14 +69,14 @@ requirements: $(VENV)/.installed
 	    --python-version 3.11 --output-file .ci/requirements.txt pyproject.toml
 
 written: $(VENV)/.installed
-	$(BIN)/python -m tests.written
+	$(BIN)/python -m tools.written
 
 fuzz: $(VENV)/.installed
 	$(BIN)/python -m tests.fuzz --seconds "$$(awk 'BEGIN { print $(FUZZ) / 5 }')" $(if $(SEED),--seed $(SEED))
 	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis $(if $(SEED),--hypothesis-seed=$(SEED))
 
 mutate: $(VENV)/.installed
-	$(BIN)/python -m tests.mutation $(MODULE)
+	$(BIN)/python -m tools.mutation $(MODULE)
 
 corpus: $(VENV)/.installed
 	$(BIN)/python -m tests.fuzz.grow --seconds $(SECONDS) $(TARGET)
@@ -84,7 +84,7 @@ corpus: $(VENV)/.installed
 # exit code 3 of the program, where the advisories cannot be asked, is an error to make
 audit: $(VENV)/.installed
 	$(BIN)/pip install --quiet --editable '.[audit]'
-	$(BIN)/python -m tests.audit
+	$(BIN)/python -m tools.audit
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -98,21 +98,21 @@ bench:
 
 bench-here: $(VENV)/.installed
 	$(BIN)/pip install --quiet '.[bench]'
-	$(BIN)/python -m tests.bench
-	$(BIN)/python -m tests.bench_build
-	$(BIN)/python -m tests.bench_nodes
+	$(BIN)/python -m tools.bench
+	$(BIN)/python -m tools.bench_build
+	$(BIN)/python -m tools.bench_nodes
 
 docs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --editable '.[docs]'
-	$(BIN)/python -m tests.reference
-	$(BIN)/python -m tests.compatibility
-	$(BIN)/python -m tests.schemas
-	$(BIN)/python -m tests.manpages
-	$(BIN)/python -m tests.rooms
+	$(BIN)/python -m tools.reference
+	$(BIN)/python -m tools.compatibility
+	$(BIN)/python -m tools.schemas
+	$(BIN)/python -m tools.manpages
+	$(BIN)/python -m tools.rooms
 	$(BIN)/pytest --numprocesses auto --dist worksteal -m documents tests/unit/test_documents.py
 	rm -rf docs/_build
 	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --nitpicky --quiet --doctree-dir docs/_build/doctrees docs docs/_build/html
-	$(BIN)/python -m tests.site docs/_build/html
+	$(BIN)/python -m tools.site docs/_build/html
 
 clean:
 	rm -rf build dist docs/_build $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.validation import outputs_validated
+from tests.shared.validation import outputs_validated
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -18,7 +18,7 @@ import pytest
 
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.errors import MissingHereError
-from tests.validation import told_by
+from tests.shared.validation import told_by
 
 STANDIN = Path(__file__).parent / "standin"
 

@@ -13,8 +13,8 @@ from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import lumiimg, standin_archive
 from tests.engine.test_registry import layer_of, registry
-from tests.tools import unwrapped
-from tests.unit import oci_builder
+from tests.shared import oci_builder
+from tests.shared.programs import unwrapped
 from tests.unit.test_foreign import SITE
 
 if TYPE_CHECKING:

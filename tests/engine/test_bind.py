@@ -15,8 +15,8 @@ import pytest
 from lumiimg.host.manifest import PRIVATE
 from lumiimg.image import open_image
 from tests.engine.conftest import built, inside, lumiimg
-from tests.tools import needs, unwrapped
-from tests.unit.fabric_builder import versioned
+from tests.shared.fabric_builder import versioned
+from tests.shared.programs import needs, unwrapped
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from lumiimg.elf.rules import Settings
 from lumiimg.errors import ExitCode
 from lumiimg.image import Image, open_image
 from tests.engine.conftest import built, inside, lumiimg
-from tests.tools import wait_until
+from tests.shared.programs import wait_until
 from tests.unit.conftest import LAYER
 
 if TYPE_CHECKING:

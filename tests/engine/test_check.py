@@ -12,8 +12,8 @@ import pytest
 from lumiimg.engine.workspace import remove_tree
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import Result, inside, lumiimg
-from tests.tools import unwrapped
-from tests.unit.elf_builder import library
+from tests.shared.elf_builder import library
+from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.catalog.settings import default_cache
-from tests.documents import PAGES, ROOT, Where, blocks, run_page
 from tests.engine.slurm import slurm
-from tests.shelf import make_shelf
-from tests.world import World, serve, wheels_of_layers
+from tests.shared.documents import PAGES, ROOT, Where, blocks, run_page
+from tests.shared.shelf import make_shelf
+from tests.shared.world import World, serve, wheels_of_layers
 
 if TYPE_CHECKING:
     from pathlib import Path

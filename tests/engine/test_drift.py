@@ -14,8 +14,8 @@ import pytest
 from lumiimg.image import open_image
 from tests.engine.conftest import lumiimg
 from tests.engine.test_bind import LIBFABRIC
-from tests.tools import needs
-from tests.unit.fabric_builder import versioned
+from tests.shared.fabric_builder import versioned
+from tests.shared.programs import needs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from lumiimg.elf.loader import Process
 from lumiimg.errors import BadInputError
 from lumiimg.image import open_image
 from lumiimg.image.tree import FileKind
-from tests.unit.elf_builder import LOADER, Trace, assert_same, read_trace, settings_here
+from tests.shared.elf_builder import LOADER, Trace, assert_same, read_trace, settings_here
 from tests.unit.test_elf_facts import assert_facts_of_pyelftools
 
 if TYPE_CHECKING:

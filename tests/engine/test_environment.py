@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.image import open_image
-from tests.unit.shells import BESIDE, LEFT_OUT, PLAIN, collected, differences, driver, generated, read
+from tests.shared.shells import BESIDE, LEFT_OUT, PLAIN, collected, differences, driver, generated, read
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from lumiimg.catalog import sites
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import built, lumiimg
 from tests.engine.slurm import slurm
-from tests.tools import unwrapped
+from tests.shared.programs import unwrapped
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 __all__ = ["slurm"]

@@ -13,9 +13,9 @@ import pytest
 
 from tests.engine.conftest import built, lumiimg
 from tests.engine.slurm import slurm
-from tests.modules import SYSTEMS, environments, start
-from tests.unit import fabric_builder
-from tests.unit.elf_builder import library
+from tests.shared import fabric_builder
+from tests.shared.elf_builder import library
+from tests.shared.module_systems import SYSTEMS, environments, start
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine

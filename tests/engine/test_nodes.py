@@ -17,8 +17,8 @@ from lumiimg.elf.facts import read_elf
 from lumiimg.elf.reader import BytesReader
 from tests.engine.slurm import CONF, slurm
 from tests.engine.test_run import SITE, gpus
-from tests.tools import wait_until
-from tests.validation import validated
+from tests.shared.programs import wait_until
+from tests.shared.validation import validated
 
 if TYPE_CHECKING:
     from pathlib import Path

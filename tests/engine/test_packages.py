@@ -22,7 +22,7 @@ import pytest
 from lumiimg import __version__
 from lumiimg.errors import ExitCode
 from tests.engine.slurm import slurm
-from tests.tools import needs
+from tests.shared.programs import needs
 from tests.unit.conftest import LAYER
 
 if TYPE_CHECKING:

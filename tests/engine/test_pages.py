@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import pages
-from tests.browser import Browser, browser, program
 from tests.engine.conftest import lumiimg
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder, pages
+from tests.shared.browser import Browser, browser, program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,9 +22,9 @@ from lumiimg.engine.workspace import remove_tree
 from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import Result, lumiimg
-from tests.tools import needs, unwrapped
-from tests.unit.elf_builder import library
-from tests.unit.fabric_builder import versioned
+from tests.shared.elf_builder import library
+from tests.shared.fabric_builder import versioned
+from tests.shared.programs import needs, unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

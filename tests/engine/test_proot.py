@@ -19,7 +19,7 @@ import pytest
 from lumiimg.image import FileKind, open_image
 from tests.engine.conftest import inside, lumiimg
 from tests.engine.test_strategies import SINGULARITY, leftovers, shown, strays
-from tests.tools import needs, unwrapped, wait_until
+from tests.shared.programs import needs, unwrapped, wait_until
 from tests.unit.conftest import LAYER
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.image import FileKind, open_image
 from lumiimg.resolve.network.mirrors import apt_mirror
 from tests.engine.conftest import built, lumiimg, only_from_registry
-from tests.tools import needs
+from tests.shared.programs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

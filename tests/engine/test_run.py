@@ -23,7 +23,7 @@ from lumiimg.findings import Severity
 from lumiimg.image import open_image
 from tests.engine.conftest import lumiimg
 from tests.engine.test_check import check, findings
-from tests.tools import unwrapped
+from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.tools import needs
+from tests.shared.programs import needs
 
 if TYPE_CHECKING:
     from pathlib import Path

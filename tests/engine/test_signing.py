@@ -17,7 +17,7 @@ import pytest
 from lumiimg.image import open_image
 from lumiimg.image.sif import DESCRIPTOR, DataType, read_sif_file
 from tests.engine.conftest import Result, inside, lumiimg
-from tests.tools import wait_until
+from tests.shared.programs import wait_until
 from tests.unit.conftest import LAYER
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import inside, lumiimg, only_from_registry, standin_archive
 from tests.engine.test_registry import layer_of, mirror, push, registry
-from tests.world import World, serve
+from tests.shared.world import World, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

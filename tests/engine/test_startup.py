@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.engine.conftest import built, lumiimg
-from tests.tools import needs
+from tests.shared.programs import needs
 
 if TYPE_CHECKING:
     from pathlib import Path

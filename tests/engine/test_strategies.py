@@ -22,9 +22,9 @@ import pytest
 
 from lumiimg.image import FileKind, open_image
 from tests.engine.conftest import inside, lumiimg
-from tests.tools import wait_until
+from tests.shared.programs import wait_until
+from tests.shared.validation import validated
 from tests.unit.conftest import LAYER
-from tests.validation import validated
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine

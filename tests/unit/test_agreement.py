@@ -1,7 +1,7 @@
 """`explain IMAGE` and `bind` are never greener than `check` of the same image, host and environment.
 
 Whatever is wrong with an image, alone or two things at once: what keeps the check of its files from a yes keeps
-`explain` from one, and `bind` says it. The libraries are stand-ins (tests/unit/fabric_builder.py).
+`explain` from one, and `bind` says it. The libraries are stand-ins (tests/shared/fabric_builder.py).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
 from lumiimg.report.boundary import doubts_of
-from tests.tools import unwrapped
-from tests.unit import fabric_builder
-from tests.unit.elf_builder import library
-from tests.unit.fabric_builder import LOADER, PLUGIN, RCCL, versioned
+from tests.shared import fabric_builder
+from tests.shared.elf_builder import library
+from tests.shared.fabric_builder import LOADER, PLUGIN, RCCL, versioned
+from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.audit import Audit, changed_files, judge_advisories, wrong_licences
+from tools.audit import Audit, changed_files, judge_advisories, wrong_licences
 
 ROOT = Path(__file__).parents[2]
-TABLE = tomllib.loads((ROOT / "tests/audit.toml").read_text())
+TABLE = tomllib.loads((ROOT / "tools/audit.toml").read_text())
 
 
 def package(folder: Path, *fields: str) -> metadata.Distribution:

@@ -1,6 +1,6 @@
 """`bind`, `explain` and `check --host`: what must come from a machine, tried in the model of the loader.
 
-The libraries are stand-ins (tests/unit/fabric_builder.py): the loader looks at nothing else of them.
+The libraries are stand-ins (tests/shared/fabric_builder.py): the loader looks at nothing else of them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from lumiimg.cli.main import main
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
-from tests.tools import unwrapped
-from tests.unit import fabric_builder
-from tests.unit.elf_builder import library, rpath
-from tests.unit.fabric_builder import versioned
+from tests.shared import fabric_builder
+from tests.shared.elf_builder import library, rpath
+from tests.shared.fabric_builder import versioned
+from tests.shared.programs import unwrapped
 
 Capture = pytest.CaptureFixture[str]
 PRIVATE = "/opt/lumiimg/host"

@@ -48,7 +48,7 @@ from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
-from tests.tools import squashed
+from tests.shared.programs import squashed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -26,7 +26,7 @@ from lumiimg.resolve.lock import file_sha256
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
-from tests.tools import needs
+from tests.shared.programs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,7 +26,7 @@ from lumiimg.engine.process import Completed
 from lumiimg.errors import ExitCode, MissingHereError
 from lumiimg.findings import Finding, Findings, Level, Severity
 from lumiimg.image import open_image
-from tests.unit.elf_builder import library, program
+from tests.shared.elf_builder import library, program
 from tests.unit.test_jobs import rocm_image
 
 if TYPE_CHECKING:

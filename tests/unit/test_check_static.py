@@ -18,8 +18,8 @@ from lumiimg.errors import ExitCode
 from lumiimg.fabric.rccl_strings import read_rccl
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.image import ImageError, open_image
-from tests.tools import unwrapped
-from tests.unit.elf_builder import library, runpath, shared_object
+from tests.shared.elf_builder import library, runpath, shared_object
+from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult

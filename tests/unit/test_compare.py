@@ -14,8 +14,8 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.wording import count
-from tests.tools import needs, needs_mksquashfs, unwrapped
-from tests.unit.oci_builder import image, member, tar
+from tests.shared.oci_builder import image, member, tar
+from tests.shared.programs import needs, needs_mksquashfs, unwrapped
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from lumiimg.definition.text import (
 from lumiimg.definition.writer import Definition, layers_of, write_chain, write_flat
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
-from tests.tools import examples, needs
+from tests.shared.programs import examples, needs
 from tests.unit.conftest import BASE, LAYER, MakeLayer, catalogue_of
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "definitions"

@@ -23,7 +23,7 @@ from lumiimg.definition.docker.draft import make_draft, write_draft
 from lumiimg.definition.docker.stages import follow
 from lumiimg.definition.docker.substitution import text_of
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
-from tests.tools import examples, needs, unwrapped
+from tests.shared.programs import examples, needs, unwrapped
 
 if TYPE_CHECKING:
     from lumiimg.definition.docker.steps import BuildPath

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import make_parser, without_program
-from tests import compatibility, reference, schemas
-from tests.documents import LIKE_AN_EXAMPLE, PAGES
+from tests.shared.documents import LIKE_AN_EXAMPLE, PAGES
+from tools import compatibility, reference, schemas
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*PAGES, ROOT / "CHANGELOG.md"]

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.cli.main import make_parser, without_program
-from tests.documents import PAGES, ROOT, Block, Where, blocks, lumiimg_commands, run_page
-from tests.shelf import make_shelf
-from tests.tools import needs
-from tests.world import World, serve, wheels_of_layers
+from tests.shared.documents import PAGES, ROOT, Block, Where, blocks, lumiimg_commands, run_page
+from tests.shared.programs import needs
+from tests.shared.shelf import make_shelf
+from tests.shared.world import World, serve, wheels_of_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.documents import Shelf
+    from tests.shared.documents import Shelf
 
 FOUND = [block for page in PAGES for block in blocks(page)]
 RUN_HERE = [page for page in PAGES if any(block.where is Where.HERE for block in blocks(page))]

@@ -37,7 +37,7 @@ from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.resume import OLD_S, taken
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
-from tests.tools import wait_until
+from tests.shared.programs import wait_until
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """`drift`: what an update of the machine changed, which images it breaks, and whose binds must be made anew.
 
-The nodes are stand-ins in the likeness of LUMI before and after January 2026 (tests/unit/fabric_builder.py): the host's
+The nodes are stand-ins in the likeness of LUMI before and after January 2026 (tests/shared/fabric_builder.py): the host's
 C library went to 2.38 and its libraries asked for that, json-c changed its soname, libfabric its folder, ROCm left.
 """
 
@@ -20,10 +20,10 @@ from lumiimg.host.node_change import Kind
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import Snapshot, read_snapshot, to_text, write_snapshot
 from lumiimg.image import open_image
-from tests.tools import unwrapped
-from tests.unit import fabric_builder
-from tests.unit.elf_builder import library
-from tests.unit.fabric_builder import versioned
+from tests.shared import fabric_builder
+from tests.shared.elf_builder import library
+from tests.shared.fabric_builder import versioned
+from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

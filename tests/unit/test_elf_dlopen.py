@@ -14,8 +14,8 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy, LoadOutcome
 from lumiimg.elf.static_tls import StaticTls
 from lumiimg.image import open_image
-from tests.tools import needs
-from tests.unit.elf_builder import exe, new_runpath, old_rpath, settings_here, so
+from tests.shared.elf_builder import exe, new_runpath, old_rpath, settings_here, so
+from tests.shared.programs import needs
 from tests.unit.test_elf_rules_table import _versioned, entry_at, patched
 
 _CALLER = "#include <dlfcn.h>\nvoid *call(const char *name) { return dlopen(name, RTLD_NOW); }"

@@ -15,7 +15,7 @@ from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 
 from lumiimg.elf.facts import BytesReader, ElfError, exported_symbols, read_elf
-from tests.unit.elf_builder import gcc, library, rpath, runpath
+from tests.shared.elf_builder import gcc, library, rpath, runpath
 
 _DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/bin")
 

@@ -16,9 +16,9 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader, ElfError
 from lumiimg.elf.recorded import RecordedElf
 from lumiimg.elf.rules import Settings
-from tests.tools import examples
-from tests.unit.elf_builder import shared_object
-from tests.unit.memory_root import MemoryRoot
+from tests.shared.elf_builder import shared_object
+from tests.shared.memory_root import MemoryRoot
+from tests.shared.programs import examples
 
 _LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 _NAMES = ("libz.so.1", "libgcc_s.so.1", "liblzma.so.5", "libcap.so.2", "libm.so.6", "libc.so.6", "libzstd.so.1")

@@ -11,7 +11,7 @@ from lumiimg.elf.files import Files
 from lumiimg.elf.loader import Process
 from lumiimg.elf.system import glibc_version, libc_kind
 from lumiimg.image import open_image
-from tests.unit.elf_builder import LOADER, assert_same, settings_here, trace
+from tests.shared.elf_builder import LOADER, assert_same, settings_here, trace
 
 _SAMPLE = 1200
 

@@ -11,8 +11,8 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy, LoadOutcome
 from lumiimg.elf.rules import Settings
 from lumiimg.image import open_image
-from tests.tools import needs
-from tests.unit.elf_builder import ask_loader, library, program, rpath, runpath
+from tests.shared.elf_builder import ask_loader, library, program, rpath, runpath
+from tests.shared.programs import needs
 
 
 @pytest.fixture(autouse=True)

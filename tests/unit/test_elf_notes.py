@@ -11,7 +11,7 @@ from lumiimg.elf.facts import BytesReader, DlopenNote, ElfFacts, read_elf
 from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import Settings
 from lumiimg.image import open_image
-from tests.unit.elf_builder import NOTES, exe, new_runpath, note_source, so
+from tests.shared.elf_builder import NOTES, exe, new_runpath, note_source, so
 
 _SYSTEMD = sorted(Path("/usr/lib/x86_64-linux-gnu/systemd").glob("libsystemd-shared-*.so"))
 

@@ -19,8 +19,8 @@ from lumiimg.elf.rules import Settings
 from lumiimg.elf.search import expand, origin_of, split_path
 from lumiimg.elf.system import System
 from lumiimg.image import RootFileSystem, open_image
-from tests.unit.elf_builder import NOTES, exe, new_runpath, note_source, so
-from tests.unit.fabric_builder import c_library
+from tests.shared.elf_builder import NOTES, exe, new_runpath, note_source, so
+from tests.shared.fabric_builder import c_library
 
 if TYPE_CHECKING:
     from pathlib import Path

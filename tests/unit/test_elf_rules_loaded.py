@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.elf_builder import exe, new_runpath, so
+from tests.shared.elf_builder import exe, new_runpath, so
 from tests.unit.test_elf_rules_table import Ask, compare, patched
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 
 from lumiimg.elf.loader import Process
 from lumiimg.image import open_image
-from tests.unit.elf_builder import assert_same, exe, new_runpath, old_rpath, settings_here, so, trace
+from tests.shared.elf_builder import assert_same, exe, new_runpath, old_rpath, settings_here, so, trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,7 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy, LoadOutcome
 from lumiimg.elf.rules import Settings
 from lumiimg.image import open_image
-from tests.tools import needs
-from tests.unit.elf_builder import (
+from tests.shared.elf_builder import (
     LOADER,
     Trace,
     assert_same,
@@ -30,6 +29,7 @@ from tests.unit.elf_builder import (
     settings_here,
     so,
 )
+from tests.shared.programs import needs
 
 _SBIN = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _AS_ROOT = () if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user")

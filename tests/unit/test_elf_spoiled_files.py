@@ -9,7 +9,7 @@ import pytest
 
 from lumiimg.elf.loader import Process
 from lumiimg.image import open_image
-from tests.unit.elf_builder import exe, new_runpath, settings_here, so, trace
+from tests.shared.elf_builder import exe, new_runpath, settings_here, so, trace
 from tests.unit.test_elf_rules_table import Ask, _headers, compare, header_at, patched
 
 if TYPE_CHECKING:

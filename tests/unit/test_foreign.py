@@ -21,9 +21,9 @@ from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from lumiimg.resolve.image_base import read_foreign
 from lumiimg.resolve.inventory import read_contents
-from tests.tools import unwrapped
-from tests.unit import fabric_builder, oci_builder
-from tests.world import World, digest, serve
+from tests.shared import fabric_builder, oci_builder
+from tests.shared.programs import unwrapped
+from tests.shared.world import World, digest, serve
 
 Capture = pytest.CaptureFixture[str]
 SITE = """\

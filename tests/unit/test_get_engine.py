@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from tests.tools import needs
+from tests.shared.programs import needs
 
 ROOT = Path(__file__).parents[2]
 RELEASE = """\

@@ -23,8 +23,8 @@ from lumiimg.host.snapshot import Entry, Snapshot, to_text
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.report.host import print_snapshot
-from tests.tools import needs, unwrapped
-from tests.unit.elf_builder import LOADER, library
+from tests.shared.elf_builder import LOADER, library
+from tests.shared.programs import needs, unwrapped
 
 LIBFABRIC = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
 ENVIRONMENT = {

@@ -22,7 +22,7 @@ from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import SCHEMA, Snapshot, SnapshotError, read_snapshot, to_text, write_snapshot
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
-from tests.tools import examples
+from tests.shared.programs import examples
 from tests.unit.test_host_scan import ENVIRONMENT, make_host
 
 _TEXT = st.binary(max_size=12).map(lambda data: data.decode("utf-8", "surrogateescape"))

@@ -21,9 +21,9 @@ from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.tree import FileKind, ImageError
-from tests.tools import examples
-from tests.unit.elf_builder import library, rpath
-from tests.unit.host_model import cache_file, host_files, host_settings
+from tests.shared.elf_builder import library, rpath
+from tests.shared.host_model import cache_file, host_files, host_settings
+from tests.shared.programs import examples
 from tests.unit.test_host_scan import ENVIRONMENT, LIBFABRIC, make_host
 
 

@@ -29,8 +29,7 @@ from lumiimg.report.html.grid import CELLS
 from lumiimg.report.html.log import log_page
 from lumiimg.report.html.text import shown
 from lumiimg.secret import HIDDEN
-from tests import pages
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder, pages
 from tests.unit.test_cli import HEAVY, loaded_after
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.image import open_image
 from lumiimg.image.permissions import barred
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

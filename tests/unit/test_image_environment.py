@@ -16,7 +16,7 @@ from lumiimg.image import open_image
 from lumiimg.image.environment import DEFAULT_PATH, Environment
 from lumiimg.image.programs import search_path
 from lumiimg.image.shell.names import is_read
-from tests.unit.shells import BESIDE, LEFT_OUT, PLAIN, differences, exported, generated, read
+from tests.shared.shells import BESIDE, LEFT_OUT, PLAIN, differences, exported, generated, read
 
 if TYPE_CHECKING:
     from pathlib import Path

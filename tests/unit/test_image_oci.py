@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_image
-from tests.unit.oci_builder import INDEX, MANIFEST, PACK, Layout, docker_save, image, link, make_config, member, tar
+from tests.shared.oci_builder import INDEX, MANIFEST, PACK, Layout, docker_save, image, link, make_config, member, tar
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.image import FileKind, ImageError, open_image
-from tests.unit.oci_builder import (
+from tests.shared.oci_builder import (
     CONFIG,
     INDEX,
     LAYER,

@@ -11,7 +11,7 @@ from lumiimg.image import FileKind, RootFileSystem
 from lumiimg.image.source import ByteSource
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
-from tests.tools import needs_mksquashfs
+from tests.shared.programs import needs_mksquashfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_image
-from tests.tools import needs
+from tests.shared.programs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

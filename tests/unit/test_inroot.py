@@ -25,7 +25,7 @@ from lumiimg.engine.engine import Engine, Kind
 from lumiimg.engine.process import Completed
 from lumiimg.errors import FailedError
 from lumiimg.image import open_image
-from tests.tools import needs
+from tests.shared.programs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,8 +21,8 @@ from lumiimg.cluster.job.shape import duration, seconds
 from lumiimg.cluster.shell_quote import value, word
 from lumiimg.errors import ExitCode
 from tests.conftest import MAY_BE_ABSENT
-from tests.unit import fabric_builder
-from tests.unit.elf_builder import library
+from tests.shared import fabric_builder
+from tests.shared.elf_builder import library
 from tests.unit.test_boundary import snapshot
 from tests.unit.test_sites import LUMI_MASKS
 

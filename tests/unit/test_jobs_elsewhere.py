@@ -17,7 +17,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.cluster.job.edf import toml_string
 from lumiimg.errors import ExitCode
-from tests.tools import needs
+from tests.shared.programs import needs
 
 SITES = ("frontier", "alps", "aurora")
 # ALCF, frameworks/pytorch.md and running-jobs-aurora.md

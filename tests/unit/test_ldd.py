@@ -18,8 +18,8 @@ from lumiimg.host.container_view import parse_binds
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
-from tests.unit import fabric_builder
-from tests.unit.elf_builder import (
+from tests.shared import fabric_builder
+from tests.shared.elf_builder import (
     NOTES,
     ask_loader,
     exe,

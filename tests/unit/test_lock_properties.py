@@ -22,7 +22,7 @@ from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import RefusedError, Request, resolve
 from tests.fuzz.locks import REQUESTS, settled
 from tests.fuzz.targets.resolve import signed
-from tests.tools import examples
+from tests.shared.programs import examples
 from tests.unit.conftest import BASE, LAYER, catalogue_of
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from lumiimg.errors import ExitCode
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
-from tests.joblog import job_log
-from tests.tools import unwrapped
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
+from tests.shared.joblog import job_log
+from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
     from pathlib import Path

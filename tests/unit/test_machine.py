@@ -17,9 +17,9 @@ from lumiimg.build.capability_cache import look_or_recall
 from lumiimg.build.machine import CONTAINER, DEBOOTSTRAP
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import find_engine
-from tests.tools import needs
+from tests.shared.programs import needs
+from tests.shared.validation import validated
 from tests.unit.conftest import LAYER
-from tests.validation import validated
 
 if TYPE_CHECKING:
     from pathlib import Path

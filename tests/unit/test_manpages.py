@@ -6,8 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from tests.manpages import ENVIRONMENT, FOLDER, pages
-from tests.tools import needs
+from tests.shared.programs import needs
+from tools.manpages import ENVIRONMENT, FOLDER, pages
 
 PACKAGE = Path(__file__).parents[2] / "lumiimg"
 SET_BY_JOBS = {"LUMIIMG_JOB", "LUMIIMG_NODES", "LUMIIMG_TASKS", "LUMIIMG_NUMBER"}

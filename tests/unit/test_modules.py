@@ -15,11 +15,11 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.host.manifest import PRIVATE
-from tests.modules import SYSTEMS, environments
-from tests.tools import needs, unwrapped
-from tests.unit import fabric_builder
-from tests.unit.elf_builder import library
-from tests.unit.oci_builder import docker_save, member, tar
+from tests.shared import fabric_builder
+from tests.shared.elf_builder import library
+from tests.shared.module_systems import SYSTEMS, environments
+from tests.shared.oci_builder import docker_save, member, tar
+from tests.shared.programs import needs, unwrapped
 from tests.unit.test_boundary import snapshot
 
 Capture = pytest.CaptureFixture[str]

@@ -10,8 +10,8 @@ from enum import StrEnum
 
 import pytest
 
-from tests import mutation
-from tests.mutants import mutants
+from tools import mutation
+from tools.mutants import mutants
 
 
 class Colour(StrEnum):

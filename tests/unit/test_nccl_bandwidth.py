@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lumiimg.nccl.bandwidth import TABLE_LIMIT, BandwidthReader
 from lumiimg.nccl.prefilter import TABLE_HEADERS
-from tests.tools import examples
+from tests.shared.programs import examples
 
 if TYPE_CHECKING:
     from lumiimg.nccl.report import Measurement

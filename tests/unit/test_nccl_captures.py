@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.nccl.reader import LogReader, read_lines
-from tests.tools import examples
+from tests.shared.programs import examples
 from tests.unit.test_nccl_wordings import CASES, written
 
 if TYPE_CHECKING:

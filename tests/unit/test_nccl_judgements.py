@@ -9,7 +9,7 @@ import pytest
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.report.log import headline
-from tests.joblog import read_in_parts
+from tests.shared.joblog import read_in_parts
 
 if TYPE_CHECKING:
     from lumiimg.nccl.report import LogReport

@@ -12,8 +12,8 @@ from lumiimg.nccl import job, prefilter
 from lumiimg.nccl.events import COMMUNICATOR_LIMIT, VALUE_LIMIT
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.vocabulary import vocabulary
-from tests.joblog import read_in_parts
-from tests.tools import examples
+from tests.shared.joblog import read_in_parts
+from tests.shared.programs import examples
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nccl"
 

@@ -27,8 +27,8 @@ from lumiimg.nccl.nodes import folded
 from lumiimg.nccl.parallel import read_logs
 from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks, log_files, whole_lines
-from tests.joblog import job_log
-from tests.tools import examples
+from tests.shared.joblog import job_log
+from tests.shared.programs import examples
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -23,9 +23,9 @@ from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.process import run
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Level
-from tests.tools import needs
-from tests.unit import fabric_builder
-from tests.validation import validated
+from tests.shared import fabric_builder
+from tests.shared.programs import needs
+from tests.shared.validation import validated
 
 if TYPE_CHECKING:
     from collections.abc import Callable

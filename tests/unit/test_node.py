@@ -16,8 +16,8 @@ from lumiimg.host.devel import fabric_of, headers_beside, write_archive
 from lumiimg.host.snapshot import to_text, write_snapshot
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
-from tests.tools import unwrapped
-from tests.unit.fabric_builder import host
+from tests.shared.fabric_builder import host
+from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -73,7 +73,7 @@ def test_the_sdist_has_tests_documents_and_ci_and_gives_the_same_wheel(dist: Pat
     stem = f"lumiimg-{lumiimg.__version__}"
     subprocess.run(["tar", "-xzf", dist / f"{stem}.tar.gz", "-C", tmp_path], check=True)
     source = tmp_path / stem
-    for folder in ("docs", "tests", ".ci", "layers", "recipes", "lumiimg"):
+    for folder in ("docs", "tests", "tools", ".ci", "layers", "recipes", "lumiimg"):
         assert files(ROOT / folder) - files(source / folder) == set()
     for name in ("Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml"):
         assert (source / name).is_file()

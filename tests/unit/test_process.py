@@ -15,7 +15,7 @@ import pytest
 from lumiimg.engine import process
 from lumiimg.engine.process import LINE_LIMIT_BYTES, OUTPUT_LIMIT_BYTES, run
 from lumiimg.errors import MissingHereError
-from tests.tools import wait_until
+from tests.shared.programs import wait_until
 
 ENV = {"PATH": os.environ["PATH"]}
 

@@ -14,8 +14,8 @@ from lumiimg.cli.main import main
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import read_snapshot, write_snapshot
 from lumiimg.image import open_image
-from tests.tools import needs
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
+from tests.shared.programs import needs
 from tests.unit.test_boundary import snapshot
 
 Capture = pytest.CaptureFixture[str]

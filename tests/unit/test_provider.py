@@ -12,8 +12,8 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import Settings
 from lumiimg.fabric.provider import PROVIDER_FILE, cxi_provider
 from lumiimg.image import open_image
-from tests.unit.elf_builder import library
-from tests.unit.fabric_builder import c_library
+from tests.shared.elf_builder import library
+from tests.shared.fabric_builder import c_library
 
 MEASURED = tomllib.loads((Path(__file__).parent.parent / "fixtures/provider-path.toml").read_text("utf-8"))
 LOOK = "Search for providers in specific path"

@@ -34,7 +34,7 @@ from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.request import Request, resolve
 from lumiimg.resolve.store import Store
-from tests.tools import needs, squashed, unwrapped
+from tests.shared.programs import needs, squashed, unwrapped
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.rules import Fabric
-from tests.world import World, serve, wheels_of_layers
+from tests.shared.world import World, serve, wheels_of_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

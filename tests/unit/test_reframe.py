@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.cli.main import main
-from tests.tools import needs
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
+from tests.shared.programs import needs
 
 if TYPE_CHECKING:
     from pathlib import Path

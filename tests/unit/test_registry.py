@@ -30,7 +30,7 @@ from lumiimg.resolve.network.registry import (
 from lumiimg.resolve.network.web import Answer, Web
 from lumiimg.resolve.pin import Sources, pulled
 from lumiimg.resolve.store import Store
-from tests.tools import examples
+from tests.shared.programs import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

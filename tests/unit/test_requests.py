@@ -12,8 +12,8 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from tests.tools import unwrapped
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
+from tests.shared.programs import unwrapped
 from tests.unit.conftest import LAYER, MakeLayer
 
 Capture = pytest.CaptureFixture[str]

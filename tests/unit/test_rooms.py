@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.rooms import CONTRIBUTING, FLOORS, PACKAGE, PICTURE, picture, rooms, with_table
+from tools.rooms import CONTRIBUTING, FLOORS, PACKAGE, PICTURE, picture, rooms, with_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,6 +1,6 @@
 """Whatever `--json` prints is of a schema that is shipped, told with its units, and closed: no key comes unannounced.
 
-All other tests hold what they print against the schemas as well (tests/validation.py). Here each kind is printed at
+All other tests hold what they print against the schemas as well (tests/shared/validation.py). Here each kind is printed at
 least once, without an engine: where only an engine could make the result, the printer gets one that a test made.
 """
 
@@ -62,10 +62,10 @@ from lumiimg.report.signing import print_signed
 from lumiimg.resolve.lock_diff import Change
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
+from tests.shared.validation import fault, validated
 from tests.unit.test_nodes import OTHER_CXI, answer, summed
 from tests.unit.test_rebuild import made
-from tests.validation import fault, validated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -13,9 +13,9 @@ from lumiimg.cli.main import main
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
+from tests.shared.world import World, serve
 from tests.unit.conftest import BASE, LAYER, MakeLayer
-from tests.world import World, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

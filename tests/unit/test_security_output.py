@@ -22,7 +22,7 @@ from lumiimg.errors import LumiimgError
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
 from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def test_every_report_keeps_hostile_text_on_its_line(
     as_json: bool,
 ) -> None:
     # hostile text stands in the place of words of closed sets, too: no output here is of its schema
-    monkeypatch.setattr("tests.validation.validated", lambda text, _: json.loads(text))
+    monkeypatch.setattr("tests.shared.validation.validated", lambda text, _: json.loads(text))
     bad = []
     for words in COMMANDS:
         argv = [word.format(world) for word in words]

@@ -15,7 +15,7 @@ from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.engine.process import OUTPUT_LIMIT_BYTES
 from lumiimg.engine.signing import private_keys
-from tests.tools import examples, unwrapped
+from tests.shared.programs import examples, unwrapped
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from lumiimg.check.strace import Counts
 from lumiimg.cli.main import main
 from lumiimg.report.bars import Bar, bars_svg
 from lumiimg.report.startup import Scale, print_startups, svg, to_json
-from tests.tools import needs
+from tests.shared.programs import needs
 
 Capture = pytest.CaptureFixture[str]
 MODULES = 40

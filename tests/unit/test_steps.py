@@ -19,8 +19,8 @@ from lumiimg.image import open_image
 from lumiimg.nccl.parallel import read_logs
 from lumiimg.nccl.report import FAST, LogReport, Verdict
 from lumiimg.nccl.sources import log_files
-from tests.pages import FABRIC, KNOWN, OTHER, PROBED, snapshot
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
+from tests.shared.pages import FABRIC, KNOWN, OTHER, PROBED, snapshot
 
 LOGS = sorted((Path(__file__).parents[1] / "fixtures" / "nccl").glob("*.log"))
 

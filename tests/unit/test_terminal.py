@@ -23,7 +23,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,7 +48,7 @@ def too_wide(text: str, columns: int = 80) -> list[str]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an image that fits its node, one that does not, and a snapshot: stand-ins of tests/unit/fabric_builder.py."""
+    """A folder with an image that fits its node, one that does not, and a snapshot: stand-ins of tests/shared/fabric_builder.py."""
     folder = tmp_path_factory.mktemp("place")
     for name, glibc in (("host", 38), ("now", 41)):
         with open_image(fabric_builder.host(folder / f"{name}-root", glibc=glibc, needs_glibc=glibc)) as host:

@@ -1,6 +1,6 @@
 """What an earlier lumiimg has left is read, and what a newer one has left is refused in one line and stays.
 
-docs/upgrading.md promises it, `python -m tests.written` writes the files of each release.
+docs/upgrading.md promises it, `python -m tools.written` writes the files of each release.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from lumiimg.build.provenance import PLAN, read_chain, read_document
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.host.snapshot import read_snapshot
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
 from tests.unit.test_rebuild import made
-from tests.written import BELOW, DATA, WRITTEN
+from tools.written import BELOW, DATA, WRITTEN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ def refused(capsys: Capture, words: list[str], text: str) -> None:
 
 
 def test_what_this_version_writes_is_among_them() -> None:
-    assert __version__ in VERSIONS, "python -m tests.written"
+    assert __version__ in VERSIONS, "python -m tools.written"
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -13,7 +13,7 @@ import pytest
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.compare import compare
 from lumiimg.image.squashfs.weave import can_weave, weave
-from tests.tools import needs, squashed
+from tests.shared.programs import needs, squashed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,8 +19,8 @@ from lumiimg.fabric.rccl_strings import read_rccl
 from lumiimg.report.ldd import print_ldd
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, printed, text_of
-from tests.unit.host_model import cache_file
-from tests.unit.memory_root import MemoryRoot
+from tests.shared.host_model import cache_file
+from tests.shared.memory_root import MemoryRoot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -65,9 +65,9 @@ from tests.fuzz.targets.elf import small_elf
 from tests.fuzz.targets.image import make_sif, sums
 from tests.fuzz.targets.logs import ENGINE
 from tests.fuzz.targets.scratch import BORDER, parts, printed, root_of, scratch, text_of, written
-from tests.tools import squashed
-from tests.unit.host_model import host_files, host_settings
-from tests.unit.oci_builder import member, tar
+from tests.shared.host_model import host_files, host_settings
+from tests.shared.oci_builder import member, tar
+from tests.shared.programs import squashed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,9 +24,9 @@ from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, root_of, scratch, text_of, written
-from tests.tools import squashed
-from tests.unit import oci_builder
-from tests.unit.oci_builder import LAYER, MANIFEST, PACK, Layout, link, make_config, member, tar
+from tests.shared import oci_builder
+from tests.shared.oci_builder import LAYER, MANIFEST, PACK, Layout, link, make_config, member, tar
+from tests.shared.programs import squashed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

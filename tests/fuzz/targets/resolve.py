@@ -28,7 +28,7 @@ from lumiimg.resolve.request import RefusedError
 from lumiimg.resolve.wheels import PythonTarget, Wheel, choose_wheel, read_metadata
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, text_of, written
-from tests.world import metadata_of, wheel
+from tests.shared.world import metadata_of, wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -1,6 +1,6 @@
 """Builds beside the engine's own build of the flat definition: the same stack, one run, both from nothing.
 
-python -m tests.bench_build      as a user whose engine works; about fifteen minutes, most of them the engine's
+python -m tools.bench_build      as a user whose engine works; about fifteen minutes, most of them the engine's
 
 The last column is what the project wants to reach.
 """

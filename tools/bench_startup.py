@@ -1,6 +1,6 @@
 """Writes docs/import.svg, and the table of docs/explanation/startup.md to standard output: `import torch` from three places.
 
-python -m tests.bench_startup      as a user whose engine works; a few minutes
+python -m tools.bench_startup      as a user whose engine works; a few minutes
 
 The torch is PyTorch's wheel for CPUs, of one version in all places, with Python 3.11 of Debian 12 on both sides.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.engine.engine import find_engine
-from tests.bench_build import Bench, torch_layer
+from tools.bench_build import Bench, torch_layer
 
 PICTURE = Path(__file__).parents[1] / "docs" / "import.svg"
 PYTHON = "python3.11"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.hwcaps import levels_of_cpu
 from lumiimg.elf.rules import Settings
-from tests.tools import needs
+from tests.shared.programs import needs
 
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadOutcome

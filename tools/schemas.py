@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.report.schema import names, number_of, read_schema
-from tests.reference import REFERENCE, cell, text
+from tools.reference import REFERENCE, cell, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import generations
 from lumiimg.resolve.plan import Asked, Planner
 from lumiimg.resolve.rules import Outcome
-from tests.reference import REFERENCE, WRITTEN, cell, text
+from tools.reference import REFERENCE, WRITTEN, cell, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,6 +1,6 @@
 """Writes the log of a large job, as `srun -l` with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL gives it on LUMI-G.
 
-python -m tests.joblog FILE [--ranks N] [--mib N] [--sick NODE] writes one by hand. The wording is that of RCCL 2.22.3 with
+python -m tests.shared.joblog FILE [--ranks N] [--mib N] [--sick NODE] writes one by hand. The wording is that of RCCL 2.22.3 with
 aws-ofi-nccl 1.18.0; the ranks' lines are interleaved, and between them stand training output, warnings and collectives.
 """
 

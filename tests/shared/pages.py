@@ -1,6 +1,6 @@
-"""Writes sample pages of `--html` into a folder, for the tests and for whoever wants to look at them: `python -m tests.pages FOLDER`.
+"""Writes sample pages of `--html` into a folder, for the tests and for whoever wants to look at them: `python -m tests.shared.pages FOLDER`.
 
-The images and hosts are folders of stand-ins (tests/unit/fabric_builder.py), the logs those of the fixtures and of a made
+The images and hosts are folders of stand-ins (tests/shared/fabric_builder.py), the logs those of the fixtures and of a made
 large job; the programs that read them are the real ones.
 """
 
@@ -28,10 +28,10 @@ from lumiimg.image import open_image
 from lumiimg.report.html.build import build_page
 from lumiimg.report.html.check import check_page
 from lumiimg.report.html.nodes import nodes_page
-from tests.joblog import job_log
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
+from tests.shared.joblog import job_log
 
-LOGS = Path(__file__).parent / "fixtures" / "nccl"
+LOGS = Path(__file__).parents[1] / "fixtures" / "nccl"
 MIB = 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""Write what lumiimg leaves behind, for the lumiimg of later: `python -m tests.written`, once for each release.
+"""Write what lumiimg leaves behind, for the lumiimg of later: `python -m tools.written`, once for each release.
 
 The files go to tests/fixtures/written/VERSION; tests/unit/test_upgrades.py reads those of every version with today's code.
 docs/upgrading.md says what is promised.
@@ -25,12 +25,12 @@ from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image, sif_writer
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
-from tests.tools import squashed
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
+from tests.shared.programs import squashed
+from tests.shared.world import World, serve
 from tests.unit.conftest import BASE, LAYER
-from tests.world import World, serve
 
-WRITTEN = Path(__file__).parent / "fixtures" / "written"
+WRITTEN = Path(__file__).parents[1] / "tests" / "fixtures" / "written"
 LAYERS = {
     "box": BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\n[[', 1),
     "snake": LAYER

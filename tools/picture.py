@@ -1,4 +1,4 @@
-"""Writes docs/check.svg, the picture in the README, from a real check: `python -m tests.picture IMAGE`, on a terminal's terms."""
+"""Writes docs/check.svg, the picture in the README, from a real check: `python -m tools.picture IMAGE`, on a terminal's terms."""
 
 from __future__ import annotations
 

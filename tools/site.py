@@ -1,4 +1,4 @@
-"""Looks over the built site (`python -m tests.site docs/_build/html`): a page fetches nothing, and each link within it leads somewhere."""
+"""Looks over the built site (`python -m tools.site docs/_build/html`): a page fetches nothing, and each link within it leads somewhere."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from lumiimg.elf.facts import BytesReader, read_elf
 from lumiimg.elf.loader import Process
 from lumiimg.image import open_image
 from lumiimg.nccl.vocabulary import vocabulary
-from tests import joblog
+from tests.shared import joblog
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""What the commands in the documents find in their folders (tests/documents.py).
+"""What the commands in the documents find in their folders (tests/shared/documents.py).
 
-Nodes and images are stand-ins (tests/unit/fabric_builder.py): real ELF files and real SIFs with the names, needs and symbol
+Nodes and images are stand-ins (tests/shared/fabric_builder.py): real ELF files and real SIFs with the names, needs and symbol
 versions of the originals, and nothing in them that runs. Logs are those of tests/fixtures. The world of registries and
-indexes is on loopback (tests/world.py).
+indexes is on loopback (tests/shared/world.py).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.image.sif_writer import Front, Partition, write_front
-from tests.documents import Shelf
-from tests.tools import squashed
-from tests.unit import fabric_builder
+from tests.shared import fabric_builder
+from tests.shared.documents import Shelf
+from tests.shared.programs import squashed
 from tests.unit.test_drift import bundled, january, november, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tests.world import World
+    from tests.shared.world import World
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 LOGS = {
     "slurm-123.out": "rccl-2.21.5-plugin-absent.log",
     "mixed.out": "mixed-one-node-without-plugin.log",

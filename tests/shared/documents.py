@@ -8,7 +8,7 @@ anything, and blanks and line breaks do not count. What else a block needs says 
     <!-- run: slurm -->         only where an engine and Slurm are
     <!-- run: no, REASON -->    nowhere; its commands are still ones that the program takes
 
-`python -m tests.documents` lists what is run where, and why not.
+`python -m tests.shared.documents` lists what is run where, and why not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.unit.elf_builder import library
+from tests.shared.elf_builder import library
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -39,13 +39,13 @@ import hypothesis
 import pytest
 from _pytest.runner import runtestprotocol
 
-from tests.mutants import Mutant, constant_of, mutants
+from tools.mutants import Mutant, constant_of, mutants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).parents[1]
-SURVIVORS = ROOT / "tests/mutation-survivors.toml"
+SURVIVORS = ROOT / "tools/mutation-survivors.toml"
 NOTES = ROOT / ".mutation"
 """What was measured and found, kept between runs."""
 MODULES = (
@@ -250,7 +250,7 @@ def _put(live: Any, mutant: Mutant, code: CodeType, functions: Sequence[Function
         exec(code, namespace)  # noqa: S102  # one statement of our own module, with a mutant in it
         old, value = vars(live)[mutant.scope], namespace[mutant.scope]
         for module in list(sys.modules.values()):
-            if module.__name__.startswith(("lumiimg", "tests")) and vars(module).get(mutant.scope) is old:
+            if module.__name__.startswith(("lumiimg", "tests", "tools")) and vars(module).get(mutant.scope) is old:
                 setattr(module, mutant.scope, value)
 
 

@@ -1,6 +1,6 @@
-"""Writes docs/report-light.png and docs/report-dark.png, the pictures of docs/howto/report.md: `python -m tests.shots IMAGE FOLDER`.
+"""Writes docs/report-light.png and docs/report-dark.png, the pictures of docs/howto/report.md: `python -m tools.shots IMAGE FOLDER`.
 
-IMAGE is the demo image, checked for real, FOLDER is docs; the job whose nodes differ is made up (tests/joblog.py), and read for real.
+IMAGE is the demo image, checked for real, FOLDER is docs; the job whose nodes differ is made up (tests/shared/joblog.py), and read for real.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.browser import browser
-from tests.joblog import job_log
-from tests.pages import written
+from tests.shared.browser import browser
+from tests.shared.joblog import job_log
+from tests.shared.pages import written
 
 WIDTH, SCALE = 1160, 0.75
 
