@@ -21,7 +21,7 @@ from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
 from lumiimg.definition.writer import write_chain
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import write_snapshot
+from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image, sif_writer
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve

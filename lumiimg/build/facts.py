@@ -13,6 +13,7 @@ import stat
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from lumiimg.build.machine import LOSES_ENVIRONMENT
 from lumiimg.build.safe_fs import folder, mode_of, new_file, new_link, read_file
 from lumiimg.engine import engine as engines
 from lumiimg.errors import FailedError, one_line
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 FOLDER = ".singularity.d"
 _LABELS = f"/{FOLDER}/labels.json"
-LOSES_ENVIRONMENT = "SingularityCE 4.1.5 to 4.2.1 does so, and Apptainer before 1.3.5"
 _SCRIPT = "90-environment.sh"
 _TRIAL = "Bootstrap: localimage\nFrom: below.sif\n\n%environment\n    export LUMIIMG_HERE=1\n"
 _FILE_LIMIT_BYTES = 8 << 20

@@ -1,53 +1,28 @@
-"""What this machine lets a build do, found by trying it: flags of the kernel and names of programs promise too much."""
+"""What this machine lets a build do, as a value, and the refusals that follow; `capability_trials.py` finds it."""
 
 from __future__ import annotations
 
 import os
 import re
-import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.build.facts import LOSES_ENVIRONMENT, keeps_environment
-from lumiimg.engine import engine as engines
-from lumiimg.engine.failures import explain, telling_line
-from lumiimg.engine.process import Completed, run, which
-from lumiimg.engine.trial import start_containers
-from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import FailedError, MissingHereError, one_line
+from lumiimg.errors import MissingHereError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from lumiimg.engine.engine import Engine
 
-_TRIAL_S = 20.0
+LOSES_ENVIRONMENT = "SingularityCE 4.1.5 to 4.2.1 does so, and Apptainer before 1.3.5"
 PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "fuse-overlayfs", "proot")
-_NO_PLACE = 99
-_MOUNT = (
-    f'd=$(mktemp -d) && cd "$d" && mkdir l u w m || exit {_NO_PLACE}; '
-    "mount -t overlay overlay -o lowerdir=l,upperdir=u,workdir=w m; code=$?; "
-    'umount m 2>/dev/null; cd /; rm -rf "$d"; exit $code'
-)
 PROOT_SLOWLY = {"PROOT_NO_SECCOMP": "1"}
 """Without its filter of system calls proot stops programs at every one. Source: proot(1), and kernels where the filter
 lets all of them pass unseen (seen with 5.4.0 on Linux 6.18), so that a script would have this machine's files."""
 CONTAINER = "a container"
 DEBOOTSTRAP = "bases by debootstrap"
 _BY_DEBOOTSTRAP = re.compile(r"^Bootstrap: debootstrap$", re.MULTILINE)
-_PASSING = frozenset({"no-space"})
-_NO_MIRROR = "file:///lumiimg-no-such-mirror"
-_BASE = f"Bootstrap: debootstrap\nOSVersion: stable\nMirrorURL: {_NO_MIRROR}\n"
-_BEHIND = "/lumiimg-trial"
-# statx(2) is what ls, stat and install ask today; before 5.2.0 proot lets it pass unseen (its CHANGELOG.rst)
-_SEES = f"""
-import ctypes, os, sys
-libc = ctypes.CDLL(None)
-known = not hasattr(libc, "statx") or libc.statx(-100, b"{_BEHIND}", 0, 0x7FF, ctypes.create_string_buffer(256)) == 0
-sys.exit(0 if known and os.stat("{_BEHIND}").st_uid == 0 else 1)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,151 +105,3 @@ def _lacking(machine: Machine, name: str, what: str) -> MissingHereError:
     if trial is None:
         return MissingHereError(what, hint="lumiimg doctor tells more")
     return MissingHereError(f"{what}: {trial.said}", hint=trial.remedy or None)
-
-
-def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
-    """Try what a build may need, in a few tenths of a second."""
-    path = environment.get("PATH")
-    env = dict(environment)
-    maps = ["--map-root-user", "--map-auto"] if os.geteuid() != 0 else []
-    unshare = which("unshare", path)
-    ids = run([unshare, *maps, "true"], env=env, timeout_s=_TRIAL_S) if unshare else None
-    mounts = None
-    if unshare and ids is not None and ids.ok:
-        mounts = run([unshare, *maps, "--mount", "/bin/sh", "-c", _MOUNT], env=env, timeout_s=_TRIAL_S)
-    fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
-    found = {name: program_of(name, path) for name in PROGRAMS}
-    keeps = _keeps_environment(engine, environment)
-    starts, container = _try_container(engine, environment)
-    debootstraps, base = _try_debootstrap(engine, environment, starts=starts)
-    trials = [
-        keeps,
-        container,
-        base,
-        _of_run("user namespace with the user's ids", ids, "util-linux (unshare) is missing"),
-        _of_run("overlay mounts in it", mounts, "there is no user namespace to try it in"),
-        Trial("FUSE", fuse, "/dev/fuse" if fuse else "/dev/fuse cannot be opened"),
-    ]
-    proot, is_slow, said = _try_proot(found["proot"], env)
-    for name, program in found.items():
-        if name == "proot" and program is not None:
-            trials.append(Trial(name, proot is not None, said))
-        else:
-            trials.append(Trial(name, program is not None, _version(program, env) if program else "not on PATH"))
-    found["proot"] = proot
-    return Machine(
-        engine=engine,
-        maps_ids=ids is not None and ids.ok,
-        mounts=mounts is not None and mounts.ok,
-        fuse=fuse,
-        trials=tuple(trials),
-        loses_environment=keeps.is_sure and not keeps.works,
-        proot_is_slow=is_slow,
-        starts=starts,
-        debootstraps=debootstraps,
-        **{name.replace("-", "_"): program for name, program in found.items()},
-    )
-
-
-def _keeps_environment(engine: Engine, environment: Mapping[str, str]) -> Trial:
-    try:
-        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-            keeps, said = keeps_environment(engine, environment, scratch)
-    except FailedError as error:
-        keeps, said = None, str(error)
-    return Trial("the environment of the layers below", bool(keeps), said, is_sure=keeps is not None)
-
-
-def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[bool, Trial]:
-    """Return whether scripts can be run in a container, as far as that is known, and what is to be said."""
-    try:
-        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-            done = start_containers(engine, environment, scratch, _TRIAL_S)
-    except FailedError as error:
-        return True, Trial(CONTAINER, works=False, said=str(error), is_sure=False)
-    if not done:
-        return True, Trial(CONTAINER, works=False, said="cannot be tried on this processor", is_sure=False)
-    if done[0].ok:
-        return True, Trial(CONTAINER, works=True, said="a program was run in one")
-    if done[-1].ok:  # layers that install packages do without, by proot
-        why = one_line(telling_line(done[0].output))[:200]
-        return True, Trial(CONTAINER, works=False, said=f"only without --fakeroot: {why}", is_sure=False)
-    return _of_failure(CONTAINER, done[-1])
-
-
-def _try_debootstrap(engine: Engine, environment: Mapping[str, str], *, starts: bool) -> tuple[bool, Trial]:
-    """Return whether the engine can have debootstrap make a base, as far as that is known, and what is to be said.
-
-    Where it comes as far as to ask for the release, at an address that does not exist, it has made what it needs.
-    """
-    if which("debootstrap", f"{environment.get('PATH', '')}:/usr/sbin:/sbin") is None:
-        return True, Trial(DEBOOTSTRAP, works=False, said="debootstrap is not on PATH")
-    if not starts:
-        return True, Trial(DEBOOTSTRAP, works=False, said="there is no container to try it in")
-    try:
-        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-            (scratch / "base.def").write_text(_BASE, encoding="utf-8")
-            done = engines.build(
-                engine,
-                scratch / "base.def",
-                scratch / "base",
-                environment={**environment, "LC_ALL": "C"},
-                scratch=scratch,
-                sandbox=True,
-                timeout_s=_TRIAL_S,
-            )
-    except FailedError as error:
-        return True, Trial(DEBOOTSTRAP, works=False, said=str(error), is_sure=False)
-    if f"release file {_NO_MIRROR}" in done.output:
-        return True, Trial(DEBOOTSTRAP, works=True, said="debootstrap begins")
-    return _of_failure(DEBOOTSTRAP, done)
-
-
-def _of_failure(name: str, done: Completed) -> tuple[bool, Trial]:
-    """Return whether it may work all the same, as nobody knows why it failed or the reason may pass, and the trial."""
-    known = explain(done.output)
-    if known is not None and known.id not in _PASSING:
-        return False, Trial(name, works=False, said=known.meaning, remedy=known.remedy)
-    said = known.meaning if known else one_line(telling_line(done.output))[:200] or f"exit status {done.exit_code}"
-    return True, Trial(name, works=False, said="it took too long" if done.timed_out else said, is_sure=False)
-
-
-def _try_proot(program: Path | None, env: dict[str, str]) -> tuple[Path | None, bool, str]:
-    """Return proot where programs see by it what they are to see, whether only slowly, and what is to be said."""
-    if program is None:
-        return None, False, ""
-    words = [
-        "--kill-on-exit",
-        "-0",
-        "-b",
-        f"{tempfile.gettempdir()}:{_BEHIND}",
-        sys.executable,
-        "-I",
-        "-S",
-        "-c",
-        _SEES,
-    ]
-    for is_slow, more in ((False, {}), (True, PROOT_SLOWLY)):
-        if run([program, *words], env=env | more, timeout_s=_TRIAL_S).ok:
-            return program, is_slow, f"{program}, slowly (PROOT_NO_SECCOMP)" if is_slow else f"{program}"
-    return None, False, f"{program} lets programs see this machine's files: 5.2.0 or newer is wanted"
-
-
-def program_of(name: str, path: str | None) -> Path | None:
-    """Return the program of that name on a PATH."""
-    found = which(name, path)
-    return Path(found) if found else None
-
-
-def _version(program: Path, env: dict[str, str]) -> str:
-    # squashfuse says its version only with the usage of a wrong call
-    said = run([program, "-version"], env=env, timeout_s=_TRIAL_S).output
-    found = re.search(r"\d+\.\d+(\.\d+)?", said.partition("\n")[0])
-    return found[0] if found else f"{program}"
-
-
-def _of_run(name: str, completed: Completed | None, absent: str) -> Trial:
-    if completed is None:
-        return Trial(name, works=False, said=absent)
-    is_sure = not completed.timed_out and completed.exit_code != _NO_PLACE
-    return Trial(name, completed.ok, "" if completed.ok else one_line(completed.last_line)[:200], is_sure)

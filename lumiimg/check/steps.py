@@ -15,8 +15,7 @@ from lumiimg.elf.facts import read_elf
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Finding, Level, Severity
-from lumiimg.host.container_view import parse_binds
-from lumiimg.host.manifest import PRIVATE
+from lumiimg.host.container_view import PRIVATE, parse_binds
 from lumiimg.nccl.report import Verdict
 
 if TYPE_CHECKING:

@@ -102,7 +102,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.check.pipeline import check_image
     from lumiimg.files import write_text
     from lumiimg.findings import Level
-    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.check import print_check, to_json, to_junit_text
     from lumiimg.report.console import print_json
 
@@ -142,7 +142,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.nodes.slurm import find_allocation
     from lumiimg.files import write_text
     from lumiimg.findings import Level
-    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.console import print_json
     from lumiimg.report.nodes import print_nodes, to_json, to_junit_text
     from lumiimg.report.schema import json_text

@@ -63,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.sites import find_site
     from lumiimg.check.drift import follow, judge
     from lumiimg.host.drift import compare
-    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.console import print_json
     from lumiimg.report.drift import Words, print_drift, to_json
 

@@ -70,7 +70,7 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 def _image(arguments: argparse.Namespace) -> int:
     from lumiimg.check.static.boundary import study
-    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.boundary import print_boundary, to_json
     from lumiimg.report.console import print_json
 

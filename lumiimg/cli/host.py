@@ -84,7 +84,7 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def execute(arguments: argparse.Namespace) -> int:
     """Scan, write, and answer by the exit code whether the fabric was found."""
     from lumiimg.host.scan import fabric_entry, scan_host
-    from lumiimg.host.snapshot import to_text, write_snapshot
+    from lumiimg.host.snapshot_file import to_text, write_snapshot
     from lumiimg.report.console import console, say
     from lumiimg.report.host import print_snapshot
 
@@ -119,7 +119,7 @@ def execute_prolog(arguments: argparse.Namespace) -> int:
     """Print the script."""
     from lumiimg.cluster.prolog import prolog_text
     from lumiimg.host.digests import fabric_digests, fingerprint
-    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.console import print_json
 
     snapshot = read_snapshot(arguments.host)

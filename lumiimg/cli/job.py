@@ -111,7 +111,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.job.shape import Wish
     from lumiimg.cluster.python import note_of_program, python_of
     from lumiimg.files import write_text
-    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.boundary import print_doubts
     from lumiimg.report.console import print_json
     from lumiimg.report.job import explain_job, print_job, to_json

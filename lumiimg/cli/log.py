@@ -144,7 +144,7 @@ def _of_image(arguments: argparse.Namespace, report: LogReport) -> ImageOfJob | 
     if not arguments.image:
         return None
     from lumiimg.check.run.job_log import compare
-    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.host.snapshot_file import read_snapshot
 
     snapshot = read_snapshot(arguments.host) if arguments.host else None
     return compare(report, arguments.image, os.environ, snapshot)

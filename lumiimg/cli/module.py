@@ -64,7 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.module.folder import write_module
     from lumiimg.cluster.module.plan import plan_module
     from lumiimg.host.manifest import Fabric
-    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.boundary import print_doubts, print_refusals
     from lumiimg.report.console import print_json
     from lumiimg.report.module import print_module, to_json

@@ -179,7 +179,7 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
         variables[name] = value
     binds = tuple(bind for text in arguments.bind for bind in parse_binds(text))
     if arguments.host:
-        from lumiimg.host.snapshot import read_snapshot
+        from lumiimg.host.snapshot_file import read_snapshot
         from lumiimg.host.snapshot_tree import SnapshotTree
 
         snapshot = read_snapshot(arguments.host)

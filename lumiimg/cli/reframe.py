@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.sites import find_site
     from lumiimg.check.opening import opened
     from lumiimg.cluster.reframe import reframe_test
-    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.console import print_json
     from lumiimg.resolve.inventory import read_contents
 

@@ -154,7 +154,7 @@ def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Node | 
             "--host tells of one node of a site, and none is named",
             hint="add --site lumi, a site file, or --site generic",
         )
-    from lumiimg.host.snapshot import read_snapshot
+    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.resolve.observed_node import seen
 
     node = seen(site, read_snapshot(host), str(host))

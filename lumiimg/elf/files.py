@@ -1,4 +1,4 @@
-"""The files that the loader opens: what it needs of a root file system, and what it thinks of each file it opens.
+"""The files that the loader opens, and what it makes of each.
 
 `Files` is shared by many modelled processes over one root: a library is opened, judged and read once. The verdicts and
 their words are those of `open_verify` in glibc `elf/dl-load.c`.
@@ -10,10 +10,11 @@ import contextlib
 import errno
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from lumiimg.elf.facts import ET_DYN, ET_EXEC, ElfFacts, read_elf
-from lumiimg.elf.reader import ElfError, Reader
+from lumiimg.elf.filesystem import Native
+from lumiimg.elf.reader import ElfError
 from lumiimg.elf.recorded import RecordedElf
 from lumiimg.elf.segments import FIRST_READ_BYTES
 from lumiimg.elf.system import System, read_system
@@ -22,44 +23,13 @@ from lumiimg.errors import BadInputError
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from lumiimg.elf.filesystem import FileSystem, OpenFile
+
 _ELFOSABI_SYSV, _ELFOSABI_GNU = 0, 3
 _LIBC_ABI_MAX = 4
 _SEGMENT_BYTES = {1: 32, 2: 56}
 _HEADER_BYTES = {1: 52, 2: 64}
 _NOT_THERE = (errno.ENOENT, errno.EACCES, errno.ENOTDIR)
-
-
-class OpenFile(Reader, Protocol):
-    """A regular file of the root file system, open."""
-
-    @property
-    def identity(self) -> Hashable:
-        """Equal for two names of one file, as (st_dev, st_ino) is."""
-        ...
-
-    def close(self) -> None:
-        """Give back what the open file holds."""
-        ...
-
-
-class FileSystem(Protocol):
-    """A root file system; paths are absolute, symlinks are followed inside the root.
-
-    What cannot be opened is an OSError with the errno of Linux: ENOENT, ENOTDIR, EACCES, ELOOP, EISDIR, ENAMETOOLONG.
-    Bytes of the image that make no sense are a BadInputError.
-    """
-
-    def open(self, path: str) -> OpenFile:
-        """Open a regular file."""
-        ...
-
-    def is_dir(self, path: str) -> bool:
-        """Tell whether a path leads to a directory; False for whatever cannot be looked up."""
-        ...
-
-    def resolve(self, path: str) -> str:
-        """Return the path without symlinks, as /proc/self/exe would show it."""
-        ...
 
 
 class Verdict(StrEnum):
@@ -91,15 +61,6 @@ class Opened:
     facts: ElfFacts | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Native:
-    """What the loader itself is: files of another kind are none of its business."""
-
-    machine: int
-    elf_class: int
-    little_endian: bool = True
-
-
 class Files:
     """The files of one root file system as a loader of one kind sees them."""
 
@@ -110,7 +71,7 @@ class Files:
         self._systems: dict[tuple[Native, str | None], System] = {}
 
     def is_dir(self, path: str) -> bool:
-        """Tell whether a directory is there; asked once per path."""
+        """Return whether a directory is there; looked up once per path."""
         known = self._is_dir.get(path)
         if known is None:
             known = self._is_dir[path] = self.fs.is_dir(path)

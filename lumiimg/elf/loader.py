@@ -23,7 +23,8 @@ import re
 from dataclasses import replace
 
 from lumiimg.elf.checks import isa_problem, map_problem, open_problem
-from lumiimg.elf.files import Files, FileSystem, Native, Opened, Verdict
+from lumiimg.elf.files import Files, Opened, Verdict
+from lumiimg.elf.filesystem import FileSystem, Native
 from lumiimg.elf.hwcaps import platform
 from lumiimg.elf.names import LoadedNames
 from lumiimg.elf.objects import FoundBy, LoadedObject, LoadOutcome, MissingLibrary

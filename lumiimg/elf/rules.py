@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import DF_1_NODEFLIB
-from lumiimg.elf.files import Files, Native, Opened, Verdict
+from lumiimg.elf.files import Files, Opened, Verdict
 from lumiimg.elf.hwcaps import ZEN3, isa_mask, legacy_mask, levels_in_cache, subdirectories
 from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.search import Found, split_path, try_directories
@@ -20,6 +20,7 @@ from lumiimg.elf.search import Found, split_path, try_directories
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lumiimg.elf.filesystem import Native
     from lumiimg.elf.system import System
 
 _LAST_MINOR_CHECKING_KERNEL = 35

@@ -19,7 +19,7 @@ from lumiimg.elf.reader import ElfError
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
-    from lumiimg.elf.files import FileSystem, Native
+    from lumiimg.elf.filesystem import FileSystem, Native
 
 _LOADER_OF_MACHINE = {
     (62, 64): "/lib64/ld-linux-x86-64.so.2",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.loader import Process
 from lumiimg.fabric.provider import LIBFABRIC, PROVIDER_FILE, cxi_provider
-from lumiimg.host.manifest import PRIVATE
+from lumiimg.host.container_view import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ENGINE_LIBRARIES = "/.singularity.d/libs"
 """The engine puts this folder behind whatever LD_LIBRARY_PATH the image has (99-base.sh)."""
+PRIVATE = "/opt/lumiimg/host"
+"""Where the host's libraries are put in the container: a folder that nothing else uses, in front of LD_LIBRARY_PATH."""
 _ENGINE_FOLDER = "/.singularity.d"
 _PREFIXES = ("APPTAINERENV_", "SINGULARITYENV_")
 _KERNEL = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?!\d)")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.host.manifest import PRIVATE, Bind, Fabric, Refusal
+from lumiimg.host.container_view import PRIVATE
+from lumiimg.host.manifest import Bind, Fabric, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

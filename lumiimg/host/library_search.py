@@ -20,7 +20,8 @@ from lumiimg.host.scan_facts import known
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from lumiimg.elf.files import Files, Native
+    from lumiimg.elf.files import Files
+    from lumiimg.elf.filesystem import Native
     from lumiimg.elf.system import System
     from lumiimg.host.scan_facts import Role
     from lumiimg.image import RootFileSystem

@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject
     from lumiimg.host.bind_trial import Trial
 
-PRIVATE = "/opt/lumiimg/host"
-"""Where the host's libraries are put in the container: a folder that nothing else uses, in front of LD_LIBRARY_PATH."""
-
 
 class Fabric(StrEnum):
     """Where the libraries of the fast network come from."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from lumiimg.fabric.provider import LIBFABRIC
 from lumiimg.host import refusals
 from lumiimg.host.bind_trial import Plan, attempt
-from lumiimg.host.manifest import PRIVATE, Fabric
+from lumiimg.host.container_view import PRIVATE
+from lumiimg.host.manifest import Fabric
 
 if TYPE_CHECKING:
     from lumiimg.elf.rules import Settings

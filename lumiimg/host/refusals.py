@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from lumiimg.elf.files import Files
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.fabric.provider import LIBCXI, LIBFABRIC
-from lumiimg.host.manifest import PRIVATE, Loaded, Refusal
+from lumiimg.host.container_view import PRIVATE
+from lumiimg.host.manifest import Loaded, Refusal
 from lumiimg.host.snapshot_tree import MACHINES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumiimg.elf.files import Native
+    from lumiimg.elf.filesystem import Native
     from lumiimg.elf.objects import LoadedObject, MissingLibrary, MissingVersion
     from lumiimg.host.bind_trial import Plan, Trial
     from lumiimg.image import RootFileSystem

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
-from lumiimg.elf.files import Files, Native
+from lumiimg.elf.files import Files
+from lumiimg.elf.filesystem import Native
 from lumiimg.elf.hwcaps import isa_mask, legacy_mask, levels_in_cache
 from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import Settings
@@ -21,7 +22,8 @@ from lumiimg.host.library_search import Search
 from lumiimg.host.recorder import Recorder
 from lumiimg.host.root_queries import read_word
 from lumiimg.host.scan_facts import known
-from lumiimg.host.snapshot import SCHEMA, ContainerEngine, Entry, Snapshot
+from lumiimg.host.snapshot import ContainerEngine, Entry, Snapshot
+from lumiimg.host.snapshot_file import SCHEMA
 from lumiimg.host.snapshot_tree import MACHINES
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree

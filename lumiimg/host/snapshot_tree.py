@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.files import Native
+from lumiimg.elf.filesystem import Native
 from lumiimg.elf.recorded import RecordedElf
 from lumiimg.image.tree import Entry, FileKind, FileStat, ImageError
 

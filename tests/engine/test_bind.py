@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from lumiimg.host.manifest import PRIVATE
+from lumiimg.host.container_view import PRIVATE
 from lumiimg.image import open_image
 from tests.engine.conftest import built, inside, lumiimg
 from tests.shared.fabric_builder import versioned

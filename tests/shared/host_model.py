@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.cache import parse_cache
-from lumiimg.elf.files import Files, Native
+from lumiimg.elf.files import Files
 from lumiimg.elf.hwcaps import platform
 from lumiimg.elf.rules import Settings
 from lumiimg.elf.system import System
@@ -19,6 +19,7 @@ from lumiimg.image import RootFileSystem
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lumiimg.elf.filesystem import Native
     from lumiimg.host.snapshot import Snapshot
 
 _CACHE_HEADER = struct.Struct("<20sII20x")

@@ -23,7 +23,7 @@ from lumiimg.cluster.nodes.groups import Silent
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import write_snapshot
+from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
 from lumiimg.report.html.build import build_page
 from lumiimg.report.html.check import check_page

@@ -16,7 +16,7 @@ from lumiimg.report.schema import names, whole_schema
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-WRITERS = {"lumiimg.host.snapshot.to_text": "host", "lumiimg.build.provenance.plan_document": "plan"}
+WRITERS = {"lumiimg.host.snapshot_file.to_text": "host", "lumiimg.build.provenance.plan_document": "plan"}
 """What writes a document that is a file, not an output, and the schema of it."""
 
 

@@ -23,7 +23,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.findings import Level, Severity
 from lumiimg.host.manifest import Fabric
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import write_snapshot
+from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
 from lumiimg.report.boundary import doubts_of
 from tests.shared import fabric_builder

@@ -14,7 +14,8 @@ from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.versions import VersionNeed
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Severity
-from lumiimg.host.manifest import PRIVATE, Fabric, Loaded, Manifest, Refusal
+from lumiimg.host.container_view import PRIVATE
+from lumiimg.host.manifest import Fabric, Loaded, Manifest, Refusal
 
 OK, REFUSED, UNKNOWN = Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN
 HOST, NOWHERE = Manifest(Fabric.HOST), Manifest(Fabric.NONE)

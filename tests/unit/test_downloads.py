@@ -32,9 +32,8 @@ from lumiimg.errors import ExitCode, FailedError
 from lumiimg.report.progress import QuietProgress
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.network import parallel
-from lumiimg.resolve.network.download import TOTAL_S
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.network.resume import OLD_S, taken
+from lumiimg.resolve.network.resume import OLD_S, TOTAL_S, taken
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
 from tests.shared.programs import wait_until

@@ -18,7 +18,7 @@ from lumiimg.cli.main import main
 from lumiimg.host.drift import compare
 from lumiimg.host.node_change import Kind
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import Snapshot, read_snapshot, to_text, write_snapshot
+from lumiimg.host.snapshot_file import read_snapshot, to_text, write_snapshot
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
@@ -28,6 +28,8 @@ from tests.shared.programs import unwrapped
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from lumiimg.host.snapshot import Snapshot
 
 Capture = pytest.CaptureFixture[str]
 _KERNEL = "6.4.0-150600.23.73_15.0.14-cray_shasta_c"

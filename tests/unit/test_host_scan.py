@@ -19,7 +19,8 @@ from lumiimg.host.node import container_engine, engine_settings, slurm_version
 from lumiimg.host.recorder import Recorder
 from lumiimg.host.scan import fabric_entry, scan_host
 from lumiimg.host.scan_facts import known, read_known
-from lumiimg.host.snapshot import Entry, Snapshot, to_text
+from lumiimg.host.snapshot import Entry, Snapshot
+from lumiimg.host.snapshot_file import to_text
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.report.host import print_snapshot

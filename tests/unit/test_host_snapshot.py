@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from lumiimg.elf.facts import ElfFacts
 from lumiimg.errors import FailedError
-from lumiimg.host import snapshot as snapshot_module
+from lumiimg.host import snapshot_file
 from lumiimg.host.codec import decode, encode
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import SCHEMA, Snapshot, SnapshotError, read_snapshot, to_text, write_snapshot
+from lumiimg.host.snapshot import Snapshot
+from lumiimg.host.snapshot_file import SCHEMA, SnapshotError, read_snapshot, to_text, write_snapshot
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from tests.shared.programs import examples
@@ -201,7 +202,7 @@ def test_a_wrong_value_is_told_with_its_key(good: Snapshot, target: Path, change
 
 @pytest.mark.threat("S35")
 def test_a_file_without_end_is_refused(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_module, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(snapshot_file, "MAX_FILE_BYTES", 10)
     target.write_bytes(b" " * 11)
     with pytest.raises(SnapshotError, match="more than 10 bytes"):
         read_snapshot(target)

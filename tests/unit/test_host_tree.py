@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -12,11 +13,12 @@ from hypothesis import strategies as st
 
 from lumiimg.elf.cache import parse_cache
 from lumiimg.elf.facts import ElfError
-from lumiimg.elf.files import Files, Native
+from lumiimg.elf.files import Files
+from lumiimg.elf.filesystem import Native
 from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import Snapshot, read_snapshot, write_snapshot
+from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
@@ -25,6 +27,9 @@ from tests.shared.elf_builder import library, rpath
 from tests.shared.host_model import cache_file, host_files, host_settings
 from tests.shared.programs import examples
 from tests.unit.test_host_scan import ENVIRONMENT, LIBFABRIC, make_host
+
+if TYPE_CHECKING:
+    from lumiimg.host.snapshot import Snapshot
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError
 from lumiimg.host.container_view import parse_binds
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import write_snapshot
+from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import (

@@ -233,7 +233,7 @@ def test_without_debootstrap_there_is_nothing_to_try(place: Place, monkeypatch: 
     def gone(name: str, _path: str | None) -> str | None:
         return None if name == "debootstrap" else shutil.which(name)
 
-    monkeypatch.setattr("lumiimg.build.machine.which", gone)
+    monkeypatch.setattr("lumiimg.build.capability_trials.which", gone)
     assert place.trials()[DEBOOTSTRAP].said == "debootstrap is not on PATH"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.host.manifest import PRIVATE
+from lumiimg.host.container_view import PRIVATE
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.module_systems import SYSTEMS, environments

@@ -13,7 +13,7 @@ from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError
 from lumiimg.host import devel, scan
 from lumiimg.host.devel import fabric_of, headers_beside, write_archive
-from lumiimg.host.snapshot import to_text, write_snapshot
+from lumiimg.host.snapshot_file import to_text, write_snapshot
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from tests.shared.fabric_builder import host

@@ -12,7 +12,7 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import read_snapshot, write_snapshot
+from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.programs import needs

@@ -43,9 +43,9 @@ from lumiimg.cluster.nodes.collective import Measured, Together
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.engine.signing import Signer
 from lumiimg.findings import Findings, Level
-from lumiimg.host import snapshot as snapshot_module
+from lumiimg.host import snapshot_file
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import write_snapshot
+from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference
 from lumiimg.nccl.reader import read_lines
@@ -303,7 +303,7 @@ def test_no_shared_shape_is_left_over() -> None:
 
 
 def test_the_number_of_a_file_is_that_of_its_reader() -> None:
-    assert number_of(read_schema("host")) == snapshot_module.SCHEMA
+    assert number_of(read_schema("host")) == snapshot_file.SCHEMA
 
 
 # -- the command

@@ -20,7 +20,7 @@ import lumiimg.report
 from lumiimg.cli.main import main
 from lumiimg.errors import LumiimgError
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import write_snapshot
+from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.unit.conftest import BASE, LAYER, MakeLayer

@@ -14,7 +14,7 @@ from lumiimg.check.static.boundary import study
 from lumiimg.check.steps import Part, Side, State, Step, boundary_steps, fabric_steps, in_one_sentence, origins
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Finding, Level, Severity
-from lumiimg.host.snapshot import read_snapshot
+from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.nccl.parallel import read_logs
 from lumiimg.nccl.report import FAST, LogReport, Verdict

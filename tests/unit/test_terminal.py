@@ -21,7 +21,7 @@ from lumiimg.cli import start
 from lumiimg.cli.main import main, make_parser
 from lumiimg.errors import ExitCode
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import write_snapshot
+from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
 

@@ -19,7 +19,7 @@ from lumiimg.build.cache import FORMAT, Key, LayerCache
 from lumiimg.build.provenance import PLAN, read_chain, read_document
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.host.snapshot import read_snapshot
+from lumiimg.host.snapshot_file import read_snapshot
 from tests.shared import fabric_builder
 from tests.unit.test_rebuild import made
 from tools.written import BELOW, DATA, WRITTEN

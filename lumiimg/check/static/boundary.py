@@ -21,9 +21,9 @@ from lumiimg.fabric.provider import LIBFABRIC, PROVIDER_PATH
 from lumiimg.findings import Severity
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand
-from lumiimg.host.container_view import Machine, see_inside, variable_of
+from lumiimg.host.container_view import PRIVATE, Machine, see_inside, variable_of
 from lumiimg.host.engine_constraints import complete
-from lumiimg.host.manifest import PRIVATE, Fabric, Loaded
+from lumiimg.host.manifest import Fabric, Loaded
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.findings import Severity
-from lumiimg.host.container_view import parse_binds, variable_of
-from lumiimg.host.manifest import PRIVATE
+from lumiimg.host.container_view import PRIVATE, parse_binds, variable_of
 from lumiimg.nccl.vocabulary import vocabulary
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from lumiimg.check.static.files import check_static
 from lumiimg.cluster.binds import UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.cluster.python import Python, python_of
 from lumiimg.errors import BadInputError, FailedError, one_line
+from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.digests import fingerprint
-from lumiimg.host.manifest import PRIVATE, Bind
+from lumiimg.host.manifest import Bind
 from lumiimg.image import ImageKind
 from lumiimg.image.programs import Program, find_program, search_path
 from lumiimg.resolve.inventory import read_contents

@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Protocol, Self
 
 from lumiimg.errors import FailedError
+from lumiimg.resolve.network.resume import TOTAL_S
 from lumiimg.resolve.network.web import BrokeOffError, place
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 SIZE_LIMIT_BYTES = 16 * 1024**3
 """Of one file, if nothing else is said; a wheel of torch for ROCm has 4 GiB."""
-TOTAL_S = 3600.0
-"""Of one download, with all its tries, if nothing else is said: a server that drips is left."""
 _ATTEMPTS = 4
 _PAUSE_S = 0.5
 """Before the second try; twice as long before each that follows."""

@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.workspace import is_left, owner_mark
-from lumiimg.resolve.network.download import TOTAL_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+TOTAL_S = 3600.0
+"""Longest time of one download with all its tries, unless the caller sets another; a server that drips is given up."""
 OLD_S = 7 * 24 * 3600.0
 """Of the last byte: what nobody has asked for since is removed."""
 _STILL_S = 2 * TOTAL_S

@@ -52,7 +52,7 @@ from lumiimg.host import node as host_node
 from lumiimg.host.codec import encode
 from lumiimg.host.library_search import package_variable
 from lumiimg.host.scan import fabric_entry, scan_host
-from lumiimg.host.snapshot import SnapshotError, read_snapshot, to_text
+from lumiimg.host.snapshot_file import SnapshotError, read_snapshot, to_text
 from lumiimg.image import ImageError, RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.squashfs.weave import can_weave, weave
@@ -361,7 +361,7 @@ def _source_seeds() -> Iterator[bytes]:
 TARGETS = (
     Target(
         "snapshot",
-        ("host.snapshot.read_snapshot", "host.codec.decode"),
+        ("host.snapshot_file.read_snapshot", "host.codec.decode"),
         _snapshot,
         _snapshot_seeds,
         (SnapshotError,),

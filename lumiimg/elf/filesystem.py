@@ -1,0 +1,53 @@
+"""The root file system that the loader model reads: two protocols, and the kind of loader that reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from lumiimg.elf.reader import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+
+class OpenFile(Reader, Protocol):
+    """A regular file of the root file system, open."""
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for two names of one file, as (st_dev, st_ino) is."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the open file holds."""
+        ...
+
+
+class FileSystem(Protocol):
+    """A root file system; paths are absolute, symlinks are followed inside the root.
+
+    What cannot be opened is an OSError with the errno of Linux: ENOENT, ENOTDIR, EACCES, ELOOP, EISDIR, ENAMETOOLONG.
+    Bytes of the image that make no sense are a BadInputError.
+    """
+
+    def open(self, path: str) -> OpenFile:
+        """Open a regular file."""
+        ...
+
+    def is_dir(self, path: str) -> bool:
+        """Return whether a path leads to a directory; False for a path that cannot be looked up."""
+        ...
+
+    def resolve(self, path: str) -> str:
+        """Return the path without symlinks, as /proc/self/exe would show it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """The kind of ELF file that a loader takes: its own."""
+
+    machine: int
+    elf_class: int
+    little_endian: bool = True
