@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import FabricPath
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_files
 from lumiimg.check.probe.task import make_task
@@ -26,6 +25,7 @@ from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, w
 from lumiimg.cluster.nodes.groups import gather
 from lumiimg.cluster.nodes.node import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.engine.engine import find_engine
+from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Finding, Level, Severity
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from lumiimg.findings import Finding, Level, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lumiimg.check.steps import Step
+    from lumiimg.fabric.path import FabricPath, Step
 
 _EFFECTS = ("rccl.", "run.", "simulated.")
 _BEYOND_PROBES = frozenset({"image.partly-read", "network.forced", "rccl.settings"})
@@ -34,25 +34,6 @@ class Answer(StrEnum):
     def exit_code(self) -> ExitCode:
         """What the process says to its caller."""
         return {Answer.NO: ExitCode.NO, Answer.NO_OBSTACLE: ExitCode.GOOD, Answer.UNDECIDED: ExitCode.UNDECIDED}[self]
-
-
-@dataclass(frozen=True, slots=True)
-class FabricPath:
-    """RCCL → net plugin → libfabric → provider, as far as it is known; None where it is not."""
-
-    rccl: str | None = None
-    rccl_version: str | None = None
-    plugin_files: tuple[str, ...] = ()
-    """Names that this RCCL gives to dlopen."""
-    named_by: str | None = None
-    """NCCL_NET_PLUGIN, where it is set and changes the names."""
-    accepts: tuple[int, ...] = ()
-    """Versions of the net API that it takes, in its order."""
-    plugin: str | None = None
-    plugin_api: int | None = None
-    libfabric: str | None = None
-    libcxi: str | None = None
-    provider: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from lumiimg.check.opening import opened
 from lumiimg.check.static.boundary import study_open, without_ours
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.check.static.files import check_static
+from lumiimg.fabric.path import Fabric
 from lumiimg.host.container_view import PRIVATE, Machine, see_inside
-from lumiimg.host.manifest import Fabric
 from lumiimg.host.manifest_check import Saved, try_saved
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem

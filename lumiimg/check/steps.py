@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import BadInputError
+from lumiimg.fabric.path import Origin, Part, Side, State, Step
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.container_view import PRIVATE, parse_binds
 from lumiimg.nccl.report import Verdict
@@ -21,78 +21,12 @@ from lumiimg.nccl.report import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lumiimg.check.answer import FabricPath
     from lumiimg.check.static.boundary import Boundary
+    from lumiimg.fabric.path import FabricPath
     from lumiimg.host.manifest import Loaded
     from lumiimg.image import Image
 
 _BINDS = ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH")
-
-
-class Part(StrEnum):
-    """A step of the path, in its order."""
-
-    RCCL = "RCCL"
-    PLUGIN = "net plugin"
-    LIBFABRIC = "libfabric"
-    PROVIDER = "cxi provider"
-    LIBCXI = "libcxi"
-    NIC = "Slingshot NIC"
-
-
-class State(StrEnum):
-    """What is known of a step."""
-
-    HOLDS = "holds"
-    """There is evidence for it."""
-    BROKEN = "broken"
-    """There is evidence against it: the path ends in front of it."""
-    UNKNOWN = "not known"
-
-
-class Side(StrEnum):
-    """Whose file it is."""
-
-    IMAGE = "image"
-    HOST = "host"
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where one file of the path comes from."""
-
-    side: Side
-    host_path: str | None = None
-    """Where it lies on the host; None where it is the image's, or not known."""
-    offers: str | None = None
-    """The newest version of its own interface that it defines: `FABRIC_1.7`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step."""
-
-    part: Part
-    state: State
-    why: str
-    level: Level | None = None
-    """Of the evidence; None where there is none."""
-    file: str | None = None
-    """In the container; on the host where it is known to come from there."""
-    side: Side | None = None
-    version: str | None = None
-    interface: str | None = None
-    """`net API v8`, `FABRIC_1.7`."""
-    remedy: tuple[str, ...] = ()
-    finding: str | None = None
-    """Id of the finding that says so."""
-    name: str | None = None
-    """Where the step is called otherwise than its part: that of another fabric."""
-
-    @property
-    def title(self) -> str:
-        """What the step is called."""
-        return self.name or self.part.value
 
 
 _ABOUT = {

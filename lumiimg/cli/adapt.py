@@ -41,11 +41,11 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Read the image, tell what it has and lacks, and build."""
+    from lumiimg.fabric.path import Fabric
     from lumiimg.findings import Severity
     from lumiimg.report.build import print_doubts
     from lumiimg.report.console import console, headline, marked, print_json, remedies, say
     from lumiimg.resolve.image_base import read_foreign
-    from lumiimg.resolve.rules import Fabric
 
     if not arguments.site:
         raise BadInputError("for which machine?", hint="name it: --site lumi, or a site file")

@@ -53,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Solve, print, and answer by the exit code."""
     from lumiimg.catalog.sites import find_site
     from lumiimg.check.static.boundary import study
-    from lumiimg.host.manifest import Fabric
+    from lumiimg.fabric.path import Fabric
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.bind import print_manifest
     from lumiimg.report.boundary import print_doubts, print_refusals

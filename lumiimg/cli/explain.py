@@ -118,10 +118,10 @@ def _request(arguments: argparse.Namespace) -> int:
 def _bases(arguments: argparse.Namespace) -> int:
     """Tell on which bases of the catalogue the layers can be put that are asked for."""
     from lumiimg.catalog.catalogue import open_catalogue
+    from lumiimg.fabric.path import Fabric
     from lumiimg.report.console import print_json
     from lumiimg.report.plan import bases_data, print_bases
     from lumiimg.resolve.plan import Planner, unpinned
-    from lumiimg.resolve.rules import Fabric
 
     site, node = read_site(arguments.site, arguments.host)
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)

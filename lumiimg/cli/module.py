@@ -63,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.sites import find_site
     from lumiimg.cluster.module.folder import write_module
     from lumiimg.cluster.module.plan import plan_module
-    from lumiimg.host.manifest import Fabric
+    from lumiimg.fabric.path import Fabric
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.boundary import print_doubts, print_refusals
     from lumiimg.report.console import print_json

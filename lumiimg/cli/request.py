@@ -77,9 +77,9 @@ def add_mirror(what: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
 
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request:
     """Return what is asked for. Raises BadInputError."""
+    from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.plan import name_of
     from lumiimg.resolve.request import Request
-    from lumiimg.resolve.rules import Fabric
 
     recipe = catalogue.recipe(arguments.recipe) if arguments.recipe else None
     base = arguments.base or (recipe.base if recipe else None)

@@ -15,11 +15,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.copies import second_copies
+from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import LIBCXI, LIBFABRIC, PROVIDER_FILE, PROVIDER_PATH
 from lumiimg.host import refusals
 from lumiimg.host.bind_trial import PROVIDER_NAME, Demand, Offer, Plan, Trial, attempt
 from lumiimg.host.container_view import ENGINE_LIBRARIES, PRIVATE
-from lumiimg.host.manifest import Bind, Fabric, Loaded, Manifest, Variable
+from lumiimg.host.manifest import Bind, Loaded, Manifest, Variable
 from lumiimg.host.refusals import RefusedError, name_of
 from lumiimg.host.snapshot_tree import host_native
 

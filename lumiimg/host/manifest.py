@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject
+    from lumiimg.fabric.path import Fabric
     from lumiimg.host.bind_trial import Trial
-
-
-class Fabric(StrEnum):
-    """Where the libraries of the fast network come from."""
-
-    HOST = "host"
-    """Bound from the machine."""
-    BUNDLED = "bundled"
-    """The image has its own, and needs no library of the machine."""
-    NONE = "none"
-    """From nowhere: neither way loads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import LIBFABRIC
 from lumiimg.host import refusals
 from lumiimg.host.bind_trial import Plan, attempt
 from lumiimg.host.container_view import PRIVATE
-from lumiimg.host.manifest import Fabric
 
 if TYPE_CHECKING:
     from lumiimg.elf.rules import Settings

@@ -10,8 +10,9 @@ from lumiimg.cluster.module import modulefile
 from lumiimg.cluster.module.plan import NOTHING_BOUND
 from lumiimg.cluster.module.settings import binds_module
 from lumiimg.errors import one_line
+from lumiimg.fabric.path import Fabric
 from lumiimg.host.container_view import PRIVATE
-from lumiimg.host.manifest import Fabric, Manifest
+from lumiimg.host.manifest import Manifest
 from lumiimg.report import schema
 from lumiimg.report.boundary import doubts_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import one_line
-from lumiimg.host.manifest import Fabric
+from lumiimg.fabric.path import Fabric
 from lumiimg.report.console import branch, console, detail, evidence, headline, marked, remedies, say
 from lumiimg.wording import count
 

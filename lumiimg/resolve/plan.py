@@ -12,10 +12,11 @@ from packaging.version import InvalidVersion, Version
 
 from lumiimg.catalog.table import CatalogError
 from lumiimg.errors import BadInputError
+from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
 from lumiimg.resolve.arguments import for_gpu
 from lumiimg.resolve.mpi import mpi_type
-from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
+from lumiimg.resolve.rules import Outcome, RuleResult
 from lumiimg.resolve.stack import Offer, Search, Stack, Wish
 
 if TYPE_CHECKING:

@@ -11,13 +11,14 @@ from packaging.version import InvalidVersion, Version
 
 from lumiimg.catalog.layers import expand
 from lumiimg.errors import BadInputError, FailedError
+from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.arguments import values_of
 from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.image_base import read_bases
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.network.mirrors import refuse_password
 from lumiimg.resolve.plan import HEADERS, Asked, Planner, command_of, name_of
-from lumiimg.resolve.rules import Fabric, Outcome
+from lumiimg.resolve.rules import Outcome
 from lumiimg.resolve.wheels import PythonTarget
 from lumiimg.secret import has_secret, is_secret_name
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
+from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
 from lumiimg.resolve.arguments import ARCH, is_gpu, values_of
 from lumiimg.resolve.stack import UNLISTED, given_in, is_met, troubles_of
@@ -39,15 +40,6 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
     """A fact is missing that would decide it."""
     REFUSED = "refused"
-
-
-class Fabric(StrEnum):
-    """Where the image gets libfabric with the cxi provider from."""
-
-    HOST = "host"
-    BUNDLED = "bundled"
-    NONE = "none"
-    """No site is named, or it has none: the image is built without."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.catalog.sites import find_site
-from lumiimg.check.answer import FabricPath
 from lumiimg.check.probe.tools import ALL_REDUCE, provide_tools
 from lumiimg.check.run.collective import LOGS, Program, choose, prepare
 from lumiimg.check.run.execution import judge
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.engine.process import run
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Severity
 from lumiimg.image import open_image
 from tests.engine.conftest import lumiimg

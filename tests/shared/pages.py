@@ -15,12 +15,13 @@ from pathlib import Path
 
 from lumiimg.build.builder import Built
 from lumiimg.build.progress import DOWNLOADS, IMAGE, Stage
-from lumiimg.check.answer import Answer, FabricPath, decide, sentence
-from lumiimg.check.steps import Origin, Side, fabric_steps
+from lumiimg.check.answer import Answer, decide, sentence
+from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
 from lumiimg.cluster.nodes.groups import Silent
 from lumiimg.engine.engine import Engine, Kind
+from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lumiimg.check.answer import Answer, FabricPath, decide, sentence, settle
+from lumiimg.check.answer import Answer, decide, sentence, settle
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Finding, Level, Severity
 
 PLUGIN = FabricPath(plugin="/opt/librccl-net.so")

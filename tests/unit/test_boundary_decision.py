@@ -13,9 +13,10 @@ from lumiimg.elf.facts import ElfFacts
 from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.versions import VersionNeed
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Severity
 from lumiimg.host.container_view import PRIVATE
-from lumiimg.host.manifest import Fabric, Loaded, Manifest, Refusal
+from lumiimg.host.manifest import Loaded, Manifest, Refusal
 
 OK, REFUSED, UNKNOWN = Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN
 HOST, NOWHERE = Manifest(Fabric.HOST), Manifest(Fabric.NONE)

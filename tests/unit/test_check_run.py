@@ -13,7 +13,7 @@ import pytest
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.check import pipeline
-from lumiimg.check.answer import Answer, FabricPath, decide, sentence, settle
+from lumiimg.check.answer import Answer, decide, sentence, settle
 from lumiimg.check.probe.tools import Tools
 from lumiimg.check.run import execution
 from lumiimg.check.run.collective import LOGS, Collective, Program, choose, prepare
@@ -24,6 +24,7 @@ from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, Kind
 from lumiimg.engine.process import Completed
 from lumiimg.errors import ExitCode, MissingHereError
+from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Finding, Findings, Level, Severity
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library, program

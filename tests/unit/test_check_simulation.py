@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.check.answer import Answer, FabricPath, decide, sentence, settle
+from lumiimg.check.answer import Answer, decide, sentence, settle
 from lumiimg.check.probe.container import ProbeRun, read_run, run_details
 from lumiimg.check.probe.simulation import judge
 from lumiimg.cli.main import main
 from lumiimg.engine.process import Completed
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Finding, Level, Severity
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"

@@ -14,8 +14,9 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.plan import Asked, Plan, Planner
-from lumiimg.resolve.rules import Fabric, Outcome
+from lumiimg.resolve.rules import Outcome
 
 HOME = {"HOME": "/nonexistent"}
 

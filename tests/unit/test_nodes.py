@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.check.answer import Answer, FabricPath
+from lumiimg.check.answer import Answer
 from lumiimg.check.probe.task import ProbeTask
 from lumiimg.check.probe.tools import Tools
 from lumiimg.cluster.nodes import check as nodes
@@ -26,6 +26,7 @@ from lumiimg.cluster.nodes.groups import Gathered, gather
 from lumiimg.cluster.nodes.node import NodeTask, identity_of, read_task, take_part, write_task
 from lumiimg.cluster.nodes.watch import Watch
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
+from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.snapshot import Nic
 

@@ -13,9 +13,9 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.rules import Fabric
 from tests.shared.world import World, serve, wheels_of_layers
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from packaging.requirements import Requirement
 from lumiimg.catalog.layers import Argument, KnownTrouble, Layer, Release
 from lumiimg.catalog.needs import Need
 from lumiimg.catalog.sites import Site, SiteVariable, find_site
+from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
-from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
+from lumiimg.resolve.rules import Outcome, RuleResult
 from lumiimg.resolve.stack import UNLISTED, Chosen, Offer, Stack, Unmet
 
 LUMI = find_site("lumi", {"HOME": "/nonexistent"})

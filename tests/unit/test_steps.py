@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.check.answer import FabricPath
 from lumiimg.check.pipeline import check_image
 from lumiimg.check.run.job_paths import job_paths
 from lumiimg.check.static.boundary import study
-from lumiimg.check.steps import Part, Side, State, Step, boundary_steps, fabric_steps, in_one_sentence, origins
+from lumiimg.check.steps import boundary_steps, fabric_steps, in_one_sentence, origins
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.path import FabricPath, Part, Side, State, Step
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image

@@ -14,9 +14,9 @@ from lumiimg.fabric.rccl import generation_of, remedy_for_old_api, version_of_co
 from lumiimg.findings import Findings, Level, Severity
 
 if TYPE_CHECKING:
-    from lumiimg.check.answer import FabricPath
     from lumiimg.check.probe.container import Container, ProbeRun
     from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.fabric.path import FabricPath
     from lumiimg.fabric.rccl import Generation
     from lumiimg.nccl.report import Cause
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import FabricPath  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import Container
 from lumiimg.check.probe.judgement import ProbeResult, probe
@@ -16,6 +15,7 @@ from lumiimg.check.probe.tools import PROGRAMS, SIMULATION, Tools, provide_tools
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.elf.objects import FoundBy  # noqa: TC001 - as above
 from lumiimg.errors import MissingHereError
+from lumiimg.fabric.path import FabricPath  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.fabric.rccl import generation_of, version_of_code
 from lumiimg.findings import Finding, Findings, Level, Severity
 

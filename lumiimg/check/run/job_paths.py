@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.check.steps import Part, Side, State, Step, part_of_verdict
+from lumiimg.check.steps import part_of_verdict
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.path import Part, Side, State, Step
 from lumiimg.findings import Level
 from lumiimg.nccl.report import FAST, Confidence, Verdict, answer_of
 

@@ -17,13 +17,14 @@ from lumiimg.check.static.files import check_static
 from lumiimg.check.static.host_binds import with_host
 from lumiimg.elf.loader import Process
 from lumiimg.elf.system import glibc_version, libc_kind, loader_of
+from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import LIBFABRIC, PROVIDER_PATH
 from lumiimg.findings import Severity
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand
 from lumiimg.host.container_view import PRIVATE, Machine, see_inside, variable_of
 from lumiimg.host.engine_constraints import complete
-from lumiimg.host.manifest import Fabric, Loaded
+from lumiimg.host.manifest import Loaded
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 

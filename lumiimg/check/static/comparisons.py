@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Severity
-from lumiimg.host.manifest import Fabric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from lumiimg.check.static.boundary_remedies import remedies
 from lumiimg.check.static.duplicates import judge_process
 from lumiimg.check.static.plugin import judge_plugin
+from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Findings, Level, Severity
-from lumiimg.host.manifest import Fabric
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult

@@ -17,7 +17,8 @@ from lumiimg.cluster.job.shape import shape_of
 from lumiimg.cluster.job.topology import bind_ranks, cores_of_a_gpu
 from lumiimg.cluster.job.vllm import told
 from lumiimg.errors import BadInputError, FailedError
-from lumiimg.host.manifest import Bind, Fabric
+from lumiimg.fabric.path import Fabric
+from lumiimg.host.manifest import Bind
 from lumiimg.image import ImageKind
 from lumiimg.resolve.mpi import OPEN_MPI, mpi_type, read_by_srun
 from lumiimg.resolve.rules import environment

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from xml.etree import ElementTree as ET
 
-    from lumiimg.check.steps import Step
     from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
+    from lumiimg.fabric.path import Step
 
 _PATHS = 6
 _GROUPS = 40
