@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.probe.judgement import EXIT_STAGES
-from lumiimg.cli.main import make_parser
+from lumiimg.cli.commands import make_parser
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.vocabulary import vocabulary
 

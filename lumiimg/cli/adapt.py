@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,8 @@ from lumiimg.cli.request import add_layers_and_sources, puller
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
+    import argparse
+
     from lumiimg.findings import Finding
 
 _EPILOG = """\
@@ -21,18 +22,14 @@ examples:
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "adapt",
-        help="give someone else's image what it lacks to use a machine's network",
-        description="Read an image that someone else made, and build one on it with the layers that\n"
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Read an image that someone else made, and build one on it with the layers that\n"
         "it lacks to use the network of a site: libfabric with the cxi provider, the net\n"
-        "plugin. What the image has is neither put in again nor shadowed.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "plugin. What the image has is neither put in again nor shadowed."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("base", metavar="IMAGE", help=f"{IMAGES}, or an address: docker://…")
     add_layers_and_sources(parser)
     build.add_how(parser)

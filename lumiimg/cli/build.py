@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -14,6 +13,8 @@ from lumiimg.cli.request import add_request, headers_of, puller, read_request, r
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
+    import argparse
+
     from lumiimg.build.builder import Built
     from lumiimg.build.progress import Progress
     from lumiimg.catalog.settings import Settings
@@ -33,16 +34,10 @@ examples:
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "build",
-        help="build an image from a base and layers",
-        description="Build an image: a base, and layers on it, each by its definition file.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = "Build an image: a base, and layers on it, each by its definition file."
+    parser.epilog = _EPILOG
     add_request(parser)
     add_how(parser).add_argument("--locked", action="store_true", help="build what the lock says, or nothing")
     parser.set_defaults(execute=execute)

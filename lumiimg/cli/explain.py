@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import IMAGES, add_json, add_page, add_quiet, add_verbose, refuse_places
 from lumiimg.cli.request import add_request, puller, read_request, read_site, words_of
 from lumiimg.errors import BadInputError, ExitCode
+
+if TYPE_CHECKING:
+    import argparse
 
 _EPILOG = """\
 examples:
@@ -24,19 +27,15 @@ exit codes: 0 no obstacle found: everything on the path to the NIC loads, or the
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "explain",
-        help="why an image fits a machine, or a request its site, and why not",
-        description="Of an image: which library comes from where on the way from RCCL to the NIC,\n"
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Of an image: which library comes from where on the way from RCCL to the NIC,\n"
         "which versions each side needs and has, and what margin is left.\n"
         "Of a request (--base, --add): what would be chosen, by which rule, from which\n"
-        "fact; what stands against it, and the nearest request that works.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "fact; what stands against it, and the nearest request that works."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("image", metavar="IMAGE", type=Path, nargs="?", help=IMAGES)
     add_request(parser, "of a request")
     add_page(parser)

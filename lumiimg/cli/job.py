@@ -31,20 +31,16 @@ _FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
 _MOST = 100_000
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "job",
-        usage="lumiimg job IMAGE --site NAME [options] -- COMMAND [ARGUMENT ...]",
-        help="a job script for an image on a site: ranks, cores, variables, binds, each with its reason",
-        description="Write a script for Slurm or PBS that runs a command in an image on a site:\n"
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.usage = "lumiimg job IMAGE --site NAME [options] -- COMMAND [ARGUMENT ...]"
+    parser.description = (
+        "Write a script for Slurm or PBS that runs a command in an image on a site:\n"
         "which rank gets which cores and GPU, the variables for this image there, what\n"
         "must be bound, and the network that was used, at its end. Every choice has its\n"
-        "reason beside it.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "reason beside it."
     )
+    parser.epilog = _EPILOG
     add_image(parser, "the image, as the job will find it")
     add_machine(parser, "how ranks are bound, what jobs set", required=True)
     parser.add_argument(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -13,6 +12,8 @@ from lumiimg.cli.request import add_request, headers_of, puller, read_request, r
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 
 if TYPE_CHECKING:
+    import argparse
+
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.network.mirrors import Mirrors
@@ -27,18 +28,14 @@ examples:
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "lock",
-        help="settle every version, address and digest of an image, and write them down",
-        description="Settle every version, address and digest of an image, and write them down:\n"
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Settle every version, address and digest of an image, and write them down:\n"
         "`lumiimg build --locked` builds from that alone. What a lock holds already is\n"
-        "kept where it still fits.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "kept where it still fits."
     )
+    parser.epilog = _EPILOG
     add_request(parser)
     how = parser.add_argument_group("how")
     how.add_argument(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.cli.request import add_request
 from lumiimg.errors import BadInputError, ExitCode
+
+if TYPE_CHECKING:
+    import argparse
 
 _EPILOG = """\
 examples:
@@ -20,17 +23,13 @@ exit codes: 0 it is in the cache
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "why",
-        help="why would a layer be built again?",
-        description="Tell whether a layer of an image is in the cache, and if it is not, in what it\n"
-        "differs from the one there that is nearest.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Tell whether a layer of an image is in the cache, and if it is not, in what it\n"
+        "differs from the one there that is nearest."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("layer", metavar="LAYER", help="a layer, or the base, of the image that the options name")
     add_request(parser)
     parser.add_argument(

@@ -414,8 +414,8 @@ def test_facts_have_a_source_and_faults_are_told_at_once(tmp_path: Path) -> None
 
 def run(*argv: str) -> int:
     parser = argparse.ArgumentParser()
-    host_command.configure_parser(parser.add_subparsers())
-    arguments = parser.parse_args(["host", "scan", *argv])
+    host_command.configure_parser(parser)
+    arguments = parser.parse_args(["scan", *argv])
     return int(arguments.execute(arguments))
 
 
