@@ -54,7 +54,7 @@ class Finding:
     """Where the rule comes from."""
 
 
-class Details(TypedDict, total=False):
+class FindingDetails(TypedDict, total=False):
     """What a finding may have beside its id, severity and summary."""
 
     where: str | None
@@ -72,6 +72,6 @@ class Findings:
     level: Level
     found: list[Finding] = field(default_factory=list)
 
-    def add(self, identity: str, severity: Severity, summary: str, **details: Unpack[Details]) -> None:
+    def add(self, identity: str, severity: Severity, summary: str, **details: Unpack[FindingDetails]) -> None:
         """Append a finding of this level."""
         self.found.append(Finding(identity, severity, self.level, summary, **details))
