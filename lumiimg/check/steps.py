@@ -10,11 +10,12 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from lumiimg.check.codes import MEANINGS, Decider
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Origin, Part, Side, State, Step
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.container_view import PRIVATE, parse_binds
 from lumiimg.nccl.report import Verdict
 
@@ -29,27 +30,6 @@ if TYPE_CHECKING:
 _BINDS = ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH")
 
 
-_ABOUT = {
-    "image.musl": Part.RCCL,
-    "rccl.absent": Part.RCCL,
-    "rccl.load": Part.RCCL,
-    "rccl.probe": Part.RCCL,
-    "rccl.no-plugin": Part.PLUGIN,
-    "rccl.unknown": Part.PLUGIN,
-    "network.forced": Part.PLUGIN,
-    "simulated.network": Part.PLUGIN,
-    "plugin.init": Part.PROVIDER,
-    "plugin.devices": Part.PROVIDER,
-    "plugin.properties": Part.PROVIDER,
-    "plugin.listen": Part.NIC,
-    "provider.no-libfabric": Part.LIBFABRIC,
-    "run.bandwidth": Part.NIC,
-    "run.failed": Part.NIC,
-    "run.hang": Part.NIC,
-}
-"""What a finding is about, by its id, where the word in front of its dot does not tell."""
-_BY_CHAIN = frozenset({"plugin.loads", "plugin.needs-host", "bind.refused", "library.cut-off", "library.not-for-all"})
-"""What is lacking is the last library of their chain."""
 _BY_VERDICT = {
     Verdict.PLUGIN_MISSING: Part.PLUGIN,
     Verdict.PLUGIN_LOAD_ERROR: Part.PLUGIN,
@@ -206,24 +186,28 @@ def _rank(level: Level) -> int:
 
 def _part_of(finding: Finding, verdict: str | None) -> Part | None:
     """Return the step that a finding is about; None for what is about none of them alone."""
-    if finding.id == "run.network":
+    part = MEANINGS[finding.id].part
+    if part is Decider.VERDICT:
         return part_of_verdict(verdict)
-    if finding.id in _BY_CHAIN:
-        is_of_file = finding.id.startswith("library.")
-        names = (*finding.chain, finding.where or "") if is_of_file else finding.chain
-        for name in reversed(names):
-            base = name.rpartition("/")[2]
-            for stem, part in (("libfabric.so", Part.LIBFABRIC), ("libcxi.so", Part.LIBCXI), ("librccl.so", Part.RCCL)):
-                if base.startswith(stem) and (part is not Part.RCCL or is_of_file):
-                    return part
-        return Part.PLUGIN
-    room = {"plugin": Part.PLUGIN, "provider": Part.PROVIDER}
-    return _ABOUT.get(finding.id) or room.get(finding.id.partition(".")[0])
+    if isinstance(part, Decider):
+        return _part_of_library(finding, is_of_file=part is Decider.LIBRARY)
+    return part
+
+
+def _part_of_library(finding: Finding, *, is_of_file: bool) -> Part:
+    """Return the step of the last library of a finding's chain; `is_of_file`: or of the file that it is about."""
+    names = (*finding.chain, finding.where or "") if is_of_file else finding.chain
+    for name in reversed(names):
+        base = name.rpartition("/")[2]
+        for stem, part in (("libfabric.so", Part.LIBFABRIC), ("libcxi.so", Part.LIBCXI), ("librccl.so", Part.RCCL)):
+            if base.startswith(stem) and (part is not Part.RCCL or is_of_file):
+                return part
+    return Part.PLUGIN
 
 
 def _file_of(part: Part, path: FabricPath, findings: Sequence[Finding]) -> str | None:
     if part is Part.PROVIDER:
-        return next((finding.where for finding in findings if finding.id == "provider.cxi-built-in"), None)
+        return next((finding.where for finding in findings if finding.id is Code.PROVIDER_CXI_BUILT_IN), None)
     files = {Part.RCCL: path.rccl, Part.PLUGIN: path.plugin, Part.LIBFABRIC: path.libfabric, Part.LIBCXI: path.libcxi}
     return files.get(part)
 
@@ -232,19 +216,19 @@ def _evidence(part: Part, path: FabricPath, findings: Sequence[Finding]) -> tupl
     """Return what speaks for a step: the highest level that saw it, and what was seen."""
     held = {(finding.id, finding.level): finding for finding in findings if finding.severity is Severity.OK}
     told = {finding.id: finding for finding in findings if finding.severity in {Severity.OK, Severity.INFO}}
-    carried = held.get(("run.network", Level.RUN))
+    carried = held.get((Code.RUN_NETWORK, Level.RUN))
     if carried is not None:
         return Level.RUN, carried.summary
-    selected = held.get(("run.selected", Level.RUN))
+    selected = held.get((Code.RUN_SELECTED, Level.RUN))
     if selected is not None and part is not Part.NIC:
         return Level.RUN, selected.summary
-    loads = held.get(("plugin.loads", Level.PROBE)) or held.get(("plugin.loads", Level.STATIC))
+    loads = held.get((Code.PLUGIN_LOADS, Level.PROBE)) or held.get((Code.PLUGIN_LOADS, Level.STATIC))
     match part:
         case Part.RCCL if path.rccl is not None:
-            finding = held.get(("rccl.runs", Level.PROBE)) or told.get("rccl.found")
+            finding = held.get((Code.RCCL_RUNS, Level.PROBE)) or told.get(Code.RCCL_FOUND)
             return (finding.level, finding.summary) if finding else (Level.STATIC, "it is what a program would get")
         case Part.PLUGIN if loads is not None:
-            opened = held.get(("rccl.opens-plugin", Level.PROBE))
+            opened = held.get((Code.RCCL_OPENS_PLUGIN, Level.PROBE))
             return loads.level, (opened or loads).summary
         case Part.PLUGIN if path.plugin is not None:
             return Level.STATIC, f"{path.plugin} is found by a name that RCCL asks for"
@@ -255,9 +239,9 @@ def _evidence(part: Part, path: FabricPath, findings: Sequence[Finding]) -> tupl
             if file is not None:
                 return Level.STATIC, f"{file} is what the loader gives the plugin"
         case Part.PROVIDER | Part.NIC:
-            finding = held.get(("provider.cxi", Level.PROBE))
+            finding = held.get((Code.PROVIDER_CXI, Level.PROBE))
             if finding is None and part is Part.PROVIDER:
-                finding = told.get("provider.cxi-built-in")
+                finding = told.get(Code.PROVIDER_CXI_BUILT_IN)
             return (finding.level, finding.summary) if finding else None
     return None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject
     from lumiimg.fabric.path import Fabric
-    from lumiimg.host.bind_trial import BindTrial
+    from lumiimg.host.bind_trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class BindManifest:
+class Manifest:
     """The answer for one image and one machine."""
 
     fabric: Fabric
@@ -75,7 +75,7 @@ class BindManifest:
     """Of the attempts that do not work, in the order in which they were made."""
     host_has_fabric: bool = True
     """Whether the snapshot has a libfabric with the cxi provider at all."""
-    trial: BindTrial | None = None
+    trial: Trial | None = None
     """The process itself, to ask it more; None where nothing loads."""
     notes: tuple[str, ...] = ()
     """What is worth knowing and changes nothing: two copies of a library, what an engine must be allowed to do."""

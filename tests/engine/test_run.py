@@ -13,13 +13,13 @@ import pytest
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.probe.tools import ALL_REDUCE, provide_tools
-from lumiimg.check.run.collective import LOGS, CollectiveProgram, choose, prepare
+from lumiimg.check.run.collective import LOGS, Program, choose, prepare
 from lumiimg.check.run.execution import judge
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.engine.process import run
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.image import open_image
 from tests.engine.conftest import lumiimg
 from tests.engine.test_check import check, findings
@@ -69,7 +69,7 @@ def test_gpus_of_one_node_show_what_rccl_selects(with_plugin: Path, gpus: dict[s
     assert found["run.selected"]["severity"] == "ok"
     assert "2 ranks on 1 node" in found["run.selected"]["summary"]
     collective = result.data["collective"]
-    assert (collective["program"], collective["ranks"]) == (CollectiveProgram.OWN.value, 2)
+    assert (collective["program"], collective["ranks"]) == (Program.OWN.value, 2)
     (measured,) = collective["measurements"]
     assert (measured["wrong"], measured["nodes"], measured["largest_size"]) == (0, 1, 1 << 28)
     assert "lumiimg-allreduce on 1 node:" in unwrapped(result.err)
@@ -128,7 +128,7 @@ def test_the_same_command_on_two_nodes_proves_the_network(
         assert (node(0), second.result()) == (0, 0), (folder / LOGS / "output-0.log").read_text()
     result = judge(folder / LOGS, ended, collective, "2.22.3", site=find_site(str(site), {}), excuse=None)
     found = {finding.id: finding for finding in result.findings.found}
-    assert found["run.network"].severity is severity
-    assert found["run.bandwidth"].severity is Severity.OK, "4 ranks on 2 nodes, as the site has it"
+    assert found[Code.RUN_NETWORK].severity is severity
+    assert found[Code.RUN_BANDWIDTH].severity is Severity.OK, "4 ranks on 2 nodes, as the site has it"
     read = lumiimg("log", folder / LOGS, "--site", site, "--json")
     assert read.code == (ExitCode.GOOD if severity is Severity.OK else ExitCode.NO)

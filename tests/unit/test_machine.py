@@ -24,7 +24,7 @@ from tests.unit.conftest import LAYER
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lumiimg.build.machine import CapabilityTrial
+    from lumiimg.build.machine import Trial
     from tests.unit.conftest import MakeLayer
 
 Capture = pytest.CaptureFixture[str]
@@ -89,7 +89,7 @@ class Place:
             (self.bin / name).write_text(script)
             (self.bin / name).chmod(0o755)
 
-    def trials(self) -> dict[str, CapabilityTrial]:
+    def trials(self) -> dict[str, Trial]:
         machine = look_or_recall(find_engine(os.environ), dict(os.environ), self.folder / "cache")
         return {trial.name: trial for trial in machine.trials}
 

@@ -27,7 +27,7 @@ from lumiimg.cluster.nodes.node import NodeTask, identity_of, read_task, take_pa
 from lumiimg.cluster.nodes.watch import Watch
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.snapshot import Nic
 
 RUN = "of-this-check"
@@ -47,7 +47,7 @@ WELL = Fingerprint(
     nics=tuple(Nic(f"cxi{n}", 200000, link_is_up=True, firmware="1.5.53") for n in range(4)),
 )
 PROOF = Finding(
-    "provider.cxi", Severity.OK, Level.PROBE, "the plugin selected the provider cxi and listens on 4 NIC(s)"
+    Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "the plugin selected the provider cxi and listens on 4 NIC(s)"
 )
 OTHER_CXI = replace(WELL, libraries=(FABRIC, replace(CXI, name="libcxi.so.1.7.0", build="cc" * 20)))
 
@@ -55,7 +55,8 @@ OTHER_CXI = replace(WELL, libraries=(FABRIC, replace(CXI, name="libcxi.so.1.7.0"
 def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = RUN, *findings: Finding) -> None:
     """Write what a node answers; its evidence is that of its fingerprint, unless it is named."""
     made = (
-        Finding(text.split()[0], Severity(text.split()[1]), Level.PROBE, "as it was") for text in fingerprint.findings
+        Finding(Code(text.split()[0]), Severity(text.split()[1]), Level.PROBE, "as it was")
+        for text in fingerprint.findings
     )
     write_answer(folder, Head(1, run, node, 900), fingerprint, Details(findings or tuple(made)))
 
@@ -349,7 +350,7 @@ def test_one_node_that_says_no_is_a_no_for_the_job(tmp_path: Path) -> None:
     job = names(1, 3)
     answer(tmp_path, job[0])
     answer(tmp_path, job[1])
-    bad = Finding("plugin.loads", Severity.PROBLEM, Level.PROBE, "it cannot be opened")
+    bad = Finding(Code.PLUGIN_LOADS, Severity.PROBLEM, Level.PROBE, "it cannot be opened")
     answer(tmp_path, job[2], replace(WELL, findings=("plugin.loads problem",)), RUN, bad)
     report = summed(tmp_path, job)
     assert report.answer is Answer.NO
@@ -465,7 +466,7 @@ def test_a_task_survives_being_written(tmp_path: Path) -> None:
     image = tmp_path / "i.sif"
     image.write_bytes(b"x")
     finding = Finding(
-        "plugin.absent", Severity.PROBLEM, Level.STATIC, "no plugin", evidence=("line",), chain=("a", "b")
+        Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "no plugin", evidence=("line",), chain=("a", "b")
     )
     given = replace(
         task(image), probes=replace(task(image).probes, findings=(finding,), binds=(("/a,b", "/c d"),)), counter=TOOLS

@@ -13,7 +13,7 @@ from lumiimg.check.static.boundary import study
 from lumiimg.check.steps import boundary_steps, fabric_steps, in_one_sentence, origins
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath, Part, Side, State, Step
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.nccl.parallel import read_logs
@@ -133,7 +133,7 @@ def test_another_provider_breaks_the_path_there_and_not_at_what_was_seen_well() 
     ],
 )
 def test_a_problem_breaks_the_step_that_it_is_about(identity: str, part: Part) -> None:
-    problem = Finding(identity, Severity.PROBLEM, Level.PROBE, "it is so", remedy=("do this",))
+    problem = Finding(Code(identity), Severity.PROBLEM, Level.PROBE, "it is so", remedy=("do this",))
     steps = fabric_steps(FABRIC, (problem,), KNOWN)
     assert [one.part for one in steps if one.state is State.BROKEN] == [part]
     assert step(steps, part).remedy == ("do this",)
@@ -144,13 +144,13 @@ def test_a_problem_breaks_the_step_that_it_is_about(identity: str, part: Part) -
     [(Verdict.SOCKET, Part.PLUGIN), (Verdict.OFI_OTHER, Part.PROVIDER), (Verdict.PLUGIN_INIT_ERROR, Part.PROVIDER)],
 )
 def test_a_collective_that_went_elsewhere_breaks_the_step_that_its_verdict_names(verdict: Verdict, part: Part) -> None:
-    took = Finding("run.network", Severity.PROBLEM, Level.RUN, "it took another network")
+    took = Finding(Code.RUN_NETWORK, Severity.PROBLEM, Level.RUN, "it took another network")
     steps = fabric_steps(FABRIC, (took,), KNOWN, verdict=verdict.value)
     assert [one.part for one in steps if one.state is State.BROKEN] == [part]
 
 
 def test_an_open_question_outweighs_evidence_of_its_own_level_only() -> None:
-    doubt = Finding("plugin.symbols", Severity.UNKNOWN, Level.STATIC, "symbols are not recorded")
+    doubt = Finding(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, Level.STATIC, "symbols are not recorded")
     files = replace(PROBED[1], level=Level.STATIC)
     assert states(fabric_steps(FABRIC, (files, doubt), KNOWN))[Part.PLUGIN] is State.UNKNOWN
     assert states(fabric_steps(FABRIC, (*PROBED, doubt), KNOWN))[Part.PLUGIN] is State.HOLDS

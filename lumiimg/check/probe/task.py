@@ -17,13 +17,13 @@ from lumiimg.elf.objects import FoundBy  # noqa: TC001 - as above
 from lumiimg.errors import MissingHereError
 from lumiimg.fabric.path import FabricPath  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.fabric.rccl import generation_of, version_of_code
-from lumiimg.findings import Finding, Findings, Level, Severity
+from lumiimg.findings import Code, Finding, Findings, Level, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.engine.engine import Engine
-    from lumiimg.host.manifest import BindManifest
+    from lumiimg.host.manifest import Manifest
     from lumiimg.image import Image
 
 _DEVICES = Path("/dev")
@@ -69,7 +69,7 @@ def make_task(
     path: Path,
     image: Image,
     static: StaticResult,
-    manifest: BindManifest | None,
+    manifest: Manifest | None,
     environment: Mapping[str, str],
     scratch: Path,
     *,
@@ -113,7 +113,7 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
         result.runs.append(simulated)
         judged = simulation.judge(simulated, result.path.rccl_version, plugin, excuse=excused)
         result.findings.found += judged.found
-    result.findings.add("probe.engine", Severity.INFO, f"probed with {engine.name}, programs {task.tools.origin}")
+    result.findings.add(Code.PROBE_ENGINE, Severity.INFO, f"probed with {engine.name}, programs {task.tools.origin}")
     return result
 
 
@@ -124,7 +124,7 @@ def told_version(result: ProbeResult) -> str | None:
 
 
 def with_manifest(
-    engine: Engine, environment: Mapping[str, str], manifest: BindManifest | None
+    engine: Engine, environment: Mapping[str, str], manifest: Manifest | None
 ) -> tuple[tuple[tuple[str, str], ...], Mapping[str, str]]:
     """Return the binds of a manifest, and the engine's environment with its variables."""
     if manifest is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.mpi import read_by_srun
 from lumiimg.resolve.rules import environment as variables_of
@@ -49,4 +49,4 @@ def tell(findings: Findings, site: Site | None, variables: Sequence[SiteVariable
     if site is not None and variables:
         names = ", ".join(f"{v.name}={v.value}" for v in variables)
         what = f"it ran with what a job on {site.name} sets: {names}"
-        findings.add("run.environment", Severity.INFO, what, source=site.source)
+        findings.add(Code.RUN_ENVIRONMENT, Severity.INFO, what, source=site.source)

@@ -17,7 +17,7 @@ from lumiimg.check.static.plugin import judge_plugin, load_plugin
 from lumiimg.check.static.rccl import load_rccl, read_facts
 from lumiimg.check.static.variables import judge_binds, judge_variables, read_variables
 from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.findings import Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import see_inside
 from lumiimg.host.ldd import refusal
 
@@ -40,14 +40,14 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
     result = StaticResult()
     for warning in image.warnings:
         result.findings.add(
-            "image.partly-read",
+            Code.IMAGE_PARTLY_READ,
             Severity.UNKNOWN,
             warning,
             remedy=("what it comes to in a job: `lumiimg check IMAGE --level run` on nodes with GPUs",),
         )
     if (musl := refusal(image.root)) is not None:
         result.findings.add(
-            "image.musl",
+            Code.IMAGE_MUSL,
             Severity.UNKNOWN,
             musl,
             remedy=("use a base with glibc: RCCL and the host's fabric libraries are built for it",),

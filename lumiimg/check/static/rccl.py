@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from lumiimg.elf.loader import Process
 from lumiimg.fabric.rccl import generation_of, names_by_variable
 from lumiimg.fabric.rccl_strings import read_rccl
-from lumiimg.findings import Severity
+from lumiimg.findings import Code, Severity
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.elf.objects import LoadedObject
-    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.elf.rules import Settings
     from lumiimg.image import Image
 
 
 def load_rccl(
-    image: Image, settings: LoaderSettings, files: list[str], result: StaticResult
+    image: Image, settings: Settings, files: list[str], result: StaticResult
 ) -> tuple[Process, LoadedObject | None]:
     """Start a process with the RCCL that matters: the one that torch gets, else the one on the loader's path."""
     candidates = [file for file in files if re.search(r"/librccl\.so(\.\d+)*$", file) and image.root.is_file(file)]
@@ -33,7 +33,7 @@ def load_rccl(
         process = Process(image.root, settings)
         if chosen is None:
             result.findings.add(
-                "rccl.absent",
+                Code.RCCL_ABSENT,
                 Severity.PROBLEM,
                 "no librccl.so was found in the image",
                 cause="the check is about RCCL: an image without it cannot use the fabric through it",
@@ -43,7 +43,7 @@ def load_rccl(
         outcome = process.start(chosen)
         if outcome.root is None or outcome.errors:
             result.findings.add(
-                "rccl.load",
+                Code.RCCL_LOAD,
                 Severity.PROBLEM,
                 f"{chosen} cannot be loaded in this image",
                 where=chosen,
@@ -57,7 +57,7 @@ def load_rccl(
     others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
     if others:
         result.findings.add(
-            "rccl.several",
+            Code.RCCL_SEVERAL,
             Severity.INFO,
             f"the image has more than one RCCL; {rccl.path} is looked at, because {why}",
             evidence=tuple(others[:8]),
@@ -65,7 +65,7 @@ def load_rccl(
     return process, rccl
 
 
-def _of_torch(image: Image, settings: LoaderSettings) -> tuple[Process, str | None, LoadedObject | None]:
+def _of_torch(image: Image, settings: Settings) -> tuple[Process, str | None, LoadedObject | None]:
     """Return the process of the image's torch, the library of it that uses RCCL, and the RCCL that the loader gives it.
 
     A wheel brings an RCCL along, and LD_LIBRARY_PATH decides whether it is taken: so the loader is asked, not the path.
@@ -79,7 +79,7 @@ def _of_torch(image: Image, settings: LoaderSettings) -> tuple[Process, str | No
     return process, None, None
 
 
-def _on_loader_path(image: Image, settings: LoaderSettings, candidates: list[str]) -> str | None:
+def _on_loader_path(image: Image, settings: Settings, candidates: list[str]) -> str | None:
     """Return what dlopen would give a program that asks for RCCL by name."""
     for candidate in candidates:
         of_image = Process(image.root, settings)
@@ -118,7 +118,7 @@ def read_facts(image: Image, rccl: LoadedObject, result: StaticResult, *, named:
     )
     if not files or not accepts:
         result.findings.add(
-            "rccl.unknown",
+            Code.RCCL_UNKNOWN,
             Severity.UNKNOWN,
             f"{rccl.path} does not say which plugin it looks for (version {strings.version or 'not found in it'})",
             where=rccl.path,
@@ -126,7 +126,7 @@ def read_facts(image: Image, rccl: LoadedObject, result: StaticResult, *, named:
         )
         return
     result.findings.add(
-        "rccl.found",
+        Code.RCCL_FOUND,
         Severity.INFO,
         f"RCCL {strings.version or '(version not found)'} looks for {' or '.join(files)}"
         f"{f' (NCCL_NET_PLUGIN={named})' if named else ''} and takes net API v{', v'.join(map(str, accepts))}",

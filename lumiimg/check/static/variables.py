@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError, one_line
-from lumiimg.findings import Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import PRIVATE, parse_binds, variable_of
 from lumiimg.nccl.vocabulary import vocabulary
 
@@ -97,7 +97,7 @@ def judge_binds(environment: Mapping[str, str], process: Process, result: Static
         over = [str(bind) for bind in binds if any(_overlap(bind.target, path) for path in searched if path)]
         if over:
             result.findings.add(
-                "image.binds",
+                Code.IMAGE_BINDS,
                 Severity.UNKNOWN,
                 f"{name} puts files of the host over what the loader or RCCL reads; the image alone does not show it",
                 evidence=tuple(over[:8]),
@@ -116,7 +116,7 @@ def judge_variables(variables: Variables, result: StaticResult) -> None:
     providers = variables.get("FI_PROVIDER")
     if providers and not _allows_cxi(providers):
         result.findings.add(
-            "provider.excluded",
+            Code.PROVIDER_EXCLUDED,
             Severity.PROBLEM,
             f"{variables.shown('FI_PROVIDER')} keeps libfabric from using cxi",
             remedy=(variables.without("FI_PROVIDER", "unset FI_PROVIDER, or FI_PROVIDER=cxi"),),
@@ -125,7 +125,7 @@ def judge_variables(variables: Variables, result: StaticResult) -> None:
     named = variables.get(_CONF_VARIABLE) if _takes_a_name(result.path.rccl_version) else None
     if named or variables.unread:
         result.findings.add(
-            "rccl.settings",
+            Code.RCCL_SETTINGS,
             Severity.UNKNOWN,
             f"RCCL takes variables from {named or RCCL_CONF}, too, and which is not known here",
             where=named or RCCL_CONF,
@@ -150,7 +150,7 @@ def _judge_network(variables: Variables, result: StaticResult) -> None:
     if family in {"socket", "ib"}:
         takes = "TCP sockets" if family == "socket" else "InfiniBand or end"
         result.findings.add(
-            "network.forced",
+            Code.NETWORK_FORCED,
             Severity.PROBLEM,
             f"{shown} makes RCCL use {takes}, whatever plugin there is",
             remedy=(f"{remedy}; on one node alone it may stay" if family == "socket" else remedy,),
@@ -162,7 +162,7 @@ def _judge_network(variables: Variables, result: StaticResult) -> None:
         return  # that there is no plugin is told by itself
     if not name or plugin is None or not _calls_itself(variables.image.root, plugin, name, of_ofi=family == "ofi"):
         result.findings.add(
-            "network.forced",
+            Code.NETWORK_FORCED,
             Severity.UNKNOWN,
             f"{shown} names a network, and none of that name is seen in {plugin or 'the image'}",
             where=plugin,
