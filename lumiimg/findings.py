@@ -138,7 +138,7 @@ class Finding:
     """Where the rule comes from."""
 
 
-class Details(TypedDict, total=False):
+class FindingDetails(TypedDict, total=False):
     """What a finding may have beside its code, severity and summary."""
 
     where: str | None
@@ -156,6 +156,6 @@ class Findings:
     level: Level
     found: list[Finding] = field(default_factory=list)
 
-    def add(self, code: Code, severity: Severity, summary: str, **details: Unpack[Details]) -> None:
+    def add(self, code: Code, severity: Severity, summary: str, **details: Unpack[FindingDetails]) -> None:
         """Append a finding of this level."""
         self.found.append(Finding(code, severity, self.level, summary, **details))

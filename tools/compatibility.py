@@ -9,7 +9,7 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import generations
 from lumiimg.resolve.plan import Asked, Planner
-from lumiimg.resolve.rules import Outcome
+from lumiimg.resolve.rules import RuleOutcome
 from tools.reference import REFERENCE, WRITTEN, cell, text
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ def on_lumi(catalogue: Catalogue) -> Iterator[str]:
     for name in natural(catalogue.base_names()):
         plan = planner.plan(Asked(name))
         if plan.refused:
-            against = next(rule for rule in plan.rules if rule.outcome is Outcome.REFUSED)
+            against = next(rule for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
             yield f"| {name} | no: {cell(against.have)} | | {' | ' * (len(NEWEST) - 1)} |"
             continue
         cells = [newest(catalogue.base(name), layer, fitting[layer]) for layer in NEWEST]
-        doubts = dict.fromkeys(cell(rule.have) for rule in plan.rules if rule.outcome is not Outcome.OK)
+        doubts = dict.fromkeys(cell(rule.have) for rule in plan.rules if rule.outcome is not RuleOutcome.OK)
         answer = f"with doubts: {'; '.join(doubts)}" if doubts else "yes"
         yield f"| {name} | {answer} | {plan.fabric.value} | {' | '.join(cells)} |"
 

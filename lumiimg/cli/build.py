@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lumiimg.build.builder import Built
     from lumiimg.build.progress import Progress
-    from lumiimg.catalog.settings import Settings
+    from lumiimg.catalog.settings import UserSettings
     from lumiimg.engine.engine import Engine
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.network.mirrors import Mirrors
@@ -201,7 +201,7 @@ def _locked(arguments: argparse.Namespace, mirrors: Mirrors) -> tuple[Lock, Requ
 
 def _build(
     arguments: argparse.Namespace,
-    settings: Settings,
+    settings: UserSettings,
     store: Store,
     lock: Lock,
     request: Request,

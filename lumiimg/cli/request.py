@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.catalog.settings import Settings
+    from lumiimg.catalog.settings import UserSettings
     from lumiimg.catalog.sites import Site
     from lumiimg.report.plan import RequestWords
     from lumiimg.resolve.network.mirrors import Mirrors
-    from lumiimg.resolve.observed_node import Node
+    from lumiimg.resolve.observed_node import ObservedNode
     from lumiimg.resolve.pin import Sources
     from lumiimg.resolve.request import Request
 
@@ -139,7 +139,7 @@ def words_of(arguments: argparse.Namespace, of_recipe: str | None = None) -> Req
     return RequestWords(shlex.join(same), f" {shlex.join(site)}" if site else "")
 
 
-def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Node | None]:
+def read_site(name: str | None, host: Path | None) -> tuple[Site | None, ObservedNode | None]:
     """Return the site of that name, and its node whose snapshot is given: the site is then as it was seen there.
 
     Raises BadInputError.
@@ -161,7 +161,7 @@ def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Node | 
     return node.site, node
 
 
-def headers_of(node: Node | None, settings: Settings, *, quiet: bool) -> Callable[[], Path] | None:
+def headers_of(node: ObservedNode | None, settings: UserSettings, *, quiet: bool) -> Callable[[], Path] | None:
     """Return what makes an archive of the node's libfabric; None, and why is said, where none can be made here."""
     if node is None:
         return None
@@ -188,7 +188,7 @@ def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:
     return pull
 
 
-def sources_of(settings: Settings, mirrors: Mirrors, *, offline: bool, quiet: bool, jobs: int = 1) -> Sources:
+def sources_of(settings: UserSettings, mirrors: Mirrors, *, offline: bool, quiet: bool, jobs: int = 1) -> Sources:
     """Return where downloads, up to `jobs` at once, and answers come from."""
     from lumiimg.resolve.network.web import Web
     from lumiimg.resolve.pin import Sources

@@ -48,8 +48,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def answer(found: Signed) -> ExitCode:
     """Return the exit code of what was found."""
-    from lumiimg.check.signed import Verdict
+    from lumiimg.check.signed import SignatureVerdict
 
-    if found.verdict is Verdict.SIGNED:
+    if found.verdict is SignatureVerdict.SIGNED:
         return ExitCode.GOOD
-    return ExitCode.NO if found.verdict in {Verdict.UNSIGNED, Verdict.ALTERED} else ExitCode.UNDECIDED
+    return ExitCode.NO if found.verdict in {SignatureVerdict.UNSIGNED, SignatureVerdict.ALTERED} else ExitCode.UNDECIDED

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lumiimg.elf.reader import Reader
+    from lumiimg.elf.reader import RangeReader
 
 # Device code makes a librccl hundreds of megabytes large; the strings stand in front of it.
 _SCAN_LIMIT_BYTES = 96 * 1024 * 1024
@@ -33,7 +33,7 @@ class RcclStrings:
     """Versions of the net API, highest first."""
 
 
-def read_rccl(reader: Reader) -> RcclStrings:
+def read_rccl(reader: RangeReader) -> RcclStrings:
     """Scan the library's bytes for the strings that matter; stops soon after all kinds have been seen."""
     versions: list[str] = []
     files: set[str] = set()

@@ -24,7 +24,7 @@ from lumiimg.image import RootFileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from lumiimg.host.snapshot import Library, Snapshot
+    from lumiimg.host.snapshot import HostLibrary, Snapshot
 
 TOP_FOLDER = "libfabric"
 """Of the archive: `libfabric/include/rdma/…`, `libfabric/lib/libfabric.so.1`."""
@@ -40,7 +40,7 @@ _LIBFABRIC = "libfabric.so.1"
 class NodeFabric:
     """What a node's libfabric and libcxi are, as a snapshot has them."""
 
-    library: Library
+    library: HostLibrary
     glibc: str
     """The newest version of the C library that one of the two asks for: `2.38`."""
 
@@ -66,7 +66,7 @@ def fabric_of(snapshot: Snapshot, where: str) -> NodeFabric:
     return NodeFabric(library, ".".join(map(str, max(versions, default=(2, 2)))))
 
 
-def headers_beside(library: Library, root: Path = Path("/")) -> Path:
+def headers_beside(library: HostLibrary, root: Path = Path("/")) -> Path:
     """Return the folder `include` that belongs to a library, by the `rdma/fabric.h` in it.
 
     Raises MissingHereError where the library is not on this machine, or has no headers.
@@ -87,7 +87,7 @@ def headers_beside(library: Library, root: Path = Path("/")) -> Path:
     )
 
 
-def write_archive(library: Library, target: Path, root: Path = Path("/")) -> str:
+def write_archive(library: HostLibrary, target: Path, root: Path = Path("/")) -> str:
     """Write the node's libfabric and its headers as a tar, the same bytes for the same files; return its version.
 
     Raises MissingHereError as `headers_beside`, BadInputError where the library here is not the one of the snapshot.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject
     from lumiimg.fabric.path import Fabric
-    from lumiimg.host.bind_trial import Trial
+    from lumiimg.host.bind_trial import BindTrial
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class BindManifest:
     """The answer for one image and one machine."""
 
     fabric: Fabric
@@ -75,7 +75,7 @@ class Manifest:
     """Of the attempts that do not work, in the order in which they were made."""
     host_has_fabric: bool = True
     """Whether the snapshot has a libfabric with the cxi provider at all."""
-    trial: Trial | None = None
+    trial: BindTrial | None = None
     """The process itself, to ask it more; None where nothing loads."""
     notes: tuple[str, ...] = ()
     """What is worth knowing and changes nothing: two copies of a library, what an engine must be allowed to do."""

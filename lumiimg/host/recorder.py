@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lumiimg.elf.facts import exported_symbols, read_elf
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.host.root_queries import trace
-from lumiimg.host.snapshot import Library
+from lumiimg.host.snapshot import HostLibrary
 
 if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
@@ -28,7 +28,7 @@ class Recorder:
     """Libraries, links and directories of one scan over one root."""
 
     def __init__(self, root: RootFileSystem, *, max_library_bytes: int = MAX_LIBRARY_BYTES) -> None:
-        self.libraries: dict[str, Library] = {}
+        self.libraries: dict[str, HostLibrary] = {}
         self.links: dict[str, str] = {}
         self.directories: set[str] = set()
         self.gaps: list[str] = []
@@ -81,13 +81,13 @@ class Recorder:
         self.gaps.append(one_line(f"{path} is not recorded: {why}"))
 
 
-def _read(file: OpenFile, path: str, *, is_entry: bool) -> Library:
+def _read(file: OpenFile, path: str, *, is_entry: bool) -> HostLibrary:
     facts = read_elf(file)
     symbols = exported_symbols(file, "ncclNet") if is_entry else frozenset[str]()
     digest = hashlib.sha256()
     for offset in range(0, file.size, _CHUNK_BYTES):
         digest.update(file.read_at(offset, _CHUNK_BYTES))
-    return Library(
+    return HostLibrary(
         path=path,
         size_bytes=file.size,
         sha256=digest.hexdigest(),

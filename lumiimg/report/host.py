@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumiimg.host.snapshot import Entry, Nic, Snapshot
+    from lumiimg.host.snapshot import FoundLibrary, Nic, Snapshot
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _ERRORS_SHOWN = 3
@@ -74,7 +74,7 @@ def _nic(nic: Nic) -> str:
     return f"{nic.device} ({', '.join(filter(None, parts))})" if any(parts) else nic.device
 
 
-def _print_entry(out: Console, entry: Entry, snapshot: Snapshot, root: RootFileSystem) -> None:
+def _print_entry(out: Console, entry: FoundLibrary, snapshot: Snapshot, root: RootFileSystem) -> None:
     is_plain = entry.role == "libfabric" and not entry.closure.get(CXI_LIBRARY)
     kind = "problem" if entry.errors else "info" if is_plain else "ok"
     real = root.resolve(entry.path)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumiimg.report.console import INDENT, console, detail, headline, marked, proposal, say, verbatim
 from lumiimg.resolve.plan import command_of, in_short, name_of
-from lumiimg.resolve.rules import Outcome
+from lumiimg.resolve.rules import RuleOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,8 +18,18 @@ if TYPE_CHECKING:
     from lumiimg.resolve.plan import Asked, Plan
     from lumiimg.resolve.rules import RuleResult
 
-KINDS = {Outcome.OK: "ok", Outcome.WARNING: "unknown", Outcome.UNKNOWN: "unknown", Outcome.REFUSED: "problem"}
-_WORDS = {Outcome.OK: "", Outcome.WARNING: "warning: ", Outcome.UNKNOWN: "not known: ", Outcome.REFUSED: "refused: "}
+KINDS = {
+    RuleOutcome.OK: "ok",
+    RuleOutcome.WARNING: "unknown",
+    RuleOutcome.UNKNOWN: "unknown",
+    RuleOutcome.REFUSED: "problem",
+}
+_WORDS = {
+    RuleOutcome.OK: "",
+    RuleOutcome.WARNING: "warning: ",
+    RuleOutcome.UNKNOWN: "not known: ",
+    RuleOutcome.REFUSED: "refused: ",
+}
 _SEE_LIST = "`lumiimg list`"
 
 
@@ -109,7 +119,7 @@ def sentence(plan: Plan, site: Site | None) -> str:
 
 
 def _print_rule(out: Console, rule: RuleResult, *, verbose: bool) -> None:
-    is_doubt = rule.outcome is not Outcome.OK
+    is_doubt = rule.outcome is not RuleOutcome.OK
     out.print()
     told = rule.sides if is_doubt or verbose else rule.have
     marked(out, KINDS[rule.outcome], f"{_WORDS[rule.outcome]}{told}  [{rule.id}]")

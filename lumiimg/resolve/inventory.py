@@ -15,7 +15,7 @@ from lumiimg.elf.system import glibc_version
 from lumiimg.errors import LumiimgError
 from lumiimg.fabric.rccl_strings import read_rccl
 from lumiimg.image.tree import ImageError
-from lumiimg.resolve.stack import Offer, Stack
+from lumiimg.resolve.stack import OfferedComponent, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ class Contents:
     def stack(self) -> Stack:
         """What the image offers, for rules that ask a stack."""
         versions = dict.fromkeys(self.provides) | dict(self.has)
-        return Stack({name: Offer(version, "the image") for name, version in versions.items()})
+        return Stack({name: OfferedComponent(version, "the image") for name, version in versions.items()})
 
 
 def read_contents(root: RootFileSystem) -> Contents:

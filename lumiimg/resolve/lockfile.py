@@ -25,7 +25,7 @@ from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.network.registry import parse_reference
 from lumiimg.resolve.plan import HEADERS
 from lumiimg.resolve.request import RefusedError, Request
-from lumiimg.resolve.rules import Outcome, RuleResult
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.wheels import PythonTarget
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ def _wheels(table: Table) -> tuple[dict[str, list[LockedSource]], PythonTarget |
 def _rule(entry: Table) -> RuleResult:
     return RuleResult(
         id=entry.string("id"),
-        outcome=Outcome(entry.choice("outcome", tuple(outcome.value for outcome in Outcome)) or "unknown"),
+        outcome=RuleOutcome(entry.choice("outcome", tuple(outcome.value for outcome in RuleOutcome)) or "unknown"),
         need=entry.string("need"),
         have=entry.string("have"),
         because=entry.string("because"),

@@ -16,8 +16,8 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
 from lumiimg.resolve.arguments import for_gpu
 from lumiimg.resolve.mpi import mpi_type
-from lumiimg.resolve.rules import Outcome, RuleResult
-from lumiimg.resolve.stack import Offer, Search, Stack, Wish
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.stack import OfferedComponent, Stack, StackSearch, Wish
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -82,12 +82,12 @@ class Plan:
 
     @property
     def refused(self) -> bool:
-        return self.stack is None or any(rule.outcome is Outcome.REFUSED for rule in self.rules)
+        return self.stack is None or any(rule.outcome is RuleOutcome.REFUSED for rule in self.rules)
 
     @property
     def is_doubtful(self) -> bool:
         """Whether something is known against it, or not known."""
-        return any(rule.outcome in {Outcome.WARNING, Outcome.UNKNOWN} for rule in self.rules)
+        return any(rule.outcome in {RuleOutcome.WARNING, RuleOutcome.UNKNOWN} for rule in self.rules)
 
     @property
     def plugin(self) -> str | None:
@@ -159,11 +159,11 @@ class Planner:
             fabric, gate = rules.glibc_gate(start, self._site, asked=asked.fabric or _named_fabric(asked))
             results += [gate] if gate else []
         if fabric is Fabric.HOST and self._site is not None and self._site.fabric is not None:
-            host = Offer(self._site.fabric.libfabric, self._site.name)
-            of_host = {"libfabric": host, "libcxi": Offer(None, self._site.name)}
+            host = OfferedComponent(self._site.fabric.libfabric, self._site.name)
+            of_host = {"libfabric": host, "libcxi": OfferedComponent(None, self._site.name)}
             of_host |= {HEADERS: host} if self._has_headers else {}
             start = replace(start, offers={**start.offers, **of_host})
-        search = Search(self._read.layer, self._provider_of, self._held, asked.arguments)
+        search = StackSearch(self._read.layer, self._provider_of, self._held, asked.arguments)
         stack = search.solve(start, self._wishes(asked, base, fabric))
         if stack is None:
             results += rules.driver_window(start, self._site) if self._site is not None else ()
@@ -197,11 +197,11 @@ class Planner:
                 hint="add --site NAME (`lumiimg list`), or a site file",
             )
 
-    def _offers(self, base: Layer) -> dict[str, Offer]:
-        offers = {name: Offer(None, base.name) for name in base.provides}
-        offers |= {name: Offer(version, base.name) for name, version in base.has.items()}
+    def _offers(self, base: Layer) -> dict[str, OfferedComponent]:
+        offers = {name: OfferedComponent(None, base.name) for name in base.provides}
+        offers |= {name: OfferedComponent(version, base.name) for name, version in base.has.items()}
         if self._site is not None and self._site.arch is not None:
-            offers[self._site.arch] = Offer(None, self._site.name)
+            offers[self._site.arch] = OfferedComponent(None, self._site.name)
         return offers
 
     def _wishes(self, asked: Asked, base: Layer, fabric: Fabric) -> list[Wish]:
@@ -329,7 +329,7 @@ class Planner:
     def _changes(self, asked: Asked, plan: Plan) -> Iterator[tuple[str, str]]:
         """Yield what would come out if the driver, or the base, were another."""
         site = self._site
-        if site is not None and any(r.id == "driver-window" and r.outcome is not Outcome.OK for r in plan.rules):
+        if site is not None and any(r.id == "driver-window" and r.outcome is not RuleOutcome.OK for r in plan.rules):
             other = Planner(
                 self._catalogue,
                 replace(site, driver=None),
@@ -391,7 +391,7 @@ def name_of(text: str) -> str:
 def in_short(plan: Plan) -> str:
     """Return a plan in a line: what it chooses, or what stands against it."""
     if plan.refused or plan.stack is None:
-        against = next(rule for rule in plan.rules if rule.outcome is Outcome.REFUSED)
+        against = next(rule for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
         return f"refused ({against.id}): {against.sides}"
     chosen = [f"{c.layer.name} {c.version}" for c in plan.stack.layers if c.version and c.layer.name != "pytorch"]
     parts = [f"fabric {plan.fabric.value}", *([f"torch {plan.torch}"] if plan.torch else []), *chosen]

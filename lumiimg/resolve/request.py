@@ -18,7 +18,7 @@ from lumiimg.resolve.image_base import read_bases
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.network.mirrors import refuse_password
 from lumiimg.resolve.plan import HEADERS, Asked, Planner, command_of, name_of
-from lumiimg.resolve.rules import Outcome
+from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.wheels import PythonTarget
 from lumiimg.secret import has_secret, is_secret_name
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.catalog.layers import Layer, Release, Source
+    from lumiimg.catalog.layers import Layer, LayerSource, Release
     from lumiimg.catalog.sites import Site
     from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.plan import Plan
@@ -152,7 +152,7 @@ def held_by(lock: Lock, upgraded: Collection[str]) -> Held:
 
 def refusal_of(plan: Plan, request: Request) -> RefusedError:
     """Return what stands against a plan as an error: the rule, both numbers, and the nearest request that works."""
-    against = next(rule for rule in plan.rules if rule.outcome is Outcome.REFUSED)
+    against = next(rule for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
     site, host = request.site, request.host
     nearest = f"the nearest that works: lumiimg build {command_of(plan.nearest, site, host)}" if plan.nearest else None
     return RefusedError(
@@ -246,7 +246,7 @@ def _refuse_secrets(layer: Layer, arguments: Mapping[str, str]) -> None:
             )
 
 
-def _lock_source(source: Source, arguments: Mapping[str, str], request: Request) -> LockedSource:
+def _lock_source(source: LayerSource, arguments: Mapping[str, str], request: Request) -> LockedSource:
     """Settle one archive: pinned digest for a known release; a file that the user names is taken at its own digest.
 
     A file whose *name* is that of a known release must be that release: a download that broke, or was tampered with, is

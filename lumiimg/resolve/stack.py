@@ -28,7 +28,7 @@ STEP_LIMIT = 5_000
 """Layers tried; beyond it the search is given up."""
 
 
-class Offer(NamedTuple):
+class OfferedComponent(NamedTuple):
     """A component that the stack has."""
 
     version: str | None
@@ -52,7 +52,7 @@ class Chosen:
     layer: Layer
     release: Release | None
     because: str
-    unjudged: tuple[tuple[Need, Offer], ...] = ()
+    unjudged: tuple[tuple[Need, OfferedComponent], ...] = ()
     """Needs of a version, each with what was there for it, whose version is not known."""
     others: tuple[str, ...] = ()
     """Arguments by which the user names other sources than those that the layer's facts are of."""
@@ -85,7 +85,7 @@ class Unmet:
 class Stack:
     """Layers on a base, bottom first, and what they offer together."""
 
-    offers: Mapping[str, Offer]
+    offers: Mapping[str, OfferedComponent]
     layers: tuple[Chosen, ...] = ()
 
     def version(self, component: str) -> str | None:
@@ -94,7 +94,7 @@ class Stack:
         return offer.version if offer else None
 
 
-class Search:
+class StackSearch:
     """One search."""
 
     def __init__(
@@ -223,7 +223,7 @@ class Search:
         provider = self._provider_of(need.component)
         return Wish(provider, because=f"{chosen.layer.name} requires {need}") if provider else None
 
-    def _holds(self, need: Need, offer: Offer | None, chosen: Chosen) -> bool:
+    def _holds(self, need: Need, offer: OfferedComponent | None, chosen: Chosen) -> bool:
         if offer is not None and need.holds_for(offer.version) is not False:
             return True
         self._stand_against(chosen.layer, chosen.release, need, offer.version if offer else None, missing=offer is None)
@@ -244,7 +244,7 @@ class Search:
             )
         )
 
-    def _stand_against_a_second(self, layer: Layer, offer: Offer) -> None:
+    def _stand_against_a_second(self, layer: Layer, offer: OfferedComponent) -> None:
         have = " ".join(filter(None, (layer.name, offer.version)))
         why = f"{offer.by} has {have} already: leave it out"
         self._unmet.append(Unmet(layer.name, None, f"no {layer.name} below", have, why, layer.source, "layers"))
@@ -288,7 +288,7 @@ class Search:
         yield grown
 
 
-def _unjudged(stack: Stack, needs: Iterable[Need]) -> tuple[tuple[Need, Offer], ...]:
+def _unjudged(stack: Stack, needs: Iterable[Need]) -> tuple[tuple[Need, OfferedComponent], ...]:
     """Return the needs that nothing stands against only because a version is not known, or cannot be read."""
     offers = ((need, stack.offers[need.component]) for need in needs)
     return tuple((need, offer) for need, offer in offers if need.holds_for(offer.version) is None)
@@ -316,7 +316,7 @@ def _unlisted(layer: Layer, wish: Wish) -> Release | None:
     return Release(exact[0], (), {}, {}, (), (), UNLISTED, layer.source)
 
 
-def offers_of(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> dict[str, Offer]:
+def offers_of(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> dict[str, OfferedComponent]:
     """Return what a layer adds: its own name, components, and their versions where it tells them.
 
     `arguments` are the user's, by (layer, argument). Of other sources than its own it tells no version but those that
@@ -325,11 +325,11 @@ def offers_of(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> dict[
     layer, release = chosen.layer, chosen.release
     values = values_of(layer, release, arguments)
     versions = {**layer.has, **(release.has if release else {})}
-    found = {name: Offer(None, layer.name) for name in layer.provides}
-    found[layer.name] = Offer(chosen.version, layer.name)
+    found = {name: OfferedComponent(None, layer.name) for name in layer.provides}
+    found[layer.name] = OfferedComponent(chosen.version, layer.name)
     for name, version in versions.items():
         known = None if chosen.others and not placeholders(version) else expand(version, values)
-        found[name] = Offer(known, layer.name)
+        found[name] = OfferedComponent(known, layer.name)
     return found
 
 

@@ -15,7 +15,7 @@ import requests
 
 from lumiimg.errors import FailedError
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.network.registry import SIF_LAYER, Manifest, parse_reference, resolve_image
+from lumiimg.resolve.network.registry import SIF_LAYER, ImageManifest, parse_reference, resolve_image
 from lumiimg.resolve.network.web import Web
 from tests.engine import test_registry
 
@@ -30,7 +30,7 @@ registry = test_registry.registry
 INDEX = "application/vnd.oci.image.index.v1+json"
 
 
-def resolve(address: str, name: str) -> Manifest:
+def resolve(address: str, name: str) -> ImageManifest:
     return resolve_image(parse_reference(name, Mirrors({"docker.io": f"http://{address}"})), Web())
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.probe.tools import ALL_REDUCE, provide_tools
-from lumiimg.check.run.collective import LOGS, Program, choose, prepare
+from lumiimg.check.run.collective import LOGS, CollectiveProgram, choose, prepare
 from lumiimg.check.run.execution import judge
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.engine.process import run
@@ -69,7 +69,7 @@ def test_gpus_of_one_node_show_what_rccl_selects(with_plugin: Path, gpus: dict[s
     assert found["run.selected"]["severity"] == "ok"
     assert "2 ranks on 1 node" in found["run.selected"]["summary"]
     collective = result.data["collective"]
-    assert (collective["program"], collective["ranks"]) == (Program.OWN.value, 2)
+    assert (collective["program"], collective["ranks"]) == (CollectiveProgram.OWN.value, 2)
     (measured,) = collective["measurements"]
     assert (measured["wrong"], measured["nodes"], measured["largest_size"]) == (0, 1, 1 << 28)
     assert "lumiimg-allreduce on 1 node:" in unwrapped(result.err)

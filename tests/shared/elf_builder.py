@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.hwcaps import levels_of_cpu
-from lumiimg.elf.rules import Settings
+from lumiimg.elf.rules import LoaderSettings
 from tests.shared.programs import needs
 
 if TYPE_CHECKING:
@@ -154,11 +154,11 @@ def assert_same(outcome: LoadOutcome, real: Trace) -> None:
     assert of_model | set(outcome.warnings) == real.words, (of_model | set(outcome.warnings)) ^ real.words
 
 
-def settings_here(environment: dict[str, str], cwd: Path | None = None) -> Settings:
+def settings_here(environment: dict[str, str], cwd: Path | None = None) -> LoaderSettings:
     """What the loader of this machine gets: its CPU, and the environment of a question."""
     cpuinfo = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "").split()
-    return Settings(
+    return LoaderSettings(
         library_path=environment.get("LD_LIBRARY_PATH"),
         preload=(environment["LD_PRELOAD"],) if "LD_PRELOAD" in environment else (),
         cwd=str(cwd or Path.cwd()),

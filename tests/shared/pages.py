@@ -14,13 +14,13 @@ from io import StringIO
 from pathlib import Path
 
 from lumiimg.build.builder import Built
-from lumiimg.build.progress import DOWNLOADS, IMAGE, Stage
+from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildStage
 from lumiimg.check.answer import Answer, decide, sentence
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
 from lumiimg.cluster.nodes.groups import Silent
-from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.scan import scan_host
@@ -168,14 +168,14 @@ def nodes() -> str:
 def build() -> str:
     """Return the page of a build with a layer out of the cache."""
     stages = (
-        Stage(DOWNLOADS, 41.2, 0.0, 310 * MIB, reused=False),
-        Stage("01-rocm-6.4.4", 0.1, 0.0, 4100 * MIB, reused=True),
-        Stage("02-aws-ofi-nccl", 92.6, 170.3, 3 * MIB, reused=False),
-        Stage("03-vllm", 1311.0, 9412.0, 2210 * MIB, reused=False),
-        Stage(IMAGE, 38.4, 61.0, 6400 * MIB, reused=False),
+        BuildStage(DOWNLOADS, 41.2, 0.0, 310 * MIB, reused=False),
+        BuildStage("01-rocm-6.4.4", 0.1, 0.0, 4100 * MIB, reused=True),
+        BuildStage("02-aws-ofi-nccl", 92.6, 170.3, 3 * MIB, reused=False),
+        BuildStage("03-vllm", 1311.0, 9412.0, 2210 * MIB, reused=False),
+        BuildStage(IMAGE, 38.4, 61.0, 6400 * MIB, reused=False),
     )
     built = Built(Path("vllm.sif"), "9f" * 32, 6400 * MIB, 1483.3, 1, 3, "overlay", "flat", is_new=True, stages=stages)
-    return build_page(built, None, Engine(Path("/usr/bin/apptainer"), Kind.APPTAINER, "1.4.5", frozenset()))
+    return build_page(built, None, Engine(Path("/usr/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset()))
 
 
 def main() -> None:

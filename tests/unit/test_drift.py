@@ -16,7 +16,7 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.host.drift import compare
-from lumiimg.host.node_change import Kind
+from lumiimg.host.node_change import ChangeKind
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, to_text, write_snapshot
 from lumiimg.image import open_image
@@ -189,7 +189,7 @@ def test_a_rebuild_of_a_library_breaks_nothing(tmp_path: Path, capsys: Capture) 
     code, data, err = drift(capsys, before, scan(root))
     assert code == 0
     (change,) = data["changes"]
-    assert (change["what"], change["kind"], change["may_break"]) == ("libnl-3.so.200", Kind.REBUILT.value, False)
+    assert (change["what"], change["kind"], change["may_break"]) == ("libnl-3.so.200", ChangeKind.REBUILT.value, False)
     assert "another build behind 1 name" in err
 
 

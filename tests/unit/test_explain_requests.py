@@ -16,7 +16,7 @@ from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.plan import Asked, Plan, Planner
-from lumiimg.resolve.rules import Outcome
+from lumiimg.resolve.rules import RuleOutcome
 
 HOME = {"HOME": "/nonexistent"}
 
@@ -108,11 +108,11 @@ def plan_of(asked: str) -> Plan:
 
 def answer_of(plan: Plan) -> str:
     if plan.refused:
-        rule = next(rule.id for rule in plan.rules if rule.outcome is Outcome.REFUSED)
+        rule = next(rule.id for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
         return f"refused {rule}" + (f" -> {' '.join((plan.nearest.base, *plan.nearest.add))}" if plan.nearest else "")
     told = [f"torch={plan.torch}"] if plan.torch else []
     told += [f"{c.layer.name}={c.version}" for c in plan.stack.layers if c.layer.name == "vllm"] if plan.stack else []
-    for outcome in (Outcome.WARNING, Outcome.UNKNOWN):
+    for outcome in (RuleOutcome.WARNING, RuleOutcome.UNKNOWN):
         told += [f"{outcome}={rule}" for rule in dict.fromkeys(r.id for r in plan.rules if r.outcome is outcome)]
     return " ".join((plan.fabric.value, *told))
 

@@ -19,7 +19,7 @@ from lumiimg.host.node import container_engine, engine_settings, slurm_version
 from lumiimg.host.recorder import Recorder
 from lumiimg.host.scan import fabric_entry, scan_host
 from lumiimg.host.scan_facts import known, read_known
-from lumiimg.host.snapshot import Entry, Snapshot
+from lumiimg.host.snapshot import FoundLibrary, Snapshot
 from lumiimg.host.snapshot_file import to_text
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
@@ -134,7 +134,7 @@ def scan(root: Path, *include: str, **environment: str) -> Snapshot:
     return scan_host(given, root=RootFileSystem(FolderTree(root)), include=tuple(map(Path, include)))
 
 
-def of_role(snapshot: Snapshot, role: str) -> list[Entry]:
+def of_role(snapshot: Snapshot, role: str) -> list[FoundLibrary]:
     return [entry for entry in snapshot.entries if entry.role == role]
 
 
@@ -313,7 +313,7 @@ def test_a_version_that_the_host_itself_lacks_is_told(changed: Path) -> None:
 def test_a_provider_of_its_own_makes_a_libfabric_the_fabric(node: Path) -> None:
     snapshot = scan(node)
     plain = replace(of_role(snapshot, "libfabric")[0], closure={})
-    own = Entry("libfabric-provider", "/x/libcxi-fi.so", "beside", {"libcxi.so.1": "/usr/lib64/libcxi.so.1"})
+    own = FoundLibrary("libfabric-provider", "/x/libcxi-fi.so", "beside", {"libcxi.so.1": "/usr/lib64/libcxi.so.1"})
     assert fabric_entry(replace(snapshot, entries=(plain,))) is None
     assert fabric_entry(replace(snapshot, entries=(plain, own))) == plain
     assert fabric_entry(replace(snapshot, entries=(plain, replace(own, errors=("x",))))) is None

@@ -14,8 +14,8 @@ import pytest
 
 from lumiimg.build import capability_cache
 from lumiimg.build.capability_cache import look_anew, look_or_recall
-from lumiimg.build.machine import Machine, Trial, require_environment
-from lumiimg.engine.engine import Engine, Kind
+from lumiimg.build.machine import BuildMachine, CapabilityTrial, require_environment
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import MissingHereError
 
 PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "fuse-overlayfs", "proot", "unshare", "engine")
@@ -31,8 +31,8 @@ class World:
             (self.bin / name).write_text("#!/bin/sh\n")
             (self.bin / name).chmod(0o755)
         self.environment = {"PATH": str(self.bin)}
-        self.engine = Engine(self.bin / "engine", Kind.APPTAINER, "1.4.5", frozenset())
-        self.trials: tuple[Trial, ...] = (Trial("the environment", works=True, said="x"),)
+        self.engine = Engine(self.bin / "engine", EngineKind.APPTAINER, "1.4.5", frozenset())
+        self.trials: tuple[CapabilityTrial, ...] = (CapabilityTrial("the environment", works=True, said="x"),)
         self.loses = False
         self.proot_works = True
         monkeypatch.setattr(capability_cache, "look", self.look)
@@ -41,18 +41,18 @@ class World:
     def file(self) -> Path:
         return self.cache / "hosts" / f"{socket.gethostname()}.json"
 
-    def look(self, engine: Engine, _environment: Any) -> Machine:
+    def look(self, engine: Engine, _environment: Any) -> BuildMachine:
         self.tried += 1
         programs = [self.bin / name if (self.bin / name).exists() else None for name in PROGRAMS[:5]]
         fuse = os.access("/dev/fuse", os.W_OK)
         values = (engine, True, False, fuse, *programs, self.trials, self.loses)
-        fields = [field.name for field in dataclasses.fields(Machine)]
+        fields = [field.name for field in dataclasses.fields(BuildMachine)]
         made: Any = dict(zip(fields, values, strict=False))
         if not self.proot_works:
             made["proot"] = None
-        return Machine(**made)
+        return BuildMachine(**made)
 
-    def ask(self) -> Machine:
+    def ask(self) -> BuildMachine:
         return look_or_recall(self.engine, self.environment, self.cache)
 
 
@@ -121,7 +121,7 @@ def test_another_situation_is_tried_anew(
         case "version":
             world.engine = dataclasses.replace(world.engine, version="1.4.6")
         case "kind":
-            world.engine = dataclasses.replace(world.engine, kind=Kind.SINGULARITY)
+            world.engine = dataclasses.replace(world.engine, kind=EngineKind.SINGULARITY)
         case "path":
             (tmp_path / "bin").rename(tmp_path / "other")
             (tmp_path / "bin").symlink_to(tmp_path / "other")
@@ -203,7 +203,7 @@ def test_a_cache_that_cannot_be_written_is_no_hindrance(world: World) -> None:
 
 def test_what_was_not_tried_to_the_end_is_not_kept(world: World) -> None:
     world.ask()
-    world.trials = (Trial("mounts", works=False, said="no room", is_sure=False),)
+    world.trials = (CapabilityTrial("mounts", works=False, said="no room", is_sure=False),)
     look_anew(world.engine, world.environment, world.cache)
     assert not world.file.exists()
 

@@ -24,7 +24,7 @@ from tests.unit.conftest import LAYER
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lumiimg.build.machine import Trial
+    from lumiimg.build.machine import CapabilityTrial
     from tests.unit.conftest import MakeLayer
 
 Capture = pytest.CaptureFixture[str]
@@ -89,7 +89,7 @@ class Place:
             (self.bin / name).write_text(script)
             (self.bin / name).chmod(0o755)
 
-    def trials(self) -> dict[str, Trial]:
+    def trials(self) -> dict[str, CapabilityTrial]:
         machine = look_or_recall(find_engine(os.environ), dict(os.environ), self.folder / "cache")
         return {trial.name: trial for trial in machine.trials}
 

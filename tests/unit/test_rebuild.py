@@ -15,7 +15,7 @@ from lumiimg.build.bases import base_digest, check_mirror, give_base, lock_base
 from lumiimg.build.builder import build_image
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.compile_cache import kept_files
-from lumiimg.build.machine import Machine
+from lumiimg.build.machine import BuildMachine
 from lumiimg.build.provenance import PLAN, SBOM, plan_document, read_chain, write_folder
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
@@ -23,7 +23,7 @@ from lumiimg.definition.reader import check_definition
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import Definition, write_chain
 from lumiimg.engine import engine as engines
-from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.image import open_image, sif_writer
 from lumiimg.image.sif import read_sif_file
@@ -40,10 +40,10 @@ from tests.unit.conftest import BASE, LAYER, MakeLayer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lumiimg.build.step import Step
+    from lumiimg.build.step import LayerBuild
     from lumiimg.resolve.lock import Lock
 
-ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
+ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
 ZEROS = "0" * 64
 DEBOOTSTRAP = "Bootstrap: debootstrap\nOSVersion: trixie\nMirrorURL: https://deb.test/debian\nInclude: gcc g++\n"
 TOP = LAYER + (
@@ -449,7 +449,7 @@ class Stand:
         self.found: list[list[str]] = []
         """What each layer's script found of what an earlier one kept."""
 
-    def base(self, step: Step, target: Path) -> None:
+    def base(self, step: LayerBuild, target: Path) -> None:
         self.built.append(step.definition.name)
         root = step.folder / "root"
         root.mkdir()
@@ -460,7 +460,7 @@ class Stand:
         squashed(root, target, offset=front.size_bytes)
         sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="base")
 
-    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         del below
         self.built.append(step.definition.name)
         self.found.append([name for name, _ in kept_files(step.kept)])
@@ -479,7 +479,7 @@ def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
     needs("mksquashfs", "unsquashfs")
     del clean_home
     tools = (Path("/usr/bin/mksquashfs"), Path("/usr/bin/unsquashfs"))
-    machine = Machine(ENGINE, False, False, False, *tools, None, None, None, ())
+    machine = BuildMachine(ENGINE, False, False, False, *tools, None, None, None, ())
     stand = Stand()
     monkeypatch.setattr(engines, "find_engine", lambda _: ENGINE)
     monkeypatch.setattr(capability_cache, "look_or_recall", lambda *_: machine)

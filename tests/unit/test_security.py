@@ -41,7 +41,7 @@ from lumiimg.report.schema import strict_json
 from lumiimg.resolve.network import daemon
 from lumiimg.resolve.network.default_index import general_index
 from lumiimg.resolve.network.mirrors import Mirrors, refuse_password
-from lumiimg.resolve.network.web import Answer, Web
+from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.network.wheel_index import read_index
 from lumiimg.resolve.request import Request, resolve
 from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets, without_secrets
@@ -692,10 +692,10 @@ def test_no_control_character_ends_a_string_of_lua() -> None:
 def test_a_link_with_a_key_in_it_gets_into_no_lock() -> None:
     name = "torch-1.0-py3-none-any.whl"
     page = f'<a href="https://h/{name}?X-Amz-Signature=abcd">x</a><a href="https://h/{name}?v=1">x</a>'.encode()
-    answer = Answer("https://h/simple/torch/", 200, {"content-type": "text/html"}, page)
+    answer = Response("https://h/simple/torch/", 200, {"content-type": "text/html"}, page)
 
     class Stub(Web):
-        def ask(self, url: str, **_: object) -> Answer:
+        def ask(self, url: str, **_: object) -> Response:
             assert url
             return answer
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.engine.engine import Engine
-    from lumiimg.host.manifest import Manifest
+    from lumiimg.host.manifest import BindManifest
     from lumiimg.image import Image
 
 _DEVICES = Path("/dev")
@@ -69,7 +69,7 @@ def make_task(
     path: Path,
     image: Image,
     static: StaticResult,
-    manifest: Manifest | None,
+    manifest: BindManifest | None,
     environment: Mapping[str, str],
     scratch: Path,
     *,
@@ -124,7 +124,7 @@ def told_version(result: ProbeResult) -> str | None:
 
 
 def with_manifest(
-    engine: Engine, environment: Mapping[str, str], manifest: Manifest | None
+    engine: Engine, environment: Mapping[str, str], manifest: BindManifest | None
 ) -> tuple[tuple[tuple[str, str], ...], Mapping[str, str]]:
     """Return the binds of a manifest, and the engine's environment with its variables."""
     if manifest is None:

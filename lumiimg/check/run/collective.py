@@ -56,7 +56,7 @@ _VARIABLES = {
 _OF_ANOTHER_STEP = ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "PMIX_RANK")
 
 
-class Program(StrEnum):
+class CollectiveProgram(StrEnum):
     """Whose all-reduce it is."""
 
     RCCL_TESTS = "the image's rccl-tests"
@@ -68,7 +68,7 @@ class Program(StrEnum):
 class Collective:
     """An all-reduce over all GPUs of all nodes."""
 
-    program: Program
+    program: CollectiveProgram
     words: tuple[str, ...]
     """In the container, the same on every node."""
     binds: tuple[tuple[str, str], ...]
@@ -117,12 +117,12 @@ def choose(
         if found is None or _resolved(image, found.path) != resolved or (nodes > 1 and not needs_mpi):
             continue  # without MPI each node would be a job of its own
         tests = (path, *_SIZES, "-g", str(gpus))
-        return Collective(Program.RCCL_TESTS, tests, tools.binds, gpus, nodes, resolved, needs_mpi=needs_mpi)
+        return Collective(CollectiveProgram.RCCL_TESTS, tests, tools.binds, gpus, nodes, resolved, needs_mpi=needs_mpi)
     if (python := _python_of_torch(image, static.start)) is not None:
         script = (python, f"{MOUNTED}/{_SCRIPT}", *meeting)
-        return Collective(Program.TORCH, script, tools.binds, gpus, nodes, resolved, needs_mpi=False)
+        return Collective(CollectiveProgram.TORCH, script, tools.binds, gpus, nodes, resolved, needs_mpi=False)
     own = (tools.command(ALL_REDUCE), *meeting, rccl)
-    return Collective(Program.OWN, own, tools.binds, gpus, nodes, resolved, needs_mpi=False)
+    return Collective(CollectiveProgram.OWN, own, tools.binds, gpus, nodes, resolved, needs_mpi=False)
 
 
 def _resolved(image: Image, path: str) -> str:

@@ -17,7 +17,7 @@ from lumiimg.check.probe.container import read_run, require_start
 from lumiimg.check.probe.probe_output import EVIDENCE_LINES, ending, explained, tail
 from lumiimg.check.probe.tools import ALL_REDUCE, provide_tools
 from lumiimg.check.run.bandwidth import bandwidth_findings
-from lumiimg.check.run.collective import LOGS, RCCL_LOGS, TIMEOUT_S, Collective, Program, choose, prepare
+from lumiimg.check.run.collective import LOGS, RCCL_LOGS, TIMEOUT_S, Collective, CollectiveProgram, choose, prepare
 from lumiimg.check.run.job_environment import missing_here, tell, with_variables
 from lumiimg.engine.engine import execute
 from lumiimg.engine.process import run
@@ -200,7 +200,7 @@ def _ran_another(program: ProbeRun, result: RunResult, *, cut: bool) -> bool:
     mapped = {told.get("path", ""): told.get("torch", "") for told in program.all("mapped")}
     wanted = result.collective.rccl
     other = next((path for path in sorted(mapped) if path != wanted), None)
-    if other is None and (mapped or result.collective.program is not Program.TORCH or program.exit_code != 0):
+    if other is None and (mapped or result.collective.program is not CollectiveProgram.TORCH or program.exit_code != 0):
         return False
     unseen = "an RCCL that its output, of which the start is not kept, does not tell"
     ran = other or (unseen if cut else "an RCCL that is no file of its own")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.findings import Finding
-    from lumiimg.host.manifest import Loaded, Manifest
+    from lumiimg.host.manifest import BindManifest, Loaded
 
 _PROVIDER_SOURCE = "libfabric prov/cxi/configure.m4: the built-in provider links libcxi"
 _LOADER_SOURCE = "glibc elf/dl-load.c, elf/dl-version.c, modelled"
@@ -101,7 +101,7 @@ class Margin:
 
 def rules_of(
     static: StaticResult,
-    manifest: Manifest | None,
+    manifest: BindManifest | None,
     loaded: Sequence[Loaded],
     missing: Sequence[str],
     margins: Sequence[Margin],
@@ -175,7 +175,7 @@ def _rules_of_rccl(static: StaticResult) -> Iterator[Rule]:
 
 
 def _rule_of_finding(
-    finding: Finding, static: StaticResult, manifest: Manifest | None, missing: Sequence[str]
+    finding: Finding, static: StaticResult, manifest: BindManifest | None, missing: Sequence[str]
 ) -> Rule | None:
     """Return what a finding keeps from being a yes; None where it is none that does, or another rule tells it."""
     path = static.path

@@ -14,13 +14,13 @@ from lumiimg.findings import Code, Family, Findings, Level, Severity
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
-    from lumiimg.host.manifest import Manifest
+    from lumiimg.host.manifest import BindManifest
 
 # about the process of the plugin with the image's files alone: another one takes its place
 _OF_THE_PROCESS = frozenset({Family.PLUGIN, Family.PROVIDER, Family.FABRIC, Family.LIBRARY})
 
 
-def with_host(static: StaticResult, manifest: Manifest, *, image: str, host: str) -> StaticResult:
+def with_host(static: StaticResult, manifest: BindManifest, *, image: str, host: str) -> StaticResult:
     """Return what the files say when a host's are there too; the result without them stays as it is."""
     if manifest.fabric is Fabric.NONE:
         return _refused(static, manifest, host) if manifest.host_has_fabric else static
@@ -51,7 +51,7 @@ def with_host(static: StaticResult, manifest: Manifest, *, image: str, host: str
     return result
 
 
-def _refused(static: StaticResult, manifest: Manifest, host: str) -> StaticResult:
+def _refused(static: StaticResult, manifest: BindManifest, host: str) -> StaticResult:
     # of several attempts, the one that the C library ends is the one that no bind can mend
     telling = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), manifest.refusals[-1])
     kept = [f for f in static.findings.found if f.id not in {Code.PLUGIN_NEEDS_HOST, Code.PROVIDER_NO_CXI}]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
-    from lumiimg.elf.rules import Settings
+    from lumiimg.elf.rules import LoaderSettings
     from lumiimg.image import Image, RootFileSystem
 
 _NET_SYMBOL = re.compile(r"ncclNetPlugin_v(\d{1,2})")
@@ -202,7 +202,7 @@ def _beside(path: str, name: str) -> str:
     return f"{path.rpartition('/')[0]}/{name}"
 
 
-def _prepended(folder: str, settings: Settings) -> str:
+def _prepended(folder: str, settings: LoaderSettings) -> str:
     """Return LD_LIBRARY_PATH with a folder in front: what the engine is told replaces what the image says."""
     rest = [part for part in (settings.library_path or "").split(":") if part and part != ENGINE_LIBRARIES]
     return shlex.quote(":".join([folder, *rest]))

@@ -15,12 +15,12 @@ from lumiimg.findings import Code, Severity
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.elf.objects import LoadedObject
-    from lumiimg.elf.rules import Settings
+    from lumiimg.elf.rules import LoaderSettings
     from lumiimg.image import Image
 
 
 def load_rccl(
-    image: Image, settings: Settings, files: list[str], result: StaticResult
+    image: Image, settings: LoaderSettings, files: list[str], result: StaticResult
 ) -> tuple[Process, LoadedObject | None]:
     """Start a process with the RCCL that matters: the one that torch gets, else the one on the loader's path."""
     candidates = [file for file in files if re.search(r"/librccl\.so(\.\d+)*$", file) and image.root.is_file(file)]
@@ -65,7 +65,7 @@ def load_rccl(
     return process, rccl
 
 
-def _of_torch(image: Image, settings: Settings) -> tuple[Process, str | None, LoadedObject | None]:
+def _of_torch(image: Image, settings: LoaderSettings) -> tuple[Process, str | None, LoadedObject | None]:
     """Return the process of the image's torch, the library of it that uses RCCL, and the RCCL that the loader gives it.
 
     A wheel brings an RCCL along, and LD_LIBRARY_PATH decides whether it is taken: so the loader is asked, not the path.
@@ -79,7 +79,7 @@ def _of_torch(image: Image, settings: Settings) -> tuple[Process, str | None, Lo
     return process, None, None
 
 
-def _on_loader_path(image: Image, settings: Settings, candidates: list[str]) -> str | None:
+def _on_loader_path(image: Image, settings: LoaderSettings, candidates: list[str]) -> str | None:
     """Return what dlopen would give a program that asks for RCCL by name."""
     for candidate in candidates:
         of_image = Process(image.root, settings)

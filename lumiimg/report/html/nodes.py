@@ -9,7 +9,7 @@ from lumiimg.findings import Severity
 from lumiimg.report.html.check import FINDINGS, KINDS, LEVELS, PATH, levels_table
 from lumiimg.report.html.findings import FINDINGS as FINDINGS_SHOWN
 from lumiimg.report.html.findings import findings_list
-from lumiimg.report.html.grid import Kind, grid_figure, named
+from lumiimg.report.html.grid import NodeKind, grid_figure, named
 from lumiimg.report.html.page import Section, element, left_out, lines, page
 from lumiimg.report.html.picture import path_figure
 from lumiimg.wording import count
@@ -27,7 +27,7 @@ _GROUPS = 40
 
 def nodes_page(report: NodesReport, paths: Sequence[Sequence[Step]]) -> str:
     """Return the report as a page; `paths` are those of its groups."""
-    kinds = [*map(_kind, report.groups), *(Kind(entry.nodes, "unknown", entry.why) for entry in report.silent)]
+    kinds = [*map(_kind, report.groups), *(NodeKind(entry.nodes, "unknown", entry.why) for entry in report.silent)]
     output = (
         [element("p", "What the step printed at its end:"), *lines(report.output, 20, "lines")] if report.output else []
     )
@@ -41,10 +41,10 @@ def nodes_page(report: NodesReport, paths: Sequence[Sequence[Step]]) -> str:
     return page("check --nodes", report.image, KINDS[report.answer], report.sentence, facts, parts)
 
 
-def _kind(group: NodeGroup) -> Kind:
+def _kind(group: NodeGroup) -> NodeKind:
     slowest = f"slowest answer {group.slowest_ms / 1000:.1f} s" if group.slowest_ms else ""
     details = (*(f"differs: {difference}" for difference in group.differs), *([slowest] if slowest else []))
-    return Kind(group.nodes, KINDS[group.answer], group.sentence, details)
+    return NodeKind(group.nodes, KINDS[group.answer], group.sentence, details)
 
 
 def _figures(report: NodesReport, paths: Sequence[Sequence[Step]]) -> Iterator[ET.Element]:

@@ -8,7 +8,7 @@ from lumiimg.report.html.findings import block
 from lumiimg.report.html.page import Section, element, page, table
 from lumiimg.report.plan import KINDS, sentence, told_nearest, told_next, when_of
 from lumiimg.resolve.plan import command_of, in_short
-from lumiimg.resolve.rules import Outcome
+from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -62,15 +62,15 @@ def _chosen(plan: Plan, words: RequestWords) -> Iterator[Node]:
 
 
 def _rules(plan: Plan) -> Iterator[Node]:
-    for rule in sorted(plan.rules, key=lambda rule: list(Outcome)[::-1].index(rule.outcome)):
+    for rule in sorted(plan.rules, key=lambda rule: list(RuleOutcome)[::-1].index(rule.outcome)):
         # what is refused by its name needs nothing: the reason says it better
         need = () if rule.need.startswith("not ") or rule.need == "nothing" else (f"needs {rule.need}",)
         yield block(
             kind=KINDS[rule.outcome],
             summary=rule.because,
             identity=rule.id,
-            word={Outcome.WARNING: "warning", Outcome.REFUSED: "refused"}.get(rule.outcome),
-            is_open=rule.outcome is not Outcome.OK,
+            word={RuleOutcome.WARNING: "warning", RuleOutcome.REFUSED: "refused"}.get(rule.outcome),
+            is_open=rule.outcome is not RuleOutcome.OK,
             reasons=(*need, f"there is {rule.have}"),
             source=rule.source,
         )

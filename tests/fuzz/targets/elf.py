@@ -12,7 +12,7 @@ from lumiimg.elf.facts import exported_symbols, read_elf, undefined_symbols
 from lumiimg.elf.loader import Process
 from lumiimg.elf.notes import read_notes
 from lumiimg.elf.reader import BytesReader, ElfError
-from lumiimg.elf.rules import Settings
+from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.segments import Segments
 from lumiimg.elf.system import glibc_version, libc_kind
 from lumiimg.fabric.rccl_strings import read_rccl
@@ -57,7 +57,7 @@ def _process(data: bytes) -> str:
     root = MemoryRoot({name: content for name, content in files.items() if content})
     glibc_version(root)
     libc_kind(root)
-    process = Process(root, Settings(library_path=text_of(path), preload=("libb.so",)))
+    process = Process(root, LoaderSettings(library_path=text_of(path), preload=("libb.so",)))
     outcome = process.start("/prog")
     assert outcome.ok == (not outcome.errors)
     if outcome.ok and process.objects[0].facts.is_dynamic:

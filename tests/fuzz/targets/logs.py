@@ -16,7 +16,7 @@ from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import ProbeRun, read_events
 from lumiimg.cluster.nodes import slurm
 from lumiimg.engine import engine, failures, signing
-from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, UndecidedError
 from lumiimg.host import node as host_node
 from lumiimg.nccl.bandwidth import BandwidthReader
@@ -116,7 +116,7 @@ def _failure(data: bytes) -> None:
     failures.telling_line(output)
 
 
-ENGINE = Engine(scratch() / "engine", Kind.APPTAINER, "1.4.5", frozenset())
+ENGINE = Engine(scratch() / "engine", EngineKind.APPTAINER, "1.4.5", frozenset())
 
 
 def _verification(data: bytes) -> None:
