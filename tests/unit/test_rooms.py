@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from functools import cache
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,6 +56,14 @@ def test_what_asks_servers_knows_no_layer_and_no_lock() -> None:
     own = {module for module in asked if module.startswith("lumiimg.resolve.")}
     assert own
     assert {module for module in own if not module.startswith("lumiimg.resolve.network.")} == set()
+
+
+def test_no_modules_import_each_other_in_a_circle_for_types_either() -> None:
+    modules = {".".join(("lumiimg", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in FILES}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    TopologicalSorter(
+        {name: (imported_modules(path) & modules.keys()) - {name} for name, path in modules.items()}
+    ).prepare()  # the error names the circle
 
 
 @pytest.mark.threat("S44")
