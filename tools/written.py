@@ -26,9 +26,9 @@ from lumiimg.image import open_image, sif_writer
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
 from tests.shared import fabric_builder
+from tests.shared.layer_builder import BASE, LAYER
 from tests.shared.programs import squashed
 from tests.shared.world import World, serve
-from tests.unit.conftest import BASE, LAYER
 
 WRITTEN = Path(__file__).parents[1] / "tests" / "fixtures" / "written"
 LAYERS = {

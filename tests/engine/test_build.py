@@ -20,8 +20,8 @@ from lumiimg.elf.rules import LoaderSettings
 from lumiimg.errors import ExitCode
 from lumiimg.image import Image, open_image
 from tests.engine.conftest import built, inside, lumiimg
+from tests.shared.layer_builder import LAYER
 from tests.shared.programs import wait_until
-from tests.unit.conftest import LAYER
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine

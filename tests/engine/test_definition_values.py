@@ -16,9 +16,8 @@ from lumiimg.definition.writer import Definition, write_chain
 from lumiimg.engine import engine as engines
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
+from tests.shared.layer_builder import BASE, FREE, ODD
 from tests.shared.programs import examples
-from tests.unit.conftest import BASE
-from tests.unit.test_definition import FREE, ODD
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,9 +23,6 @@ from lumiimg.cluster.nodes.groups import Silent
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import write_snapshot
-from lumiimg.image import open_image
 from lumiimg.report.html.build import build_page
 from lumiimg.report.html.check import check_page
 from lumiimg.report.html.nodes import nodes_page
@@ -38,7 +35,10 @@ MIB = 1 << 20
 
 def pages(folder: Path, work: Path) -> list[Path]:
     """Write all sample pages; `work` is for what they are made of."""
-    image, node = fabric_builder.image(work / "image", glibc=41), snapshot(work / "node", glibc=38)
+    image, node = (
+        fabric_builder.image(work / "image", glibc=41),
+        fabric_builder.snapshot(fabric_builder.host(work / "node", glibc=38)),
+    )
     old, bare = fabric_builder.image(work / "old", glibc=34), fabric_builder.image(work / "bare", plugin=False)
     large = work / "mixed.log"
     large.write_bytes(b"".join(job_log(512, MIB, sick=frozenset({3, 17, 18, 19, 40}))))
@@ -63,14 +63,6 @@ def written(folder: Path, name: str, *argv: str | Path) -> Path:
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         lumiimg([*map(str, argv), "--html", str(page)])
     return page
-
-
-def snapshot(root: Path, *, glibc: int) -> Path:
-    with open_image(fabric_builder.host(root, glibc=glibc)) as host:
-        taken = scan_host({}, root=host.root)
-    path = root.with_name(f"{root.name}.json")
-    write_snapshot(taken, path)
-    return path
 
 
 FABRIC = FabricPath(

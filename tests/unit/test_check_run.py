@@ -28,7 +28,7 @@ from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Findings, Level, Severity
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library, program
-from tests.unit.test_jobs import rocm_image
+from tests.shared.fabric_builder import rocm_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

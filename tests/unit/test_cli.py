@@ -16,9 +16,9 @@ import pytest
 from lumiimg.cli.commands import COMMANDS, GROUPS
 from lumiimg.cli.main import FAULT, main
 from lumiimg.errors import ExitCode, LumiimgError, one_line
-from tests.unit.conftest import BASE, LAYER, MakeLayer
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.programs import HEAVY, loaded_after
 
-HEAVY = ("requests", "docker", "spython", "rich.progress", "urllib3", "packaging")
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NAMES = [
     "build",
@@ -48,16 +48,6 @@ NAMES = [
     "schema",
     "completion",
 ]
-
-
-def loaded_after(*argv: str) -> set[str]:
-    program = (
-        "import sys\nfrom lumiimg.cli.main import main\n"
-        f"try: main({list(argv)!r})\nexcept SystemExit: pass\n"
-        "sys.stderr.write('MODULES ' + ' '.join(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return set(done.stderr.rpartition("MODULES ")[2].split())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from lumiimg.cli.commands import make_parser
 from lumiimg.cli.completion import _any_file, _folders, _images, _nothing, completer_of
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from tests.unit.conftest import BASE, LAYER, MakeLayer
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,8 +22,8 @@ from lumiimg.definition.text import (
 from lumiimg.definition.writer import Definition, layers_of, write_chain, write_flat
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
+from tests.shared.layer_builder import BASE, FREE, LAYER, ODD, MakeLayer, catalogue_of
 from tests.shared.programs import examples, needs
-from tests.unit.conftest import BASE, LAYER, MakeLayer, catalogue_of
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "definitions"
 TRAPS = {
@@ -82,41 +82,6 @@ def test_a_quoted_value_cannot_leave_its_line(value: str) -> None:
     assert quoted.isprintable()
     assert "{{" not in quoted
     assert "%" not in quoted
-
-
-ODD = [
-    "",
-    "a b",
-    "it's",
-    '"',
-    "$(id)",
-    "`id`",
-    "a\nb",
-    "%post\n",
-    "{{x}}",
-    "{{{",
-    "\\",
-    "\t",
-    "ä€😀",
-    "\x01ab",
-    "!",
-    "*",
-]
-ODD += [
-    "\r\n",
-    "\x1b[2J",
-    "\u2028",
-    "\x85",
-    "\x7f",
-    "-n",
-    "~",
-    "a=b",
-    "Bootstrap: docker",
-    "#",
-    "${HOME}",
-    "\\\n",
-    "'\"'\"'",
-]
 
 
 def read_back(shell: str, exports: list[str]) -> list[bytes]:
@@ -255,12 +220,6 @@ def test_the_parts_of_a_definition_are_all_of_it(golden: Path) -> None:
     assert all(line == "%files" or line.startswith(("    files/", "%post")) for line in left)
     assert one.test in one.facts
     assert bool(one.test) == ("%test" in lines)
-
-
-FREE = (
-    LAYER
-    + '[arguments.NOTE]\ndefault = ""\nhelp = "free"\n[environment.set]\nV = "{NOTE}"\n[environment.prepend]\nW = "{NOTE}"\n'
-)
 
 
 @pytest.fixture(scope="module")

@@ -36,8 +36,8 @@ from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.resume import OLD_S, TOTAL_S, taken
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import wait_until
-from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

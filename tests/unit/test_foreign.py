@@ -22,27 +22,11 @@ from lumiimg.image import open_image
 from lumiimg.resolve.image_base import read_foreign
 from lumiimg.resolve.inventory import read_contents
 from tests.shared import fabric_builder, oci_builder
+from tests.shared.layer_builder import SITE
 from tests.shared.programs import unwrapped
 from tests.shared.world import World, digest, serve
 
 Capture = pytest.CaptureFixture[str]
-SITE = """\
-title = "a site of the tests"
-arch = "gfx90a"
-source = "the tests"
-date = 2026-11-21
-[driver]
-name = "a driver"
-rocm = ["rocm>=6.0,<8"]
-source = "the tests"
-date = 2026-11-21
-[fabric]
-slingshot = "12.0"
-libfabric = "1.22.0"
-glibc = "2.38"
-source = "the tests"
-date = 2026-11-21
-"""
 
 
 def unexpected(base: str) -> Path:

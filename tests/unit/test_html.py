@@ -30,7 +30,7 @@ from lumiimg.report.html.log import log_page
 from lumiimg.report.html.text import shown
 from lumiimg.secret import HIDDEN
 from tests.shared import fabric_builder, pages
-from tests.unit.test_cli import HEAVY, loaded_after
+from tests.shared.programs import HEAVY, loaded_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -321,7 +321,10 @@ def facts_of(data: dict[str, Any]) -> Iterator[str]:
 
 
 def test_the_page_says_what_the_json_says(tmp_path: Path, capsys: Capture) -> None:
-    image, node = fabric_builder.image(tmp_path / "image"), pages.snapshot(tmp_path / "node", glibc=38)
+    image, node = (
+        fabric_builder.image(tmp_path / "image"),
+        fabric_builder.snapshot(fabric_builder.host(tmp_path / "node", glibc=38)),
+    )
     page = tmp_path / "page.html"
     words = ["check", str(image), "--level", "static", "--host", str(node), "--json", "--html", str(page)]
     code = main(words)

@@ -22,8 +22,8 @@ from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import RefusedError, Request, resolve
 from tests.fuzz.locks import REQUESTS, settled
 from tests.fuzz.targets.resolve import signed
+from tests.shared.layer_builder import BASE, LAYER, catalogue_of
 from tests.shared.programs import examples
-from tests.unit.conftest import BASE, LAYER, catalogue_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

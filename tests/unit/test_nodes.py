@@ -28,37 +28,12 @@ from lumiimg.cluster.nodes.watch import Watch
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.host.snapshot import Nic
+from tests.shared.node_answers import FABRIC, OTHER_CXI, RUN, WELL, answer, summed
 
-RUN = "of-this-check"
 TOOLS = Tools("/probe", (("/a", "/probe"),), "the tests")
-CXI = Library("libcxi.so.1.5.0", "/usr/lib64/libcxi.so.1.5.0", "aa" * 20)
-FABRIC = Library("libfabric.so.1.18.2", "/opt/cray/libfabric.so.1.18.2", "bb" * 20)
-WELL = Fingerprint(
-    findings=("provider.cxi ok", "rccl.runs ok"),
-    fabric=FabricPath(
-        rccl="/opt/rocm/lib/librccl.so.1", rccl_version="2.20.5", plugin="/l/librccl-net.so", provider="cxi"
-    ),
-    libraries=(FABRIC, CXI),
-    engine="SingularityCE 4.1.3",
-    kernel="6.4.0-150600.23.73_15.0.14-cray_shasta_c",
-    gpu_driver="6.3.60300",
-    gpus=8,
-    nics=tuple(Nic(f"cxi{n}", 200000, link_is_up=True, firmware="1.5.53") for n in range(4)),
-)
 PROOF = Finding(
     Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "the plugin selected the provider cxi and listens on 4 NIC(s)"
 )
-OTHER_CXI = replace(WELL, libraries=(FABRIC, replace(CXI, name="libcxi.so.1.7.0", build="cc" * 20)))
-
-
-def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = RUN, *findings: Finding) -> None:
-    """Write what a node answers; its evidence is that of its fingerprint, unless it is named."""
-    made = (
-        Finding(Code(text.split()[0]), Severity(text.split()[1]), Level.PROBE, "as it was")
-        for text in fingerprint.findings
-    )
-    write_answer(folder, Head(1, run, node, 900), fingerprint, Details(findings or tuple(made)))
 
 
 def names(first: int, count: int) -> list[str]:
@@ -315,10 +290,6 @@ def test_many_differences_are_counted() -> None:
     told = differences(replace(WELL, libraries=(*WELL.libraries, *many)), WELL)
     assert told[-1] == "37 more differences"
     assert len(told) == 4
-
-
-def summed(folder: Path, job: list[str]) -> nodes.NodesReport:
-    return nodes.sum_up("image.sif", "7", gather(folder, RUN, job, started=job), (), {}, output=("srun: error: x",))
 
 
 def test_all_nodes_well_and_the_same_is_no_obstacle(tmp_path: Path) -> None:

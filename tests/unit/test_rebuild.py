@@ -16,7 +16,7 @@ from lumiimg.build.builder import build_image
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.compile_cache import kept_files
 from lumiimg.build.machine import BuildMachine
-from lumiimg.build.provenance import PLAN, SBOM, plan_document, read_chain, write_folder
+from lumiimg.build.provenance import PLAN, plan_document, read_chain, write_folder
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
 from lumiimg.definition.reader import check_definition
@@ -34,8 +34,9 @@ from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.request import Request, resolve
 from lumiimg.resolve.store import Store
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import needs, squashed, unwrapped
-from tests.unit.conftest import BASE, LAYER, MakeLayer
+from tests.shared.sif_builder import made_sif
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,19 +65,12 @@ def chain(lock: Lock) -> tuple[Definition, ...]:
     return write_chain(lock)
 
 
-def made(root: Path, target: Path, plan: bytes = b"{}", bill: bytes = b"{}") -> Path:
-    front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan, SBOM: bill})
-    squashed(root, target, offset=front.size_bytes)
-    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="one")
-    return target
-
-
 def told(tmp_path: Path, chain: Sequence[Definition], spoil: Callable[[Path], object] = lambda _: None) -> Path:
     """An image that carries its definitions, after somebody has changed what is in its /.lumiimg."""
     root = tmp_path / "root"
     write_folder(root, chain, {})
     spoil(root / ".lumiimg")
-    return made(root, tmp_path / "image.sif")
+    return made_sif(root, tmp_path / "image.sif")
 
 
 def test_an_image_carries_what_it_was_built_from(tmp_path: Path, chain: tuple[Definition, ...], layers: Path) -> None:
@@ -600,7 +594,7 @@ def test_what_is_shown_says_how_it_is_built_again(tmp_path: Path, capsys: pytest
         ("docker", "-o new.sif\n"),
     ):
         plan = json.dumps({"base": {"agent": agent, "from": "/x/y.sif", "sha256": ZEROS}})
-        assert main(["show", str(made(tmp_path / "root", tmp_path / "x.sif", plan.encode()))]) == ExitCode.GOOD
+        assert main(["show", str(made_sif(tmp_path / "root", tmp_path / "x.sif", plan.encode()))]) == ExitCode.GOOD
         out = capsys.readouterr().out
         assert f"/x/y.sif (sha256 {ZEROS})" in unwrapped(out)
         assert out.endswith(words)
@@ -640,7 +634,7 @@ def test_what_an_image_says_is_shown_or_refused_in_one_line(
     plan: bytes, bill: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "root").mkdir()
-    image = made(tmp_path / "root", tmp_path / "x.sif", plan, bill)
+    image = made_sif(tmp_path / "root", tmp_path / "x.sif", plan, bill)
     for words in ([], ["--json"]):
         code = main(["show", str(image), *words])
         out, error = capsys.readouterr()

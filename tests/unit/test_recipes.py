@@ -16,6 +16,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.mirrors import Mirrors
+from tests.shared.layer_builder import RECIPES
 from tests.shared.world import World, serve, wheels_of_layers
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "recipes"
 HOME = {"HOME": "/nonexistent"}
-RECIPES = ("lumi-pytorch", "lumi-vllm", "lumi-deepspeed", "lumi-julia", "rccl-only")
 REFUSED = {"lumi-sglang": "lumiimg build --base rocm-6.4.4 --add vllm --site lumi --fabric bundled"}
 
 

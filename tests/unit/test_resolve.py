@@ -12,7 +12,7 @@ from lumiimg.errors import BadInputError, ExitCode, MissingHereError
 from lumiimg.fabric.rccl import generation_of, generations, names_by_variable, version_of_code
 from lumiimg.resolve.network.mirrors import Mirrors, apt_mirror, parse_mirrors
 from lumiimg.resolve.request import RefusedError, Request, resolve
-from tests.unit.conftest import BASE, LAYER, MakeLayer
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,6 +14,7 @@ from tools.rooms import CONTRIBUTING, FLOORS, PACKAGE, PICTURE, picture, rooms, 
 if TYPE_CHECKING:
     from pathlib import Path
 
+TESTS = PACKAGE.parent / "tests"
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOM_FILES = [f for f in FILES if f.parent != PACKAGE]
 
@@ -90,3 +91,10 @@ def test_the_rooms_are_drawn_and_told_as_they_are() -> None:
     assert text == with_table(text), "run `make docs`"
     longest = max(rooms(), key=lambda room: room.longest_lines)
     assert f"`{longest.longest}`** is the longest" in text, "say why it may be"
+
+
+def test_a_test_imports_what_tests_share_and_no_other_test() -> None:
+    for path in (*TESTS.rglob("*.py"), *(PACKAGE.parent / "tools").glob("*.py")):
+        # `tests.unit.test_x`, and a name of it
+        others = {name for name in imported_modules(path) if "test_" in name and name.startswith("tests.")}
+        assert not others, f"{path}: what two tests share is in tests/shared/"

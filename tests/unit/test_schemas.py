@@ -1,7 +1,7 @@
 """Whatever `--json` prints is of a schema that is shipped, told with its units, and closed: no key comes unannounced.
 
 All other tests hold what they print against the schemas as well (tests/shared/validation.py). Here each kind is printed at
-least once, without an engine: where only an engine could make the result, the printer gets one that a test made.
+least once, without an engine: where only an engine could make the result, the printer gets one that a test made_sif.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from lumiimg.resolve.lock_diff import LockChange
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request, resolve
 from tests.shared import fabric_builder
+from tests.shared.node_answers import OTHER_CXI, answer, summed
+from tests.shared.sif_builder import made_sif
 from tests.shared.validation import fault, validated
-from tests.unit.test_nodes import OTHER_CXI, answer, summed
-from tests.unit.test_rebuild import made
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -107,7 +107,7 @@ class Place:
         )
 
     def sif(self) -> Path:
-        return made(self.folder / "plain", self.folder / "x.sif", plan_document(self.lock, self.request))
+        return made_sif(self.folder / "plain", self.folder / "x.sif", plan_document(self.lock, self.request))
 
     def nodes(self) -> dict[str, Any]:
         (self.folder / "answers").mkdir()
@@ -193,7 +193,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
         Why(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),)), None, as_json=True
     ),
 }
-"""What prints a kind from what a test made: only an engine, Slurm or a network would have it for real."""
+"""What prints a kind from what a test made_sif: only an engine, Slurm or a network would have it for real."""
 
 
 @pytest.fixture(scope="module")

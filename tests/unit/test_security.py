@@ -46,8 +46,8 @@ from lumiimg.resolve.network.wheel_index import read_index
 from lumiimg.resolve.request import Request, resolve
 from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets, without_secrets
 from tests.shared import fabric_builder
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import needs
-from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from lumiimg.nccl.parallel import read_logs
 from lumiimg.nccl.report import FAST, LogReport, Verdict
 from lumiimg.nccl.sources import log_files
 from tests.shared import fabric_builder
-from tests.shared.pages import FABRIC, KNOWN, OTHER, PROBED, snapshot
+from tests.shared.pages import FABRIC, KNOWN, OTHER, PROBED
 
 LOGS = sorted((Path(__file__).parents[1] / "fixtures" / "nccl").glob("*.log"))
 
@@ -57,7 +57,10 @@ def test_what_must_come_from_the_host_is_open_at_the_library_that_lacks(tmp_path
 
 
 def test_with_a_host_each_file_is_told_to_be_the_images_or_the_hosts(tmp_path: Path) -> None:
-    image, node = fabric_builder.image(tmp_path / "image"), snapshot(tmp_path / "node", glibc=38)
+    image, node = (
+        fabric_builder.image(tmp_path / "image"),
+        fabric_builder.snapshot(fabric_builder.host(tmp_path / "node", glibc=38)),
+    )
     boundary = study(image, {}, read_snapshot(node))
     for steps in (boundary_steps(boundary), check_image(image, {}, Level.STATIC, read_snapshot(node)).steps):
         sides = {one.part: one.side for one in steps}
@@ -70,7 +73,10 @@ def test_with_a_host_each_file_is_told_to_be_the_images_or_the_hosts(tmp_path: P
 
 
 def test_a_host_whose_libraries_do_not_load_breaks_the_path_at_libfabric(tmp_path: Path) -> None:
-    image, node = fabric_builder.image(tmp_path / "image", glibc=34), snapshot(tmp_path / "node", glibc=38)
+    image, node = (
+        fabric_builder.image(tmp_path / "image", glibc=34),
+        fabric_builder.snapshot(fabric_builder.host(tmp_path / "node", glibc=38)),
+    )
     broken = [one for one in boundary_steps(study(image, {}, read_snapshot(node))) if one.state is State.BROKEN]
     assert [one.part for one in broken] == [Part.LIBFABRIC]
     assert "GLIBC_2.38" in broken[0].why

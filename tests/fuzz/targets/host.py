@@ -269,7 +269,7 @@ def _written_as(*kinds: type) -> Callable[[], Iterator[bytes]]:
 
 
 def _snapshot_seeds() -> Iterator[bytes]:
-    from tests.unit.test_host_scan import ENVIRONMENT, make_host  # it needs a compiler
+    from tests.shared.lumi_node import ENVIRONMENT, make_host
 
     with tempfile.TemporaryDirectory() as name:
         snapshot = scan_host(ENVIRONMENT, root=RootFileSystem(FolderTree(make_host(Path(name)))))
