@@ -157,7 +157,7 @@ def _fate(before: Boundary, now: Boundary, *, is_stale: bool, driver: Sequence[R
 
 def _driver(image: Image, drift: Drift, site: Site | None) -> Iterator[RuleResult]:
     """Yield what is known of the new driver and the image's ROCm; the window of another driver says nothing."""
-    stack = read_contents(image.root).stack
+    stack = read_contents(image).stack
     version = next((stack.version(name) or "?" for name in ("rocm", "torch-rocm") if name in stack.offers), None)
     if site is not None and site.driver is not None and _is_of(site.driver, drift.now):
         yield from rules.driver_window(stack, site)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.codes import MEANINGS, Decider
 from lumiimg.elf.facts import read_elf
-from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import BadInputError
+from lumiimg.fabric.names import newest_interface, part_of
 from lumiimg.fabric.path import Origin, Part, Side, State, Step
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.container_view import PRIVATE, parse_binds
@@ -74,13 +74,13 @@ def origins(
         item = modelled.get(file)
         if item is not None:
             side = Side.HOST if item.host_path else Side.IMAGE
-            found[file] = Origin(side, item.host_path, _newest(file, item.object.facts.version_definitions))
+            found[file] = Origin(side, item.host_path, newest_interface(file, item.object.facts.version_definitions))
         elif file.startswith(f"{PRIVATE}/") or any(f"{file}/".startswith(target) for target in targets):
             found[file] = Origin(Side.HOST)
         elif image is None:
             found[file] = Origin(Side.IMAGE)
         elif image.root.is_file(file):
-            found[file] = Origin(Side.IMAGE, offers=_newest(file, _defined(image, file)))
+            found[file] = Origin(Side.IMAGE, offers=newest_interface(file, _defined(image, file)))
         else:
             found[file] = Origin(Side.HOST)
     return found
@@ -100,13 +100,6 @@ def _defined(image: Image, file: str) -> tuple[str, ...]:
             return tuple(read_elf(opened).version_definitions)
     except (OSError, BadInputError):
         return ()
-
-
-def _newest(file: str, versions: Iterable[str]) -> str | None:
-    """Return the newest version of a library's own interface, as it names it."""
-    stem = {"libfabric": "FABRIC_", "libcxi": "LIBCXI_"}.get(file.rpartition("/")[2].partition(".")[0])
-    own = [version for version in versions if stem and version.startswith(stem)]
-    return max(own, key=lambda version: numbers_of(version.rpartition("_")[2]), default=None)
 
 
 def boundary_steps(boundary: Boundary) -> tuple[Step, ...]:
@@ -198,10 +191,9 @@ def _part_of_library(finding: Finding, *, is_of_file: bool) -> Part:
     """Return the step of the last library of a finding's chain; `is_of_file`: or of the file that it is about."""
     names = (*finding.chain, finding.where or "") if is_of_file else finding.chain
     for name in reversed(names):
-        base = name.rpartition("/")[2]
-        for stem, part in (("libfabric.so", Part.LIBFABRIC), ("libcxi.so", Part.LIBCXI), ("librccl.so", Part.RCCL)):
-            if base.startswith(stem) and (part is not Part.RCCL or is_of_file):
-                return part
+        part = part_of(name)
+        if part in {Part.LIBFABRIC, Part.LIBCXI} or (part is Part.RCCL and is_of_file):
+            return part
     return Part.PLUGIN
 
 

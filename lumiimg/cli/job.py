@@ -127,7 +127,7 @@ def execute(arguments: argparse.Namespace) -> int:
     # the Container Engine mounts where the job is submitted; the others home, too
     mounted = (os.getcwd(),) if site.engine == CONTAINER_ENGINE else (os.getcwd(), os.path.expanduser("~"))  # noqa: PTH109, PTH111
     with opened(arguments.image) as image:
-        contents, kind = read_contents(image.root), image.kind
+        contents, kind = read_contents(image), image.kind
         python, absent = python_of(image, contents), absent_paths(words, image.root, mounted)
         note = note_of_program(words[0], image, python) if words else None
     request = Request(

@@ -47,7 +47,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     site = find_site(arguments.site, os.environ) if arguments.site else None
     with opened(arguments.image) as image:
-        stack = read_contents(image.root).stack
+        stack = read_contents(image).stack
     if arguments.host:
         read_snapshot(arguments.host)
     test = reframe_test(arguments.image, stack, arguments.host, site)

@@ -15,8 +15,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.copies import second_copies
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE, net_symbol
 from lumiimg.fabric.path import Fabric
-from lumiimg.fabric.provider import LIBCXI, LIBFABRIC, PROVIDER_FILE, PROVIDER_PATH
+from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.host import refusals
 from lumiimg.host.bind_trial import PROVIDER_NAME, BindPlan, BindTrial, Demand, HostOffer, attempt
 from lumiimg.host.container_view import ENGINE_LIBRARIES, PRIVATE
@@ -135,7 +136,7 @@ class _Solver:
 
     def _host_plugin(self) -> tuple[str, str, str] | None:
         """Return (name, path, reason) of a net plugin of the host for an image that has none."""
-        symbols = {f"ncclNetPlugin_v{version}" for version in self._demand.accepts}
+        symbols = {net_symbol(version) for version in self._demand.accepts}
         for entry in self._snapshot.entries:
             library = self._libraries.get(self._host.resolve(entry.path))
             if entry.role == "net-plugin" and library is not None and symbols & set(library.net_symbols):

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.loader import Process
-from lumiimg.fabric.provider import LIBFABRIC, PROVIDER_FILE, cxi_provider
+from lumiimg.fabric.names import LIBFABRIC, PROVIDER_FILE
+from lumiimg.fabric.provider import cxi_provider
 from lumiimg.host.container_view import PRIVATE
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Fabric
-from lumiimg.fabric.provider import LIBFABRIC
 from lumiimg.host import refusals
 from lumiimg.host.bind_trial import BindPlan, attempt
 from lumiimg.host.container_view import PRIVATE

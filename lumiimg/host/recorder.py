@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 import time
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import exported_symbols, read_elf
 from lumiimg.errors import BadInputError, one_line
+from lumiimg.fabric.names import NET_SYMBOL, net_api, net_symbol
 from lumiimg.host.root_queries import trace
 from lumiimg.host.snapshot import HostLibrary
 
@@ -21,7 +21,6 @@ MAX_LIBRARY_BYTES = 2 << 30
 MAX_SECONDS = 300.0
 _MAX_LIBRARIES = 4096
 _CHUNK_BYTES = 4 << 20
-_NET_SYMBOL = re.compile(r"ncclNet(Plugin)?_v\d+")
 
 
 class Recorder:
@@ -83,7 +82,7 @@ class Recorder:
 
 def _read(file: OpenFile, path: str, *, is_entry: bool) -> HostLibrary:
     facts = read_elf(file)
-    symbols = exported_symbols(file, "ncclNet") if is_entry else frozenset[str]()
+    symbols = exported_symbols(file, NET_SYMBOL) if is_entry else frozenset[str]()
     digest = hashlib.sha256()
     for offset in range(0, file.size, _CHUNK_BYTES):
         digest.update(file.read_at(offset, _CHUNK_BYTES))
@@ -92,5 +91,5 @@ def _read(file: OpenFile, path: str, *, is_entry: bool) -> HostLibrary:
         size_bytes=file.size,
         sha256=digest.hexdigest(),
         facts=facts,
-        net_symbols=tuple(sorted(name for name in symbols if _NET_SYMBOL.fullmatch(name))),
+        net_symbols=tuple(sorted(map(net_symbol, net_api(symbols)))),
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.files import Files
 from lumiimg.elf.version_check import numbers_of
-from lumiimg.fabric.provider import LIBCXI, LIBFABRIC
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.manifest import Loaded, Refusal
 from lumiimg.host.snapshot_tree import MACHINES

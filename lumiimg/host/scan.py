@@ -17,6 +17,7 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.system import System, glibc_version, libc_kind
 from lumiimg.errors import MissingHereError
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.host import node
 from lumiimg.host.library_search import LibrarySearch
 from lumiimg.host.recorder import Recorder
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from lumiimg.host.library_search import Candidate
 
-CXI_LIBRARY = "libcxi.so.1"
 _SYSTEM_FOLDERS = ("/opt/", "/usr/", "/lib/", "/lib64/", "/etc/")
 
 
@@ -117,12 +117,12 @@ def fabric_entry(snapshot: Snapshot) -> FoundLibrary | None:
     # libfabric opens its providers: alone, one need not find the libfabric that it belongs to
     providers = any(
         entry.role == "libfabric-provider"
-        and entry.closure.get(CXI_LIBRARY)
-        and all(error.startswith("libfabric.so.1: ") for error in entry.errors)
+        and entry.closure.get(LIBCXI)
+        and all(error.startswith(f"{LIBFABRIC}: ") for error in entry.errors)
         for entry in snapshot.entries
     )
     libfabrics = [entry for entry in loads if entry.role == "libfabric"]
-    own = next((entry for entry in libfabrics if entry.closure.get(CXI_LIBRARY)), None)
+    own = next((entry for entry in libfabrics if entry.closure.get(LIBCXI)), None)
     return own or (libfabrics[0] if libfabrics and providers else None)
 
 
@@ -252,8 +252,8 @@ def _gaps(snapshot: Snapshot) -> list[str]:
     if not libfabrics:
         gaps.append("no libfabric was found: load the module of the site, or name it with --include PATH")
     elif fabric_entry(snapshot) is None:
-        if any(CXI_LIBRARY in entry.closure for entry in snapshot.entries):
-            gaps.append(f"libfabric wants {CXI_LIBRARY} and cannot be loaded here: scan on a compute node")
+        if any(LIBCXI in entry.closure for entry in snapshot.entries):
+            gaps.append(f"libfabric wants {LIBCXI} and cannot be loaded here: scan on a compute node")
         else:
             gaps.append(
                 "no libfabric here needs libcxi, so none is known to have the cxi provider: load the module of the "

@@ -15,7 +15,7 @@ from lumiimg.check.static.files import check_static
 from lumiimg.cli.main import main
 from lumiimg.elf.reader import BytesReader
 from lumiimg.errors import ExitCode
-from lumiimg.fabric.rccl_strings import read_rccl
+from lumiimg.fabric.rccl import read_rccl
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.image import ImageError, open_image
 from tests.shared.elf_builder import library, runpath, shared_object

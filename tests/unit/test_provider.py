@@ -10,7 +10,8 @@ import pytest
 
 from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import LoaderSettings
-from lumiimg.fabric.provider import PROVIDER_FILE, cxi_provider
+from lumiimg.fabric.names import PROVIDER_FILE
+from lumiimg.fabric.provider import cxi_provider
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import c_library

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from lumiimg.check.probe.probe_output import EVIDENCE_LINES, NOISE, PLUGIN_FILE, ending, explained, log_of, tail
+from lumiimg.check.probe.probe_output import EVIDENCE_LINES, NOISE, ending, explained, log_of, tail
 from lumiimg.elf.objects import FoundBy
+from lumiimg.fabric.names import PLUGIN_FILES
+from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api, version_of_code
 from lumiimg.findings import Code, Family, Findings, Level, Severity
 
@@ -77,7 +79,7 @@ def _names_as_rccl_asks(static: StaticResult) -> list[str]:
     """
     if static.plugin_found_by in {FoundBy.RUNPATH, FoundBy.RPATH} and static.path.plugin:
         return [static.path.plugin]
-    return list(static.path.plugin_files) or ["librccl-net.so", "libnccl-net.so"]
+    return list(static.path.plugin_files) or [*PLUGIN_FILES]
 
 
 def _is_absent(run: ProbeRun, name: str) -> bool:
@@ -131,7 +133,7 @@ def _learn_version(run: ProbeRun, static: StaticResult, result: ProbeResult) -> 
 
 def _judge_rccl(run: ProbeRun, generation: Generation | None, result: ProbeResult) -> str | None:
     """Judge what RCCL did when it was asked for a unique id; return the plugin file that it opened, if it did."""
-    plugin = run.mapped(PLUGIN_FILE)
+    plugin = run.mapped(Part.PLUGIN)
     lines = [line for line in run.output.splitlines() if _PLUGIN_LINE.search(line) and not NOISE.search(line)]
     proof = tuple(lines[-EVIDENCE_LINES:])
     version = result.path.rccl_version or "of this image"
@@ -210,8 +212,8 @@ def _judge_handshake(
     result.path = replace(
         result.path,
         plugin=opened.get("file") or opened.get("path"),
-        libfabric=run.mapped(r"/libfabric\.so"),
-        libcxi=run.mapped(r"/libcxi\.so"),
+        libfabric=run.mapped(Part.LIBFABRIC),
+        libcxi=run.mapped(Part.LIBCXI),
     )
     result.findings.add(Code.PLUGIN_LOADS, Severity.OK, f"{result.path.plugin} was opened, with all its libraries")
     _list_libraries(container, static, result)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from lumiimg.nccl.report import Cause, LogReport
 
 EVIDENCE_LINES = 6
-PLUGIN_FILE = r"/lib[nr]ccl-net[^/]*\.so[^/]*$"
 NOISE = re.compile(r"CollNet|TUNER/|PROFILER/")
 """Lines of RCCL about plugins of other kinds."""
 

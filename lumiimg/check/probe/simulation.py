@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.check.probe.probe_output import EVIDENCE_LINES, NOISE, PLUGIN_FILE, ending, explained, log_of, tail
+from lumiimg.check.probe.probe_output import EVIDENCE_LINES, NOISE, ending, explained, log_of, tail
+from lumiimg.fabric.path import Part
 from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.nccl.vocabulary import vocabulary
 
@@ -43,7 +44,7 @@ def judge(run: ProbeRun, version: str | None, probed: str | None, *, excuse: str
     taken = any(_TAKEN.search(line) for line in lines)
     report = log_of(run)
     if chosen and not _is_built_in(chosen[-1]):
-        plugin = run.mapped(PLUGIN_FILE)
+        plugin = run.mapped(Part.PLUGIN)
         what = f"{rccl} takes {plugin or 'a plugin'} and says `Using network {chosen[-1]}`"
         if plugin and probed and plugin != probed:
             what += f"; what else is told here of a plugin is of {probed}"

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import Container
 from lumiimg.check.probe.judgement import ProbeResult, probe
-from lumiimg.check.probe.probe_output import PLUGIN_FILE
 from lumiimg.check.probe.tools import PROGRAMS, SIMULATION, Tools, provide_tools
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.elf.objects import FoundBy  # noqa: TC001 - as above
 from lumiimg.errors import MissingHereError
-from lumiimg.fabric.path import FabricPath  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.fabric.path import FabricPath, Part
 from lumiimg.fabric.rccl import generation_of, version_of_code
 from lumiimg.findings import Code, Finding, Findings, Level, Severity
 
@@ -108,7 +107,7 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     excused = excuse(environment)
     result = probe(container, task.static, excuse=excused)
     if task.simulate and task.fabric.rccl is not None:
-        plugin = next((found for run in reversed(result.runs) if (found := run.mapped(PLUGIN_FILE))), None)
+        plugin = next((found for run in reversed(result.runs) if (found := run.mapped(Part.PLUGIN))), None)
         simulated = container.simulate(task.fabric.rccl)
         result.runs.append(simulated)
         judged = simulation.judge(simulated, result.path.rccl_version, plugin, excuse=excused)

@@ -20,6 +20,7 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.probe.tools import ALL_REDUCE
 from lumiimg.elf.loader import Process
 from lumiimg.engine.engine import exec_words
+from lumiimg.fabric.names import LIBRCCL
 from lumiimg.host.container_view import see_inside
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def choose(
     for path in _programs(image):
         process = Process(image.root, see_inside(image, environment).settings)
         process.start(path)
-        found = process.find("librccl.so.1") or process.find("librccl.so")
+        found = next(filter(None, map(process.find, LIBRCCL)), None)
         needs_mpi = any(name.startswith("libmpi") for loaded in process.objects[:1] for name in loaded.facts.needed)
         if found is None or _resolved(image, found.path) != resolved or (nodes > 1 and not needs_mpi):
             continue  # without MPI each node would be a job of its own

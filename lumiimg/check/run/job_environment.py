@@ -34,7 +34,7 @@ def missing_here(
     """Return those of a site's variables that are not set here: whoever has set one meant it."""
     if site is None:
         return ()
-    wanted = same_everywhere(read_contents(image.root).stack, site, nodes=nodes)
+    wanted = same_everywhere(read_contents(image).stack, site, nodes=nodes)
     prefixes = ("", f"{engine.prefix}ENV_")
     return tuple(v for v in wanted if not any(f"{prefix}{v.name}" in environment for prefix in prefixes))
 

@@ -17,8 +17,9 @@ from lumiimg.check.static.files import check_static
 from lumiimg.check.static.host_binds import with_host
 from lumiimg.elf.loader import Process
 from lumiimg.elf.system import glibc_version, libc_kind, loader_of
+from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Fabric
-from lumiimg.fabric.provider import LIBFABRIC, PROVIDER_PATH
+from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.findings import Code, Severity
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from lumiimg.elf.facts import exported_symbols, read_elf, undefined_symbols
 from lumiimg.elf.recorded import RecordedElf
 from lumiimg.errors import BadInputError, one_line
-from lumiimg.fabric.provider import LIBCXI, LIBFABRIC, PROVIDER_FILE, PROVIDER_PATH, cxi_provider
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PROVIDER_FILE, net_api, part_of
+from lumiimg.fabric.path import Part
+from lumiimg.fabric.provider import PROVIDER_PATH, cxi_provider
 from lumiimg.fabric.rccl import remedy_for_old_api
 from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import ENGINE_LIBRARIES
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.image import Image, RootFileSystem
 
-_NET_SYMBOL = re.compile(r"ncclNetPlugin_v(\d{1,2})")
 _LEFT_OUT = re.compile(r"[^ ]+: left out, beyond a plain export: (?:(?:then|else|do|export) )*[A-Za-z_]\w*=[^;&|]*")
 _OF_THE_SEARCH = ("LD_LIBRARY_PATH", "LD_PRELOAD", "NCCL_NET_PLUGIN")
 _MAX_WANTED_CHARS = 64 << 20
@@ -49,7 +50,7 @@ def load_plugin(
                 _report_broken(name, outcome, result)
             return outcome
         absent += outcome.errors
-    elsewhere = [file for file in files if re.search(r"/lib[nr]ccl-net[^/]*\.so[^/]*$", file)]
+    elsewhere = [file for file in files if part_of(file) is Part.PLUGIN]
     dangling = [file for file in elsewhere if not image.root.exists(file)]
     dangling.sort(key=lambda file: file.rpartition("/")[2] not in names)
     elsewhere = [file for file in elsewhere if file not in dangling]
@@ -315,11 +316,11 @@ def _undefined(
 def _judge_api(root: RootFileSystem, plugin: LoadedObject, result: StaticResult) -> None:
     try:
         file = root.open(plugin.path)
-        symbols = file.net_symbols if isinstance(file, RecordedElf) else exported_symbols(file, "ncclNetPlugin_v")
+        symbols = file.net_symbols if isinstance(file, RecordedElf) else exported_symbols(file, NET_SYMBOL)
     except BadInputError as error:
         result.findings.add(Code.PLUGIN_API, Severity.UNKNOWN, f"its symbols cannot be read: {one_line(str(error))}")
         return
-    exported = sorted({int(m[1]) for s in symbols if (m := _NET_SYMBOL.fullmatch(s))}, reverse=True)
+    exported = net_api(symbols)
     accepts = result.path.accepts
     taken = next((version for version in accepts if version in exported), None)
     shown = ", ".join(f"v{version}" for version in exported) or "none"
@@ -335,7 +336,7 @@ def _judge_api(root: RootFileSystem, plugin: LoadedObject, result: StaticResult)
             f"the plugin exports net API {shown}; RCCL {result.path.rccl_version or ''} takes only "
             f"v{', v'.join(map(str, accepts))}",
             where=plugin.path,
-            cause="aws-ofi-rccl exports v5 only, which RCCL gave up with 2.26 (ROCm 7.0)" if exported == [5] else None,
+            cause="aws-ofi-rccl exports v5 only, which RCCL gave up with 2.26 (ROCm 7.0)" if exported == (5,) else None,
             remedy=(remedy_for_old_api(),),
             source=_RULE_SOURCE,
         )

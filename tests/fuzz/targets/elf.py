@@ -15,7 +15,7 @@ from lumiimg.elf.reader import BytesReader, ElfError
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.segments import Segments
 from lumiimg.elf.system import glibc_version, libc_kind
-from lumiimg.fabric.rccl_strings import read_rccl
+from lumiimg.fabric.rccl import read_rccl
 from lumiimg.report.ldd import print_ldd
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, printed, text_of
@@ -226,5 +226,5 @@ TARGETS = (
         "bytes",
         rounds=10,
     ),
-    Target("rccl-strings", ("fabric.rccl_strings.read_rccl",), _rccl, _rccl_seeds, (), "bytes"),
+    Target("rccl-strings", ("fabric.rccl.read_rccl",), _rccl, _rccl_seeds, (), "bytes"),
 )
