@@ -15,7 +15,7 @@ DOWNLOADS, IMAGE = "downloads", "image"
 
 
 @dataclass(frozen=True, slots=True)
-class BuildStage:
+class Stage:
     """One part of a build, for its account."""
 
     name: str
@@ -26,15 +26,15 @@ class BuildStage:
     reused: bool
 
 
-class StageClock:
+class Clock:
     """Counts from where it is made."""
 
     def __init__(self) -> None:
         self._start, self._cpu = time.monotonic(), _cpu_of_children()
 
-    def stage(self, name: str, size_bytes: int, *, reused: bool) -> BuildStage:
+    def stage(self, name: str, size_bytes: int, *, reused: bool) -> Stage:
         """Return what was taken since."""
-        return BuildStage(name, time.monotonic() - self._start, _cpu_of_children() - self._cpu, size_bytes, reused)
+        return Stage(name, time.monotonic() - self._start, _cpu_of_children() - self._cpu, size_bytes, reused)
 
 
 def _cpu_of_children() -> float:
@@ -57,7 +57,7 @@ class Progress(Protocol):
     def notice(self, text: str) -> None:
         """Hear what a person should know while it is built."""
 
-    def step_done(self, stage: BuildStage) -> None:
+    def step_done(self, stage: Stage) -> None:
         """Hear what a step took, and that its result is kept."""
 
     def stop(self) -> None:

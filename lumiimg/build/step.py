@@ -24,7 +24,7 @@ from lumiimg.secret import hidden
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lumiimg.build.machine import BuildMachine
+    from lumiimg.build.machine import Machine
     from lumiimg.definition.writer import Definition
     from lumiimg.image import RootFileSystem
 
@@ -38,10 +38,10 @@ _DISK_FULL = "No space left on device"
 
 
 @dataclass
-class LayerBuild:
+class Step:
     """What a strategy needs to build one layer."""
 
-    machine: BuildMachine
+    machine: Machine
     environment: Mapping[str, str]
     definition: Definition
     folder: Path

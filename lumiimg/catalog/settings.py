@@ -23,7 +23,7 @@ _PLACES = Path(__file__).with_name("places.toml")
 
 
 @dataclass(frozen=True)
-class UserSettings:
+class Settings:
     """What a user wants everywhere."""
 
     environment: Mapping[str, str]
@@ -45,7 +45,7 @@ class UserSettings:
         return path
 
 
-def read_settings(environment: Mapping[str, str]) -> UserSettings:
+def read_settings(environment: Mapping[str, str]) -> Settings:
     """Return the settings; LUMIIMG_CACHE wins over the file, and both over the machine's own place for such things.
 
     Raises CatalogError if the file is there and wrong.
@@ -55,7 +55,7 @@ def read_settings(environment: Mapping[str, str]) -> UserSettings:
     cache = table.optional_string("cache")
     mirrors = table.table("mirrors").string_values()
     table.finish()
-    return UserSettings(environment, environment.get("LUMIIMG_CACHE") or cache, mirrors)
+    return Settings(environment, environment.get("LUMIIMG_CACHE") or cache, mirrors)
 
 
 def open_to_others(cache: Path) -> str | None:

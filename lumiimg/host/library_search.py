@@ -59,7 +59,7 @@ class _Way(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LibrarySearch:
+class Search:
     """Where to search."""
 
     files: Files

@@ -22,7 +22,7 @@ class Subject(StrEnum):
     SYSTEM = "system"
 
 
-class ChangeKind(StrEnum):
+class Kind(StrEnum):
     """What became of it."""
 
     GONE = "gone"
@@ -35,11 +35,11 @@ class ChangeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeChange:
+class Change:
     """One change; `before` and `now` are None where there is nothing."""
 
     subject: Subject
-    kind: ChangeKind
+    kind: Kind
     what: str
     """A name: `libjson-c.so.3`, `driver`, `kernel`."""
     before: str | None

@@ -47,7 +47,7 @@ class FileStat:
     """Equal for two names of one inode."""
 
 
-class DirectoryEntry(NamedTuple):
+class Entry(NamedTuple):
     """One name in a directory."""
 
     name: str
@@ -76,7 +76,7 @@ class OpenFile(Protocol):
         ...
 
 
-class TreeNode(Protocol):
+class Node(Protocol):
     """One inode of a tree."""
 
     @property
@@ -85,7 +85,7 @@ class TreeNode(Protocol):
         ...
 
 
-NodeT = TypeVar("NodeT", bound=TreeNode)
+NodeT = TypeVar("NodeT", bound=Node)
 
 
 class Tree(Protocol[NodeT]):
@@ -100,7 +100,7 @@ class Tree(Protocol[NodeT]):
         """Return what a name in a directory stands for, symlinks not followed; None where there is no such name."""
         ...
 
-    def entries(self, directory: NodeT) -> Iterator[DirectoryEntry]:
+    def entries(self, directory: NodeT) -> Iterator[Entry]:
         """Yield the names in a directory, without `.` and `..`."""
         ...
 

@@ -52,7 +52,7 @@ class Weight(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MessagePattern:
+class Entry:
     """One kind of message."""
 
     id: str
@@ -141,10 +141,10 @@ class ReturnCode:
 class Vocabulary:
     """All that the reader knows by heart."""
 
-    entries: tuple[MessagePattern, ...]
+    entries: tuple[Entry, ...]
     signatures: Mapping[str, Signature]
     """In order of likelihood."""
-    by_hint: tuple[tuple[str, tuple[MessagePattern, ...]], ...]
+    by_hint: tuple[tuple[str, tuple[Entry, ...]], ...]
     """Each hint, with the entries that it is one of."""
     foreign: re.Pattern[str]
     """Messages about other plugins (tuner, profiler), which fail in the same words."""
@@ -190,9 +190,9 @@ def vocabulary() -> Vocabulary:
     )
 
 
-def _entry(table: Mapping[str, Any], fragments: Mapping[str, str]) -> MessagePattern:
+def _entry(table: Mapping[str, Any], fragments: Mapping[str, str]) -> Entry:
     within = table.get("within")
-    return MessagePattern(
+    return Entry(
         id=table["id"],
         pattern=_filled(table["pattern"], fragments),
         hints=tuple(table["hints"]),

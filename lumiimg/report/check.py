@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumiimg.check.answer import CheckReport
-    from lumiimg.fabric.path import FabricPath
+    from lumiimg.check.answer import CheckReport, FabricPath
     from lumiimg.report.junit import Case
 
 KINDS = {Answer.NO: "problem", Answer.UNDECIDED: "unknown", Answer.NO_OBSTACLE: "ok"}

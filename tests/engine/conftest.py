@@ -7,29 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import tarfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-import requests
 
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.errors import MissingHereError
-from lumiimg.resolve.network.mirrors import apt_mirror
-from tests.shared.programs import needs
 from tests.shared.validation import told_by
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from lumiimg.engine.engine import Engine
 
 STANDIN = Path(__file__).parent / "standin"
 
@@ -142,99 +131,3 @@ def built(path: Path, *argv: str | Path) -> Path:
     assert result.code == 0, result.err
     assert path.is_file()
     return path
-
-
-LIBFABRIC = "/usr/lib/x86_64-linux-gnu/libfabric.so.1"
-
-
-def check(image: Path, *argv: str, env: dict[str, str] | None = None) -> Result:
-    return lumiimg("check", image, "--json", *argv, env=env)
-
-
-def findings(result: Result) -> dict[str, dict[str, Any]]:
-    # the highest level's word for an id
-    return {entry["id"]: entry for entry in reversed(result.data["findings"])}
-
-
-SOURCES = Path(__file__).parent / "standin_gpu"
-LIB = "/usr/lib/x86_64-linux-gnu"
-GPU_SITE = """\
-title = "The machine of the stand-ins"
-source = "this test"
-date = 2026-11-22
-[[bandwidth]]
-test = "all_reduce_perf"
-nodes = 2
-ranks = 4
-from_bytes = 134217728
-gb_s = 60
-least_gb_s = 1
-source = "STANDIN_GB_S"
-remedy = ["none"]
-"""
-
-
-@pytest.fixture(scope="module")
-def gpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a user on a node whose GPUs are stand-ins."""
-    if shutil.which("gcc") is None:
-        pytest.skip("no gcc here")
-    folder = tmp_path_factory.mktemp("gpus")
-    hip, rccl = folder / "libamdhip64.so.5", folder / "librccl.so.1"
-    compiler = ["gcc", "-std=c11", "-O3", "-fPIC", "-shared"]
-    subprocess.run([*compiler, f"-Wl,-soname,{hip.name}", "-o", hip, SOURCES / "hip.c"], check=True)
-    subprocess.run([*compiler, f"-Wl,-soname,{rccl.name}", "-o", rccl, SOURCES / "rccl.c", hip], check=True)
-    return {"APPTAINER_BIND": ",".join(f"{file}:{LIB}/{file.name}" for file in (hip, rccl))}
-
-
-REGISTRY_CONFIG = """\
-version: 0.1
-storage: {{filesystem: {{rootdirectory: {folder}}}}}
-http: {{addr: "127.0.0.1:{port}"}}
-"""
-
-
-@pytest.fixture(scope="module")
-def mirror() -> str:
-    found = apt_mirror("debian")
-    if found is None:
-        pytest.skip("this machine's apt sources name no Debian mirror")
-    return found
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an empty registry, without TLS."""
-    needs("docker-registry")
-    folder = tmp_path_factory.mktemp("registry")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    config = folder / "config.yml"
-    config.write_text(REGISTRY_CONFIG.format(folder=folder / "data", port=port))
-    address = f"127.0.0.1:{port}"
-    with (
-        (folder / "log").open("wb") as log,
-        subprocess.Popen(["docker-registry", "serve", config], stdout=log, stderr=log) as server,
-    ):
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                requests.get(f"http://{address}/v2/", timeout=1).raise_for_status()
-                break
-            except requests.RequestException:
-                assert time.monotonic() < deadline, (folder / "log").read_text()
-                time.sleep(0.1)
-        yield address
-        server.terminate()
-
-
-SLURM_CONF_FILE = Path("/run/lumiimg-slurm/slurm.conf")
-
-
-@pytest.fixture(scope="session")
-def slurm() -> dict[str, str]:
-    """The environment of somebody who uses it."""
-    if not SLURM_CONF_FILE.exists():
-        pytest.skip("no Slurm here: .ci/slurm start")
-    return os.environ | {"SLURM_CONF": str(SLURM_CONF_FILE)}

@@ -14,7 +14,7 @@ import pytest
 
 from lumiimg.host.container_view import PRIVATE
 from lumiimg.image import open_image
-from tests.engine.conftest import LIBFABRIC, built, inside, lumiimg
+from tests.engine.conftest import built, inside, lumiimg
 from tests.shared.fabric_builder import versioned
 from tests.shared.programs import needs, unwrapped
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
+LIBFABRIC = "/usr/lib/x86_64-linux-gnu/libfabric.so.1"
 RCCLPROBE = "/opt/lumiimg/netprobe/bin/rcclprobe"
 OLDER = """\
 kind = "base"

@@ -21,9 +21,11 @@ import pytest
 from lumiimg.catalog import sites
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import built, lumiimg
+from tests.engine.slurm import slurm
 from tests.shared.programs import unwrapped
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+__all__ = ["slurm"]
 
 WHEELS = ("torch==2.13.0+cpu", "numpy", "ray", "lightning")
 PYTHON = "3.11"

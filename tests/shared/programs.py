@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -61,16 +60,3 @@ def squashed(folder: Path, target: Path, *options: str, offset: int = 0) -> Path
     env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
     subprocess.run(words, check=True, env=env, stdout=subprocess.DEVNULL)
     return target
-
-
-HEAVY = ("requests", "docker", "spython", "rich.progress", "urllib3", "packaging")
-
-
-def loaded_after(*argv: str) -> set[str]:
-    program = (
-        "import sys\nfrom lumiimg.cli.main import main\n"
-        f"try: main({list(argv)!r})\nexcept SystemExit: pass\n"
-        "sys.stderr.write('MODULES ' + ' '.join(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return set(done.stderr.rpartition("MODULES ")[2].split())

@@ -14,7 +14,7 @@ from lumiimg.image.lru import Recent
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
-    from lumiimg.image.oci.decoding import BlobSource, Decoder, Place
+    from lumiimg.image.oci.decoding import Decoder, Place, Source
 
 _CHUNK_BYTES = 256 << 10
 _CACHED_BYTES = 32 << 20
@@ -87,7 +87,7 @@ class Workspace:
 class Unpacked:
     """The content of one compressed layer."""
 
-    source: BlobSource
+    source: Source
     """The blob."""
     number: int
     """Of the layer."""

@@ -34,7 +34,7 @@ class BeyondError(Exception):
 
 
 @dataclass
-class ShellVariables:
+class Variables:
     """What is set, and what of it is unsure."""
 
     values: dict[str, str] = field(default_factory=dict)
