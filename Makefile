@@ -1,6 +1,7 @@
-# make demo         build a small real image and check it, end to end; installs an engine where it may
+# make demo         build a small real image and check it, end to end; without an engine the part that needs none
 # make test         unit tests, offline once the packages are in; under two minutes
 # make test-engine  the same against a real Apptainer, a real loader and a real RCCL
+# make test-all     both, with all of what is exhaustive, of which they take a tenth
 # make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth; SEED=N for the same again)
 # make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=nccl/verdict; hours for all)
 # make corpus       inputs that reach more of the parsers, to be kept (TARGET=name SECONDS=60)
@@ -23,7 +24,7 @@ LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 
 LOWEST_TESTS := $(addprefix tests/unit/test_,cli.py downloads.py foreign.py image_squashfs.py lock.py nccl_sources.py registry.py wheels.py)
 
-.PHONY: help demo demo-here test test-engine test-engine-here test-lowest fuzz corpus mutate audit lint bench bench-here docs dist requirements written clean
+.PHONY: help demo demo-here test test-engine test-engine-here test-all test-lowest fuzz corpus mutate audit lint bench bench-here docs dist requirements written clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -33,9 +34,13 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
 
+# what one target needs beside that
+$(VENV)/.docs $(VENV)/.audit: $(VENV)/.%: $(VENV)/.installed
+	$(BIN)/pip install --quiet --editable '.[$*]'
+	touch $@
+
 demo:
-	.ci/get-engine || echo "going on with the part that needs no engine"
-	.ci/unprivileged make demo-here
+	@if .ci/get-engine; then .ci/unprivileged make demo-here; else $(MAKE) --no-print-directory demo-here; fi
 
 demo-here: $(VENV)/.installed
 	.ci/demo
@@ -48,7 +53,10 @@ test-engine:
 
 test-engine-here: $(VENV)/.installed
 	# folders of tests that pass go at once: they would be tens of gigabytes
-	$(BIN)/pytest -m engine tests/engine -o tmp_path_retention_policy=failed
+	$(BIN)/pytest -m engine tests/engine --numprocesses 2 --dist loadfile --no-loadscope-reorder -o tmp_path_retention_policy=failed
+
+test-all: export LUMIIMG_ALL = 1
+test-all: test test-engine
 
 test-lowest: $(VENV)/.installed
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/lowest
@@ -73,7 +81,7 @@ written: $(VENV)/.installed
 
 fuzz: $(VENV)/.installed
 	$(BIN)/python -m tests.fuzz --seconds "$$(awk 'BEGIN { print $(FUZZ) / 5 }')" $(if $(SEED),--seed $(SEED))
-	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis $(if $(SEED),--hypothesis-seed=$(SEED))
+	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis --numprocesses auto --dist worksteal $(if $(SEED),--hypothesis-seed=$(SEED))
 
 mutate: $(VENV)/.installed
 	$(BIN)/python -m tools.mutation $(MODULE)
@@ -82,8 +90,7 @@ corpus: $(VENV)/.installed
 	$(BIN)/python -m tests.fuzz.grow --seconds $(SECONDS) $(TARGET)
 
 # exit code 3 of the program, where the advisories cannot be asked, is an error to make
-audit: $(VENV)/.installed
-	$(BIN)/pip install --quiet --editable '.[audit]'
+audit: $(VENV)/.audit
 	$(BIN)/python -m tools.audit
 
 lint: $(VENV)/.installed
@@ -102,8 +109,7 @@ bench-here: $(VENV)/.installed
 	$(BIN)/python -m tools.bench_build
 	$(BIN)/python -m tools.bench_nodes
 
-docs: $(VENV)/.installed
-	$(BIN)/pip install --quiet --editable '.[docs]'
+docs: $(VENV)/.docs
 	$(BIN)/python -m tools.reference
 	$(BIN)/python -m tools.compatibility
 	$(BIN)/python -m tools.schemas

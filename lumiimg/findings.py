@@ -31,12 +31,96 @@ class Level(StrEnum):
     """A real collective on GPUs, or the log of one."""
 
 
+class Family(StrEnum):
+    """The word in front of the dot of a code: where on the way to the network the finding was made."""
+
+    IMAGE = "image"
+    RCCL = "rccl"
+    PLUGIN = "plugin"
+    LIBRARY = "library"
+    FABRIC = "fabric"
+    PROVIDER = "provider"
+    NETWORK = "network"
+    BIND = "bind"
+    LOADER = "loader"
+    SIMULATED = "simulated"
+    PROBE = "probe"
+    RUN = "run"
+
+
+class Code(StrEnum):
+    """What a finding is. Its text is stable: scripts read it in `--json`.
+
+    `lumiimg/check/codes.py` has what each means, which part of the fabric path it is about, and what can answer it.
+    """
+
+    IMAGE_BINDS = "image.binds"
+    IMAGE_MUSL = "image.musl"
+    IMAGE_PARTLY_READ = "image.partly-read"
+    RCCL_ABSENT = "rccl.absent"
+    RCCL_FOUND = "rccl.found"
+    RCCL_LOAD = "rccl.load"
+    RCCL_NO_PLUGIN = "rccl.no-plugin"
+    RCCL_OPENS_PLUGIN = "rccl.opens-plugin"
+    RCCL_PROBE = "rccl.probe"
+    RCCL_RUNS = "rccl.runs"
+    RCCL_SETTINGS = "rccl.settings"
+    RCCL_SEVERAL = "rccl.several"
+    RCCL_SILENT = "rccl.silent"
+    RCCL_UNKNOWN = "rccl.unknown"
+    PLUGIN_ABSENT = "plugin.absent"
+    PLUGIN_API = "plugin.api"
+    PLUGIN_CRASH = "plugin.crash"
+    PLUGIN_DANGLING = "plugin.dangling"
+    PLUGIN_DEVICES = "plugin.devices"
+    PLUGIN_HANDSHAKE = "plugin.handshake"
+    PLUGIN_HANG = "plugin.hang"
+    PLUGIN_INIT = "plugin.init"
+    PLUGIN_LISTEN = "plugin.listen"
+    PLUGIN_LOADS = "plugin.loads"
+    PLUGIN_NEEDS_HOST = "plugin.needs-host"
+    PLUGIN_NOT_ON_PATH = "plugin.not-on-path"
+    PLUGIN_OTHER_NAME = "plugin.other-name"
+    PLUGIN_PROPERTIES = "plugin.properties"
+    PLUGIN_SYMBOLS = "plugin.symbols"
+    LIBRARY_CUT_OFF = "library.cut-off"
+    LIBRARY_NOT_FOR_ALL = "library.not-for-all"
+    FABRIC_MIXED = "fabric.mixed"
+    FABRIC_SEARCH_PATH_LEAK = "fabric.search-path-leak"
+    PROVIDER_CXI = "provider.cxi"
+    PROVIDER_CXI_BUILT_IN = "provider.cxi-built-in"
+    PROVIDER_EXCLUDED = "provider.excluded"
+    PROVIDER_NO_CXI = "provider.no-cxi"
+    PROVIDER_NO_LIBFABRIC = "provider.no-libfabric"
+    PROVIDER_OTHER = "provider.other"
+    PROVIDER_UNNAMED = "provider.unnamed"
+    NETWORK_FORCED = "network.forced"
+    BIND_LOADS = "bind.loads"
+    BIND_NOTE = "bind.note"
+    BIND_REFUSED = "bind.refused"
+    LOADER_LISTS = "loader.lists"
+    SIMULATED_NETWORK = "simulated.network"
+    PROBE_ENGINE = "probe.engine"
+    RUN_BANDWIDTH = "run.bandwidth"
+    RUN_DATA_ERRORS = "run.data-errors"
+    RUN_ENVIRONMENT = "run.environment"
+    RUN_FAILED = "run.failed"
+    RUN_HANG = "run.hang"
+    RUN_NETWORK = "run.network"
+    RUN_OTHER_RCCL = "run.other-rccl"
+    RUN_SELECTED = "run.selected"
+
+    @property
+    def family(self) -> Family:
+        """The family of the code: `plugin` of `plugin.absent`."""
+        return Family(self.partition(".")[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One result of a check."""
 
-    id: str
-    """Stable, dotted: `plugin.absent`."""
+    id: Code
     severity: Severity
     level: Level
     summary: str
@@ -54,8 +138,8 @@ class Finding:
     """Where the rule comes from."""
 
 
-class Details(TypedDict, total=False):
-    """What a finding may have beside its id, severity and summary."""
+class FindingDetails(TypedDict, total=False):
+    """What a finding may have beside its code, severity and summary."""
 
     where: str | None
     evidence: tuple[str, ...]
@@ -72,6 +156,6 @@ class Findings:
     level: Level
     found: list[Finding] = field(default_factory=list)
 
-    def add(self, identity: str, severity: Severity, summary: str, **details: Unpack[Details]) -> None:
+    def add(self, code: Code, severity: Severity, summary: str, **details: Unpack[FindingDetails]) -> None:
         """Append a finding of this level."""
-        self.found.append(Finding(identity, severity, self.level, summary, **details))
+        self.found.append(Finding(code, severity, self.level, summary, **details))

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import FabricPath
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_files
 from lumiimg.check.probe.task import make_task
@@ -26,7 +25,8 @@ from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, w
 from lumiimg.cluster.nodes.groups import gather
 from lumiimg.cluster.nodes.node import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.engine.engine import find_engine
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.fabric.path import FabricPath
+from lumiimg.findings import Code, Finding, Level, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ def simulate(folder: Path) -> list[str]:
     job = [f"nid{number:06}" for number in range(5000, 5000 + NODES)]
     for number, node in enumerate(job[:-1]):
         lines = tuple(f"{node}:{n}:{number} [0] NCCL INFO NET/OFI Selected Provider is cxi" for n in range(6))
-        proof = Finding("provider.cxi", Severity.OK, Level.PROBE, "it listens on 4 NIC(s)", evidence=lines)
+        proof = Finding(Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "it listens on 4 NIC(s)", evidence=lines)
         fingerprint = other if number % 997 == 3 else well
         write_answer(folder, Head(1, "run", node, 900), fingerprint, Details((proof,)))
     return job

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import generations
-from lumiimg.resolve.plan import Planner
-from lumiimg.resolve.request import Request
-from lumiimg.resolve.rules import Outcome
+from lumiimg.resolve.plan import Asked, Planner
+from lumiimg.resolve.rules import RuleOutcome
 from tools.reference import REFERENCE, WRITTEN, cell, text
 
 if TYPE_CHECKING:
@@ -72,15 +71,15 @@ def on_lumi(catalogue: Catalogue) -> Iterator[str]:
     yield "\n## On LUMI, with the newest release that fits each base\n"
     yield f"| base | on LUMI | fabric | {' | '.join(NEWEST.values())} |\n|---|---|---|{'---|' * len(NEWEST)}"
     planner = Planner(catalogue, find_site("lumi", HOME))
-    fitting = {layer: {p.base.name: p for p in planner.working(Request("", (layer,)))[0]} for layer in NEWEST}
+    fitting = {layer: {plan.base.name: plan for plan in planner.working((layer,), None)} for layer in NEWEST}
     for name in natural(catalogue.base_names()):
-        plan = planner.plan(Request(name))
+        plan = planner.plan(Asked(name))
         if plan.refused:
-            against = next(rule for rule in plan.rules if rule.outcome is Outcome.REFUSED)
+            against = next(rule for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
             yield f"| {name} | no: {cell(against.have)} | | {' | ' * (len(NEWEST) - 1)} |"
             continue
         cells = [newest(catalogue.base(name), layer, fitting[layer]) for layer in NEWEST]
-        doubts = dict.fromkeys(cell(rule.have) for rule in plan.rules if rule.outcome is not Outcome.OK)
+        doubts = dict.fromkeys(cell(rule.have) for rule in plan.rules if rule.outcome is not RuleOutcome.OK)
         answer = f"with doubts: {'; '.join(doubts)}" if doubts else "yes"
         yield f"| {name} | {answer} | {plan.fabric.value} | {' | '.join(cells)} |"
 

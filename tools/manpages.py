@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
-from lumiimg.cli.main import GROUPS, make_parser
+from lumiimg.cli.commands import COMMANDS, GROUPS, make_parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,9 +71,8 @@ def pages() -> dict[str, str]:
     parser = make_parser()
     commands = subparsers(parser)
     assert commands is not None
-    about = {action.dest: action.help or "" for action in commands._choices_actions}
-    written = {"lumiimg.1": "\n".join(main_page(parser, commands, about)) + "\n"}
-    for name, text in about.items():
+    written = {"lumiimg.1": "\n".join(main_page(parser)) + "\n"}
+    for name, text in COMMANDS.items():
         written[f"lumiimg-{name}.1"] = "\n".join(page(name, commands.choices[name], text)) + "\n"
     return written
 
@@ -82,11 +81,7 @@ def subparsers(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[ar
     return next((action for action in parser._actions if isinstance(action, argparse._SubParsersAction)), None)
 
 
-def main_page(
-    parser: argparse.ArgumentParser,
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-    about: dict[str, str],
-) -> Iterator[str]:
+def main_page(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield from head("lumiimg", "build ROCm AI images for HPE Slingshot machines, and prove which network they use")
     yield from (".SH SYNOPSIS", ".B lumiimg", ".I command", "[\\fIoption\\fR ...]", ".SH DESCRIPTION")
     yield from paragraphs(parser.description or "")
@@ -95,12 +90,10 @@ def main_page(
         "A green answer of lumiimg is evidence, never an assumption: no obstacle was found at the level that it "
         "names. Where it cannot know, it says so, and exits with 3. Without a command it shows what to do next."
     )
-    names = iter(commands._choices_actions)
     for title, group in GROUPS.items():
         yield f".SS {quoted(title.capitalize())}"
-        for _ in group:
-            name = next(names).dest
-            yield from tagged(f"\\fBlumiimg\\-{escaped(name)}\\fR(1)", about[name])
+        for name, purpose in group.items():
+            yield from tagged(f"\\fBlumiimg\\-{escaped(name)}\\fR(1)", purpose)
     yield ".SH OPTIONS"
     yield from options(parser)
     yield ".SH EXIT STATUS"
@@ -114,7 +107,7 @@ def main_page(
         yield from tagged(f"\\fI{escaped(name)}\\fR", meaning)
     yield ".SH OUTPUT"
     yield from paragraphs(OUTPUT.strip())
-    yield from see_also([*(f"lumiimg-{name}" for name in about), "apptainer"])
+    yield from see_also([*(f"lumiimg-{name}" for name in COMMANDS), "apptainer"])
 
 
 def page(name: str, parser: argparse.ArgumentParser, about: str) -> Iterator[str]:

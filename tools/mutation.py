@@ -50,7 +50,7 @@ NOTES = ROOT / ".mutation"
 """What was measured and found, kept between runs."""
 MODULES = (
     *(f"resolve/{name}" for name in ("rules", "stack", "plan")),
-    "fabric/rccl",
+    *(f"fabric/{name}" for name in ("names", "rccl")),
     *(f"nccl/{name}" for name in ("verdict", "causes", "report", "job", "events")),
     *(f"check/{name}" for name in ("answer", "drift")),
     *(f"check/static/{name}" for name in ("plugin", "rccl", "variables", "duplicates", "host_binds")),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.probe.judgement import EXIT_STAGES
-from lumiimg.cli.main import make_parser
+from lumiimg.check.codes import MEANINGS
+from lumiimg.cli.commands import make_parser
 from lumiimg.errors import ExitCode
+from lumiimg.findings import Code, Level, Severity
 from lumiimg.nccl.vocabulary import vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from lumiimg.check.codes import Meaning
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "lumiimg"
@@ -138,39 +140,34 @@ def commands_of(parser: argparse.ArgumentParser, above: str) -> Iterator[str]:
             yield f"| `{cell(words + value)}` | {cell(action.help or '')} |"
 
 
+_FINDINGS = """
+A line of `check` ends with the id of its finding and the level that found it: `[plugin.absent, static]`. The columns *static*, *probe* and *run* show
+how grave a finding of that [level](../explanation/levels.md) can be: `ok` is evidence for the fast path, `info` has no weight, `unknown` is an open
+question, `problem` is an obstacle. *Part* is the part of the fabric path that a problem breaks.
+
+A collective that goes over Slingshot (`run.network` with `ok`) answers every open question and outweighs every obstacle of a lower level. A probe answers a finding
+of level static if it finds the same id, or the id under *answered by* with `ok`. What is answered is left out, is printed as `info`, or does not keep
+the answer open any more.
+"""
+
+
 def findings() -> Iterator[str]:
-    """Yield a row for each id that the code of check/ gives to a finding."""
-    yield "# Findings of `check`\n\nFor whoever reads `lumiimg check --json`: the ids, how grave they can be, and the level that finds them.\n"
-    yield f"{WRITTEN}\n\n| id | severities | level |\n|---|---|---|"
-    found: dict[str, tuple[set[str], set[str]]] = {}
-    for file, level in (
-        *(
-            (f"static/{file}", "static")
-            for file in ("files", "variables", "rccl", "plugin", "duplicates", "host_binds")
-        ),
-        ("probe/judgement", "probe"),
-        ("pipeline", "probe"),
-        ("probe/simulation", "probe"),
-        ("run/execution", "run"),
-        ("run/job_environment", "run"),
-        ("run/bandwidth", "run"),
-    ):
-        for node in ast.walk(ast.parse((PACKAGE / "check" / f"{file}.py").read_text())):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add"):
-                continue
-            if len(node.args) < 3:
-                continue
-            ids = {n.value for n in ast.walk(node.args[0]) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-            severities = {n.attr.lower() for n in ast.walk(node.args[1]) if isinstance(n, ast.Attribute)}
-            for identity in ids:
-                if "." in identity.rstrip("."):
-                    levels, seen = found.setdefault(identity, (set(), set()))
-                    levels.add(level)
-                    seen.update(severities or {"problem", "unknown"})
-    for stage in EXIT_STAGES.values():
-        found[f"plugin.{stage}"] = ({"probe"}, {"problem", "unknown"})
-    for identity, (levels, seen) in sorted(found.items()):
-        yield f"| `{identity}` | {', '.join(sorted(seen))} | {', '.join(sorted(levels))} |"
+    yield "# Findings of `check`\n\nFor whoever reads the output of `lumiimg check`: what each id means, how grave it can be, and what answers it.\n"
+    yield f"{WRITTEN}\n{_FINDINGS}\n| id | meaning | part | static | probe | run | answered by |\n|---|---|---|---|---|---|---|"
+    for code, meaning in sorted(MEANINGS.items()):
+        columns = ([severity for severity in Severity if severity in meaning.severities(level)] for level in Level)
+        graveness = " | ".join(map(", ".join, columns))
+        yield f"| `{code}` | {cell(meaning.text)} | {meaning.part or ''} | {graveness} | {_answered_by(meaning)} |"
+
+
+def _answered_by(meaning: Meaning) -> str:
+    """Return what below a collective answers a finding of files that keeps an answer from being good."""
+    if not {Severity.UNKNOWN, Severity.PROBLEM} & set(meaning.static):
+        return ""
+    probe = meaning.replaced_by or meaning.noted_beside
+    if probe is not None:
+        return f"`{probe}`"
+    return "" if meaning.outlasts_probes or Severity.UNKNOWN not in meaning.static else f"`{Code.PROVIDER_CXI}`"
 
 
 def signatures() -> Iterator[str]:

@@ -22,12 +22,12 @@ from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
 from lumiimg.build.log import BuildLog
 from lumiimg.build.machine import require_bootstrap, require_container, require_environment
 from lumiimg.build.overlay import Overlay
-from lumiimg.build.progress import DOWNLOADS, IMAGE, Clock
+from lumiimg.build.progress import DOWNLOADS, IMAGE, StageClock
 from lumiimg.build.provenance import FOLDER, SBOM, hide_below, write_folder
 from lumiimg.build.sandbox import Sandbox
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
-from lumiimg.build.step import Step
+from lumiimg.build.step import LayerBuild
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from lumiimg.build.cache import Entry, Key
-    from lumiimg.build.machine import Machine
-    from lumiimg.build.progress import Progress, Stage
+    from lumiimg.build.cache import CacheEntry, Key
+    from lumiimg.build.machine import BuildMachine
+    from lumiimg.build.progress import BuildStage, Progress
     from lumiimg.definition.writer import Definition
     from lumiimg.resolve.store import Store
 
@@ -66,7 +66,7 @@ class Built:
     form: str
     is_new: bool
     """Whether it was written; else it was there already."""
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[BuildStage, ...] = ()
 
 
 def write_definitions(
@@ -91,7 +91,7 @@ def write_definitions(
             target.chmod(0o644)
 
 
-def choose_way(machine: Machine, asked: str | None) -> tuple[str, str]:
+def choose_way(machine: BuildMachine, asked: str | None) -> tuple[str, str]:
     """Return how layers are built here, and why.
 
     Raises MissingHereError for a way that is asked for and not to be had.
@@ -111,7 +111,7 @@ def choose_way(machine: Machine, asked: str | None) -> tuple[str, str]:
     return chosen, passed or "the quickest"
 
 
-def against(machine: Machine, way: str) -> list[str]:
+def against(machine: BuildMachine, way: str) -> list[str]:
     """Return what stands against a way to build on this machine."""
     found = []
     if way == "overlay":
@@ -127,7 +127,7 @@ def build_image(
     chain: Sequence[Definition],
     output: Path,
     *,
-    machine: Machine,
+    machine: BuildMachine,
     way: str,
     form: str,
     compression: str,
@@ -189,7 +189,7 @@ def build_image(
         work = _Work(kept, machine, environment, downloads, log, progress, scratch, way, keep_going, keeps_compiled)
         strategy = new_strategy(way, scratch)
         layers, stages = work.layers(chain, keys, strategy)
-        clock = Clock()
+        clock = StageClock()
         progress.step_started(IMAGE)
         with written_by_rename(output) as partial:
             stacked = strategy.stack(layers)
@@ -254,7 +254,7 @@ def _stacked(layers: Sequence[Path], target: Path, front: sif_writer.Front) -> l
 @dataclass(frozen=True, slots=True)
 class _Work:
     cache: LayerCache
-    machine: Machine
+    machine: BuildMachine
     environment: Mapping[str, str]
     downloads: Store
     log: IO[bytes]
@@ -264,10 +264,10 @@ class _Work:
     keep_going: bool
     keeps_compiled: bool = True
 
-    def step(self, definition: Definition, name: str) -> Step:
+    def step(self, definition: Definition, name: str) -> LayerBuild:
         folder = self.scratch / name
         folder.mkdir()
-        return Step(self.machine, self.environment, definition, folder, self.log, self.progress.line)
+        return LayerBuild(self.machine, self.environment, definition, folder, self.log, self.progress.line)
 
     def bill(self, chain: Sequence[Definition], layers: Sequence[Path], identity: str) -> bytes:
         """Return what is in the image."""
@@ -290,10 +290,10 @@ class _Work:
 
     def layers(
         self, chain: Sequence[Definition], keys: Sequence[Key], strategy: Strategy
-    ) -> tuple[list[Path], list[Stage]]:
+    ) -> tuple[list[Path], list[BuildStage]]:
         """Return the results of all layers, the base first, and what each took."""
         found: list[Path] = []
-        stages: list[Stage] = []
+        stages: list[BuildStage] = []
         base = content = content_below(chain[0], self.way)
         if content and chain[0].origin is not None:
             found.append(chain[0].origin)  # as it is: nothing of it is unpacked or written again
@@ -307,7 +307,7 @@ class _Work:
             stages.append(self.fetch(wanted, missing))
         for number, (definition, key) in enumerate(zip(chain, keys, strict=True)):
             self.progress.step_started(definition.name)
-            clock = Clock()
+            clock = StageClock()
             entry = taken.find(key, content)
             hit = entry is not None
             if entry is None:
@@ -382,10 +382,10 @@ class _Work:
             hint=f"{kept}the whole log: {self.log.name}",
         ) from error
 
-    def fetch(self, wanted: Sequence[LockedSource], missing: Collection[LockedSource]) -> Stage:
+    def fetch(self, wanted: Sequence[LockedSource], missing: Collection[LockedSource]) -> BuildStage:
         """Get sources into the store: what cannot be had stops the build before an hour of it has gone by."""
         self.progress.step_started(DOWNLOADS)
-        clock = Clock()
+        clock = StageClock()
         paths = self.downloads.sources(wanted, self.progress.line)
         got = sum(path.stat().st_size for path in {paths[source] for source in missing})
         stage = clock.stage(DOWNLOADS, got, reused=False)
@@ -401,7 +401,7 @@ class _Work:
         below: Sequence[Path],
         strategy: Strategy,
         taken: Taken,
-    ) -> Entry:
+    ) -> CacheEntry:
         with self.cache.making(key, self.progress.notice) as folder:
             if (made := taken.find(key, content)) is not None:  # by the one that was waited for
                 return made
@@ -420,7 +420,7 @@ class _Work:
             remove_tree(step.folder)
             return taken.hold(entry)
 
-    def _keeping(self, step: Step, key: Key) -> AbstractContextManager[None]:
+    def _keeping(self, step: LayerBuild, key: Key) -> AbstractContextManager[None]:
         if not self.keeps_compiled:
             return nullcontext()
         return keeping(self.cache, key, step.definition.layers, step.kept, self.progress.notice)
@@ -450,17 +450,17 @@ class Strategy(Protocol):
     name: str
     suffix: str
 
-    def base(self, step: Step, target: Path) -> None:
+    def base(self, step: LayerBuild, target: Path) -> None:
         """Build the base."""
 
-    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         """Build a layer on what is below it."""
 
     def stack(self, layers: Sequence[Path]) -> list[Path]:
         """Return which of the results lie one over the other in the image."""
 
     def flatten(
-        self, step: Step, layers: Sequence[Path], target: Path, front: sif_writer.Front
+        self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
     ) -> sif_writer.Partition:
         """Write a stack as one squashfs into `target`, behind the room for `front`."""
 

@@ -63,7 +63,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """One result."""
 
     key: str
@@ -90,7 +90,7 @@ def _mark(data: Path) -> tuple[int, int]:
     return seen.st_ino, seen.st_mtime_ns
 
 
-def entry_of(document: Mapping[str, Any], key: str, data: Path) -> Entry:
+def entry_of(document: Mapping[str, Any], key: str, data: Path) -> CacheEntry:
     """Return what the document of an entry says. Raises KeyError, TypeError, ValueError, OverflowError."""
     seconds, size_bytes, layers = document["seconds"], document["size_bytes"], document["layers"]
     if document["format"] != FORMAT:
@@ -105,7 +105,7 @@ def entry_of(document: Mapping[str, Any], key: str, data: Path) -> Entry:
         raise ValueError("is damaged")
     mark = document.get("mark")
     marks = tuple(mark) if isinstance(mark, list) else ()
-    return Entry(key, data, words[0], size_bytes, tuple(layers), float(seconds), words[1], marks)
+    return CacheEntry(key, data, words[0], size_bytes, tuple(layers), float(seconds), words[1], marks)
 
 
 class LayerCache:
@@ -117,7 +117,7 @@ class LayerCache:
         self._contents = root / "contents"
         self._locks = root / "locks"
 
-    def find(self, key: Key, below: str = "") -> Entry | None:
+    def find(self, key: Key, below: str = "") -> CacheEntry | None:
         """Return the result of a key over the content of what is `below`, or of the same inputs over that content.
 
         None where there is none; also where one is there that was built over another content.
@@ -135,14 +135,14 @@ class LayerCache:
                 os.utime(found.data.with_name("entry.json"))
         return found
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[CacheEntry]:
         """Yield all entries that can be read."""
         for folder in sorted(self._layers.glob("*")):
             entry = self.read(folder.name)
             if entry is not None:
                 yield entry
 
-    def key_of(self, entry: Entry) -> dict[str, Any]:
+    def key_of(self, entry: CacheEntry) -> dict[str, Any]:
         """Return what an entry was made of; nothing where that is damaged."""
         try:
             return read_object(self._layers / entry.key / "key.json")
@@ -160,11 +160,11 @@ class LayerCache:
             return False
         return type(written) is int and written > FORMAT
 
-    def _over(self, digest: str, below: str) -> Entry | None:
+    def _over(self, digest: str, below: str) -> CacheEntry | None:
         found = self.read(digest)
         return found if found is not None and found.below == below else None
 
-    def read(self, digest: str) -> Entry | None:
+    def read(self, digest: str) -> CacheEntry | None:
         """Return an entry; None for one that is damaged as far as a look at its size tells."""
         folder = self._layers / digest
         try:
@@ -194,7 +194,7 @@ class LayerCache:
         seconds: float,
         below: str = "",
         replaces: bool = False,
-    ) -> Entry:
+    ) -> CacheEntry:
         """Move a result into the cache, and return it, or the one that another build was quicker with.
 
         It takes the place of one that was built over another content; `replaces`: of any. Raises FailedError if the

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lumiimg.build.cache import Entry, LayerCache
+    from lumiimg.build.cache import CacheEntry, LayerCache
 
 _MEMBERS = ("key.json", "entry.json", *NAMES)
 _DOCUMENT_LIMIT_BYTES = 1 << 20
 _MAX_MEMBERS = 30_000
 
 
-def chosen(cache: LayerCache, wanted: Sequence[str]) -> list[Entry]:
+def chosen(cache: LayerCache, wanted: Sequence[str]) -> list[CacheEntry]:
     """Return the entries whose layer or key (six digits or more of it) is wanted; all of them for nothing.
 
     Raises BadInputError for a name that nothing has.
@@ -36,11 +36,11 @@ def chosen(cache: LayerCache, wanted: Sequence[str]) -> list[Entry]:
     return [entry for entry in entries if not wanted or any(_is_called(entry, name) for name in wanted)]
 
 
-def _is_called(entry: Entry, name: str) -> bool:
+def _is_called(entry: CacheEntry, name: str) -> bool:
     return name in entry.layers or (len(name) >= 6 and entry.key.startswith(name))
 
 
-def write_archive(cache: LayerCache, target: Path, wanted: Sequence[str]) -> list[Entry]:
+def write_archive(cache: LayerCache, target: Path, wanted: Sequence[str]) -> list[CacheEntry]:
     """Write entries into a tar: all, or those whose layer or key is wanted; return them.
 
     Raises BadInputError for a name that nothing has.
@@ -53,7 +53,7 @@ def write_archive(cache: LayerCache, target: Path, wanted: Sequence[str]) -> lis
     return entries
 
 
-def read_archive(cache: LayerCache, source: Path) -> list[Entry]:
+def read_archive(cache: LayerCache, source: Path) -> list[CacheEntry]:
     """Take the entries of such a tar into the cache, each only if it is what it says; return them.
 
     What is there already stays. Raises BadInputError for a file that is none, FailedError where an entry is not what
@@ -61,7 +61,7 @@ def read_archive(cache: LayerCache, source: Path) -> list[Entry]:
     """
     if source.exists() and not source.is_file():  # a FIFO would be waited for
         raise BadInputError("is not a file", where=str(source))
-    taken: list[Entry] = []
+    taken: list[CacheEntry] = []
     try:
         # as it was written: what is packed may be any number of times larger than it looks
         with tarfile.open(source, "r:") as archive, scratch_folder(cache.root / "work") as folder:
@@ -109,7 +109,7 @@ def _is_key(name: str) -> bool:
     return len(name) == 64 and all(c in "0123456789abcdef" for c in name)
 
 
-def _take(cache: LayerCache, name: str, parts: dict[str, Path]) -> Entry:
+def _take(cache: LayerCache, name: str, parts: dict[str, Path]) -> CacheEntry:
     try:
         key = Key(read_object(parts["key.json"]))
         data = next(path for part, path in parts.items() if part in NAMES)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lumiimg.build.cache import Entry, Key, LayerCache
+    from lumiimg.build.cache import CacheEntry, Key, LayerCache
 
 TAKEN = "taken"
 """The folder in a build's scratch."""
@@ -25,9 +25,9 @@ class Taken:
         self._cache = cache
         self._folder = scratch / TAKEN
         self._notice = on_notice
-        self._found: dict[tuple[str, str], Entry] = {}
+        self._found: dict[tuple[str, str], CacheEntry] = {}
 
-    def find(self, key: Key, below: str) -> Entry | None:
+    def find(self, key: Key, below: str) -> CacheEntry | None:
         """Return the result of a key, as `LayerCache.find`, if all of it is what it was: read, if it was touched.
 
         What is damaged is removed. Raises FailedError if it cannot be.
@@ -47,7 +47,7 @@ class Taken:
         self._found[key.digest, below] = held
         return held
 
-    def hold(self, entry: Entry) -> Entry:
+    def hold(self, entry: CacheEntry) -> CacheEntry:
         """Return an entry whose data is there until the build ends: another name of the same file, in its scratch.
 
         Where that cannot be (another file system, another user's cache), it is the entry as it is.
@@ -62,7 +62,7 @@ class Taken:
         return replace(entry, data=name)
 
 
-def is_whole(entry: Entry) -> bool:
+def is_whole(entry: CacheEntry) -> bool:
     """Whether the data of an entry is what it was, to the byte; False too where it has just been removed.
 
     It is read where it was written to since it was kept, or copied: `cache verify` reads all.

@@ -11,7 +11,7 @@ from lumiimg.build.fetch import content_with, lowest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lumiimg.build.cache import Entry, Key, LayerCache
+    from lumiimg.build.cache import CacheEntry, Key, LayerCache
 
 NOT_YET = "not known before what is below it is built"
 
@@ -31,9 +31,9 @@ class Why:
     """The answer for one layer."""
 
     layers: tuple[str, ...]
-    entry: Entry | None
+    entry: CacheEntry | None
     """The result, where it is there."""
-    nearest: Entry | None = None
+    nearest: CacheEntry | None = None
     differences: tuple[Difference, ...] = ()
 
 
@@ -61,7 +61,7 @@ def why(cache: LayerCache, keys: Sequence[Key], layers: tuple[str, ...], content
     return Why(layers, None, entry, tuple(nearest))
 
 
-def _below(entry: Entry, content: str, *, is_known: bool) -> list[Difference]:
+def _below(entry: CacheEntry, content: str, *, is_known: bool) -> list[Difference]:
     """Return whether a result was built on another content than it would lie over."""
     if is_known and entry.below == content:
         return []

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.capability_trials import look, program_of
-from lumiimg.build.machine import PROGRAMS, Machine, Trial
+from lumiimg.build.machine import PROGRAMS, BuildMachine, CapabilityTrial
 from lumiimg.engine.process import which
 from lumiimg.errors import LumiimgError
 from lumiimg.files import write_text
@@ -45,12 +45,12 @@ _PRIVILEGES = re.compile(r"^(?:CapEff|CapBnd|NoNewPrivs|Seccomp):.*$", re.MULTIL
 """Of proc_pid_status(5): a job step or a container may allow less than a login does."""
 
 
-def look_or_recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Machine:
+def look_or_recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> BuildMachine:
     """Return what is known of this machine, or try it and keep that. A cache that cannot be written is no hindrance."""
     return _recall(engine, environment, cache) or look_anew(engine, environment, cache)
 
 
-def look_anew(engine: Engine, environment: Mapping[str, str], cache: Path) -> Machine:
+def look_anew(engine: Engine, environment: Mapping[str, str], cache: Path) -> BuildMachine:
     """Try what a build may need, and keep what was found."""
     machine = look(engine, environment)
     path = _path(cache)
@@ -70,7 +70,7 @@ def look_anew(engine: Engine, environment: Mapping[str, str], cache: Path) -> Ma
     return machine
 
 
-def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Machine | None:
+def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> BuildMachine | None:
     try:
         document = json.loads(_read(_path(cache)))
         if document["format"] != _FORMAT or document["depends_on"] != _depends_on(engine, environment):
@@ -85,15 +85,15 @@ def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Mach
     programs: dict[str, Any] = {name.replace("-", "_"): program_of(name, path) for name in PROGRAMS}
     if not flags.pop("proot"):
         programs["proot"] = None
-    return Machine(engine=engine, trials=trials, **flags, **programs)
+    return BuildMachine(engine=engine, trials=trials, **flags, **programs)
 
 
-def _trial(entry: dict[str, Any]) -> Trial:
+def _trial(entry: dict[str, Any]) -> CapabilityTrial:
     """Return a trial as it was kept. Raises KeyError, TypeError."""
     name, works, said, remedy = entry["name"], entry["works"], entry["said"], entry["remedy"]
     if not all(isinstance(text, str) for text in (name, said, remedy)) or not isinstance(works, bool):
         raise TypeError
-    return Trial(name, works, said, remedy=remedy)
+    return CapabilityTrial(name, works, said, remedy=remedy)
 
 
 def _read(path: Path) -> str:

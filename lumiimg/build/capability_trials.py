@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.build.facts import keeps_environment
-from lumiimg.build.machine import CONTAINER, DEBOOTSTRAP, PROGRAMS, PROOT_SLOWLY, Machine, Trial
+from lumiimg.build.machine import CONTAINER, DEBOOTSTRAP, PROGRAMS, PROOT_SLOWLY, BuildMachine, CapabilityTrial
 from lumiimg.engine import engine as engines
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run, which
@@ -43,7 +43,7 @@ sys.exit(0 if known and os.stat("{_BEHIND}").st_uid == 0 else 1)
 """
 
 
-def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
+def look(engine: Engine, environment: Mapping[str, str]) -> BuildMachine:
     """Try what a build may need, in a few tenths of a second."""
     path = environment.get("PATH")
     env = dict(environment)
@@ -64,16 +64,18 @@ def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
         base,
         _of_run("user namespace with the user's ids", ids, "util-linux (unshare) is missing"),
         _of_run("overlay mounts in it", mounts, "there is no user namespace to try it in"),
-        Trial("FUSE", fuse, "/dev/fuse" if fuse else "/dev/fuse cannot be opened"),
+        CapabilityTrial("FUSE", fuse, "/dev/fuse" if fuse else "/dev/fuse cannot be opened"),
     ]
     proot, is_slow, said = _try_proot(found["proot"], env)
     for name, program in found.items():
         if name == "proot" and program is not None:
-            trials.append(Trial(name, proot is not None, said))
+            trials.append(CapabilityTrial(name, proot is not None, said))
         else:
-            trials.append(Trial(name, program is not None, _version(program, env) if program else "not on PATH"))
+            trials.append(
+                CapabilityTrial(name, program is not None, _version(program, env) if program else "not on PATH")
+            )
     found["proot"] = proot
-    return Machine(
+    return BuildMachine(
         engine=engine,
         maps_ids=ids is not None and ids.ok,
         mounts=mounts is not None and mounts.ok,
@@ -87,41 +89,41 @@ def look(engine: Engine, environment: Mapping[str, str]) -> Machine:
     )
 
 
-def _keeps_environment(engine: Engine, environment: Mapping[str, str]) -> Trial:
+def _keeps_environment(engine: Engine, environment: Mapping[str, str]) -> CapabilityTrial:
     try:
         with scratch_folder(Path(tempfile.gettempdir())) as scratch:
             keeps, said = keeps_environment(engine, environment, scratch)
     except FailedError as error:
         keeps, said = None, str(error)
-    return Trial("the environment of the layers below", bool(keeps), said, is_sure=keeps is not None)
+    return CapabilityTrial("the environment of the layers below", bool(keeps), said, is_sure=keeps is not None)
 
 
-def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[bool, Trial]:
+def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[bool, CapabilityTrial]:
     """Return whether scripts can be run in a container, as far as that is known, and what is to be said."""
     try:
         with scratch_folder(Path(tempfile.gettempdir())) as scratch:
             done = start_containers(engine, environment, scratch, _TRIAL_S)
     except FailedError as error:
-        return True, Trial(CONTAINER, works=False, said=str(error), is_sure=False)
+        return True, CapabilityTrial(CONTAINER, works=False, said=str(error), is_sure=False)
     if not done:
-        return True, Trial(CONTAINER, works=False, said="cannot be tried on this processor", is_sure=False)
+        return True, CapabilityTrial(CONTAINER, works=False, said="cannot be tried on this processor", is_sure=False)
     if done[0].ok:
-        return True, Trial(CONTAINER, works=True, said="a program was run in one")
+        return True, CapabilityTrial(CONTAINER, works=True, said="a program was run in one")
     if done[-1].ok:  # layers that install packages do without, by proot
         why = one_line(telling_line(done[0].output))[:200]
-        return True, Trial(CONTAINER, works=False, said=f"only without --fakeroot: {why}", is_sure=False)
+        return True, CapabilityTrial(CONTAINER, works=False, said=f"only without --fakeroot: {why}", is_sure=False)
     return _of_failure(CONTAINER, done[-1])
 
 
-def _try_debootstrap(engine: Engine, environment: Mapping[str, str], *, starts: bool) -> tuple[bool, Trial]:
+def _try_debootstrap(engine: Engine, environment: Mapping[str, str], *, starts: bool) -> tuple[bool, CapabilityTrial]:
     """Return whether the engine can have debootstrap make a base, as far as that is known, and what is to be said.
 
     Where it comes as far as to ask for the release, at an address that does not exist, it has made what it needs.
     """
     if which("debootstrap", f"{environment.get('PATH', '')}:/usr/sbin:/sbin") is None:
-        return True, Trial(DEBOOTSTRAP, works=False, said="debootstrap is not on PATH")
+        return True, CapabilityTrial(DEBOOTSTRAP, works=False, said="debootstrap is not on PATH")
     if not starts:
-        return True, Trial(DEBOOTSTRAP, works=False, said="there is no container to try it in")
+        return True, CapabilityTrial(DEBOOTSTRAP, works=False, said="there is no container to try it in")
     try:
         with scratch_folder(Path(tempfile.gettempdir())) as scratch:
             (scratch / "base.def").write_text(_BASE, encoding="utf-8")
@@ -135,19 +137,19 @@ def _try_debootstrap(engine: Engine, environment: Mapping[str, str], *, starts: 
                 timeout_s=_TRIAL_S,
             )
     except FailedError as error:
-        return True, Trial(DEBOOTSTRAP, works=False, said=str(error), is_sure=False)
+        return True, CapabilityTrial(DEBOOTSTRAP, works=False, said=str(error), is_sure=False)
     if f"release file {_NO_MIRROR}" in done.output:
-        return True, Trial(DEBOOTSTRAP, works=True, said="debootstrap begins")
+        return True, CapabilityTrial(DEBOOTSTRAP, works=True, said="debootstrap begins")
     return _of_failure(DEBOOTSTRAP, done)
 
 
-def _of_failure(name: str, done: Completed) -> tuple[bool, Trial]:
+def _of_failure(name: str, done: Completed) -> tuple[bool, CapabilityTrial]:
     """Return whether it may work all the same, as nobody knows why it failed or the reason may pass, and the trial."""
     known = explain(done.output)
     if known is not None and known.id not in _PASSING:
-        return False, Trial(name, works=False, said=known.meaning, remedy=known.remedy)
+        return False, CapabilityTrial(name, works=False, said=known.meaning, remedy=known.remedy)
     said = known.meaning if known else one_line(telling_line(done.output))[:200] or f"exit status {done.exit_code}"
-    return True, Trial(name, works=False, said="it took too long" if done.timed_out else said, is_sure=False)
+    return True, CapabilityTrial(name, works=False, said="it took too long" if done.timed_out else said, is_sure=False)
 
 
 def _try_proot(program: Path | None, env: dict[str, str]) -> tuple[Path | None, bool, str]:
@@ -184,8 +186,8 @@ def _version(program: Path, env: dict[str, str]) -> str:
     return found[0] if found else f"{program}"
 
 
-def _of_run(name: str, completed: Completed | None, absent: str) -> Trial:
+def _of_run(name: str, completed: Completed | None, absent: str) -> CapabilityTrial:
     if completed is None:
-        return Trial(name, works=False, said=absent)
+        return CapabilityTrial(name, works=False, said=absent)
     is_sure = not completed.timed_out and completed.exit_code != _NO_PLACE
-    return Trial(name, completed.ok, "" if completed.ok else one_line(completed.last_line)[:200], is_sure)
+    return CapabilityTrial(name, completed.ok, "" if completed.ok else one_line(completed.last_line)[:200], is_sure)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lumiimg.build.step import Step
+    from lumiimg.build.step import LayerBuild
     from lumiimg.image import sif_writer
 
 
@@ -24,16 +24,16 @@ class Chain:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def base(self, step: Step, target: Path) -> None:
+    def base(self, step: LayerBuild, target: Path) -> None:
         """Build the base. Raises FailedError if a script fails."""
         self._build(step, target)
 
-    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         """Build the image of a layer and all that is below it. Raises FailedError if a script fails."""
         (step.folder / f"{step.definition.parent}.sif").symlink_to(below[-1])
         self._build(step, target)
 
-    def _build(self, step: Step, target: Path) -> None:
+    def _build(self, step: LayerBuild, target: Path) -> None:
         step.build(target)
         # The engine's word is not taken for it: what it wrote is opened, by our own reader.
         open_image(target).close()
@@ -43,7 +43,7 @@ class Chain:
         return [layers[-1]]
 
     def flatten(
-        self, step: Step, layers: Sequence[Path], target: Path, front: sif_writer.Front
+        self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
     ) -> sif_writer.Partition:
         """Write the engine's image and what lies over it as one squashfs into `target`, behind the room for `front`."""
         return Sandbox(self._folder).flatten(step, layers, target, front)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from lumiimg.build.step import Step
+    from lumiimg.build.step import LayerBuild
     from lumiimg.engine.engine import Engine
     from lumiimg.image import RootFileSystem
 
@@ -38,7 +38,7 @@ _DATE = "org.label-schema.build-date"
 _FROM = "org.label-schema.usage.singularity.deffile.from"
 
 
-def write_facts(step: Step, seen: RootFileSystem, target: Path) -> None:
+def write_facts(step: LayerBuild, seen: RootFileSystem, target: Path) -> None:
     """Write into `target`, a root folder, what the engine says of an image that `seen` becomes by the definition.
 
     Raises FailedError if the engine does not take it.

@@ -10,11 +10,11 @@ from lumiimg.resolve.lock import LockedSource
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lumiimg.build.cache import Entry, Key, LayerCache
+    from lumiimg.build.cache import CacheEntry, Key, LayerCache
     from lumiimg.definition.writer import Definition
 
 
-def content_with(content: str, entry: Entry) -> str:
+def content_with(content: str, entry: CacheEntry) -> str:
     """Return the content of what is below the next layer; `content` is that of what is below this one."""
     return hashlib.sha256(f"{content}{entry.sha256}".encode()).hexdigest()
 
@@ -24,13 +24,13 @@ def sources_of(definition: Definition) -> list[LockedSource]:
     return [file.origin for file in definition.files if isinstance(file.origin, LockedSource)]
 
 
-def lowest(keys: Sequence[Key], find: Callable[[Key, str], Entry | None], content: str) -> list[Entry]:
+def lowest(keys: Sequence[Key], find: Callable[[Key, str], CacheEntry | None], content: str) -> list[CacheEntry]:
     """Return the results of the lowest layers, up to the first that is not there.
 
     `content` is that of what is below the first, `find` that of a cache. What a layer that is not there will come to,
     and so whether those above it can be used, nobody knows.
     """
-    found: list[Entry] = []
+    found: list[CacheEntry] = []
     for key in keys:
         entry = find(key, content)
         if entry is None:

@@ -26,7 +26,7 @@ _BY_DEBOOTSTRAP = re.compile(r"^Bootstrap: debootstrap$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class CapabilityTrial:
     """One thing that was tried."""
 
     name: str
@@ -40,7 +40,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class BuildMachine:
     """What was found; a program is None where there is none."""
 
     engine: Engine
@@ -57,7 +57,7 @@ class Machine:
     """What an engine lays layers over an image with, for a user."""
     proot: Path | None
     """Only where it does what it is for."""
-    trials: tuple[Trial, ...]
+    trials: tuple[CapabilityTrial, ...]
     loses_environment: bool = False
     """Whether the engine was seen to lose the environment of the layers below."""
     proot_is_slow: bool = False
@@ -74,12 +74,12 @@ class Machine:
         return ["unshare", *maps, *own, *argv] if maps or own else list(argv)
 
 
-def was_seen(trials: Sequence[Trial], name: str) -> bool:
+def was_seen(trials: Sequence[CapabilityTrial], name: str) -> bool:
     """Whether what was tried under a name works."""
     return any(trial.works for trial in trials if trial.name == name)
 
 
-def require_environment(machine: Machine) -> None:
+def require_environment(machine: BuildMachine) -> None:
     """Raise MissingHereError where an image of layers would come out without what they set."""
     if machine.loses_environment:
         raise MissingHereError(
@@ -88,19 +88,19 @@ def require_environment(machine: Machine) -> None:
         )
 
 
-def require_container(machine: Machine) -> None:
+def require_container(machine: BuildMachine) -> None:
     """Raise MissingHereError where no script of a layer can be run."""
     if not machine.starts:
         raise _lacking(machine, CONTAINER, f"{machine.engine.name} starts no container here")
 
 
-def require_bootstrap(machine: Machine, base: str, text: str) -> None:
+def require_bootstrap(machine: BuildMachine, base: str, text: str) -> None:
     """Raise MissingHereError where the definition `text` of a base is one that cannot be built here."""
     if not machine.debootstraps and _BY_DEBOOTSTRAP.search(text.partition("\n\n")[0]):
         raise _lacking(machine, DEBOOTSTRAP, f"{base} cannot be made here")
 
 
-def _lacking(machine: Machine, name: str, what: str) -> MissingHereError:
+def _lacking(machine: BuildMachine, name: str, what: str) -> MissingHereError:
     trial = next((trial for trial in machine.trials if trial.name == name), None)
     if trial is None:
         return MissingHereError(what, hint="lumiimg doctor tells more")

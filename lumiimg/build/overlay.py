@@ -18,11 +18,11 @@ from lumiimg.image.source import ByteSource
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumiimg.build.step import Step
+    from lumiimg.build.step import LayerBuild
     from lumiimg.engine.process import Completed
 
 
-def build_base(step: Step, target: Path) -> None:
+def build_base(step: LayerBuild, target: Path) -> None:
     """Build the base by the engine, and write it as a SIF with the file system of this project.
 
     Raises FailedError if a script fails.
@@ -41,11 +41,11 @@ class Overlay:
     name = "overlay"
     suffix = ".sqfs"
 
-    def base(self, step: Step, target: Path) -> None:
+    def base(self, step: LayerBuild, target: Path) -> None:
         """Build the base. Raises FailedError if a script fails."""
         build_base(step, target)
 
-    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         """Run a layer's script over `below` (an image, then squashfs files), and write what it changed as a squashfs.
 
         Raises FailedError if a script fails, or nothing can be read below.
@@ -53,7 +53,7 @@ class Overlay:
         with step.named():
             self._layer(step, below, target)
 
-    def _layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+    def _layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         over = step.folder / "over"
         upper = over / "upper"
         upper.mkdir(parents=True)
@@ -77,7 +77,7 @@ class Overlay:
         return list(layers)
 
     def flatten(
-        self, step: Step, layers: Sequence[Path], target: Path, front: sif_writer.Front
+        self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
     ) -> sif_writer.Partition:
         """Write a stack of layers as one squashfs into `target`, behind the room for `front`.
 
@@ -107,7 +107,7 @@ class Overlay:
         return sif_writer.behind(target, front)
 
 
-def write_sif(step: Step, root: Path, target: Path, definition: str) -> None:
+def write_sif(step: LayerBuild, root: Path, target: Path, definition: str) -> None:
     """Write a root folder as a SIF."""
     front = sif_writer.Front(definition, {})
     squash(step.machine, root, target, offset=front.size_bytes, within=step.as_root)

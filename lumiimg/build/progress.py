@@ -15,7 +15,7 @@ DOWNLOADS, IMAGE = "downloads", "image"
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class BuildStage:
     """One part of a build, for its account."""
 
     name: str
@@ -26,15 +26,15 @@ class Stage:
     reused: bool
 
 
-class Clock:
+class StageClock:
     """Counts from where it is made."""
 
     def __init__(self) -> None:
         self._start, self._cpu = time.monotonic(), _cpu_of_children()
 
-    def stage(self, name: str, size_bytes: int, *, reused: bool) -> Stage:
+    def stage(self, name: str, size_bytes: int, *, reused: bool) -> BuildStage:
         """Return what was taken since."""
-        return Stage(name, time.monotonic() - self._start, _cpu_of_children() - self._cpu, size_bytes, reused)
+        return BuildStage(name, time.monotonic() - self._start, _cpu_of_children() - self._cpu, size_bytes, reused)
 
 
 def _cpu_of_children() -> float:
@@ -57,7 +57,7 @@ class Progress(Protocol):
     def notice(self, text: str) -> None:
         """Hear what a person should know while it is built."""
 
-    def step_done(self, stage: Stage) -> None:
+    def step_done(self, stage: BuildStage) -> None:
         """Hear what a step took, and that its result is kept."""
 
     def stop(self) -> None:

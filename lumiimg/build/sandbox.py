@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lumiimg.build.step import Step
+    from lumiimg.build.step import LayerBuild
 
 _OF_ROOT = ("packages.sh", "apt-get", "zypper", "dpkg")
 """Words of scripts that want to be root."""
@@ -40,11 +40,11 @@ class Sandbox:
         self._root = folder / "root"
         self._held = 0
 
-    def base(self, step: Step, target: Path) -> None:
+    def base(self, step: LayerBuild, target: Path) -> None:
         """Build the base. Raises FailedError if a script fails."""
         build_base(step, target)
 
-    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         """Run a layer's script on what is below it, and write what it changed as a squashfs.
 
         Raises FailedError if a script fails.
@@ -52,7 +52,7 @@ class Sandbox:
         with step.named():
             self._layer(step, below, target)
 
-    def _layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+    def _layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         self._hold(step, below)
         root = self._root
         step.require_own(root, "where `lumiimg doctor` finds all that it takes, `--strategy overlay` can build on it")
@@ -76,7 +76,7 @@ class Sandbox:
         return list(layers)
 
     def flatten(
-        self, step: Step, layers: Sequence[Path], target: Path, front: sif_writer.Front
+        self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
     ) -> sif_writer.Partition:
         """Write a stack of layers as one squashfs into `target`, behind the room for `front`."""
         self._hold(step, layers)
@@ -85,7 +85,7 @@ class Sandbox:
         )
         return sif_writer.behind(target, front)
 
-    def _hold(self, step: Step, layers: Sequence[Path]) -> None:
+    def _hold(self, step: LayerBuild, layers: Sequence[Path]) -> None:
         """Have the folder hold these layers."""
         for layer in layers[self._held :]:
             if self._held:
@@ -95,7 +95,7 @@ class Sandbox:
                 self._inside(step, "clear", layer)
             self._held += 1
 
-    def _unpack(self, step: Step, layer: Path) -> None:
+    def _unpack(self, step: LayerBuild, layer: Path) -> None:
         if step.machine.unsquashfs is None:
             raise MissingHereError(
                 "unsquashfs is not on PATH", hint="install squashfs-tools, or load the site's module of it"
@@ -110,7 +110,7 @@ class Sandbox:
             _set_bits(self._root, layer)
             _open_to_owner(self._root)
 
-    def _run(self, step: Step, argv: list[str]) -> None:
+    def _run(self, step: LayerBuild, argv: list[str]) -> None:
         wants_root = any(word in step.definition.post for word in _OF_ROOT)
         if step.machine.maps_ids or not wants_root:
             step.run(self._root, argv, writable=True)
@@ -132,7 +132,7 @@ class Sandbox:
         command = [*words, *binds, *start, f"/{FOLDER}/actions/exec", *argv]
         step.check(step.command(command, told=True, variables=variables))
 
-    def _inside(self, step: Step, command: str, *paths: Path) -> None:
+    def _inside(self, step: LayerBuild, command: str, *paths: Path) -> None:
         completed = step.as_root([*INSIDE, command, self._root, *paths])
         if not completed.ok:
             raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=step.definition.name)

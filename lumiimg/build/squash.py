@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lumiimg.build.machine import Machine
+    from lumiimg.build.machine import BuildMachine
     from lumiimg.engine.process import Completed
 
 COMPRESSIONS = {"zstd": ("-comp", "zstd", "-Xcompression-level", "3"), "gzip": ("-comp", "gzip")}
@@ -24,7 +24,7 @@ _OWN_XATTRS = r"^(trusted|user)\.(overlay|fuseoverlayfs)\."
 
 
 def squash(
-    machine: Machine,
+    machine: BuildMachine,
     folder: Path,
     target: Path,
     *,

@@ -24,7 +24,7 @@ from lumiimg.secret import hidden
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lumiimg.build.machine import Machine
+    from lumiimg.build.machine import BuildMachine
     from lumiimg.definition.writer import Definition
     from lumiimg.image import RootFileSystem
 
@@ -38,10 +38,10 @@ _DISK_FULL = "No space left on device"
 
 
 @dataclass
-class Step:
+class LayerBuild:
     """What a strategy needs to build one layer."""
 
-    machine: Machine
+    machine: BuildMachine
     environment: Mapping[str, str]
     definition: Definition
     folder: Path

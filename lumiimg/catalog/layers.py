@@ -45,7 +45,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LayerSource:
     """An archive that a layer is built from. `{NAME}` in url, file and key stands for an argument."""
 
     name: str
@@ -138,7 +138,7 @@ class Layer:
     troubles: tuple[KnownTrouble, ...] = ()
     files: tuple[str, ...] = ()
     arguments: Mapping[str, Argument] = field(default_factory=dict)
-    sources: tuple[Source, ...] = ()
+    sources: tuple[LayerSource, ...] = ()
     set_environment: Mapping[str, str] = field(default_factory=dict)
     prepend_environment: Mapping[str, str] = field(default_factory=dict)
     bootstraps: tuple[Bootstrap, ...] = ()
@@ -299,14 +299,14 @@ def _argument(name: str, table: Table, parent: Table) -> Argument:
     )
 
 
-def _source(name: str, table: Table, arguments: Mapping[str, Argument]) -> Source:
+def _source(name: str, table: Table, arguments: Mapping[str, Argument]) -> LayerSource:
     if not NAME.fullmatch(name):
         table.fault("", "should be named with lower-case letters, digits, dots, dashes")
     table.string("source")
     if table.flag("optional"):
-        return Source(name, "", table.string("file"), "", {}, optional=True)
+        return LayerSource(name, "", table.string("file"), "", {}, optional=True)
     digests = table.table("sha256")
-    source = Source(
+    source = LayerSource(
         name=name,
         url=table.string("url"),
         file=table.string("file"),

@@ -23,7 +23,7 @@ _PLACES = Path(__file__).with_name("places.toml")
 
 
 @dataclass(frozen=True)
-class Settings:
+class UserSettings:
     """What a user wants everywhere."""
 
     environment: Mapping[str, str]
@@ -45,7 +45,7 @@ class Settings:
         return path
 
 
-def read_settings(environment: Mapping[str, str]) -> Settings:
+def read_settings(environment: Mapping[str, str]) -> UserSettings:
     """Return the settings; LUMIIMG_CACHE wins over the file, and both over the machine's own place for such things.
 
     Raises CatalogError if the file is there and wrong.
@@ -55,7 +55,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     cache = table.optional_string("cache")
     mirrors = table.table("mirrors").string_values()
     table.finish()
-    return Settings(environment, environment.get("LUMIIMG_CACHE") or cache, mirrors)
+    return UserSettings(environment, environment.get("LUMIIMG_CACHE") or cache, mirrors)
 
 
 def open_to_others(cache: Path) -> str | None:

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.check.codes import MEANINGS
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.findings import Code, Family, Finding, Level, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lumiimg.check.steps import Step
+    from lumiimg.fabric.path import FabricPath, Step
 
-_EFFECTS = ("rccl.", "run.", "simulated.")
-_BEYOND_PROBES = frozenset({"image.partly-read", "network.forced", "rccl.settings"})
-"""Open questions about variables by which RCCL goes past a plugin that works, and which a probe does not ask."""
+_EFFECTS = frozenset({Family.RCCL, Family.RUN, Family.SIMULATED})
+"""What RCCL made of what is wrong with its plugin."""
 _SEVERITIES = (Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO)
 
 
@@ -34,25 +34,6 @@ class Answer(StrEnum):
     def exit_code(self) -> ExitCode:
         """What the process says to its caller."""
         return {Answer.NO: ExitCode.NO, Answer.NO_OBSTACLE: ExitCode.GOOD, Answer.UNDECIDED: ExitCode.UNDECIDED}[self]
-
-
-@dataclass(frozen=True, slots=True)
-class FabricPath:
-    """RCCL → net plugin → libfabric → provider, as far as it is known; None where it is not."""
-
-    rccl: str | None = None
-    rccl_version: str | None = None
-    plugin_files: tuple[str, ...] = ()
-    """Names that this RCCL gives to dlopen."""
-    named_by: str | None = None
-    """NCCL_NET_PLUGIN, where it is set and changes the names."""
-    accepts: tuple[int, ...] = ()
-    """Versions of the net API that it takes, in its order."""
-    plugin: str | None = None
-    plugin_api: int | None = None
-    libfabric: str | None = None
-    libcxi: str | None = None
-    provider: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +69,8 @@ def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level
     if any(finding.severity is Severity.PROBLEM for finding in findings):
         return Answer.NO
     unanswered = {finding.level for finding in findings if finding.severity is Severity.UNKNOWN}
-    beyond = any(f.id in _BEYOND_PROBES and f.severity is Severity.UNKNOWN for f in findings)
-    proved = not beyond and any(f.id == "provider.cxi" and f.severity is Severity.OK for f in findings)
+    beyond = any(MEANINGS[f.id].outlasts_probes and f.severity is Severity.UNKNOWN for f in findings)
+    proved = not beyond and any(f.id is Code.PROVIDER_CXI and f.severity is Severity.OK for f in findings)
     if proved and not unanswered & {Level.PROBE, Level.RUN}:
         return Answer.NO_OBSTACLE
     if _ran(findings) and Level.RUN not in unanswered:
@@ -102,26 +83,7 @@ def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level
 
 def _ran(findings: Iterable[Finding]) -> bool:
     """Whether a collective was seen to go over the fast network."""
-    return any(finding.id == "run.network" and finding.severity is Severity.OK for finding in findings)
-
-
-_FIRST_PROBLEM = {
-    "rccl.absent": "there is nothing here to check: no RCCL was found in this image",
-    "rccl.load": "NO: the RCCL of this image cannot be loaded",
-    "bind.refused": "NO: neither the image nor the host gives RCCL libraries that it could reach Slingshot with",
-    "provider.other": "NO: here the plugin would carry the traffic over TCP, not over Slingshot",
-    "provider.excluded": "NO: a variable keeps libfabric from using Slingshot",
-    "network.forced": "NO: NCCL_NET tells RCCL to use another network",
-    "plugin.listen": "NO: the plugin is taken, and fails when it opens the NIC: a job would end or fall back there",
-    "plugin.crash": "NO: the plugin is taken, and brings its process down",
-    "plugin.hang": "NO: the plugin is taken, and does not come back",
-    "run.network": "NO: a real collective did not go over Slingshot",
-    "run.bandwidth": "NO: a real collective was slower than it should be on this machine",
-    "run.data-errors": "NO: a real collective gave wrong results",
-    "run.failed": "NO: a real collective failed on its network",
-    "run.hang": "NO: a real collective did not come to its end",
-    "simulated.network": "NO: in a simulation, with a stand-in for HIP, RCCL does not use the plugin",
-}
+    return any(finding.id is Code.RUN_NETWORK and finding.severity is Severity.OK for finding in findings)
 
 
 def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
@@ -131,7 +93,7 @@ def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
         first = next((finding for finding in problems if finding.level is Level.RUN), problems[0])
         how = "from its files alone" if level is Level.STATIC else "as it is run here"
         slow = f"NO: {how}, RCCL would use TCP sockets, several times slower than Slingshot"
-        return _FIRST_PROBLEM.get(first.id, slow)
+        return MEANINGS[first.id].no or slow
     if answer is Answer.NO_OBSTACLE and level is Level.RUN:
         if _ran(findings):
             return "no obstacle found at level run: a real collective went over Slingshot"
@@ -151,15 +113,11 @@ def settle(static: Sequence[Finding], probed: Sequence[Finding], ran: Sequence[F
     told = {finding.id for finding in probed}
     kept = list(probed)
     for finding in static:
-        about = finding.id.partition(".")[0]
+        meaning = MEANINGS[finding.id]
         open_or_bad = finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}
-        if finding.id in told:
-            continue  # the same question, answered by a run
-        if about == "provider" and "provider.cxi" in seen:
-            continue
-        if finding.id == "rccl.load" and "rccl.runs" in seen:
-            continue  # a bind (--rocm) brought what the files lack
-        if about == "plugin" and open_or_bad and "plugin.loads" in seen:
+        if finding.id in told or meaning.replaced_by in seen:
+            continue  # the same question, answered by a run, perhaps with what a bind (--rocm) brought
+        if open_or_bad and meaning.noted_beside in seen:
             summary = f"{finding.summary} (so say the files; as it is run here, a plugin is loaded)"
             kept.append(replace(finding, severity=Severity.INFO, summary=summary))
         else:
@@ -167,9 +125,7 @@ def settle(static: Sequence[Finding], probed: Sequence[Finding], ran: Sequence[F
     if _ran(ran):
         kept = [_outdone(finding) for finding in kept]
     kept += ran
-    return tuple(
-        sorted(kept, key=lambda finding: (_SEVERITIES.index(finding.severity), finding.id.startswith(_EFFECTS)))
-    )
+    return tuple(sorted(kept, key=lambda finding: (_SEVERITIES.index(finding.severity), finding.id.family in _EFFECTS)))
 
 
 def _outdone(finding: Finding) -> Finding:

@@ -17,8 +17,8 @@ from lumiimg.check.opening import opened
 from lumiimg.check.static.boundary import study_open, without_ours
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.check.static.files import check_static
-from lumiimg.host.container_view import PRIVATE, Machine, see_inside
-from lumiimg.host.manifest import Fabric
+from lumiimg.fabric.path import Fabric
+from lumiimg.host.container_view import PRIVATE, LoaderMachine, see_inside
 from lumiimg.host.manifest_check import Saved, try_saved
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
@@ -120,11 +120,11 @@ def remedies(image: ImageDrift, snapshot: str, site: Site | None) -> Iterator[st
             at = on_site or " --site NAME"
             yield f"lumiimg adapt {name}{at} --fabric bundled -o {adapted}   (a fabric of its own)"
         yield from image.now.remedies
-        if any(rule.outcome is rules.Outcome.REFUSED for rule in image.driver):
+        if any(rule.outcome is rules.RuleOutcome.REFUSED for rule in image.driver):
             yield "start from a base with a ROCm that the driver serves: `lumiimg list`, `lumiimg explain --base …`"
     if image.fate is Fate.UNKNOWN:
         yield from image.now.remedies
-        if site is None and any(rule.outcome is rules.Outcome.UNKNOWN for rule in image.driver):
+        if site is None and any(rule.outcome is rules.RuleOutcome.UNKNOWN for rule in image.driver):
             yield "name the machine, whose driver window then counts: --site NAME (`lumiimg list`)"
 
 
@@ -133,7 +133,7 @@ def _saved(
 ) -> tuple[Saved, tuple[str, ...]]:
     if before.manifest is None or now.manifest is None or now.manifest.fabric is Fabric.NONE:
         return Saved((), None), ()
-    settings = see_inside(image, environment, machine=Machine.of(drift.now)).settings
+    settings = see_inside(image, environment, machine=LoaderMachine.of(drift.now)).settings
     host = RootFileSystem(SnapshotTree(drift.now))
     bound = {bind.target for bind in before.manifest.binds}
     lacks = [b.target for b in now.manifest.binds if b.target not in bound and not b.target.startswith(f"{PRIVATE}/")]
@@ -146,18 +146,18 @@ def _fate(before: Boundary, now: Boundary, *, is_stale: bool, driver: Sequence[R
         # what stood against it before is no excuse for libraries that could be bound, and cannot any more
         is_lost = now.fabric is Fabric.NONE and before.fabric is not Fabric.NONE
         return Fate.BROKEN_BEFORE if before.decision is Outcome.REFUSED and not is_lost else Fate.BREAKS
-    if rules.Outcome.REFUSED in outcomes:
+    if rules.RuleOutcome.REFUSED in outcomes:
         return Fate.BREAKS
     if is_stale and before.decision is not Outcome.REFUSED:
         return Fate.STALE_BINDS  # known, whatever else is not
-    if now.decision is Outcome.UNKNOWN or rules.Outcome.UNKNOWN in outcomes:
+    if now.decision is Outcome.UNKNOWN or rules.RuleOutcome.UNKNOWN in outcomes:
         return Fate.UNKNOWN
     return Fate.MENDED if before.decision is Outcome.REFUSED else Fate.FINE
 
 
 def _driver(image: Image, drift: Drift, site: Site | None) -> Iterator[RuleResult]:
     """Yield what is known of the new driver and the image's ROCm; the window of another driver says nothing."""
-    stack = read_contents(image.root).stack
+    stack = read_contents(image).stack
     version = next((stack.version(name) or "?" for name in ("rocm", "torch-rocm") if name in stack.offers), None)
     if site is not None and site.driver is not None and _is_of(site.driver, drift.now):
         yield from rules.driver_window(stack, site)
@@ -167,7 +167,7 @@ def _driver(image: Image, drift: Drift, site: Site | None) -> Iterator[RuleResul
         if site is not None and site.driver is not None:
             because += f", and what is known of {site.name} is of {site.driver.name}, {site.driver.date}"
         have = f"ROCm {version} of the image"
-        yield RuleResult("driver-window", rules.Outcome.UNKNOWN, need, have, because, "lumiimg drift")
+        yield RuleResult("driver-window", rules.RuleOutcome.UNKNOWN, need, have, because, "lumiimg drift")
 
 
 def _is_of(driver: SiteDriver, snapshot: Snapshot) -> bool:

@@ -21,7 +21,7 @@ from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.definition.writer import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
-from lumiimg.findings import Finding, Level
+from lumiimg.findings import Code, Finding, Level
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.probe.judgement import ProbeResult
     from lumiimg.check.static.evidence import StaticResult
-    from lumiimg.host.manifest import Manifest
+    from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
 
@@ -108,7 +108,7 @@ def check_image(
 
 def check_files(
     path: Path, image: Image, environment: Mapping[str, str], snapshot: Snapshot | None
-) -> tuple[StaticResult, Manifest | None]:
+) -> tuple[StaticResult, BindManifest | None]:
     """Return what the files say, and with a snapshot what is to be bound of its host.
 
     Raises BadInputError where the image cannot be read.
@@ -132,7 +132,7 @@ def _probe(
     image: Image,
     static: StaticResult,
     environment: Mapping[str, str],
-    manifest: Manifest | None,
+    manifest: BindManifest | None,
     *,
     simulate: bool,
 ) -> ProbeResult:
@@ -151,7 +151,7 @@ def _run(
     image: Image,
     static: StaticResult,
     environment: Mapping[str, str],
-    manifest: Manifest | None,
+    manifest: BindManifest | None,
     probed: ProbeResult,
     *,
     site: Site | None,
@@ -166,7 +166,7 @@ def _run(
     return run_here(engine, path, image, static, told, binds, version=version, site=site, excuse=excused)
 
 
-def _refuse_elsewhere(manifest: Manifest, snapshot: Snapshot) -> None:
+def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:
     """Raise MissingHereError where the libraries that a manifest binds are those of another machine."""
     here = platform.node().partition(".")[0]
     gone = next((bind.source for bind in manifest.binds if not Path(bind.source).exists()), None)
@@ -179,7 +179,7 @@ def _refuse_elsewhere(manifest: Manifest, snapshot: Snapshot) -> None:
 
 def _with_command(findings: tuple[Finding, ...], labels: Mapping[str, str]) -> tuple[Finding, ...]:
     """Add the command that builds the same stack with a plugin, where the image says what it was built from."""
-    lacking = next((finding for finding in findings if finding.id == "plugin.absent"), None)
+    lacking = next((finding for finding in findings if finding.id is Code.PLUGIN_ABSENT), None)
     if lacking is None:
         return findings
     base, *layers = layers_of(labels) or ["BASE"]

@@ -34,7 +34,7 @@ _ALTERED = re.compile(
 )
 
 
-class Verdict(StrEnum):
+class SignatureVerdict(StrEnum):
     """What is known of the signatures."""
 
     SIGNED = "signed"
@@ -48,7 +48,7 @@ class Verdict(StrEnum):
 class Signed:
     """The answer about one image."""
 
-    verdict: Verdict
+    verdict: SignatureVerdict
     signers: tuple[Signer, ...]
     """Of signatures that hold; of no meaning where something was altered."""
     claimed: tuple[str, ...]
@@ -72,26 +72,26 @@ def verify(engine: Engine, image: Path, environment: Mapping[str, str]) -> Signe
     claimed = tuple(dict.fromkeys(item.signer for item in signatures if item.signer))
     objects = tuple(map(_in_words, covered))
     if not signatures:
-        return Signed(Verdict.UNSIGNED, (), claimed, objects, "")
+        return Signed(SignatureVerdict.UNSIGNED, (), claimed, objects, "")
     found = signing.verify(engine, image, environment)
     verdict, said = _judge(found, covered)
     return Signed(verdict, found.signers, claimed, objects, said)
 
 
-def _judge(found: Verification, covered: tuple[DataObject, ...]) -> tuple[Verdict, str]:
+def _judge(found: Verification, covered: tuple[DataObject, ...]) -> tuple[SignatureVerdict, str]:
     if found.holds:
         if any(before.identifier >= after.identifier for before, after in pairwise(covered)):
-            return Verdict.ALTERED, "its objects are in another order than they were signed"
+            return SignatureVerdict.ALTERED, "its objects are in another order than they were signed"
         if sum(signer.verified for signer in found.signers) < len(covered):
-            return Verdict.UNDECIDED, "the engine names fewer objects than the image has"
-        return Verdict.SIGNED, ""
+            return SignatureVerdict.UNDECIDED, "the engine names fewer objects than the image has"
+        return SignatureVerdict.SIGNED, ""
     if _UNKNOWN.search(found.said):
-        return Verdict.UNKNOWN_KEY, found.said
+        return SignatureVerdict.UNKNOWN_KEY, found.said
     if _OTHER_KEY.search(found.said):
-        return Verdict.UNDECIDED, found.said
+        return SignatureVerdict.UNDECIDED, found.said
     if _ALTERED.search(found.said):
-        return Verdict.ALTERED, found.said
-    return (Verdict.UNSIGNED if _UNSIGNED.search(found.said) else Verdict.UNDECIDED), found.said
+        return SignatureVerdict.ALTERED, found.said
+    return (SignatureVerdict.UNSIGNED if _UNSIGNED.search(found.said) else SignatureVerdict.UNDECIDED), found.said
 
 
 def _signatures(sif: Sif) -> tuple[DataObject, ...]:

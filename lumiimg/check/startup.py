@@ -24,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.strace import TRACED, Call, Counts, Kind, count, read_trace
+from lumiimg.check.strace import TRACED, Call, CallKind, Counts, count, read_trace
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.failures import not_started
 from lumiimg.engine.process import run, which
@@ -72,7 +72,7 @@ while time.monotonic() < end:
 """
 
 
-class Place(StrEnum):
+class ImportSource(StrEnum):
     """What modules are imported from."""
 
     FOLDER = "folder"
@@ -85,7 +85,7 @@ class Startup:
     """The cost of one import."""
 
     path: str
-    place: Place
+    place: ImportSource
     module_file: str
     version: str
     python: str
@@ -108,15 +108,15 @@ class _Asked:
     mounts: str
 
 
-def kind_of(path: Path) -> Place:
+def kind_of(path: Path) -> ImportSource:
     """Return what a path is. Raises BadInputError for what modules cannot be imported from."""
     if path.is_dir():
         if (path / ".singularity.d").exists():
             raise BadInputError("is a sandbox", where=str(path), hint="name its site-packages folder, or build a SIF")
-        return Place.VENV if (path / "pyvenv.cfg").is_file() else Place.FOLDER
+        return ImportSource.VENV if (path / "pyvenv.cfg").is_file() else ImportSource.FOLDER
     if not path.is_file():
         raise BadInputError("there is no such file or folder", where=str(path))
-    return Place.IMAGE
+    return ImportSource.IMAGE
 
 
 def measure(path: Path, module: str, environment: Mapping[str, str], python: str | None = None) -> Startup:
@@ -131,7 +131,7 @@ def measure(path: Path, module: str, environment: Mapping[str, str], python: str
     path = path.resolve()
     with tempfile.TemporaryDirectory(prefix="lumiimg-bench-") as folder:
         tracer = _Tracer(strace, Path(folder), module)
-        if place is Place.IMAGE:
+        if place is ImportSource.IMAGE:
             return _of_image(path, tracer, find_engine(environment), environment)
         return _of_folder(path, place, tracer, environment, python)
 
@@ -173,10 +173,10 @@ class _Tracer:
 
 
 def _of_folder(
-    path: Path, place: Place, tracer: _Tracer, environment: Mapping[str, str], python: str | None
+    path: Path, place: ImportSource, tracer: _Tracer, environment: Mapping[str, str], python: str | None
 ) -> Startup:
     child = dict(environment)
-    if place is Place.VENV:
+    if place is ImportSource.VENV:
         interpreter = str(path / "bin" / "python")
     else:
         interpreter = which(python or "python3", environment.get("PATH")) or ""
@@ -210,11 +210,11 @@ def _of_image(path: Path, tracer: _Tracer, engine: Engine, environment: Mapping[
     shared, why_not = _of_engine(path, start, tracer, environment)
     if shared is not None:
         shared += count(calls, bound)
-    return _startup(path, Place.IMAGE, asked, count(calls, lambda _: True), shared, why_not)
+    return _startup(path, ImportSource.IMAGE, asked, count(calls, lambda _: True), shared, why_not)
 
 
 def _startup(
-    path: Path, place: Place, asked: _Asked, program: Counts, shared: Counts | None, why_not: str = ""
+    path: Path, place: ImportSource, asked: _Asked, program: Counts, shared: Counts | None, why_not: str = ""
 ) -> Startup:
     return Startup(str(path), place, asked.file, asked.version, asked.python, program, shared, why_not)
 
@@ -273,7 +273,7 @@ def _of_engine(
     _, opening = tracer.calls("%file", ["--seccomp-bpf", *start, _NO_PROGRAM], environment)
     completed, reading = tracer.calls(_READS, ["--seccomp-bpf", *start, "python3", *tracer.program], environment)
     on_image = [call for call in opening if is_shared(call.path) or call.opened == str(path)]
-    if not completed.ok or not any(call.kind is Kind.OPEN for call in on_image):
+    if not completed.ok or not any(call.kind is CallKind.OPEN for call in on_image):
         words = one_line(completed.last_line)
         return None, f"the engine cannot be traced, perhaps as it is set-user-id (APPTAINER_USERNS=1 helps): {words}"
     of_image = count(reading, lambda name: name == str(path))

@@ -8,114 +8,28 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from lumiimg.check.codes import MEANINGS, Decider
 from lumiimg.elf.facts import read_elf
-from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import BadInputError
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.fabric.names import newest_interface, part_of
+from lumiimg.fabric.path import Origin, Part, Side, State, Step
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.container_view import PRIVATE, parse_binds
 from lumiimg.nccl.report import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lumiimg.check.answer import FabricPath
     from lumiimg.check.static.boundary import Boundary
+    from lumiimg.fabric.path import FabricPath
     from lumiimg.host.manifest import Loaded
     from lumiimg.image import Image
 
 _BINDS = ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH")
 
 
-class Part(StrEnum):
-    """A step of the path, in its order."""
-
-    RCCL = "RCCL"
-    PLUGIN = "net plugin"
-    LIBFABRIC = "libfabric"
-    PROVIDER = "cxi provider"
-    LIBCXI = "libcxi"
-    NIC = "Slingshot NIC"
-
-
-class State(StrEnum):
-    """What is known of a step."""
-
-    HOLDS = "holds"
-    """There is evidence for it."""
-    BROKEN = "broken"
-    """There is evidence against it: the path ends in front of it."""
-    UNKNOWN = "not known"
-
-
-class Side(StrEnum):
-    """Whose file it is."""
-
-    IMAGE = "image"
-    HOST = "host"
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where one file of the path comes from."""
-
-    side: Side
-    host_path: str | None = None
-    """Where it lies on the host; None where it is the image's, or not known."""
-    offers: str | None = None
-    """The newest version of its own interface that it defines: `FABRIC_1.7`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step."""
-
-    part: Part
-    state: State
-    why: str
-    level: Level | None = None
-    """Of the evidence; None where there is none."""
-    file: str | None = None
-    """In the container; on the host where it is known to come from there."""
-    side: Side | None = None
-    version: str | None = None
-    interface: str | None = None
-    """`net API v8`, `FABRIC_1.7`."""
-    remedy: tuple[str, ...] = ()
-    finding: str | None = None
-    """Id of the finding that says so."""
-    name: str | None = None
-    """Where the step is called otherwise than its part: that of another fabric."""
-
-    @property
-    def title(self) -> str:
-        """What the step is called."""
-        return self.name or self.part.value
-
-
-_ABOUT = {
-    "image.musl": Part.RCCL,
-    "rccl.absent": Part.RCCL,
-    "rccl.load": Part.RCCL,
-    "rccl.probe": Part.RCCL,
-    "rccl.no-plugin": Part.PLUGIN,
-    "rccl.unknown": Part.PLUGIN,
-    "network.forced": Part.PLUGIN,
-    "simulated.network": Part.PLUGIN,
-    "plugin.init": Part.PROVIDER,
-    "plugin.devices": Part.PROVIDER,
-    "plugin.properties": Part.PROVIDER,
-    "plugin.listen": Part.NIC,
-    "provider.no-libfabric": Part.LIBFABRIC,
-    "run.bandwidth": Part.NIC,
-    "run.failed": Part.NIC,
-    "run.hang": Part.NIC,
-}
-"""What a finding is about, by its id, where the word in front of its dot does not tell."""
-_BY_CHAIN = frozenset({"plugin.loads", "plugin.needs-host", "bind.refused", "library.cut-off", "library.not-for-all"})
-"""What is lacking is the last library of their chain."""
 _BY_VERDICT = {
     Verdict.PLUGIN_MISSING: Part.PLUGIN,
     Verdict.PLUGIN_LOAD_ERROR: Part.PLUGIN,
@@ -160,13 +74,13 @@ def origins(
         item = modelled.get(file)
         if item is not None:
             side = Side.HOST if item.host_path else Side.IMAGE
-            found[file] = Origin(side, item.host_path, _newest(file, item.object.facts.version_definitions))
+            found[file] = Origin(side, item.host_path, newest_interface(file, item.object.facts.version_definitions))
         elif file.startswith(f"{PRIVATE}/") or any(f"{file}/".startswith(target) for target in targets):
             found[file] = Origin(Side.HOST)
         elif image is None:
             found[file] = Origin(Side.IMAGE)
         elif image.root.is_file(file):
-            found[file] = Origin(Side.IMAGE, offers=_newest(file, _defined(image, file)))
+            found[file] = Origin(Side.IMAGE, offers=newest_interface(file, _defined(image, file)))
         else:
             found[file] = Origin(Side.HOST)
     return found
@@ -186,13 +100,6 @@ def _defined(image: Image, file: str) -> tuple[str, ...]:
             return tuple(read_elf(opened).version_definitions)
     except (OSError, BadInputError):
         return ()
-
-
-def _newest(file: str, versions: Iterable[str]) -> str | None:
-    """Return the newest version of a library's own interface, as it names it."""
-    stem = {"libfabric": "FABRIC_", "libcxi": "LIBCXI_"}.get(file.rpartition("/")[2].partition(".")[0])
-    own = [version for version in versions if stem and version.startswith(stem)]
-    return max(own, key=lambda version: numbers_of(version.rpartition("_")[2]), default=None)
 
 
 def boundary_steps(boundary: Boundary) -> tuple[Step, ...]:
@@ -272,24 +179,27 @@ def _rank(level: Level) -> int:
 
 def _part_of(finding: Finding, verdict: str | None) -> Part | None:
     """Return the step that a finding is about; None for what is about none of them alone."""
-    if finding.id == "run.network":
+    part = MEANINGS[finding.id].part
+    if part is Decider.VERDICT:
         return part_of_verdict(verdict)
-    if finding.id in _BY_CHAIN:
-        is_of_file = finding.id.startswith("library.")
-        names = (*finding.chain, finding.where or "") if is_of_file else finding.chain
-        for name in reversed(names):
-            base = name.rpartition("/")[2]
-            for stem, part in (("libfabric.so", Part.LIBFABRIC), ("libcxi.so", Part.LIBCXI), ("librccl.so", Part.RCCL)):
-                if base.startswith(stem) and (part is not Part.RCCL or is_of_file):
-                    return part
-        return Part.PLUGIN
-    room = {"plugin": Part.PLUGIN, "provider": Part.PROVIDER}
-    return _ABOUT.get(finding.id) or room.get(finding.id.partition(".")[0])
+    if isinstance(part, Decider):
+        return _part_of_library(finding, is_of_file=part is Decider.LIBRARY)
+    return part
+
+
+def _part_of_library(finding: Finding, *, is_of_file: bool) -> Part:
+    """Return the step of the last library of a finding's chain; `is_of_file`: or of the file that it is about."""
+    names = (*finding.chain, finding.where or "") if is_of_file else finding.chain
+    for name in reversed(names):
+        part = part_of(name)
+        if part in {Part.LIBFABRIC, Part.LIBCXI} or (part is Part.RCCL and is_of_file):
+            return part
+    return Part.PLUGIN
 
 
 def _file_of(part: Part, path: FabricPath, findings: Sequence[Finding]) -> str | None:
     if part is Part.PROVIDER:
-        return next((finding.where for finding in findings if finding.id == "provider.cxi-built-in"), None)
+        return next((finding.where for finding in findings if finding.id is Code.PROVIDER_CXI_BUILT_IN), None)
     files = {Part.RCCL: path.rccl, Part.PLUGIN: path.plugin, Part.LIBFABRIC: path.libfabric, Part.LIBCXI: path.libcxi}
     return files.get(part)
 
@@ -298,19 +208,19 @@ def _evidence(part: Part, path: FabricPath, findings: Sequence[Finding]) -> tupl
     """Return what speaks for a step: the highest level that saw it, and what was seen."""
     held = {(finding.id, finding.level): finding for finding in findings if finding.severity is Severity.OK}
     told = {finding.id: finding for finding in findings if finding.severity in {Severity.OK, Severity.INFO}}
-    carried = held.get(("run.network", Level.RUN))
+    carried = held.get((Code.RUN_NETWORK, Level.RUN))
     if carried is not None:
         return Level.RUN, carried.summary
-    selected = held.get(("run.selected", Level.RUN))
+    selected = held.get((Code.RUN_SELECTED, Level.RUN))
     if selected is not None and part is not Part.NIC:
         return Level.RUN, selected.summary
-    loads = held.get(("plugin.loads", Level.PROBE)) or held.get(("plugin.loads", Level.STATIC))
+    loads = held.get((Code.PLUGIN_LOADS, Level.PROBE)) or held.get((Code.PLUGIN_LOADS, Level.STATIC))
     match part:
         case Part.RCCL if path.rccl is not None:
-            finding = held.get(("rccl.runs", Level.PROBE)) or told.get("rccl.found")
+            finding = held.get((Code.RCCL_RUNS, Level.PROBE)) or told.get(Code.RCCL_FOUND)
             return (finding.level, finding.summary) if finding else (Level.STATIC, "it is what a program would get")
         case Part.PLUGIN if loads is not None:
-            opened = held.get(("rccl.opens-plugin", Level.PROBE))
+            opened = held.get((Code.RCCL_OPENS_PLUGIN, Level.PROBE))
             return loads.level, (opened or loads).summary
         case Part.PLUGIN if path.plugin is not None:
             return Level.STATIC, f"{path.plugin} is found by a name that RCCL asks for"
@@ -321,9 +231,9 @@ def _evidence(part: Part, path: FabricPath, findings: Sequence[Finding]) -> tupl
             if file is not None:
                 return Level.STATIC, f"{file} is what the loader gives the plugin"
         case Part.PROVIDER | Part.NIC:
-            finding = held.get(("provider.cxi", Level.PROBE))
+            finding = held.get((Code.PROVIDER_CXI, Level.PROBE))
             if finding is None and part is Part.PROVIDER:
-                finding = told.get("provider.cxi-built-in")
+                finding = told.get(Code.PROVIDER_CXI_BUILT_IN)
             return (finding.level, finding.summary) if finding else None
     return None
 

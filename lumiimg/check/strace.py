@@ -26,7 +26,7 @@ _MAX_WAITING = 10_000
 """Threads that are in a call at one time."""
 
 
-class Kind(StrEnum):
+class CallKind(StrEnum):
     """What a call asks of a file system."""
 
     OPEN = "open"
@@ -43,18 +43,20 @@ class Kind(StrEnum):
 _KINDS = {
     name: kind
     for kind, names in {
-        Kind.OPEN: "open openat openat2 creat execve execveat uselib",
-        Kind.STAT: "stat lstat stat64 lstat64 newfstatat fstatat64 statx access faccessat faccessat2",
-        Kind.READLINK: "readlink readlinkat",
-        Kind.LIST: "getdents getdents64",
-        Kind.READ: "read pread64 readv preadv preadv2",
-        Kind.MAP: "mmap mmap2",
+        CallKind.OPEN: "open openat openat2 creat execve execveat uselib",
+        CallKind.STAT: "stat lstat stat64 lstat64 newfstatat fstatat64 statx access faccessat faccessat2",
+        CallKind.READLINK: "readlink readlinkat",
+        CallKind.LIST: "getdents getdents64",
+        CallKind.READ: "read pread64 readv preadv preadv2",
+        CallKind.MAP: "mmap mmap2",
         None: "getcwd fchdir",
     }.items()
     for name in names.split()
 }
 """Of what `-e trace=%file` and the calls below show; what is not here is OTHER, where it names a file."""
-TRACED = f"%file,{','.join(name for name, kind in _KINDS.items() if kind in {Kind.LIST, Kind.READ, Kind.MAP})}"
+TRACED = (
+    f"%file,{','.join(name for name, kind in _KINDS.items() if kind in {CallKind.LIST, CallKind.READ, CallKind.MAP})}"
+)
 """For `-e trace=`."""
 _LINE = re.compile(r"(\d{1,10}) +(?:<\.\.\. \w+ resumed>(?P<rest>.*)|(?P<name>\w+)\((?P<arguments>.*))", re.DOTALL)
 _UNFINISHED = "<unfinished ...>"
@@ -74,7 +76,7 @@ class Call:
     """One system call on a file that has ended."""
 
     name: str
-    kind: Kind
+    kind: CallKind
     path: str
     """Absolute, as it was asked for: symlinks are not followed."""
     error: str | None = None
@@ -116,7 +118,7 @@ class Counts:
 
 def count(calls: Iterable[Call], is_wanted: Callable[[str], bool]) -> Counts:
     """Return the counts of the calls on paths that are wanted."""
-    numbers = dict.fromkeys(Kind, 0)
+    numbers = dict.fromkeys(CallKind, 0)
     failed = read_bytes = 0
     opened: set[str] = set()
     mapped: dict[str, int] = {}
@@ -124,23 +126,23 @@ def count(calls: Iterable[Call], is_wanted: Callable[[str], bool]) -> Counts:
         if not is_wanted(call.path):
             continue
         numbers[call.kind] += 1
-        if call.kind is Kind.READ:
+        if call.kind is CallKind.READ:
             read_bytes += call.size_bytes
-        elif call.kind is Kind.MAP:
+        elif call.kind is CallKind.MAP:
             mapped[call.path] = max(mapped.get(call.path, 0), call.size_bytes)
         else:
             failed += call.error in {"ENOENT", "ENOTDIR"}
-            if call.kind is Kind.OPEN and call.error is None:
+            if call.kind is CallKind.OPEN and call.error is None:
                 opened.add(call.path)
     return Counts(
-        opens=numbers[Kind.OPEN],
-        stats=numbers[Kind.STAT],
-        readlinks=numbers[Kind.READLINK],
-        lists=numbers[Kind.LIST],
-        others=numbers[Kind.OTHER],
+        opens=numbers[CallKind.OPEN],
+        stats=numbers[CallKind.STAT],
+        readlinks=numbers[CallKind.READLINK],
+        lists=numbers[CallKind.LIST],
+        others=numbers[CallKind.OTHER],
         failed=failed,
         files=len(opened),
-        reads=numbers[Kind.READ],
+        reads=numbers[CallKind.READ],
         read_bytes=read_bytes,
         mapped_bytes=sum(mapped.values()),
     )
@@ -185,15 +187,15 @@ def parse(lines: Iterable[str]) -> Iterator[Call]:
 
 def _call(name: str, text: str) -> Call | None:
     """Return a call by what stands behind its opening parenthesis; None where it is about no file, or has no end."""
-    kind = _KINDS.get(name, Kind.OTHER)
+    kind = _KINDS.get(name, CallKind.OTHER)
     arguments, rest = _split(text)
     result = _RESULT.match(rest)
     if kind is None or result is None or result[1] == "?" or not arguments:
         return None
-    if kind in {Kind.LIST, Kind.READ, Kind.MAP}:
-        path = _path_of(arguments[4] if kind is Kind.MAP and len(arguments) > 4 else arguments[0])
-        size = _number(result[1]) if kind is Kind.READ and not result[3] else 0
-        if kind is Kind.MAP and len(arguments) > 5:
+    if kind in {CallKind.LIST, CallKind.READ, CallKind.MAP}:
+        path = _path_of(arguments[4] if kind is CallKind.MAP and len(arguments) > 4 else arguments[0])
+        size = _number(result[1]) if kind is CallKind.READ and not result[3] else 0
+        if kind is CallKind.MAP and len(arguments) > 5:
             size = _number(arguments[1]) + _number(arguments[5])
         # pipes and sockets have names without a slash
         return Call(name, kind, path, result[3], size) if path is not None and path.startswith("/") else None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli import build
 from lumiimg.cli.options import IMAGES
-from lumiimg.cli.request import add_layers_and_sources, planned, puller
+from lumiimg.cli.request import add_layers_and_sources, puller
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
+    import argparse
+
     from lumiimg.findings import Finding
 
 _EPILOG = """\
@@ -21,18 +22,14 @@ examples:
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "adapt",
-        help="give someone else's image what it lacks to use a machine's network",
-        description="Read an image that someone else made, and build one on it with the layers that\n"
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Read an image that someone else made, and build one on it with the layers that\n"
         "it lacks to use the network of a site: libfabric with the cxi provider, the net\n"
-        "plugin. What the image has is neither put in again nor shadowed.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "plugin. What the image has is neither put in again nor shadowed."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("base", metavar="IMAGE", help=f"{IMAGES}, or an address: docker://…")
     add_layers_and_sources(parser)
     build.add_how(parser)
@@ -41,12 +38,11 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def execute(arguments: argparse.Namespace) -> int:
     """Read the image, tell what it has and lacks, and build."""
+    from lumiimg.fabric.path import Fabric
     from lumiimg.findings import Severity
     from lumiimg.report.build import print_doubts
     from lumiimg.report.console import console, headline, marked, print_json, remedies, say
-    from lumiimg.resolve.decide import locked
     from lumiimg.resolve.image_base import read_foreign
-    from lumiimg.resolve.rules import Fabric
 
     if not arguments.site:
         raise BadInputError("for which machine?", hint="name it: --site lumi, or a site file")
@@ -58,7 +54,6 @@ def execute(arguments: argparse.Namespace) -> int:
         return read[-1]
 
     base = read_foreign(arguments.base, pull_once)
-    request, plan = planned(arguments, images={arguments.base: base})
     out = console(stderr=True, quiet=arguments.quiet)
     has = ", ".join(f"{name} {base.has[name]}" for name in _TOLD if name in base.has)
     say(out, f"{arguments.base} has {has or 'nothing that is known here'}")
@@ -66,10 +61,9 @@ def execute(arguments: argparse.Namespace) -> int:
     for finding in against:
         marked(out, finding.severity.value, f"{finding.summary}; what is built on it sets that, too  [{finding.id}]")
         remedies(out, finding.remedy)
-    lock = locked(plan)
+    lock, _ = build.resolved(arguments)
     if lock.layers:
-        build.check_options(arguments)
-        return build.make(arguments, lock, request)
+        return build.execute(arguments)
     # nothing to add is an answer only where all that it rests on is known
     unknown = lock.fabric is Fabric.NONE and arguments.fabric != Fabric.NONE.value
     answer = ExitCode.UNDECIDED if lock.doubts or unknown or against else ExitCode.GOOD

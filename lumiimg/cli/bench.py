@@ -24,14 +24,9 @@ exit codes: 0 counted
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "bench",
-        help="what the start of a program asks of the shared file system",
-        description="Count what programs ask of file systems.",
-        allow_abbrev=False,
-    )
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = "Count what programs ask of file systems."
     actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
     imports = actions.add_parser(
         "import",
@@ -41,8 +36,6 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "virtual environment, or an image is on. No times: the counts hold on any\n"
         "machine. The module is imported once before, which may leave bytecode behind.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     imports.add_argument(
         "paths", metavar="PLACE", type=Path, nargs="+", help="a folder of packages, a virtual environment, or an image"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import os
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import JSON, add_host, add_image, add_machine
 from lumiimg.errors import ExitCode
+
+if TYPE_CHECKING:
+    import argparse
 
 _EPILOG = """\
 formats: shell        exports to source (the default), each line's reason above
@@ -25,17 +28,13 @@ exit codes: 0 with these binds each library that is opened is found, in a
 _FORMATS = ("shell", "singularity", "lmod", "tcl", "cdi", "json")
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "bind",
-        help="the least that must be bound from a machine into an image, each line with its reason",
-        description="Compute what must be bound from a machine for an image to use its fabric:\n"
-        "tried in a model of ld.so, with versions; never the C library or /usr/lib64.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Compute what must be bound from a machine for an image to use its fabric:\n"
+        "tried in a model of ld.so, with versions; never the C library or /usr/lib64."
     )
+    parser.epilog = _EPILOG
     add_image(parser)
     add_host(parser, required=True)
     add_machine(parser, "what every container needs there is added")
@@ -53,7 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Solve, print, and answer by the exit code."""
     from lumiimg.catalog.sites import find_site
     from lumiimg.check.static.boundary import study
-    from lumiimg.host.manifest import Fabric
+    from lumiimg.fabric.path import Fabric
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.bind import print_manifest
     from lumiimg.report.boundary import print_doubts, print_refusals

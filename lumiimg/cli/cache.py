@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import BadInputError, ExitCode
+
+if TYPE_CHECKING:
+    import argparse
 
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 _EPILOG = """\
@@ -20,34 +23,28 @@ examples:
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "cache",
-        help="layers that were built before: list, check, remove, carry elsewhere",
-        description="Look after the layers that were built before. The cache may be deleted at any\n"
-        "time; LUMIIMG_CACHE, or `cache` in config.toml, says where it is.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Look after the layers that were built before. The cache may be deleted at any\n"
+        "time; LUMIIMG_CACHE, or `cache` in config.toml, says where it is."
     )
+    parser.epilog = _EPILOG
     actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
-    listing = actions.add_parser("ls", help="what is in it", allow_abbrev=False)
-    verify = actions.add_parser("verify", help="read all of it: is each layer what it was?", allow_abbrev=False)
-    prune = actions.add_parser(
-        "prune", help="remove damaged layers, and others until it is small enough", allow_abbrev=False
-    )
+    listing = actions.add_parser("ls", help="what is in it")
+    verify = actions.add_parser("verify", help="read all of it: is each layer what it was?")
+    prune = actions.add_parser("prune", help="remove damaged layers, and others until it is small enough")
     prune.add_argument(
         "--keep", metavar="SIZE", default=None, help="what may stay: 20G, 500M, 0 (default: all that is whole)"
     )
-    rm = actions.add_parser("rm", help="remove layers by name or key", allow_abbrev=False)
+    rm = actions.add_parser("rm", help="remove layers by name or key")
     rm.add_argument(
         "layers", metavar="NAME|KEY", nargs="+", help='as `cache ls` has them: vllm, "vllm (compiled)", 1f3a5b'
     )
-    export = actions.add_parser("export", help="write layers into one file, for another machine", allow_abbrev=False)
+    export = actions.add_parser("export", help="write layers into one file, for another machine")
     export.add_argument("file", metavar="FILE", type=Path, help="the archive to write")
     export.add_argument("layers", metavar="LAYER", nargs="*", help="only these, by name or key (default: all)")
-    load = actions.add_parser("import", help="take layers out of such a file", allow_abbrev=False)
+    load = actions.add_parser("import", help="take layers out of such a file")
     load.add_argument("file", metavar="FILE", type=Path, help="what `cache export` wrote")
     for action in (listing, verify, prune, rm, export, load):
         add_quiet(action)

@@ -53,17 +53,13 @@ exit codes: 0 no obstacle found at this level
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "check",
-        help="will this image use the fast network? if not: what is missing, and what to do",
-        description="Check whether RCCL in an image would use Slingshot: what its loader would\n"
-        "load, and what its own plugin and RCCL do in the container.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Check whether RCCL in an image would use Slingshot: what its loader would\n"
+        "load, and what its own plugin and RCCL do in the container."
     )
+    parser.epilog = _EPILOG
     add_image(parser)
     add_host(parser)
     parser.add_argument("--level", choices=("static", "probe", "run"), help="check as far as this")

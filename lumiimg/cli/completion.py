@@ -40,16 +40,10 @@ exit codes: 0 printed
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "completion",
-        help="let the shell complete commands, options and names",
-        description="Print the script by which a shell completes what you type.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = "Print the script by which a shell completes what you type."
+    parser.epilog = _EPILOG
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
     parser.set_defaults(execute=execute)
 

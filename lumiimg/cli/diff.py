@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import ExitCode
 
+if TYPE_CHECKING:
+    import argparse
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "diff",
-        help="what two locks, or two images, differ in",
-        description="Show what two locks differ in: base, layers, releases, sources, Python\n"
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Show what two locks differ in: base, layers, releases, sources, Python\n"
         "distributions; or in which files two images differ: kind, mode, owner, content,\n"
-        "hard links, device numbers, extended attributes, time.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "hard links, device numbers, extended attributes, time."
     )
     parser.add_argument("old", metavar="A", type=Path, help="the one before: a lock, or an image")
     parser.add_argument("new", metavar="B", type=Path, help="the one after")

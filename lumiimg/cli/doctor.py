@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import ExitCode
+
+if TYPE_CHECKING:
+    import argparse
 
 _EPILOG = """\
 exit codes: 0 images can be built here
@@ -19,19 +22,15 @@ exit codes: 0 images can be built here
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "doctor",
-        help="can this machine build images, and how?",
-        description="Try what a build needs: the engine and what is known of its version, a\n"
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Try what a build needs: the engine and what is known of its version, a\n"
         "container, debootstrap, user namespaces, overlays, FUSE, squashfs-tools, proot;\n"
         "room on disk and in memory.\n"
-        "What was found is kept for builds on this machine until it starts anew.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "What was found is kept for builds on this machine until it starts anew."
     )
+    parser.epilog = _EPILOG
     add_quiet(parser)
     add_json(parser)
     parser.set_defaults(execute=execute)

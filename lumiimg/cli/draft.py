@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json
 from lumiimg.errors import BadInputError, ExitCode
+
+if TYPE_CHECKING:
+    import argparse
 
 _EPILOG = """\
 examples:
@@ -17,18 +20,14 @@ examples:
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "draft",
-        help="read a Dockerfile: what is here already, and a draft of a layer",
-        description="Read a Dockerfile as it would be built up to a stage: its base, arguments and\n"
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Read a Dockerfile as it would be built up to a stage: its base, arguments and\n"
         "steps; what of it the catalogue has already; what a layer cannot carry over.\n"
-        "With -o, write that as the draft of a layer. Nothing of it is run.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "With -o, write that as the draft of a layer. Nothing of it is run."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("file", metavar="DOCKERFILE", type=Path, help="the file")
     parser.add_argument("--target", metavar="STAGE", help="a stage by its name or number (default: the last)")
     parser.add_argument(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING
 from lumiimg.cli.options import add_json, add_machine, add_quiet, add_verbose
 
 if TYPE_CHECKING:
+    import argparse
+
     from lumiimg.host.snapshot import Snapshot
 
 _EPILOG = """\
@@ -27,17 +28,13 @@ exit codes: 0 nothing of the change breaks an image; or nothing changed
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "drift",
-        help="what an update of the machine changed, which images it breaks, and what to do",
-        description="Compare what a node offers with what one of its kind offered before, and tell\n"
-        "what becomes of images, and of the binds that were made for them.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Compare what a node offers with what one of its kind offered before, and tell\n"
+        "what becomes of images, and of the binds that were made for them."
     )
+    parser.epilog = _EPILOG
     parser.add_argument(
         "before", metavar="BEFORE", type=Path, help="the snapshot that the images were checked with (`host scan`)"
     )

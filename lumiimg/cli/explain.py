@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import IMAGES, add_json, add_page, add_quiet, add_verbose, refuse_places
-from lumiimg.cli.request import add_request, ground_of, planned, read_request
+from lumiimg.cli.request import add_request, puller, read_request, read_site, words_of
 from lumiimg.errors import BadInputError, ExitCode
+
+if TYPE_CHECKING:
+    import argparse
 
 _EPILOG = """\
 examples:
@@ -22,23 +24,18 @@ exit codes: 0 no obstacle found: everything on the path to the NIC loads, or the
             1 something stands against it; of a request, the nearest that works
             2 not an image, no snapshot, or a name that is not there
             3 a host snapshot would decide it, or something is not known here
-            4 the base of a request cannot be had on this machine
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "explain",
-        help="why an image fits a machine, or a request its site, and why not",
-        description="Of an image: which library comes from where on the way from RCCL to the NIC,\n"
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Of an image: which library comes from where on the way from RCCL to the NIC,\n"
         "which versions each side needs and has, and what margin is left.\n"
         "Of a request (--base, --add): what would be chosen, by which rule, from which\n"
-        "fact; what stands against it, and the nearest request that works.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "fact; what stands against it, and the nearest request that works."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("image", metavar="IMAGE", type=Path, nargs="?", help=IMAGES)
     add_request(parser, "of a request")
     add_page(parser)
@@ -91,42 +88,53 @@ def _image(arguments: argparse.Namespace) -> int:
 
 
 def _request(arguments: argparse.Namespace) -> int:
+    from lumiimg.catalog.catalogue import open_catalogue
     from lumiimg.report.console import print_json
     from lumiimg.report.plan import print_plan, to_json
+    from lumiimg.resolve.image_base import read_bases
+    from lumiimg.resolve.plan import HEADERS, Planner
+    from lumiimg.resolve.request import asked_by
 
-    _, plan = planned(arguments, changes=True)
+    catalogue = open_catalogue(os.environ, arguments.layers)
+    request = read_request(arguments, catalogue)
+    words = words_of(arguments, request.site)
+    site, node = read_site(request.site, arguments.host)
+    has_headers = HEADERS in request.sources or (node is not None and node.no_headers is None)
+    foreign = read_bases(request.base, catalogue, puller(arguments))
+    planner = Planner(catalogue, site, foreign=foreign, has_headers=has_headers)
+    plan = planner.with_changes(planner.plan(asked_by(request, catalogue)))
     if arguments.html:
         from lumiimg.files import write_text
         from lumiimg.report.html.request import request_page
 
-        write_text(arguments.html, request_page(plan))
+        write_text(arguments.html, request_page(plan, site, words))
     if arguments.json:
         print_json("explain-request", to_json(plan))
-    print_plan(plan, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
-    if plan.refused:
-        return ExitCode.NO
-    return ExitCode.MISSING_HERE if plan.missing else ExitCode.GOOD
+    print_plan(plan, site, words, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
+    return ExitCode.NO if plan.refused else ExitCode.GOOD
 
 
 def _bases(arguments: argparse.Namespace) -> int:
-    """Report on which bases of the catalogue the layers can be put that are asked for."""
+    """Tell on which bases of the catalogue the layers can be put that are asked for."""
     from lumiimg.catalog.catalogue import open_catalogue
+    from lumiimg.fabric.path import Fabric
     from lumiimg.report.console import print_json
     from lumiimg.report.plan import bases_data, print_bases
-    from lumiimg.resolve.decide import working
+    from lumiimg.resolve.plan import Planner, unpinned
 
-    catalogue = open_catalogue(os.environ, arguments.layers)
-    request = read_request(arguments, catalogue, needs_base=False)
-    ground = ground_of(arguments, request, catalogue)
-    plans, others = working(request, ground)
-    free = [] if plans else working(replace(request.plainly(), add=request.unpinned), ground)[0]
+    site, node = read_site(arguments.site, arguments.host)
+    fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
+    has_headers = node is not None and node.no_headers is None
+    planner = Planner(open_catalogue(os.environ, arguments.layers), site, has_headers=has_headers)
+    plans = list(planner.working(tuple(arguments.add), fabric))
+    free = [] if plans else list(planner.working(unpinned(arguments.add), fabric))
     if arguments.html:
         from lumiimg.files import write_text
         from lumiimg.report.html.request import bases_page
 
-        write_text(arguments.html, bases_page(plans, arguments.add, ground.site))
+        write_text(arguments.html, bases_page(plans, arguments.add, site))
     if arguments.json:
         print_json("explain-bases", bases_data(plans))
-    shown = {"quiet": arguments.quiet, "stderr": arguments.json}
-    print_bases(plans, request, ground.site, others=others, free=free, **shown)
+    words = words_of(arguments)
+    print_bases(plans, arguments.add, site, words, free=free, quiet=arguments.quiet, stderr=arguments.json)
     return ExitCode.GOOD if plans else ExitCode.NO

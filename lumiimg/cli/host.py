@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet, refuse_places
 from lumiimg.errors import BadInputError, ExitCode, one_line
+
+if TYPE_CHECKING:
+    import argparse
 
 _EPILOG = """\
 Take it where the jobs run, with the modules of the job loaded:
@@ -29,14 +32,9 @@ exit codes: 0 printed
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "host",
-        help="what does this machine offer to a container?",
-        description="Look at what this machine offers to a container.",
-        allow_abbrev=False,
-    )
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = "Look at what this machine offers to a container."
     actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
     scan = actions.add_parser(
         "scan",
@@ -45,8 +43,6 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "NICs, GPU driver, container engine. The file says what `lumiimg bind` and\n"
         "`lumiimg explain` need to know, on any machine.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     scan.add_argument("-o", "--output", metavar="FILE", help="what to write: the snapshot; - for standard output")
     scan.add_argument(
@@ -73,8 +69,6 @@ def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         description="Print a script that compares the libraries and NICs of a node's fast network\n"
         "with a snapshot, tells by logger, and drains nothing unless you say so in it.",
         epilog=_EPILOG_PROLOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     prolog.add_argument("host", metavar="FILE", type=Path, help="as `lumiimg host scan -o FILE` wrote it")
     add_json(prolog)

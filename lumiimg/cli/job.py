@@ -31,20 +31,16 @@ _FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
 _MOST = 100_000
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "job",
-        usage="lumiimg job IMAGE --site NAME [options] -- COMMAND [ARGUMENT ...]",
-        help="a job script for an image on a site: ranks, cores, variables, binds, each with its reason",
-        description="Write a script for Slurm or PBS that runs a command in an image on a site:\n"
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.usage = "lumiimg job IMAGE --site NAME [options] -- COMMAND [ARGUMENT ...]"
+    parser.description = (
+        "Write a script for Slurm or PBS that runs a command in an image on a site:\n"
         "which rank gets which cores and GPU, the variables for this image there, what\n"
         "must be bound, and the network that was used, at its end. Every choice has its\n"
-        "reason beside it.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "reason beside it."
     )
+    parser.epilog = _EPILOG
     add_image(parser, "the image, as the job will find it")
     add_machine(parser, "how ranks are bound, what jobs set", required=True)
     parser.add_argument(
@@ -131,7 +127,7 @@ def execute(arguments: argparse.Namespace) -> int:
     # the Container Engine mounts where the job is submitted; the others home, too
     mounted = (os.getcwd(),) if site.engine == CONTAINER_ENGINE else (os.getcwd(), os.path.expanduser("~"))  # noqa: PTH109, PTH111
     with opened(arguments.image) as image:
-        contents, kind = read_contents(image.root), image.kind
+        contents, kind = read_contents(image), image.kind
         python, absent = python_of(image, contents), absent_paths(words, image.root, mounted)
         note = note_of_program(words[0], image, python) if words else None
     request = Request(

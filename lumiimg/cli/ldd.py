@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_container, add_image, add_json, add_quiet, add_verbose, open_inside
 from lumiimg.errors import BadInputError, ExitCode
+
+if TYPE_CHECKING:
+    import argparse
 
 _EPILOG = """\
 Not counted: variables of your shell, and what engines mount without being told
@@ -18,16 +21,10 @@ exit codes: 0 everything would be loaded, in the versions that are needed
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "ldd",
-        help="which libraries would a file of an image load, from where, and by which rule",
-        description="Say what ld.so would load for files of an image, without running anything.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = "Say what ld.so would load for files of an image, without running anything."
+    parser.epilog = _EPILOG
     add_image(parser)
     parser.add_argument("paths", metavar="PATH", nargs="*", help="programs and libraries, by their paths in the image")
     parser.add_argument("--all", action="store_true", help="every program and library of the image")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -21,6 +20,8 @@ from lumiimg.cli.options import (
 from lumiimg.errors import BadInputError, ExitCode, one_line
 
 if TYPE_CHECKING:
+    import argparse
+
     from lumiimg.catalog.sites import Site
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.nccl.reader import LogReader
@@ -39,16 +40,12 @@ exit codes: 0 proved: a fast network carried the traffic, or nothing crossed one
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "log",
-        help="which network did this job use, why not the fast one, what to do",
-        description="Read what NCCL, RCCL, their OFI plugin and libfabric printed:\nwhich network carried the traffic.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Read what NCCL, RCCL, their OFI plugin and libfabric printed:\nwhich network carried the traffic."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("paths", metavar="FILE", nargs="*", help="a job's output: files, folders; - for standard input")
     parser.add_argument(
         "--image",

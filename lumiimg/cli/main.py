@@ -1,52 +1,20 @@
-"""The program: one sub-command a module; here only the parser, the errors and the exit code.
+"""The program: the errors, the exit code, signals and streams around one command.
 
-Nothing is imported here that `--help` does not need; each command imports its rooms when it runs.
+Nothing is imported here that `--help` does not need; a command imports its rooms when it runs.
 """
 
 from __future__ import annotations
 
-import argparse
 import codecs
 import errno
-import functools
 import gc
 import io
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from lumiimg import __version__
-from lumiimg.cli import (
-    adapt,
-    bench,
-    bind,
-    build,
-    cache,
-    check,
-    completion,
-    diff,
-    doctor,
-    draft,
-    drift,
-    explain,
-    host,
-    job,
-    ldd,
-    listing,
-    lock,
-    log,
-    module,
-    node,
-    rebuild,
-    reframe,
-    schema,
-    show,
-    sign,
-    start,
-    verify,
-    why,
-)
+from lumiimg.cli.commands import INTERNAL, make_parser, parser_for
 from lumiimg.errors import ExitCode, LumiimgError, one_line
 from lumiimg.secret import hidden
 
@@ -54,100 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import FrameType
 
+    from lumiimg.cli.commands import Parser
+
 FAULT = 70
 """EX_SOFTWARE of sysexits.h: none of our answers."""
-GROUPS = {
-    "build": (build, adapt, rebuild, lock, diff, why, draft),
-    "prove": (check, bind, drift, reframe, sign, verify),
-    "explain": (explain, log, ldd, bench),
-    "around it": (host, job, module, listing, show, cache, doctor, schema, completion),
-}
-"""The commands, as `--help` groups them."""
-COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
 _PLAIN = {"✓": "+", "✗": "x", "·": "-", "→": "->", "…": "...", "█": "#", "└": "`", "├": "|", "│": "|", "─": "-"}
-_EPILOG = """\
-exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input ·
-3 cannot decide (says what would) · 4 something needed is missing here
-what to do next here: lumiimg      of a command: lumiimg COMMAND --help
-"""
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, but an error is one line: what is wrong, what was meant perhaps, and where the help is."""
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - as argparse has it
-        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:  # noqa: SLF001
-            told = [choice.dest for choice in action._choices_actions]  # noqa: SLF001 - `node` is for lumiimg itself
-            raise argparse.ArgumentError(None, f"there is no command {value!r}{meant(value, told)}")
-        super()._check_value(action, value)
-
-    @property
-    def below(self) -> Sequence[argparse._SubParsersAction[Parser]]:
-        """The commands below this one; nothing, or one action that has them all."""
-        return [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001
-
-    def refuse(self, words: Sequence[str]) -> NoReturn:
-        """Print what cannot be understood, with the option that was meant perhaps, and leave with 2."""
-        first = words[0].partition("=")[0]
-        options = self._option_string_actions if first.startswith("-") else ()
-        self.error(f"unrecognized arguments: {' '.join(words)}{meant(first, options)}")
-
-    def error(self, message: str) -> NoReturn:
-        """Print one line and leave with 2."""
-        print(f"{self.prog}: {hidden(one_line(message))} (see `{self.prog} --help`)", file=sys.stderr)
-        raise SystemExit(ExitCode.BAD_INPUT)
-
-
-def meant(word: str, names: Iterable[str]) -> str:
-    """Return a question that names what is spelled alike."""
-    import difflib  # only where something is wrong
-
-    close = difflib.get_close_matches(word[:60], names, n=1, cutoff=0.7)
-    return f", did you mean {close[0]}?" if close else ""
-
-
-class MainParser(Parser):
-    """The parser above all commands; its help shows them in groups, which argparse does not have for commands."""
-
-    def format_help(self) -> str:
-        """Return the help."""
-        formatter = self._get_formatter()
-        formatter.add_usage("lumiimg COMMAND ...", (), ())
-        formatter.add_text(self.description)
-        told = iter(self.below[0]._choices_actions)  # noqa: SLF001 - in the order in which they were added
-        for title, group in GROUPS.items():
-            formatter.start_section(title)
-            formatter.add_arguments([next(told) for _ in group])
-            formatter.end_section()
-        formatter.start_section("options")
-        formatter.add_arguments([action for action in self._actions if action.option_strings])
-        formatter.end_section()
-        formatter.add_text(self.epilog)
-        return formatter.format_help()
-
-
-@functools.cache  # the same for a whole process: a hundredth of a second
-def make_parser() -> MainParser:
-    """Return the parser of all commands."""
-    parser = MainParser(
-        prog="lumiimg",
-        description="Build ROCm AI images for HPE Slingshot machines, and prove which network\nthey use.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"lumiimg {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    for command in (*COMMANDS, node):
-        command.configure_parser(commands)
-    return parser
 
 
 def _command_of(parser: Parser, words: Iterable[str]) -> Parser:
     """Return the parser of the command, or of the command below that, which the words name."""
     for word in words:
-        for commands in parser.below:
-            parser = commands.choices.get(word, parser)
+        parser = parser.below.get(word, parser)
     return parser
 
 
@@ -162,8 +47,8 @@ def without_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    parser = make_parser()
     words, program = without_program(sys.argv[1:] if argv is None else argv)
+    parser = parser_for(words)
     arguments, rest = parser.parse_known_args(words)
     arguments.program = program
     if rest:
@@ -172,7 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _command_of(parser, words).refuse(rest)
         arguments.paths = [*arguments.paths, *rest]
     if not hasattr(arguments, "execute"):
-        start.print_start(os.environ)
+        from lumiimg.cli.start import print_start
+
+        print_start(os.environ)
         return ExitCode.GOOD
     try:
         return int(arguments.execute(arguments))
@@ -188,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
         where = f"{error.filename}: " if error.filename else ""
-        print(f"lumiimg: {hidden(one_line(f'{where}{error.strerror or error}'))}", file=sys.stderr)
+        print(f"lumiimg: {one_line(f'{where}{error.strerror or error}')}", file=sys.stderr)
         return ExitCode.NO if error.errno in {errno.ENOSPC, errno.EDQUOT} else ExitCode.BAD_INPUT
     except Exception as error:
         if os.environ.get("LUMIIMG_DEBUG"):
@@ -213,7 +100,9 @@ def run() -> NoReturn:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _terminate)
     if "_ARGCOMPLETE" in os.environ:  # a shell asks, at a TAB
-        completion.answer(make_parser(), hidden="node")
+        from lumiimg.cli import completion
+
+        completion.answer(make_parser(), hidden=INTERNAL)
     sys.exit(main())
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_host, add_image, add_json, add_machine, add_quiet
 from lumiimg.errors import ExitCode
+
+if TYPE_CHECKING:
+    import argparse
 
 _EPILOG = """\
 examples:
@@ -22,18 +25,14 @@ exit codes: 0 written: modulefiles/NAME/VERSION(.lua), software/NAME/VERSION
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "module",
-        help="a module for an image (Lmod, Tcl) with wrappers: python, pip, torchrun, …",
-        description="Write a module for an image: what it must have of the machine is bound, the\n"
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Write a module for an image: what it must have of the machine is bound, the\n"
         "site's variables for jobs are set, and wrappers start its programs (python, pip,\n"
-        "torchrun, vllm, start-shell, …). Each line says why it is there.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "torchrun, vllm, start-shell, …). Each line says why it is there."
     )
+    parser.epilog = _EPILOG
     add_image(parser, "a SIF, squashfs file or sandbox folder")
     parser.add_argument(
         "-o",
@@ -63,7 +62,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.sites import find_site
     from lumiimg.cluster.module.folder import write_module
     from lumiimg.cluster.module.plan import plan_module
-    from lumiimg.host.manifest import Fabric
+    from lumiimg.fabric.path import Fabric
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.boundary import print_doubts, print_refusals
     from lumiimg.report.console import print_json

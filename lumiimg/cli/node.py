@@ -12,13 +12,9 @@ if TYPE_CHECKING:
     import argparse
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command, without a line in the list."""
-    parser = commands.add_parser(
-        "node",
-        description="Carry out the task in FOLDER on this node: `lumiimg check --nodes` does.",
-        allow_abbrev=False,
-    )
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = "Carry out the task in FOLDER on this node: `lumiimg check --nodes` does."
     parser.add_argument("folder", metavar="FOLDER", type=Path)
     parser.set_defaults(execute=execute)
 

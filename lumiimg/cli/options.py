@@ -167,7 +167,7 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
 
     Raises BadInputError.
     """
-    from lumiimg.host.container_view import Machine, parse_binds, see_inside, told_to_engine
+    from lumiimg.host.container_view import LoaderMachine, parse_binds, see_inside, told_to_engine
     from lumiimg.host.node import cpu
     from lumiimg.image import RootFileSystem, open_image
 
@@ -183,11 +183,11 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
         from lumiimg.host.snapshot_tree import SnapshotTree
 
         snapshot = read_snapshot(arguments.host)
-        host, of_host = RootFileSystem(SnapshotTree(snapshot)), Machine.of(snapshot)
+        host, of_host = RootFileSystem(SnapshotTree(snapshot)), LoaderMachine.of(snapshot)
     else:
         host = open_image(Path("/")).root
         _, intel, levels = cpu(host)
-        of_host = Machine(levels, intel, os.uname().release)
+        of_host = LoaderMachine(levels, intel, os.uname().release)
     with open_image(arguments.image) as image:
         yield see_inside(
             image,

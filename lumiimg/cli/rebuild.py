@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,8 @@ from lumiimg.cli.request import add_mirror, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
+    import argparse
+
     from lumiimg.image.compare import FileDifference
 
 _EPILOG = """\
@@ -24,19 +25,15 @@ examples:
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "rebuild",
-        help="build an image again, from what it says about itself",
-        description="Build an image of lumiimg again from it alone: it carries its definitions,\n"
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Build an image of lumiimg again from it alone: it carries its definitions,\n"
         "the files of its layers, and digest and address of every source. Layers that are\n"
         "in the cache are taken from there; what scripts compiled before is not. What an\n"
-        "image says makes nothing be read on this machine, or run outside of the image.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "image says makes nothing be read on this machine, or run outside of the image."
     )
+    parser.epilog = _EPILOG
     add_image(parser, "an image that lumiimg has built")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="what to write: the image")
     parser.add_argument(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_host, add_image, add_json, add_machine
 from lumiimg.errors import ExitCode
+
+if TYPE_CHECKING:
+    import argparse
 
 _EPILOG = """\
 example:
@@ -18,18 +21,14 @@ exit codes: 0 printed · 2 not an image, or a path that cannot be written
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "reframe",
-        help="a ReFrame test of an image: does it use the fast network here, and how fast is it?",
-        description="Print a test for ReFrame 4 that runs `lumiimg check IMAGE --nodes 2`, and\n"
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Print a test for ReFrame 4 that runs `lumiimg check IMAGE --nodes 2`, and\n"
         "compares the bandwidth, where one is measured, with that of the site, in the\n"
-        "environment that a job there would have.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "environment that a job there would have."
     )
+    parser.epilog = _EPILOG
     add_image(parser, "a SIF, squashfs file or sandbox folder")
     add_host(parser)
     add_machine(parser, "its bandwidth is the reference, its variables are set")
@@ -48,7 +47,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     site = find_site(arguments.site, os.environ) if arguments.site else None
     with opened(arguments.image) as image:
-        stack = read_contents(image.root).stack
+        stack = read_contents(image).stack
     if arguments.host:
         read_snapshot(arguments.host)
     test = reframe_test(arguments.image, stack, arguments.host, site)

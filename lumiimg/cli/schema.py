@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import sys
 import textwrap
@@ -12,6 +11,7 @@ from lumiimg.cli.options import add_json
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 _EPILOG = """\
@@ -24,17 +24,13 @@ exit codes: 0 printed · 2 no such schema
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "schema",
-        help="what --json prints: a JSON Schema of each kind of output",
-        description="Print the JSON Schema (2020-12) of a kind of output, which needs no other\n"
-        "file; without a name, list the kinds. docs/reference/json.md has them as tables.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Print the JSON Schema (2020-12) of a kind of output, which needs no other\n"
+        "file; without a name, list the kinds. docs/reference/json.md has them as tables."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("name", metavar="NAME", nargs="?", help="check, log, host, …")
     add_json(parser)
     parser.set_defaults(execute=execute)

@@ -13,15 +13,12 @@ if TYPE_CHECKING:
     import argparse
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "show",
-        help="show a base, layer, recipe, site or image: what is known of it, and from where",
-        description="Show a base or a layer (arguments, releases, sources, what it requires, provides "
-        "and sets), a recipe, a site (driver, fabric, partitions, cores, environment, advice), or "
-        "what an image says about how it was built.",
-        allow_abbrev=False,
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Show a base or a layer (arguments, releases, sources, what it requires,\n"
+        "provides and sets), a recipe, a site (driver, fabric, partitions, cores,\n"
+        "environment, advice), or what an image says about how it was built."
     )
     parser.add_argument(
         "name", metavar="NAME", help="a base, layer, recipe or site (`lumiimg list`), or an image, image.sif"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,8 @@ from lumiimg.cli.verify import answer
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
 
 if TYPE_CHECKING:
+    import argparse
+
     from lumiimg.engine.engine import Engine
     from lumiimg.engine.signing import PrivateKey
 
@@ -26,17 +27,13 @@ examples:
 _LEAST_DIGITS = 8
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "sign",
-        help="sign an image with a PGP key of the engine's keyring",
-        description="Have the engine sign all objects of a SIF, in place, and verify that. An image\n"
-        "that the key has signed already is only verified.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Have the engine sign all objects of a SIF, in place, and verify that. An image\n"
+        "that the key has signed already is only verified."
     )
+    parser.epilog = _EPILOG
     add_image(parser, "a SIF")
     parser.add_argument(
         "--key", metavar="FINGERPRINT", help="the key, or the end of it, where the keyring has more than one"

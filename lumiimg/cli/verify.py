@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,8 @@ from lumiimg.cli.options import add_image, add_json, add_quiet
 from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
+    import argparse
+
     from lumiimg.check.signed import Signed
 
 _EPILOG = """\
@@ -20,17 +21,13 @@ exit codes: 0 every object is as it was signed, by a key of the keyring here
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "verify",
-        help="who signed an image, and is all of it as it was signed?",
-        description="Have the engine verify the PGP signatures of a SIF, anyone's, with the keys of\n"
-        "its keyring (of yours, and of the machine). No key server is asked.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Have the engine verify the PGP signatures of a SIF, anyone's, with the keys of\n"
+        "its keyring (of yours, and of the machine). No key server is asked."
     )
+    parser.epilog = _EPILOG
     add_image(parser, "a SIF")
     add_quiet(parser)
     add_json(parser)
@@ -51,8 +48,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def answer(found: Signed) -> ExitCode:
     """Return the exit code of what was found."""
-    from lumiimg.check.signed import Verdict
+    from lumiimg.check.signed import SignatureVerdict
 
-    if found.verdict is Verdict.SIGNED:
+    if found.verdict is SignatureVerdict.SIGNED:
         return ExitCode.GOOD
-    return ExitCode.NO if found.verdict in {Verdict.UNSIGNED, Verdict.ALTERED} else ExitCode.UNDECIDED
+    return ExitCode.NO if found.verdict in {SignatureVerdict.UNSIGNED, SignatureVerdict.ALTERED} else ExitCode.UNDECIDED

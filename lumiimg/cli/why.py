@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
-from lumiimg.cli.request import add_request, planned
+from lumiimg.cli.request import add_request
 from lumiimg.errors import BadInputError, ExitCode
+
+if TYPE_CHECKING:
+    import argparse
 
 _EPILOG = """\
 examples:
@@ -20,17 +23,13 @@ exit codes: 0 it is in the cache
 """
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "why",
-        help="why would a layer be built again?",
-        description="Tell whether a layer of an image is in the cache, and if it is not, in what it\n"
-        "differs from the one there that is nearest.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = (
+        "Tell whether a layer of an image is in the cache, and if it is not, in what it\n"
+        "differs from the one there that is nearest."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("layer", metavar="LAYER", help="a layer, or the base, of the image that the options name")
     add_request(parser)
     parser.add_argument(
@@ -51,13 +50,13 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.build.capability_cache import look_or_recall
     from lumiimg.build.keys import layer_keys
     from lumiimg.catalog.settings import read_settings
+    from lumiimg.cli.build import resolved
     from lumiimg.definition.writer import write_chain
     from lumiimg.engine.engine import clean_environment, find_engine
     from lumiimg.report.cache import print_why
-    from lumiimg.resolve.decide import locked
 
-    _, plan = planned(arguments)
-    chain = write_chain(locked(plan))
+    lock, _ = resolved(arguments)
+    chain = write_chain(lock)
     names = [definition.layers[0] for definition in chain]
     if arguments.layer not in names:
         raise BadInputError(f"{arguments.layer!r} is no layer of this image", hint=f"it has: {', '.join(names)}")

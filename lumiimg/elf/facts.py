@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from lumiimg.elf.notes import DlopenNote, read_notes
-from lumiimg.elf.reader import BytesReader, ElfError, Reader
+from lumiimg.elf.reader import BytesReader, ElfError, RangeReader
 from lumiimg.elf.segments import (
     PF_X,
     PT_DYNAMIC,
@@ -25,7 +25,16 @@ from lumiimg.elf.segments import (
 from lumiimg.elf.symbols import DT_STRSZ, DT_STRTAB, defined_names, undefined_names
 from lumiimg.elf.versions import VersionNeed, read_version_definitions, read_version_needs
 
-__all__ = ["BytesReader", "DlopenNote", "ElfError", "ElfFacts", "Reader", "VersionNeed", "exported_symbols", "read_elf"]
+__all__ = [
+    "BytesReader",
+    "DlopenNote",
+    "ElfError",
+    "ElfFacts",
+    "RangeReader",
+    "VersionNeed",
+    "exported_symbols",
+    "read_elf",
+]
 
 _DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_FLAGS = 1, 14, 15, 29, 30
 _DT_RELR = 36
@@ -97,7 +106,7 @@ class ElfFacts:
     dlopen_notes: tuple[DlopenNote, ...] = ()
 
 
-def read_elf(reader: Reader, first: bytes | None = None) -> ElfFacts:
+def read_elf(reader: RangeReader, first: bytes | None = None) -> ElfFacts:
     """Return the facts of one file, whose first bytes may be at hand (see Segments).
 
     Raises ElfError, whatever the bytes.
@@ -160,14 +169,14 @@ def read_elf(reader: Reader, first: bytes | None = None) -> ElfFacts:
     )
 
 
-def exported_symbols(reader: Reader, prefix: str = "") -> frozenset[str]:
+def exported_symbols(reader: RangeReader, prefix: str = "") -> frozenset[str]:
     """Return the names of defined global and weak dynamic symbols. Raises ElfError."""
     segments = Segments(reader)
     dynamic, _ = _read_dynamic(segments)
     return defined_names(segments, dynamic, prefix.encode("utf-8", "surrogateescape"))
 
 
-def undefined_symbols(reader: Reader) -> dict[str, bool]:
+def undefined_symbols(reader: RangeReader) -> dict[str, bool]:
     """Return the undefined dynamic symbols that are not weak: whether each asks for a version. Raises ElfError."""
     segments = Segments(reader)
     dynamic, _ = _read_dynamic(segments)

@@ -23,7 +23,7 @@ from lumiimg.errors import BadInputError
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from lumiimg.elf.filesystem import FileSystem, OpenFile
+    from lumiimg.elf.filesystem import FileSystem, RegularFile
 
 _ELFOSABI_SYSV, _ELFOSABI_GNU = 0, 3
 _LIBC_ABI_MAX = 4
@@ -32,7 +32,7 @@ _HEADER_BYTES = {1: 52, 2: 64}
 _NOT_THERE = (errno.ENOENT, errno.EACCES, errno.ENOTDIR)
 
 
-class Verdict(StrEnum):
+class FileVerdict(StrEnum):
     """What becomes of a search when it meets a path."""
 
     GOOD = "good"
@@ -52,7 +52,7 @@ class Verdict(StrEnum):
 class Opened:
     """One path, judged."""
 
-    verdict: Verdict
+    verdict: FileVerdict
     problem: str = ""
     """For FATAL: the loader's words after the path."""
     errno: int = 0
@@ -118,44 +118,46 @@ class Files:
             try:
                 return _judge(file, native)
             except ElfError as error:
-                return Opened(Verdict.FATAL, str(error))
+                return Opened(FileVerdict.FATAL, str(error))
             except (OSError, BadInputError):
-                return Opened(Verdict.FATAL, "cannot read file data", errno.EIO)
+                return Opened(FileVerdict.FATAL, "cannot read file data", errno.EIO)
 
 
 def _cannot_open(number: int) -> Opened:
     if number in _NOT_THERE:
-        return Opened(Verdict.ABSENT, errno=number)
+        return Opened(FileVerdict.ABSENT, errno=number)
     if number == errno.EISDIR:
         # open(2) of a directory succeeds; it is the read that fails
-        return Opened(Verdict.FATAL, "cannot read file data", number)
+        return Opened(FileVerdict.FATAL, "cannot read file data", number)
     if number == errno.ENXIO:
-        return Opened(Verdict.FATAL, "no regular file: ld.so waits for ever at a FIFO, and reads what a device gives")
-    return Opened(Verdict.STOPS_LIST, errno=number)
+        return Opened(
+            FileVerdict.FATAL, "no regular file: ld.so waits for ever at a FIFO, and reads what a device gives"
+        )
+    return Opened(FileVerdict.STOPS_LIST, errno=number)
 
 
-def _judge(file: OpenFile, native: Native) -> Opened:
+def _judge(file: RegularFile, native: Native) -> Opened:
     if isinstance(file, RecordedElf):
         return _judge_recorded(file, native)
     head = file.read_at(0, FIRST_READ_BYTES)
     problem = header_problem(head, native)
-    if isinstance(problem, Verdict):
+    if isinstance(problem, FileVerdict):
         return Opened(problem, errno=errno.ENOENT)
     if problem is not None:
-        return Opened(Verdict.FATAL, problem)
-    return Opened(Verdict.GOOD, identity=file.identity, facts=read_elf(file, head))
+        return Opened(FileVerdict.FATAL, problem)
+    return Opened(FileVerdict.GOOD, identity=file.identity, facts=read_elf(file, head))
 
 
 def _judge_recorded(file: RecordedElf, native: Native) -> Opened:
     facts = file.facts
     if facts.elf_class != native.elf_class:
-        return Opened(Verdict.OTHER_CLASS, errno=errno.ENOENT)
+        return Opened(FileVerdict.OTHER_CLASS, errno=errno.ENOENT)
     if facts.machine != native.machine or facts.little_endian != native.little_endian:
-        return Opened(Verdict.OTHER_MACHINE, errno=errno.ENOENT)
-    return Opened(Verdict.GOOD, identity=file.identity, facts=facts)
+        return Opened(FileVerdict.OTHER_MACHINE, errno=errno.ENOENT)
+    return Opened(FileVerdict.GOOD, identity=file.identity, facts=facts)
 
 
-def header_problem(head: bytes, native: Native) -> str | Verdict | None:
+def header_problem(head: bytes, native: Native) -> str | FileVerdict | None:
     """Return None for a file that can be loaded, a Verdict for one that is passed over, else the loader's words."""
     own_class = 2 if native.elf_class == 64 else 1
     if len(head) < _HEADER_BYTES[own_class]:
@@ -164,7 +166,7 @@ def header_problem(head: bytes, native: Native) -> str | Verdict | None:
         return "invalid ELF header"
     file_class, data, version, abi, abi_version = head[4:9]
     if file_class != own_class:
-        return Verdict.OTHER_CLASS
+        return FileVerdict.OTHER_CLASS
     order: Literal["little", "big"] = "little" if native.little_endian else "big"
     if data != (1 if native.little_endian else 2):
         return f"ELF file data encoding not {order}-endian"
@@ -180,7 +182,7 @@ def header_problem(head: bytes, native: Native) -> str | Verdict | None:
     if int.from_bytes(head[20:24], order) != 1:
         return "ELF file version does not match current one"
     if machine != native.machine:
-        return Verdict.OTHER_MACHINE
+        return FileVerdict.OTHER_MACHINE
     if kind not in (ET_DYN, ET_EXEC):
         return "only ET_DYN and ET_EXEC can be loaded"
     at = 54 if native.elf_class == 64 else 42

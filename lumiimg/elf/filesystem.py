@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from lumiimg.elf.reader import Reader
+from lumiimg.elf.reader import RangeReader
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
 
-class OpenFile(Reader, Protocol):
+class RegularFile(RangeReader, Protocol):
     """A regular file of the root file system, open."""
 
     @property
@@ -31,7 +31,7 @@ class FileSystem(Protocol):
     Bytes of the image that make no sense are a BadInputError.
     """
 
-    def open(self, path: str) -> OpenFile:
+    def open(self, path: str) -> RegularFile:
         """Open a regular file."""
         ...
 

@@ -23,14 +23,14 @@ import re
 from dataclasses import replace
 
 from lumiimg.elf.checks import isa_problem, map_problem, open_problem
-from lumiimg.elf.files import Files, Opened, Verdict
+from lumiimg.elf.files import Files, FileVerdict, Opened
 from lumiimg.elf.filesystem import FileSystem, Native
 from lumiimg.elf.hwcaps import platform
 from lumiimg.elf.names import LoadedNames
 from lumiimg.elf.objects import FoundBy, LoadedObject, LoadOutcome, MissingLibrary
 from lumiimg.elf.report import Report
-from lumiimg.elf.rules import SearchRules, Settings
-from lumiimg.elf.search import Found, expand, origin_of
+from lumiimg.elf.rules import LoaderSettings, SearchRules
+from lumiimg.elf.search import SearchResult, expand, origin_of
 from lumiimg.elf.static_tls import StaticTls
 from lumiimg.elf.system import System, read_whole
 from lumiimg.elf.version_check import VersionCheck
@@ -55,8 +55,8 @@ class Process:
     `files` may be shared by processes over the same root file system, which saves reading its libraries again.
     """
 
-    def __init__(self, fs: FileSystem, settings: Settings | None = None, *, files: Files | None = None) -> None:
-        self.settings = settings or Settings()
+    def __init__(self, fs: FileSystem, settings: LoaderSettings | None = None, *, files: Files | None = None) -> None:
+        self.settings = settings or LoaderSettings()
         self._files = files or Files(fs)
         self._native = _DEFAULT_NATIVE
         self._names = LoadedNames()
@@ -89,7 +89,7 @@ class Process:
         absolute = self.settings.absolute(path)
         self._native = self._files.native_of(absolute) or _DEFAULT_NATIVE
         opened = self._files.open(absolute, self._native)
-        if opened.verdict is not Verdict.GOOD or opened.facts is None:
+        if opened.verdict is not FileVerdict.GOOD or opened.facts is None:
             report.errors.append(self._failure(path, opened))
             return report.outcome(None, None)
         facts = opened.facts
@@ -172,7 +172,7 @@ class Process:
         """Put the loader itself into the process: a need for it is met before any search."""
         path = self.system.loader
         opened = self._files.open(self.settings.absolute(path), self._native)
-        if opened.verdict is not Verdict.GOOD or opened.facts is None:
+        if opened.verdict is not FileVerdict.GOOD or opened.facts is None:
             report.errors.append(self._failure(path, opened))
             return
         if opened.identity == program.identity:
@@ -269,10 +269,10 @@ class Process:
         if known is not None:
             return known
         rule, found, other_class = self._rules.search(wanted, requester)
-        if found is None or found.opened.verdict is not Verdict.GOOD or found.opened.facts is None:
+        if found is None or found.opened.verdict is not FileVerdict.GOOD or found.opened.facts is None:
             report.missing_names.update((name, wanted))
             report.errors.append(self._missing_words(wanted if is_need else name, found, other_class=other_class))
-            if found is None or found.opened.verdict is not Verdict.FATAL:
+            if found is None or found.opened.verdict is not FileVerdict.FATAL:
                 report.missing.append(MissingLibrary(name, requester))
             return None
         facts = found.opened.facts
@@ -293,11 +293,11 @@ class Process:
         self._names.add(loaded, wanted, found.path, identity=found.opened.identity)
         return loaded
 
-    def _missing_words(self, name: str, found: Found | None, *, other_class: bool) -> str:
-        if found is not None and found.opened.verdict is Verdict.FATAL:
+    def _missing_words(self, name: str, found: SearchResult | None, *, other_class: bool) -> str:
+        if found is not None and found.opened.verdict is FileVerdict.FATAL:
             return self._failure(found.path, found.opened)
         number = found.opened.errno if found is not None else errno.ENOENT
-        opened = Opened(Verdict.OTHER_CLASS if other_class else Verdict.ABSENT, errno=number)
+        opened = Opened(FileVerdict.OTHER_CLASS if other_class else FileVerdict.ABSENT, errno=number)
         return self._failure(name, opened)
 
     def _check_versions(self, objects: list[LoadedObject], report: Report, *, at_start: bool) -> None:
@@ -323,9 +323,9 @@ class Process:
 
     def _failure(self, name: str, opened: Opened) -> str:
         """Return the loader's words for a file that it cannot take."""
-        if opened.verdict is Verdict.OTHER_CLASS:
+        if opened.verdict is FileVerdict.OTHER_CLASS:
             return f"{name}: wrong ELF class: ELFCLASS{32 if self._native.elf_class == 64 else 64}"
-        if opened.verdict is Verdict.FATAL and not opened.errno:
+        if opened.verdict is FileVerdict.FATAL and not opened.errno:
             return f"{name}: {opened.problem}"
         number = opened.errno or errno.ENOENT
         what = opened.problem or "cannot open shared object file"

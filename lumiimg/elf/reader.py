@@ -11,7 +11,7 @@ class ElfError(BadInputError):
     """Bytes that are no ELF file (or no loader cache), or that lie about their own sizes."""
 
 
-class Reader(Protocol):
+class RangeReader(Protocol):
     """A file of known size that is read in ranges."""
 
     @property

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import DF_1_NODEFLIB
-from lumiimg.elf.files import Files, Opened, Verdict
+from lumiimg.elf.files import Files, FileVerdict, Opened
 from lumiimg.elf.hwcaps import ZEN3, isa_mask, legacy_mask, levels_in_cache, subdirectories
 from lumiimg.elf.objects import FoundBy, LoadedObject
-from lumiimg.elf.search import Found, split_path, try_directories
+from lumiimg.elf.search import SearchResult, split_path, try_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _LAST_MINOR_CHECKING_KERNEL = 35
 _FIRST_MINOR_PAST_ENOTDIR = 39
-_FOR_A_NEWER_KERNEL = Opened(Verdict.OTHER_MACHINE, errno=errno.ENOENT)
+_FOR_A_NEWER_KERNEL = Opened(FileVerdict.OTHER_MACHINE, errno=errno.ENOENT)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LoaderSettings:
     """What reaches the loader from outside the root file system."""
 
     library_path: str | None = None
@@ -52,7 +52,9 @@ class Settings:
 class SearchRules:
     """The rules for one process."""
 
-    def __init__(self, files: Files, native: Native, settings: Settings, system: System, main: LoadedObject) -> None:
+    def __init__(
+        self, files: Files, native: Native, settings: LoaderSettings, system: System, main: LoadedObject
+    ) -> None:
         self._files = files
         self._native = native
         self._settings = settings
@@ -69,18 +71,18 @@ class SearchRules:
         self._directories: dict[tuple[LoadedObject, FoundBy], tuple[str, ...]] = {}
         self._lists: dict[LoadedObject, tuple[tuple[FoundBy, tuple[str, ...]], ...]] = {}
 
-    def search(self, name: str, requester: LoadedObject) -> tuple[FoundBy, Found | None, bool]:
+    def search(self, name: str, requester: LoadedObject) -> tuple[FoundBy, SearchResult | None, bool]:
         """Return (the rule that ended the search, what it met, whether a file of the other class was passed over)."""
         if "/" in name:
             opened = self._open(name)
-            return FoundBy.PATH, Found(name, opened), opened.verdict is Verdict.OTHER_CLASS
+            return FoundBy.PATH, SearchResult(name, opened), opened.verdict is FileVerdict.OTHER_CLASS
         other_class = False
-        last: Found | None = None
+        last: SearchResult | None = None
         for rule, directories in self._lists_of(requester):
             if rule is FoundBy.CACHE:
                 found = self._search_cache(name, requester)
                 # the loader tries no other entry of the cache
-                passed = found is not None and found.opened.verdict is Verdict.OTHER_CLASS
+                passed = found is not None and found.opened.verdict is FileVerdict.OTHER_CLASS
             else:
                 found, passed = try_directories(
                     name,
@@ -91,7 +93,7 @@ class SearchRules:
                     goes_past=self._goes_past,
                 )
             other_class |= passed
-            if found is not None and found.opened.verdict in (Verdict.GOOD, Verdict.FATAL):
+            if found is not None and found.opened.verdict in (FileVerdict.GOOD, FileVerdict.FATAL):
                 return rule, found, other_class
             last = found or last
         return FoundBy.DEFAULT, last, other_class
@@ -140,7 +142,7 @@ class SearchRules:
             self._directories[key] = known
         return known
 
-    def _search_cache(self, name: str, requester: LoadedObject) -> Found | None:
+    def _search_cache(self, name: str, requester: LoadedObject) -> SearchResult | None:
         cache = self._system.cache
         if cache is None:
             return None
@@ -156,7 +158,7 @@ class SearchRules:
             return None
         if requester.facts.flags_1 & DF_1_NODEFLIB and path.startswith(self._system.directories):
             return None
-        return Found(path, self._open(path))
+        return SearchResult(path, self._open(path))
 
     def _open(self, path: str) -> Opened:
         opened = self._files.open(self._settings.absolute(path), self._native)

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.files import Opened, Verdict
+from lumiimg.elf.files import FileVerdict, Opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The end of a search through one list: a path and what is there."""
 
     path: str
@@ -69,7 +69,7 @@ def try_directories(
     open_path: Callable[[str], Opened],
     is_dir: Callable[[str], bool],
     goes_past: tuple[int, ...],
-) -> tuple[Found | None, bool]:
+) -> tuple[SearchResult | None, bool]:
     """Return (what ends the search in this list, whether a file of the other ELF class was passed over).
 
     Where nothing was found it is the last that could not be opened: its errno is what the loader complains of.
@@ -79,7 +79,7 @@ def try_directories(
     errnos that do not stop it.
     """
     other_class = False
-    last: Found | None = None
+    last: SearchResult | None = None
     for directory in directories:
         if not is_dir(directory):
             continue
@@ -89,10 +89,10 @@ def try_directories(
                 continue
             path = directory + subdirectory + name
             opened = open_path(path)
-            if opened.verdict in (Verdict.GOOD, Verdict.FATAL):
-                return Found(path, opened), other_class
-            last = Found(path, opened)
-            other_class |= opened.verdict is Verdict.OTHER_CLASS
+            if opened.verdict in (FileVerdict.GOOD, FileVerdict.FATAL):
+                return SearchResult(path, opened), other_class
+            last = SearchResult(path, opened)
+            other_class |= opened.verdict is FileVerdict.OTHER_CLASS
         if opened is not None and opened.errno not in goes_past:
             break
     return last, other_class

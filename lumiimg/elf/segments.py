@@ -20,7 +20,7 @@ from lumiimg.elf.reader import ElfError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumiimg.elf.reader import Reader
+    from lumiimg.elf.reader import RangeReader
 
 PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_TLS = 1, 2, 3, 4, 7
 PT_GNU_STACK, PT_GNU_PROPERTY = 0x6474E551, 0x6474E553
@@ -91,7 +91,7 @@ class Segment(NamedTuple):
 class Segments:
     """An ELF file seen through its program headers."""
 
-    def __init__(self, reader: Reader, first: bytes | None = None) -> None:
+    def __init__(self, reader: RangeReader, first: bytes | None = None) -> None:
         """`first` are the first FIRST_READ_BYTES of the file (all of a shorter one) where they are at hand."""
         self._reader = reader
         self._size_bytes = reader.size

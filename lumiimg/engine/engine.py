@@ -30,7 +30,7 @@ _HINT = (
 _VERSION = re.compile(r"^(apptainer|singularity-ce|singularity)(?:-pro)? version v?(\d+(?:\.\d+)*)", re.MULTILINE)
 
 
-class Kind(StrEnum):
+class EngineKind(StrEnum):
     """Which of the two families; they read different variables."""
 
     APPTAINER = "apptainer"
@@ -42,7 +42,7 @@ class Engine:
     """A container engine that answered."""
 
     path: Path
-    kind: Kind
+    kind: EngineKind
     version: str
     build_flags: frozenset[str]
     """Long options that its `build` knows, with the dashes."""
@@ -50,12 +50,12 @@ class Engine:
     @property
     def name(self) -> str:
         """Kind and version, for people and logs."""
-        return f"{'Apptainer' if self.kind is Kind.APPTAINER else 'SingularityCE'} {self.version}"
+        return f"{'Apptainer' if self.kind is EngineKind.APPTAINER else 'SingularityCE'} {self.version}"
 
     @property
     def prefix(self) -> str:
         """What this engine's variables begin with."""
-        return "APPTAINER" if self.kind is Kind.APPTAINER else "SINGULARITY"
+        return "APPTAINER" if self.kind is EngineKind.APPTAINER else "SINGULARITY"
 
 
 def find_engine(environment: Mapping[str, str]) -> Engine:
@@ -78,7 +78,7 @@ def find_engine(environment: Mapping[str, str]) -> Engine:
         help_text = run([found, "build", "--help"], env=clean_environment(environment), timeout_s=PROBE_TIMEOUT_S)
         return Engine(
             path=Path(found),
-            kind=Kind.APPTAINER if match[1] == "apptainer" else Kind.SINGULARITY,
+            kind=EngineKind.APPTAINER if match[1] == "apptainer" else EngineKind.SINGULARITY,
             version=match[2],
             build_flags=frozenset(re.findall(r"--[a-z][a-z-]+", help_text.output)),
         )

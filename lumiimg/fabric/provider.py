@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject
     from lumiimg.image import RootFileSystem
 
-LIBFABRIC, LIBCXI = "libfabric.so.1", "libcxi.so.1"
-PROVIDER_FILE = "libcxi-fi.so"
 PROVIDER_PATH = "FI_PROVIDER_PATH"
 # Strings stand in front of what makes a library large, its debugging information.
 _SCAN_LIMIT_BYTES = 32 * 1024 * 1024

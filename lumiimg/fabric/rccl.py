@@ -1,14 +1,43 @@
-"""What each generation of RCCL does with a net plugin (rule 3: accepted API, file name)."""
+"""What an RCCL does with a net plugin: which names it gives to dlopen, and which net API it takes.
+
+The names stand in the library's read-only data, next to its version. They are better evidence than any table of
+releases: vendors patch them (ROCm 7.1 changed the file name, and back). What the bytes do not say, such as the order of
+the names and what NCCL_NET_PLUGIN means, is in a table of the generations (`rccl.toml`, rule 3).
+"""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
+
+from lumiimg.fabric.names import NET_SYMBOL, PLUGIN_FILES
+
+if TYPE_CHECKING:
+    from lumiimg.elf.reader import RangeReader
+    from lumiimg.image import RootFileSystem
+
+PLUGIN_VARIABLE = "NCCL_NET_PLUGIN"
+CONF = "/etc/rccl.conf"
+"""RCCL sets the variables of this file that are not set yet, be it to nothing (src/misc/param.cc, `initEnv`; up to
+ROCm 5.1 the name was that of NCCL, `/etc/nccl.conf`). RCCL 2.13.4 and 2.27.7 were run on such files."""
+_MAX_PLUGINS = 16
+"""Of the list in NCCL_NET_PLUGIN, the rest is left out (NCCL src/plugin/net.cc, from 2.27 on)."""
+_CONF_LIMIT_BYTES = 1 << 20
+_CONF_FIELD_BYTES = 1023
+# Device code makes a librccl hundreds of megabytes large; the strings stand in front of it.
+_SCAN_LIMIT_BYTES = 96 * 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
+_OVERLAP_BYTES = 512
+_VERSION = re.compile(rb"[RN]CCL version[ :]+(2\.\d{1,2}\.\d{1,2})[+ \-\x00\n]")
+# Without look-behind, which costs three times as much; the byte in front is looked at afterwards.
+_PLUGIN_FILE = re.compile(b"(?:%b)(?=\x00)" % "|".join(map(re.escape, PLUGIN_FILES)).encode())
+_SYMBOL = re.compile(rb"%b(\d{1,2})(?=\x00)" % NET_SYMBOL.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +55,37 @@ class Generation:
     unique_id_loads_plugin: bool
     """Whether ncclGetUniqueId opens the plugin on a machine without a GPU."""
     basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rccl:
+    """One RCCL library, by what its bytes say; empty where they say nothing."""
+
+    version: str | None = None
+    plugin_files: tuple[str, ...] = ()
+    """Names that it has for a plugin, sorted."""
+    net_api: tuple[int, ...] = ()
+    """Versions of the net API that it looks for, highest first."""
+
+    @property
+    def generation(self) -> Generation | None:
+        """The row of the table that this library belongs to; None where its version is not known or not listed."""
+        return generation_of(self.version) if self.version else None
+
+    @property
+    def accepts(self) -> tuple[int, ...]:
+        """Versions of the net API that it takes, in its order; of the table where the bytes do not say."""
+        return self.net_api or (self.generation.accepts if self.generation else ())
+
+    def names(self, variable: str | None) -> tuple[str, ...]:
+        """Return what it gives to dlopen, in its order; `variable` is NCCL_NET_PLUGIN, which counts unless empty.
+
+        Empty where neither the bytes nor the table say.
+        """
+        # all names stand in the bytes; in which order they are tried, only the table says
+        known = self.generation.files if self.generation else ()
+        files = tuple(sorted(self.plugin_files, key=lambda f: known.index(f) if f in known else len(known))) or known
+        return names_by_variable(variable, files, self.generation) if variable else files
 
 
 @cache
@@ -68,7 +128,7 @@ def names_by_variable(value: str, files: tuple[str, ...], generation: Generation
     """Return what RCCL gives to dlopen when NCCL_NET_PLUGIN is `value`; `files` are its names without the variable."""
     stems = dict.fromkeys(file.removesuffix(".so") for file in files)
     names: list[str] = []
-    for word in value.split(","):
+    for word in value.split(",")[:_MAX_PLUGINS]:
         if generation is None or not generation.variable_is_suffix_only:
             names.append(word)
         names += [f"{stem}-{word}.so" for stem in stems]
@@ -78,3 +138,45 @@ def names_by_variable(value: str, files: tuple[str, ...], generation: Generation
 def version_of_code(code: int) -> str:
     """Return the dotted form of what ncclGetVersion gives: 21304 is 2.13.4 (10000 a major from 2.9 on, nccl.h)."""
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
+
+
+def read_rccl(reader: RangeReader) -> Rccl:
+    """Scan the library's bytes for the strings that matter; stops soon after all kinds have been seen."""
+    versions: list[str] = []
+    files: set[str] = set()
+    symbols: set[int] = set()
+    enough = False
+    tail = b""
+    for offset in range(0, min(reader.size, _SCAN_LIMIT_BYTES), _CHUNK_BYTES):
+        data = tail + reader.read_at(offset, _CHUNK_BYTES)
+        versions += [match.decode() for match in _VERSION.findall(data)]
+        files.update(match[0].decode() for match in _whole(_PLUGIN_FILE, data))
+        symbols.update(int(match[1]) for match in _whole(_SYMBOL, data))
+        if enough:
+            break  # one more chunk was read: the strings lie side by side
+        enough = bool(versions and symbols)
+        tail = data[-_OVERLAP_BYTES:]
+    return Rccl(
+        version=versions[0] if versions else None,
+        plugin_files=tuple(sorted(files)),
+        net_api=tuple(sorted(symbols, reverse=True)),
+    )
+
+
+def _whole(pattern: re.Pattern[bytes], data: bytes) -> list[re.Match[bytes]]:
+    """Return the matches that are whole C strings, not the end of a longer one."""
+    return [match for match in pattern.finditer(data) if data[match.start() - 1 : match.start()] == b"\0"]
+
+
+def read_conf(root: RootFileSystem) -> dict[str, str]:
+    """Return what RCCL's own file sets, where nothing else does.
+
+    Raises OSError where the file is not there, and BadInputError where it cannot be read.
+    """
+    of_conf: dict[str, str] = {}
+    for line in root.read_bytes(CONF, _CONF_LIMIT_BYTES).split(b"\n"):
+        name, equals, value = line.partition(b"\0")[0].partition(b"=")
+        if equals:  # blanks count, and the first line that sets a variable
+            words = (part[:_CONF_FIELD_BYTES].decode("utf-8", "replace") for part in (name, value))
+            of_conf.setdefault(*words)
+    return of_conf

@@ -15,12 +15,14 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.copies import second_copies
-from lumiimg.fabric.provider import LIBCXI, LIBFABRIC, PROVIDER_FILE, PROVIDER_PATH
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE, net_symbol
+from lumiimg.fabric.path import Fabric
+from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.host import refusals
-from lumiimg.host.bind_trial import PROVIDER_NAME, Demand, Offer, Plan, Trial, attempt
+from lumiimg.host.bind_trial import PROVIDER_NAME, BindPlan, BindTrial, Demand, HostOffer, attempt
 from lumiimg.host.container_view import ENGINE_LIBRARIES, PRIVATE
-from lumiimg.host.manifest import Bind, Fabric, Loaded, Manifest, Variable
-from lumiimg.host.refusals import BindRefusedError, name_of
+from lumiimg.host.manifest import Bind, BindManifest, Loaded, Variable
+from lumiimg.host.refusals import RefusedError, name_of
 from lumiimg.host.snapshot_tree import host_native
 
 if TYPE_CHECKING:
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
 
     from lumiimg.elf.facts import ElfFacts
     from lumiimg.elf.objects import LoadedObject, MissingVersion
-    from lumiimg.elf.rules import Settings
+    from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.manifest import Refusal
-    from lumiimg.host.snapshot import Entry, Snapshot
+    from lumiimg.host.snapshot import FoundLibrary, Snapshot
     from lumiimg.image import RootFileSystem
 
 _PRIVATE_VERSION = "GLIBC_PRIVATE"
@@ -40,15 +42,15 @@ _MAX_FABRICS = 20
 
 
 def solve(
-    root: RootFileSystem, settings: Settings, demand: Demand, snapshot: Snapshot, host: RootFileSystem
-) -> Manifest:
+    root: RootFileSystem, settings: LoaderSettings, demand: Demand, snapshot: Snapshot, host: RootFileSystem
+) -> BindManifest:
     """Return the manifest for a root and the settings of its processes; `host` shows the files of the snapshot."""
     return _Solver(root, settings, demand, snapshot, host).solve()
 
 
 class _Solver:
     def __init__(
-        self, root: RootFileSystem, settings: Settings, demand: Demand, snapshot: Snapshot, host: RootFileSystem
+        self, root: RootFileSystem, settings: LoaderSettings, demand: Demand, snapshot: Snapshot, host: RootFileSystem
     ) -> None:
         self._root = root
         self._settings = settings
@@ -58,7 +60,7 @@ class _Solver:
         self._libraries = {library.path: library for library in snapshot.libraries}
         direct: list[Mapping[str, str | None]] = [{LIBCXI: e.path} for e in snapshot.entries if e.role == "libcxi"]
         self._offered = [*direct, *(entry.closure for entry in snapshot.entries)]
-        self._alone = self._try(Plan("the image's own files"))
+        self._alone = self._try(BindPlan("the image's own files"))
         self._plugin = None if self._alone.opened else self._host_plugin()
         self._about_libfabric: str | None = None
         if not self._alone.opened and self._plugin is None:
@@ -66,15 +68,15 @@ class _Solver:
             self._about_libfabric = f"{lacking} was found: this is about libfabric alone"
             self._demand = Demand(demand.start, demand.opener, (), provider_path=demand.provider_path)
 
-    def solve(self) -> Manifest:
+    def solve(self) -> BindManifest:
         refused: list[Refusal] = []
-        second_best: Manifest | None = None
+        second_best: BindManifest | None = None
         furthest: tuple[Loaded, ...] = ()
         for plan, offer in self._attempts():
             try:
                 trial = self._complete(plan, offer)
                 trial = self._reduce(plan, trial)
-            except BindRefusedError as error:
+            except RefusedError as error:
                 refused.append(error.refusal)
                 furthest = error.loaded or furthest
                 continue
@@ -85,19 +87,21 @@ class _Solver:
         if second_best is not None:
             return second_best
         offered = any(True for _ in self._fabrics())
-        return Manifest(Fabric.NONE, loaded=furthest, refusals=tuple(refused), host_has_fabric=offered)
+        return BindManifest(Fabric.NONE, loaded=furthest, refusals=tuple(refused), host_has_fabric=offered)
 
-    def _try(self, plan: Plan) -> Trial:
+    def _try(self, plan: BindPlan) -> BindTrial:
         return attempt(self._root, self._settings, self._demand, self._host, plan)
 
     # -- what there is to try --
 
-    def _attempts(self) -> Iterator[tuple[Plan, Offer]]:
+    def _attempts(self) -> Iterator[tuple[BindPlan, HostOffer]]:
         """Yield what to try, each with what the host offers for it."""
-        yield self._with_plugin(Plan("the image's own libfabric")), self._offer(without=LIBFABRIC)
+        yield self._with_plugin(BindPlan("the image's own libfabric")), self._offer(without=LIBFABRIC)
         for entry, provider in islice(self._fabrics(), _MAX_FABRICS):
             offer = self._offer(entry.closure, provider.closure if provider else {})
-            plan = Plan(f"the host's {entry.path}", of_host=True, core=frozenset({LIBFABRIC, LIBCXI, PROVIDER_NAME}))
+            plan = BindPlan(
+                f"the host's {entry.path}", of_host=True, core=frozenset({LIBFABRIC, LIBCXI, PROVIDER_NAME})
+            )
             plan.add(LIBFABRIC, entry.path, "it has the cxi provider of this machine")
             plan.add(LIBCXI, offer[LIBCXI], "it belongs to the driver of this machine's NIC")
             if provider is not None:
@@ -105,10 +109,10 @@ class _Solver:
                 plan.add(PROVIDER_NAME, provider.path, "it is the cxi provider of this machine")
             yield self._with_plugin(plan), offer
 
-    def _offer(self, *first: Mapping[str, str | None], without: str | None = None) -> Offer:
-        return Offer((*first, *self._offered), self._may_be_bound, without)
+    def _offer(self, *first: Mapping[str, str | None], without: str | None = None) -> HostOffer:
+        return HostOffer((*first, *self._offered), self._may_be_bound, without)
 
-    def _fabrics(self) -> Iterator[tuple[Entry, Entry | None]]:
+    def _fabrics(self) -> Iterator[tuple[FoundLibrary, FoundLibrary | None]]:
         """Yield each libfabric of the host that has the cxi provider, with the provider's file if that is one."""
         seen: set[str] = set()
         has_cxi = LIBCXI in self._offer()
@@ -124,7 +128,7 @@ class _Solver:
             elif provider is not None:
                 yield entry, provider
 
-    def _with_plugin(self, plan: Plan) -> Plan:
+    def _with_plugin(self, plan: BindPlan) -> BindPlan:
         if self._plugin is not None:
             plan.add(*self._plugin)
             plan.core |= {self._plugin[0]}
@@ -132,7 +136,7 @@ class _Solver:
 
     def _host_plugin(self) -> tuple[str, str, str] | None:
         """Return (name, path, reason) of a net plugin of the host for an image that has none."""
-        symbols = {f"ncclNetPlugin_v{version}" for version in self._demand.accepts}
+        symbols = {net_symbol(version) for version in self._demand.accepts}
         for entry in self._snapshot.entries:
             library = self._libraries.get(self._host.resolve(entry.path))
             if entry.role == "net-plugin" and library is not None and symbols & set(library.net_symbols):
@@ -153,8 +157,8 @@ class _Solver:
 
     # -- how a plan becomes one that loads --
 
-    def _complete(self, plan: Plan, offer: Offer) -> Trial:
-        """Bind what a plan still lacks until its process loads. Raises BindRefusedError."""
+    def _complete(self, plan: BindPlan, offer: HostOffer) -> BindTrial:
+        """Bind what a plan still lacks until its process loads. Raises RefusedError."""
         refusals.check_machine(self._root, self._demand.start, host_native(self._snapshot), plan)
         seen: set[object] = set()
         while True:
@@ -173,8 +177,8 @@ class _Solver:
             seen.add(plan.state)
             self._advance(plan, offer, trial)
 
-    def _advance(self, plan: Plan, offer: Offer, trial: Trial) -> None:
-        """Change a plan by what its trial met first. Raises BindRefusedError where nothing can be changed."""
+    def _advance(self, plan: BindPlan, offer: HostOffer, trial: BindTrial) -> None:
+        """Change a plan by what its trial met first. Raises RefusedError where nothing can be changed."""
         # several libraries may lack the same one: the first of them is the reason
         for missing in {missing.name: missing for missing in reversed(trial.outcome.missing)}.values():
             if missing.name not in offer or missing.name in plan.paths or missing.name in plan.from_image:
@@ -189,7 +193,7 @@ class _Solver:
         # what the C library lacks first: where nothing can be done about that, the rest does not matter
         self._mend(plan, offer, trial, min(versions, key=lambda v: not _of_c_library(trial.process.find(v.provider))))
 
-    def _mend(self, plan: Plan, offer: Offer, trial: Trial, version: MissingVersion) -> None:
+    def _mend(self, plan: BindPlan, offer: HostOffer, trial: BindTrial, version: MissingVersion) -> None:
         """Exchange a library for the other side's copy, where that may define, or not need, a version."""
         provider, requirer = trial.process.find(version.provider), trial.process.find(version.required_by)
         name, asking = name_of(version.provider, provider), name_of(version.required_by, requirer)
@@ -210,8 +214,8 @@ class _Solver:
         process = self._alone.process
         return process.find(name) is not None or process.dlopen(name).root is not None
 
-    def _reduce(self, plan: Plan, trial: Trial) -> Trial:
-        """Take out what nothing loads, and what the process loads without. Raises BindRefusedError."""
+    def _reduce(self, plan: BindPlan, trial: BindTrial) -> BindTrial:
+        """Take out what nothing loads, and what the process loads without. Raises RefusedError."""
         used = {item.path for item in trial.objects}
         for name in [name for name in plan.paths if f"{PRIVATE}/{name}" not in used]:
             if name == LIBFABRIC:
@@ -230,7 +234,7 @@ class _Solver:
 
     # -- what comes out --
 
-    def _manifest(self, plan: Plan, trial: Trial, refused: Sequence[Refusal]) -> Manifest:
+    def _manifest(self, plan: BindPlan, trial: BindTrial, refused: Sequence[Refusal]) -> BindManifest:
         notes = [
             f"{len(paths)} copies of {stem} in one process: {', '.join(paths)}; symbols without versions may be mixed"
             for stem, paths in second_copies(trial.objects).items()
@@ -243,7 +247,7 @@ class _Solver:
         for name, path in plan.paths.items():
             found = trial.process.find(name) or trial.process.find(f"{PRIVATE}/{name}")
             binds.append(Bind(path, f"{PRIVATE}/{name}", plan.reasons[name], found.chain if found else ()))
-        return Manifest(
+        return BindManifest(
             fabric=Fabric.HOST if plan.paths else Fabric.BUNDLED,
             binds=tuple(binds),
             variables=tuple(self._variables(plan)),
@@ -253,7 +257,7 @@ class _Solver:
             trial=trial,
         )
 
-    def _variables(self, plan: Plan) -> Iterator[Variable]:
+    def _variables(self, plan: BindPlan) -> Iterator[Variable]:
         if not plan.paths:
             return
         parts = (self._settings.library_path or "").split(":")

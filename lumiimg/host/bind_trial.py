@@ -6,14 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.loader import Process
-from lumiimg.fabric.provider import LIBFABRIC, PROVIDER_FILE, cxi_provider
+from lumiimg.fabric.names import LIBFABRIC, PROVIDER_FILE
+from lumiimg.fabric.provider import cxi_provider
 from lumiimg.host.container_view import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
-    from lumiimg.elf.rules import Settings
+    from lumiimg.elf.rules import LoaderSettings
     from lumiimg.image import RootFileSystem
 
 
@@ -34,7 +35,7 @@ class Demand:
 
 
 @dataclass(slots=True)
-class Plan:
+class BindPlan:
     """Which names are to be taken from the host, by which paths, and why."""
 
     attempt: str
@@ -65,7 +66,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class BindTrial:
     """The process of one plan."""
 
     root: RootFileSystem
@@ -85,12 +86,14 @@ class Trial:
         """Whether what is opened loads, with all that it needs."""
         return self.opened and self.outcome.ok
 
-    def host_path(self, plan: Plan, path: str) -> str | None:
+    def host_path(self, plan: BindPlan, path: str) -> str | None:
         """Return where a file of the process lies on the host; None for one of the image."""
         return plan.paths.get(path.removeprefix(f"{PRIVATE}/")) if path.startswith(f"{PRIVATE}/") else None
 
 
-def attempt(root: RootFileSystem, settings: Settings, demand: Demand, host: RootFileSystem, plan: Plan) -> Trial:
+def attempt(
+    root: RootFileSystem, settings: LoaderSettings, demand: Demand, host: RootFileSystem, plan: BindPlan
+) -> BindTrial:
     """Start the process with what a plan binds, let RCCL open its plugin, and libfabric its provider.
 
     Raises OSError where a target of the plan cannot be in this image.
@@ -113,14 +116,14 @@ def attempt(root: RootFileSystem, settings: Settings, demand: Demand, host: Root
                 break
     objects = tuple(process.objects)
     provider = cxi_provider(process, root, provider_path) if opened and outcome.ok else None
-    return Trial(root, demand, process, outcome, opened, tuple(process.objects) if provider else objects, provider)
+    return BindTrial(root, demand, process, outcome, opened, tuple(process.objects) if provider else objects, provider)
 
 
 PROVIDER_NAME = f"libfabric/{PROVIDER_FILE}"
 """Where in the private folder a provider of the host is put: libfabric looks in a folder beside itself."""
 
 
-class Offer:
+class HostOffer:
     """The paths that a host has for names; of two for one name, that of the first closure."""
 
     def __init__(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from lumiimg.elf.hwcaps import ZEN3
-from lumiimg.elf.rules import Settings
+from lumiimg.elf.rules import LoaderSettings
 from lumiimg.errors import BadInputError
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import FileKind, ImageKind
@@ -44,7 +44,7 @@ class BindSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class LoaderMachine:
     """What of a node decides where the loader looks, and what it takes; without arguments, that of LUMI's nodes."""
 
     levels: tuple[str, ...] = ZEN3
@@ -71,7 +71,7 @@ class Inside:
 
     image: Image
     root: RootFileSystem
-    settings: Settings
+    settings: LoaderSettings
     doubts: tuple[str, ...] = ()
     """What of it is not known."""
 
@@ -136,7 +136,7 @@ def see_inside(
     binds: Sequence[BindSpec] = (),
     host: RootFileSystem | None = None,
     cwd: str = "/",
-    machine: Machine = Machine(),
+    machine: LoaderMachine = LoaderMachine(),
 ) -> Inside:
     """Return an image as a process in it has it; `host` is where binds come from.
 
@@ -165,7 +165,7 @@ def see_inside(
     except OSError as error:
         raise BadInputError(f"cannot be a target in this image: {error.strerror}", where=error.filename) from error
     preload = variable_of("LD_PRELOAD", image, environment)
-    settings = Settings(
+    settings = LoaderSettings(
         library_path=library_path_of(image, environment),
         preload=(preload,) if preload else (),
         cwd=cwd,

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING
 
 from lumiimg.engine.workspace import written_by_rename
 from lumiimg.errors import BadInputError, MissingHereError
-from lumiimg.host.scan import CXI_LIBRARY, fabric_entry
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC
+from lumiimg.host.scan import fabric_entry
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from lumiimg.host.snapshot import Library, Snapshot
+    from lumiimg.host.snapshot import HostLibrary, Snapshot
 
 TOP_FOLDER = "libfabric"
 """Of the archive: `libfabric/include/rdma/…`, `libfabric/lib/libfabric.so.1`."""
@@ -33,14 +34,13 @@ _MAX_HEADER_BYTES = 2 << 20
 _MAX_PARENTS = 4
 _VERSION = re.compile(r"^#define[ \t]+FI_(MAJOR|MINOR|REVISION)_VERSION[ \t]+(\d{1,6})\b", re.MULTILINE)
 _GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?")
-_LIBFABRIC = "libfabric.so.1"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFabric:
     """What a node's libfabric and libcxi are, as a snapshot has them."""
 
-    library: Library
+    library: HostLibrary
     glibc: str
     """The newest version of the C library that one of the two asks for: `2.38`."""
 
@@ -59,14 +59,14 @@ def fabric_of(snapshot: Snapshot, where: str) -> NodeFabric:
             where=where,
             hint="on a compute node, with the module of libfabric loaded: lumiimg host scan -o host.json",
         )
-    libcxi = entry.closure.get(CXI_LIBRARY)
+    libcxi = entry.closure.get(LIBCXI)
     both = (library, snapshot.library(host.resolve(libcxi)) if libcxi else None)
     needs = [need.name for each in both if each for need in each.facts.version_needs]
     versions = [(int(match[1]), int(match[2])) for name in needs if (match := _GLIBC.fullmatch(name))]
     return NodeFabric(library, ".".join(map(str, max(versions, default=(2, 2)))))
 
 
-def headers_beside(library: Library, root: Path = Path("/")) -> Path:
+def headers_beside(library: HostLibrary, root: Path = Path("/")) -> Path:
     """Return the folder `include` that belongs to a library, by the `rdma/fabric.h` in it.
 
     Raises MissingHereError where the library is not on this machine, or has no headers.
@@ -87,7 +87,7 @@ def headers_beside(library: Library, root: Path = Path("/")) -> Path:
     )
 
 
-def write_archive(library: Library, target: Path, root: Path = Path("/")) -> str:
+def write_archive(library: HostLibrary, target: Path, root: Path = Path("/")) -> str:
     """Write the node's libfabric and its headers as a tar, the same bytes for the same files; return its version.
 
     Raises MissingHereError as `headers_beside`, BadInputError where the library here is not the one of the snapshot.
@@ -102,7 +102,7 @@ def write_archive(library: Library, target: Path, root: Path = Path("/")) -> str
         )
     files = {f"include/{name}": text for name, text in _headers(include)}
     version = _version(files["include/rdma/fabric.h"].decode("utf-8", "replace"), include)
-    files[f"lib/{_LIBFABRIC}"] = data
+    files[f"lib/{LIBFABRIC}"] = data
     _refuse_other_file(target)
     with written_by_rename(target) as partial:
         _pack(files, partial)
@@ -148,5 +148,5 @@ def _pack(files: Mapping[str, bytes], target: Path) -> None:
             member.size, member.mode = len(data), 0o644
             archive.addfile(member, io.BytesIO(data))
         link = tarfile.TarInfo(f"{TOP_FOLDER}/lib/libfabric.so")
-        link.type, link.linkname = tarfile.SYMTYPE, _LIBFABRIC
+        link.type, link.linkname = tarfile.SYMTYPE, LIBFABRIC
         archive.addfile(link)

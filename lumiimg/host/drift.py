@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.host.library_diff import Served, library_changes
 from lumiimg.host.library_search import ASKED
-from lumiimg.host.node_change import Change, Kind, Subject
+from lumiimg.host.node_change import ChangeKind, NodeChange, Subject
 from lumiimg.host.scan import fabric_entry
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class Drift:
 
     before: Snapshot
     now: Snapshot
-    kinds: tuple[Change, ...]
+    kinds: tuple[NodeChange, ...]
     """In what the nodes are of different kinds; then there are no changes."""
-    changes: tuple[Change, ...]
+    changes: tuple[NodeChange, ...]
     """In the order in which they bear on images."""
     notes: tuple[str, ...]
     """What makes two scans differ without a change of the machine."""
@@ -61,7 +61,7 @@ def compare(before: Snapshot, now: Snapshot) -> Drift:
 _ORDER = {subject: number for number, subject in enumerate(Subject)}
 
 
-def _kinds(before: Snapshot, now: Snapshot) -> Iterator[Change]:
+def _kinds(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
     """Yield what an update of a node cannot change, or would leave it without what its jobs are for."""
     yield from _value(Subject.SYSTEM, "architecture", before.architecture, now.architecture)
     if before.cpu is not None and now.cpu is not None:
@@ -78,7 +78,7 @@ def _yes(has: bool) -> str:
     return "yes" if has else "none"
 
 
-def _changes(before: Snapshot, now: Snapshot) -> Iterator[Change]:
+def _changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
     old, new = Served(before), Served(now)
     yield from _c_library(old, new)
     yield from library_changes(old, new)
@@ -88,42 +88,44 @@ def _changes(before: Snapshot, now: Snapshot) -> Iterator[Change]:
     for version in before.rocm:
         if version not in now.rocm:
             details = ("a list of binds with its folder: the engine goes past it with a warning, or does not start",)
-            yield Change(Subject.GPU, Kind.GONE, f"ROCm {version}", "under /opt", None, details, may_break=True)
+            yield NodeChange(
+                Subject.GPU, ChangeKind.GONE, f"ROCm {version}", "under /opt", None, details, may_break=True
+            )
     for version in now.rocm:
         if version not in before.rocm:
-            yield Change(Subject.GPU, Kind.NEW, f"ROCm {version}", None, "under /opt")
+            yield NodeChange(Subject.GPU, ChangeKind.NEW, f"ROCm {version}", None, "under /opt")
     yield from _engine_changes(before, now)
     yield from _system_changes(before, now)
 
 
 def _value(
     subject: Subject, what: str, before: str | None, now: str | None, *, may_break: bool = False
-) -> Iterator[Change]:
+) -> Iterator[NodeChange]:
     if before != now:
-        kind = Kind.NEW if before is None else Kind.GONE if now is None else Kind.CHANGED
-        yield Change(subject, kind, what, before, now, may_break=may_break)
+        kind = ChangeKind.NEW if before is None else ChangeKind.GONE if now is None else ChangeKind.CHANGED
+        yield NodeChange(subject, kind, what, before, now, may_break=may_break)
 
 
-def _c_library(before: Served, now: Served) -> Iterator[Change]:
+def _c_library(before: Served, now: Served) -> Iterator[NodeChange]:
     """Yield one change for all files of the C library: they come and go together."""
     version, version_now = before.snapshot.glibc, now.snapshot.glibc
     if version != version_now:
         details = ("what the host's libraries ask of an image's C library stands below",)
-        yield Change(Subject.GLIBC, Kind.CHANGED, "glibc", version, version_now, details)
+        yield NodeChange(Subject.GLIBC, ChangeKind.CHANGED, "glibc", version, version_now, details)
     elif version is not None and before.c_library() != now.c_library():
-        yield Change(Subject.GLIBC, Kind.REBUILT, "glibc", version, version_now)
+        yield NodeChange(Subject.GLIBC, ChangeKind.REBUILT, "glibc", version, version_now)
 
 
-def _first_fabric(before: Snapshot, now: Snapshot) -> Iterator[Change]:
+def _first_fabric(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
     """Yield that another one of several libfabrics, all of which were there before, is tried first."""
     old, new = fabric_entry(before), fabric_entry(now)
     if old is not None and new is not None and old.path != new.path:
         paths = {entry.path for entry in before.entries}, {entry.path for entry in now.entries}
         if new.path in paths[0] or old.path in paths[1]:
-            yield Change(Subject.FABRIC, Kind.CHANGED, "libfabric that is tried first", old.path, new.path)
+            yield NodeChange(Subject.FABRIC, ChangeKind.CHANGED, "libfabric that is tried first", old.path, new.path)
 
 
-def _nic_changes(before: tuple[Nic, ...], now: tuple[Nic, ...]) -> Iterator[Change]:
+def _nic_changes(before: tuple[Nic, ...], now: tuple[Nic, ...]) -> Iterator[NodeChange]:
     """Yield what the NICs have otherwise, all together: which of them is which, is the node's own business."""
     yield from _value(Subject.NICS, "number", str(len(before)), str(len(now)))
     up, up_now = (str(sum(nic.link_is_up is not False for nic in nics)) for nics in (before, now))
@@ -138,7 +140,7 @@ def _all_of(nics: tuple[Nic, ...], field: str) -> str | None:
     return ", ".join(sorted(values)) or None
 
 
-def _engine_changes(before: Snapshot, now: Snapshot) -> Iterator[Change]:
+def _engine_changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
     old, new = before.engine, now.engine
     names = (f"{engine.name} {engine.version}" if engine else None for engine in (old, new))
     yield from _value(Subject.ENGINE, "engine", *names)
@@ -150,7 +152,7 @@ def _engine_changes(before: Snapshot, now: Snapshot) -> Iterator[Change]:
         yield from _value(Subject.ENGINE, f"`{name}`", *values, may_break=decides)
 
 
-def _system_changes(before: Snapshot, now: Snapshot) -> Iterator[Change]:
+def _system_changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
     yield from _value(Subject.SYSTEM, "OS", before.os.name or None, now.os.name or None)
     yield from _value(Subject.SYSTEM, "kernel", before.kernel, now.kernel)
     yield from _value(Subject.SYSTEM, "Slurm", before.slurm, now.slurm)

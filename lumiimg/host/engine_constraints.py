@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lumiimg.fabric.path import Fabric
 from lumiimg.host.container_view import PRIVATE
-from lumiimg.host.manifest import Bind, Fabric, Refusal
+from lumiimg.host.manifest import Bind, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.host.manifest import Manifest
+    from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import RootFileSystem
 
@@ -25,7 +26,7 @@ _MANY_BINDS = 50
 _ENVIRONMENT, _TAKES_VARIABLES = "/.singularity.d/env", "/.singularity.d/env/99-base.sh"
 
 
-def complete(manifest: Manifest, snapshot: Snapshot, root: RootFileSystem, site: Site | None) -> Manifest:
+def complete(manifest: BindManifest, snapshot: Snapshot, root: RootFileSystem, site: Site | None) -> BindManifest:
     """Return a manifest with what its site and its engine need on top, or one that refuses what its engine forbids.
 
     `root` is the image's; a manifest that refuses already is returned as it is.
@@ -49,7 +50,7 @@ def complete(manifest: Manifest, snapshot: Snapshot, root: RootFileSystem, site:
     return replace(manifest, binds=tuple(binds), notes=tuple(notes))
 
 
-def _forbidden(manifest: Manifest, settings: Mapping[str, str], root: RootFileSystem) -> Refusal | None:
+def _forbidden(manifest: BindManifest, settings: Mapping[str, str], root: RootFileSystem) -> Refusal | None:
     """Return why the engine of the machine would not start with these binds."""
     if not manifest.binds:
         return None

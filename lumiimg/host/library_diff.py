@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.version_check import numbers_of
-from lumiimg.host.node_change import Change, Kind, Subject
+from lumiimg.host.node_change import ChangeKind, NodeChange, Subject
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lumiimg.host.snapshot import Entry, Library, Snapshot
+    from lumiimg.host.snapshot import FoundLibrary, HostLibrary, Snapshot
 
 FABRIC_ROLES = ("libfabric", "libfabric-provider", "libcxi", "net-plugin")
 _HELPER_ROLE = "cxi-helper"
@@ -38,7 +38,7 @@ class Served:
         others = self._names(of_fabric=False)
         self.others = {name: path for name, path in others.items() if name not in self.of_fabric}
 
-    def library(self, path: str) -> Library | None:
+    def library(self, path: str) -> HostLibrary | None:
         """Return what a path, perhaps of a link, leads to; None where nothing is recorded."""
         return self._libraries.get(self._root.resolve(path)) if self._root.is_file(path) else None
 
@@ -62,13 +62,13 @@ class Served:
         return {path: library.sha256 for path, library in self._libraries.items() if of_c_library(library)}
 
 
-def of_c_library(library: Library) -> bool:
+def of_c_library(library: HostLibrary) -> bool:
     """Whether a library is a part of the C library: all of those change with it, and none is ever bound."""
     facts = library.facts
     return _PRIVATE_VERSION in facts.version_definitions or any(n.name == _PRIVATE_VERSION for n in facts.version_needs)
 
 
-def library_changes(before: Served, now: Served) -> Iterator[Change]:
+def library_changes(before: Served, now: Served) -> Iterator[NodeChange]:
     """Yield what became of the entries of two snapshots, then of what they need."""
     yield from _entry_changes(before, now)
     yield from _name_changes(Subject.LIBRARIES, before, now, before.of_fabric, now.of_fabric)
@@ -78,7 +78,7 @@ def library_changes(before: Served, now: Served) -> Iterator[Change]:
 # -- entries: each is a file that the scan looked for --
 
 
-def _entry_changes(before: Served, now: Served) -> Iterator[Change]:
+def _entry_changes(before: Served, now: Served) -> Iterator[NodeChange]:
     for old, new in _pairs(before.snapshot.entries, now.snapshot.entries):
         entry = new or old
         if entry is None or entry.role == _HELPER_ROLE:
@@ -89,15 +89,17 @@ def _entry_changes(before: Served, now: Served) -> Iterator[Change]:
         words = f"the host itself cannot load it: {new.errors[0]}" if new and new.errors else None
         if words is not None and old is not None and not old.errors:
             details = (*(change.details if change else ()), words)
-            yield Change(subject, Kind.CHANGED, name, old.path, entry.path, details, may_break=True)
+            yield NodeChange(subject, ChangeKind.CHANGED, name, old.path, entry.path, details, may_break=True)
         elif change is not None:
             yield change
 
 
-def _pairs(before: Sequence[Entry], now: Sequence[Entry]) -> Iterator[tuple[Entry | None, Entry | None]]:
+def _pairs(
+    before: Sequence[FoundLibrary], now: Sequence[FoundLibrary]
+) -> Iterator[tuple[FoundLibrary | None, FoundLibrary | None]]:
     """Yield the entries of two snapshots side by side: by path, else those of one role and name in their order."""
     left = {entry.path: entry for entry in before}
-    waiting: dict[tuple[str, str], list[Entry]] = {}
+    waiting: dict[tuple[str, str], list[FoundLibrary]] = {}
     paths = {entry.path for entry in now}
     for entry in before:
         if entry.path not in paths:
@@ -110,7 +112,7 @@ def _pairs(before: Sequence[Entry], now: Sequence[Entry]) -> Iterator[tuple[Entr
     yield from ((entry, None) for entries in waiting.values() for entry in entries)
 
 
-def _file_name(entry: Entry) -> str:
+def _file_name(entry: FoundLibrary) -> str:
     return entry.path.rpartition("/")[2]
 
 
@@ -119,14 +121,14 @@ def _file_name(entry: Entry) -> str:
 
 def _name_changes(
     subject: Subject, before: Served, now: Served, names: Mapping[str, str], names_now: Mapping[str, str]
-) -> Iterator[Change]:
+) -> Iterator[NodeChange]:
     heirs: dict[str, list[str]] = {}
     for name in sorted(names_now.keys() - names.keys(), reverse=True):
         heirs.setdefault(_stem(name), []).append(name)
     gone = sorted(names.keys() - names_now.keys())
     renamed = {name: heirs[_stem(name)].pop() for name in gone if heirs.get(_stem(name))}
     for name, heir in renamed.items():
-        yield Change(subject, Kind.RENAMED, _stem(name), name, heir, may_break=subject is Subject.LIBRARIES)
+        yield NodeChange(subject, ChangeKind.RENAMED, _stem(name), name, heir, may_break=subject is Subject.LIBRARIES)
     for name in sorted((names.keys() | names_now.keys()) - renamed.keys() - set(renamed.values())):
         change = _change(subject, name, before, now, names.get(name), names_now.get(name))
         if change is not None:
@@ -142,25 +144,27 @@ def _stem(name: str) -> str:
 
 def _change(
     subject: Subject, name: str, before: Served, now: Served, old_path: str | None, new_path: str | None
-) -> Change | None:
+) -> NodeChange | None:
     """Return what became of a name; None where nothing did."""
     counts = subject is not Subject.OTHER
     if old_path is None or new_path is None:
-        kind = Kind.NEW if old_path is None else Kind.GONE
-        return Change(subject, kind, name, old_path, new_path, may_break=counts and kind is Kind.GONE)
+        kind = ChangeKind.NEW if old_path is None else ChangeKind.GONE
+        return NodeChange(subject, kind, name, old_path, new_path, may_break=counts and kind is ChangeKind.GONE)
     old, new = before.library(old_path), now.library(new_path)
     if old is None or new is None or (old.sha256 == new.sha256 and old_path == new_path):
         return None
     asks, other = _compared(old, new)
     has_left = old_path != new_path and now.library(old_path) is None
-    kind = Kind.CHANGED if asks or other or old_path != new_path else Kind.REBUILT
+    kind = ChangeKind.CHANGED if asks or other or old_path != new_path else ChangeKind.REBUILT
     details = [*asks, *other]
     if old.sha256 != new.sha256:
         details.append(f"build {_build(old)} -> {_build(new)}")
-    return Change(subject, kind, name, old_path, new_path, tuple(details), may_break=counts and bool(asks or has_left))
+    return NodeChange(
+        subject, kind, name, old_path, new_path, tuple(details), may_break=counts and bool(asks or has_left)
+    )
 
 
-def _compared(old: Library, new: Library) -> tuple[list[str], list[str]]:
+def _compared(old: HostLibrary, new: HostLibrary) -> tuple[list[str], list[str]]:
     """Return (what the newer one asks for, or does not give any more; what else is not as it was)."""
     asks: list[str] = []
     other: list[str] = []
@@ -187,7 +191,7 @@ def _compared(old: Library, new: Library) -> tuple[list[str], list[str]]:
     return asks, other
 
 
-def _needs(library: Library) -> dict[tuple[str, str], str]:
+def _needs(library: HostLibrary) -> dict[tuple[str, str], str]:
     """Return the newest version that is needed of each file and family (`GLIBC`); weak needs stop nothing."""
     newest: dict[tuple[str, str], str] = {}
     for need in library.facts.version_needs:
@@ -208,6 +212,6 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMED]) or 'none'}{f' and {rest} more' if rest > 0 else ''}"
 
 
-def _build(library: Library) -> str:
+def _build(library: HostLibrary) -> str:
     """Return what tells a build from another, for a person: the build id, where there is one."""
     return (library.facts.build_id or library.sha256)[:_BUILD_CHARACTERS]

@@ -59,7 +59,7 @@ class _Way(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class LibrarySearch:
     """Where to search."""
 
     files: Files

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject
-    from lumiimg.host.bind_trial import Trial
-
-
-class Fabric(StrEnum):
-    """Where the libraries of the fast network come from."""
-
-    HOST = "host"
-    """Bound from the machine."""
-    BUNDLED = "bundled"
-    """The image has its own, and needs no library of the machine."""
-    NONE = "none"
-    """From nowhere: neither way loads."""
+    from lumiimg.fabric.path import Fabric
+    from lumiimg.host.bind_trial import BindTrial
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +62,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class BindManifest:
     """The answer for one image and one machine."""
 
     fabric: Fabric
@@ -86,7 +75,7 @@ class Manifest:
     """Of the attempts that do not work, in the order in which they were made."""
     host_has_fabric: bool = True
     """Whether the snapshot has a libfabric with the cxi provider at all."""
-    trial: Trial | None = None
+    trial: BindTrial | None = None
     """The process itself, to ask it more; None where nothing loads."""
     notes: tuple[str, ...] = ()
     """What is worth knowing and changes nothing: two copies of a library, what an engine must be allowed to do."""

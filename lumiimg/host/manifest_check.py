@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.fabric.provider import LIBFABRIC
+from lumiimg.fabric.names import LIBFABRIC
+from lumiimg.fabric.path import Fabric
 from lumiimg.host import refusals
-from lumiimg.host.bind_trial import Plan, attempt
+from lumiimg.host.bind_trial import BindPlan, attempt
 from lumiimg.host.container_view import PRIVATE
-from lumiimg.host.manifest import Fabric
 
 if TYPE_CHECKING:
-    from lumiimg.elf.rules import Settings
-    from lumiimg.host.manifest import Manifest, Refusal
+    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.host.manifest import BindManifest, Refusal
     from lumiimg.image import RootFileSystem
 
 
@@ -32,14 +32,14 @@ class Saved:
         return not self.gone and self.refusal is None
 
 
-def try_saved(manifest: Manifest, root: RootFileSystem, settings: Settings, host: RootFileSystem) -> Saved:
+def try_saved(manifest: BindManifest, root: RootFileSystem, settings: LoaderSettings, host: RootFileSystem) -> Saved:
     """Return what a manifest for an earlier host comes to; `root` is the image's, `host` has today's files."""
     if manifest.fabric is not Fabric.HOST or manifest.trial is None:
         return Saved((), None)
     libraries = [bind for bind in manifest.binds if bind.target.startswith(f"{PRIVATE}/")]
     gone = tuple(bind.source for bind in libraries if not host.is_file(bind.source))
     names = {bind.target.removeprefix(f"{PRIVATE}/"): bind for bind in libraries if bind.source not in gone}
-    plan = Plan("the binds made before", of_host=LIBFABRIC in names)
+    plan = BindPlan("the binds made before", of_host=LIBFABRIC in names)
     for name, bind in names.items():
         plan.add(name, bind.source, bind.reason)
     trial = attempt(root, settings, manifest.trial.demand, host, plan)

@@ -22,7 +22,7 @@ class Subject(StrEnum):
     SYSTEM = "system"
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """What became of it."""
 
     GONE = "gone"
@@ -35,11 +35,11 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class NodeChange:
     """One change; `before` and `now` are None where there is nothing."""
 
     subject: Subject
-    kind: Kind
+    kind: ChangeKind
     what: str
     """A name: `libjson-c.so.3`, `driver`, `kernel`."""
     before: str | None

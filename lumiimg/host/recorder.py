@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 import time
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import exported_symbols, read_elf
 from lumiimg.errors import BadInputError, one_line
+from lumiimg.fabric.names import NET_SYMBOL, net_api, net_symbol
 from lumiimg.host.root_queries import trace
-from lumiimg.host.snapshot import Library
+from lumiimg.host.snapshot import HostLibrary
 
 if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
@@ -21,14 +21,13 @@ MAX_LIBRARY_BYTES = 2 << 30
 MAX_SECONDS = 300.0
 _MAX_LIBRARIES = 4096
 _CHUNK_BYTES = 4 << 20
-_NET_SYMBOL = re.compile(r"ncclNet(Plugin)?_v\d+")
 
 
 class Recorder:
     """Libraries, links and directories of one scan over one root."""
 
     def __init__(self, root: RootFileSystem, *, max_library_bytes: int = MAX_LIBRARY_BYTES) -> None:
-        self.libraries: dict[str, Library] = {}
+        self.libraries: dict[str, HostLibrary] = {}
         self.links: dict[str, str] = {}
         self.directories: set[str] = set()
         self.gaps: list[str] = []
@@ -81,16 +80,16 @@ class Recorder:
         self.gaps.append(one_line(f"{path} is not recorded: {why}"))
 
 
-def _read(file: OpenFile, path: str, *, is_entry: bool) -> Library:
+def _read(file: OpenFile, path: str, *, is_entry: bool) -> HostLibrary:
     facts = read_elf(file)
-    symbols = exported_symbols(file, "ncclNet") if is_entry else frozenset[str]()
+    symbols = exported_symbols(file, NET_SYMBOL) if is_entry else frozenset[str]()
     digest = hashlib.sha256()
     for offset in range(0, file.size, _CHUNK_BYTES):
         digest.update(file.read_at(offset, _CHUNK_BYTES))
-    return Library(
+    return HostLibrary(
         path=path,
         size_bytes=file.size,
         sha256=digest.hexdigest(),
         facts=facts,
-        net_symbols=tuple(sorted(name for name in symbols if _NET_SYMBOL.fullmatch(name))),
+        net_symbols=tuple(sorted(map(net_symbol, net_api(symbols)))),
     )

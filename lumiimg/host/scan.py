@@ -14,15 +14,16 @@ from lumiimg.elf.files import Files
 from lumiimg.elf.filesystem import Native
 from lumiimg.elf.hwcaps import isa_mask, legacy_mask, levels_in_cache
 from lumiimg.elf.loader import Process
-from lumiimg.elf.rules import Settings
+from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.system import System, glibc_version, libc_kind
 from lumiimg.errors import MissingHereError
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.host import node
-from lumiimg.host.library_search import Search
+from lumiimg.host.library_search import LibrarySearch
 from lumiimg.host.recorder import Recorder
 from lumiimg.host.root_queries import read_word
 from lumiimg.host.scan_facts import known
-from lumiimg.host.snapshot import ContainerEngine, Entry, Snapshot
+from lumiimg.host.snapshot import ContainerEngine, FoundLibrary, Snapshot
 from lumiimg.host.snapshot_file import SCHEMA
 from lumiimg.host.snapshot_tree import MACHINES
 from lumiimg.image import RootFileSystem
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from lumiimg.host.library_search import Candidate
 
-CXI_LIBRARY = "libcxi.so.1"
 _SYSTEM_FOLDERS = ("/opt/", "/usr/", "/lib/", "/lib64/", "/etc/")
 
 
@@ -54,9 +54,9 @@ def scan_host(
     model, intel, levels = node.cpu(root)
     is_private = private_paths(environment)
     library_path = _shareable(environment.get("LD_LIBRARY_PATH", ""), is_private, gaps)
-    settings = Settings(library_path=":".join(library_path) or None, hwcaps=levels, intel=intel)
+    settings = LoaderSettings(library_path=":".join(library_path) or None, hwcaps=levels, intel=intel)
     cached = _cache_lookup(system, native, settings)
-    search = Search(
+    search = LibrarySearch(
         files=files,
         root=root,
         native=native,
@@ -108,7 +108,7 @@ def scan_host(
     return replace(snapshot, gaps=(*_gaps(snapshot), *system.warnings, *gaps, *recorder.gaps))
 
 
-def fabric_entry(snapshot: Snapshot) -> Entry | None:
+def fabric_entry(snapshot: Snapshot) -> FoundLibrary | None:
     """Return the libfabric that the host would use with Slingshot: one that loads here, and libcxi with it.
 
     The provider cxi is a part of libfabric as a rule; where it is a file of its own, that one needs libcxi.
@@ -117,12 +117,12 @@ def fabric_entry(snapshot: Snapshot) -> Entry | None:
     # libfabric opens its providers: alone, one need not find the libfabric that it belongs to
     providers = any(
         entry.role == "libfabric-provider"
-        and entry.closure.get(CXI_LIBRARY)
-        and all(error.startswith("libfabric.so.1: ") for error in entry.errors)
+        and entry.closure.get(LIBCXI)
+        and all(error.startswith(f"{LIBFABRIC}: ") for error in entry.errors)
         for entry in snapshot.entries
     )
     libfabrics = [entry for entry in loads if entry.role == "libfabric"]
-    own = next((entry for entry in libfabrics if entry.closure.get(CXI_LIBRARY)), None)
+    own = next((entry for entry in libfabrics if entry.closure.get(LIBCXI)), None)
     return own or (libfabrics[0] if libfabrics and providers else None)
 
 
@@ -166,7 +166,7 @@ def _loader(files: Files) -> tuple[Native, System]:
     )
 
 
-def _cache_lookup(system: System, native: Native, settings: Settings) -> Callable[[str], str | None]:
+def _cache_lookup(system: System, native: Native, settings: LoaderSettings) -> Callable[[str], str | None]:
     levels, minor = settings.hwcaps, system.glibc_minor
 
     def lookup(name: str) -> str | None:
@@ -185,8 +185,8 @@ def _cache_lookup(system: System, native: Native, settings: Settings) -> Callabl
 
 
 def _entries(
-    candidates: Iterable[Candidate], files: Files, settings: Settings, recorder: Recorder
-) -> tuple[Entry, ...]:
+    candidates: Iterable[Candidate], files: Files, settings: LoaderSettings, recorder: Recorder
+) -> tuple[FoundLibrary, ...]:
     entries = []
     # all of them first: an entry may be in the closure of another one
     recorded = [candidate for candidate in candidates if recorder.add(candidate.path, is_entry=True)]
@@ -195,7 +195,7 @@ def _entries(
         for path in (*candidate.aliases, *(loaded.path for loaded in outcome.objects[1:])):
             recorder.add(path)
         entries.append(
-            Entry(
+            FoundLibrary(
                 role=candidate.role,
                 path=candidate.path,
                 how=", ".join(candidate.ways),
@@ -208,7 +208,7 @@ def _entries(
 
 
 def _record_cache(
-    recorder: Recorder, entries: Iterable[Entry], cached: Callable[[str], str | None], root: RootFileSystem
+    recorder: Recorder, entries: Iterable[FoundLibrary], cached: Callable[[str], str | None], root: RootFileSystem
 ) -> dict[str, str]:
     """Return what the cache says for every name under which a recorded library may be asked for."""
     names = {name for entry in entries for name in entry.closure}
@@ -252,8 +252,8 @@ def _gaps(snapshot: Snapshot) -> list[str]:
     if not libfabrics:
         gaps.append("no libfabric was found: load the module of the site, or name it with --include PATH")
     elif fabric_entry(snapshot) is None:
-        if any(CXI_LIBRARY in entry.closure for entry in snapshot.entries):
-            gaps.append(f"libfabric wants {CXI_LIBRARY} and cannot be loaded here: scan on a compute node")
+        if any(LIBCXI in entry.closure for entry in snapshot.entries):
+            gaps.append(f"libfabric wants {LIBCXI} and cannot be loaded here: scan on a compute node")
         else:
             gaps.append(
                 "no libfabric here needs libcxi, so none is known to have the cxi provider: load the module of the "

@@ -37,7 +37,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ScanFacts:
     """All of `scan_facts.toml`."""
 
     roles: tuple[Role, ...]
@@ -52,13 +52,13 @@ class Known:
 
 
 @cache
-def known() -> Known:
+def known() -> ScanFacts:
     """Return the facts. Raises CatalogError if the file is wrong."""
     with resources.as_file(resources.files(__package__).joinpath(_FILE)) as path:
         return read_known(path)
 
 
-def read_known(path: Path) -> Known:
+def read_known(path: Path) -> ScanFacts:
     """Return the facts in a file. Raises CatalogError with all that is wrong in it."""
     table = Table(read_toml(path), path)
     roles = tuple(_role(entry) for entry in table.tables("role"))
@@ -66,7 +66,7 @@ def read_known(path: Path) -> Known:
     for part in (places, node):
         part.string("source")
         part.date("date")
-    result = Known(
+    result = ScanFacts(
         roles=roles,
         package_folders=places.strings("package_folders"),
         module_folders=places.strings("module_folders"),

@@ -17,7 +17,7 @@ class OperatingSystem:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class HostLibrary:
     """One shared library of the host."""
 
     path: str
@@ -30,7 +30,7 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FoundLibrary:
     """A library that the scan looked for and found, and what the host's loader makes of it."""
 
     role: str
@@ -110,9 +110,9 @@ class Snapshot:
     """`$LIB`."""
     library_path: str | None
     """LD_LIBRARY_PATH of the scan without what leads into somebody's own folders."""
-    entries: tuple[Entry, ...]
+    entries: tuple[FoundLibrary, ...]
     """In the order in which they count: of two with the same name the first one is what the loader would take."""
-    libraries: tuple[Library, ...]
+    libraries: tuple[HostLibrary, ...]
     """Every library of every closure once, sorted by path."""
     links: dict[str, str]
     """Each symlink on the way to a recorded library: where it is (no symlink in that) to its text."""
@@ -131,6 +131,6 @@ class Snapshot:
     gaps: tuple[str, ...] = ()
     """What could not be determined, and why: a line each."""
 
-    def library(self, path: str) -> Library | None:
+    def library(self, path: str) -> HostLibrary | None:
         """Return the library at a real path."""
         return next((library for library in self.libraries if library.path == path), None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.filesystem import Native
 from lumiimg.elf.recorded import RecordedElf
-from lumiimg.image.tree import Entry, FileKind, FileStat, ImageError
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,10 +57,10 @@ class SnapshotTree:
         kind = self._names[directory.path].get(name)
         return None if kind is None else SnapshotNode(f"{directory.path}/{name}", kind)
 
-    def entries(self, directory: SnapshotNode) -> Iterator[Entry]:
+    def entries(self, directory: SnapshotNode) -> Iterator[DirectoryEntry]:
         """Yield the names in a directory."""
         for name, kind in self._names[directory.path].items():
-            yield Entry(name, kind)
+            yield DirectoryEntry(name, kind)
 
     def link_target(self, link: SnapshotNode) -> str:
         """Return the text of a symlink."""

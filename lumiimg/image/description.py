@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lumiimg.image.environment import Environment
+from lumiimg.image.environment import ShellEnvironment
 from lumiimg.image.sif import DataObject, DataType, PartitionFormat, Sif
 from lumiimg.image.tree import ImageError
 
@@ -101,8 +101,8 @@ class SingularityDescription:
         return self._environment.result()
 
     @cached_property
-    def _environment(self) -> Environment:
-        environment = Environment()
+    def _environment(self) -> ShellEnvironment:
+        environment = ShellEnvironment()
         for path, text in self._scripts():
             name = path.rpartition("/")[2]
             if name == _CUSTOM:

@@ -18,8 +18,8 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.image.shell.names import ABLE, GUARDED, is_read
-from lumiimg.image.shell.parser import AndOr, Apart, Command, Function, Group, If, Maybe, Not, Simple, parse
-from lumiimg.image.shell.variables import BeyondError, UnsureError, Variables, set_by_expansions
+from lumiimg.image.shell.parser import AndOr, Apart, BraceGroup, Command, Function, If, Maybe, Not, Simple, parse
+from lumiimg.image.shell.variables import BeyondError, ShellVariables, UnsureError, set_by_expansions
 from lumiimg.image.shell.words import NAME, ShellError
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ _MAX_WARNINGS = 50
 _SHOWN_CHARACTERS = 80
 
 
-class Environment:
+class ShellEnvironment:
     """What shells have after scripts that are sourced one after the other."""
 
     def __init__(self) -> None:
-        self.variables = Variables()
+        self.variables = ShellVariables()
         self.warnings: list[str] = []
         self._functions: set[str] = set()
         self._text = 0
@@ -101,7 +101,7 @@ class Environment:
             case Not(inner):
                 status = self._run(inner)
                 return None if status is None else not status
-            case Group(body):
+            case BraceGroup(body):
                 return self._all(body)
             case If(branches, otherwise):
                 return self._if(branches, otherwise)
@@ -124,7 +124,7 @@ class Environment:
         for number, (condition, body) in enumerate(branches):
             status = self._all(condition)
             if status is None:
-                self._maybe(Group(body))
+                self._maybe(BraceGroup(body))
                 self._maybe(If(tuple(branches[number + 1 :]), tuple(otherwise)))
                 return None
             if status:
@@ -216,7 +216,7 @@ class Environment:
                         self._maybe_set(name, text)
                 except BeyondError:
                     self._leave_out(text)
-                self._maybe(Group(body))
+                self._maybe(BraceGroup(body))
             case Function(name):
                 self._functions.add(name)
             case _:
@@ -297,7 +297,7 @@ def _inside(command: Command) -> Iterator[Command]:
             for condition, body in branches:
                 yield from (*condition, *body)
             yield from otherwise
-        case Group(body) | Maybe(body=body):
+        case BraceGroup(body) | Maybe(body=body):
             yield from body
         case Simple() | Apart() | Function():
             return

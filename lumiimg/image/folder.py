@@ -12,7 +12,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.image.tree import Entry, FileKind, FileStat
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +61,7 @@ class FolderTree:
         except FileNotFoundError:
             return None
 
-    def entries(self, directory: FolderNode) -> Iterator[Entry]:
+    def entries(self, directory: FolderNode) -> Iterator[DirectoryEntry]:
         """Yield the names in a directory."""
         with os.scandir(directory.path) as names:
             for name in names:
@@ -76,7 +76,7 @@ class FolderTree:
                         kind = FolderNode(name.path, name.stat(follow_symlinks=False)).kind
                     except FileNotFoundError:
                         continue  # gone since it was listed; overlayfs even lists whiteouts that nobody can look up
-                yield Entry(name.name, kind)
+                yield DirectoryEntry(name.name, kind)
 
     def link_target(self, link: FolderNode) -> str:
         """Return the text of a symlink."""

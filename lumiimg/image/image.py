@@ -20,7 +20,7 @@ from lumiimg.image.sif import PartitionFormat, Sif, read_sif
 from lumiimg.image.source import ByteSource
 from lumiimg.image.squashfs.superblock import MAGIC as SQUASHFS_MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree
-from lumiimg.image.stack import Layer, StackedTree
+from lumiimg.image.stack import OverlayLayer, StackedTree
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def open_stack(paths: Sequence[Path]) -> Image:
         base = opened.enter_context(open_image(paths[0]))
         if not isinstance(tree := base.root.tree, SquashfsTree | StackedTree):
             raise ImageError(f"a {base.kind}, over which nothing can be laid", where=str(paths[0]))
-        trees: list[Layer[Any]] = list(tree.layers) if isinstance(tree, StackedTree) else [tree]
+        trees: list[OverlayLayer[Any]] = list(tree.layers) if isinstance(tree, StackedTree) else [tree]
         for path in paths[1:]:
             source = ByteSource.open(path)
             opened.callback(source.close)

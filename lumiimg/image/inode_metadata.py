@@ -19,7 +19,7 @@ from lumiimg.image.stack import StackedNode, StackedTree
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lumiimg.image.tree import Node, Tree
+    from lumiimg.image.tree import Tree, TreeNode
 
 _OF_OVERLAYS = re.compile(rb"(trusted|user)\.(overlay|fuseoverlayfs)\.")
 """Marks that nobody sees in what they are laid over."""
@@ -31,7 +31,7 @@ def tells_details(tree: Tree[Any]) -> bool:
     return isinstance(tree, SquashfsTree | StackedTree | FolderTree)
 
 
-def device_of(node: Node) -> tuple[str, int, int]:
+def device_of(node: TreeNode) -> tuple[str, int, int]:
     """Return `b` or `c`, major and minor number of a device."""
     match node:
         case StackedNode():
@@ -44,7 +44,7 @@ def device_of(node: Node) -> tuple[str, int, int]:
     raise TypeError(node)
 
 
-def xattrs_of(tree: Tree[Any], node: Node) -> Mapping[bytes, bytes]:
+def xattrs_of(tree: Tree[Any], node: TreeNode) -> Mapping[bytes, bytes]:
     """Return the extended attributes of an inode, with those of `tree` a folder of this machine only some."""
     match tree, node:
         case StackedTree(), StackedNode(parts=(part, *_)):

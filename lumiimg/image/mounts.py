@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.image.tree import Entry, FileKind, FileStat, OpenFile
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, OpenFile
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
-    from lumiimg.image.tree import Node, Tree
+    from lumiimg.image.tree import Tree, TreeNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Mounted:
     """A node of some tree, put over a path of the image."""
 
     tree: Tree[Any]
-    node: Node
+    node: TreeNode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +34,7 @@ class MountNode:
     path: str
     """Where it is in the container, without a slash at the end; empty for the root."""
     tree: Tree[Any] | None
-    node: Node | None
+    node: TreeNode | None
 
     @property
     def kind(self) -> FileKind:
@@ -70,7 +70,7 @@ class MountedTree:
             return MountNode(path, tree, node)
         return MountNode(path, None, None) if name in self._leading.get(directory.path, ()) else None
 
-    def entries(self, directory: MountNode) -> Iterator[Entry]:
+    def entries(self, directory: MountNode) -> Iterator[DirectoryEntry]:
         """Yield the names in a directory."""
         leading = self._leading.get(directory.path, {})
         listed: set[str] = set()
@@ -78,10 +78,10 @@ class MountedTree:
             for entry in directory.tree.entries(directory.node):
                 listed.add(entry.name)
                 mounted = self._mounts.get(f"{directory.path}/{entry.name}")
-                yield Entry(entry.name, mounted.node.kind) if mounted else entry
+                yield DirectoryEntry(entry.name, mounted.node.kind) if mounted else entry
         for name, kind in leading.items():
             if name not in listed:
-                yield Entry(name, kind)
+                yield DirectoryEntry(name, kind)
 
     def link_target(self, link: MountNode) -> str:
         """Return the text of a symlink."""
@@ -110,7 +110,7 @@ class MountedTree:
         self._base.close()
 
 
-def _inside(node: MountNode) -> tuple[Tree[Any], Node]:
+def _inside(node: MountNode) -> tuple[Tree[Any], TreeNode]:
     assert node.tree is not None  # noqa: S101 - only a directory is without a tree
     assert node.node is not None  # noqa: S101
     return node.tree, node.node

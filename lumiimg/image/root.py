@@ -15,7 +15,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumiimg.image.mounts import Mounted, MountedTree
-from lumiimg.image.tree import Entry, FileKind, FileStat, ImageError, Node, OpenFile, Tree
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, OpenFile, Tree, TreeNode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -37,7 +37,7 @@ class WalkedEntry(NamedTuple):
 class _Place(NamedTuple):
     """A node and how the lookup came to it: nodes and names from the root."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[TreeNode, ...]
     names: tuple[str, ...]
 
     @property
@@ -78,7 +78,7 @@ class RootFileSystem:
         """Return what is known of a path; without `follow`, of the symlink itself."""
         return self._tree.stat(self._lookup(path, follow=follow).nodes[-1])
 
-    def node(self, path: str) -> Node:
+    def node(self, path: str) -> TreeNode:
         """Return the inode of a path, of a symlink its own, for those who know the tree."""
         return self._lookup(path, follow=False).nodes[-1]
 
@@ -115,7 +115,7 @@ class RootFileSystem:
             raise _os_error(errno.EINVAL, path)
         return self._tree.link_target(node)
 
-    def list_dir(self, path: str) -> tuple[Entry, ...]:
+    def list_dir(self, path: str) -> tuple[DirectoryEntry, ...]:
         """Return the names in a directory, sorted."""
         node = self._lookup(path).nodes[-1]
         if node.kind is not FileKind.DIRECTORY:
@@ -147,7 +147,7 @@ class RootFileSystem:
             if file is not None:
                 yield inner, file
 
-    def _walk(self, path: str) -> Iterator[tuple[str, FileKind, Node, str]]:
+    def _walk(self, path: str) -> Iterator[tuple[str, FileKind, TreeNode, str]]:
         """Yield (path, kind, directory, name) of every name below a directory."""
         start = self._lookup(path)
         if start.nodes[-1].kind is not FileKind.DIRECTORY:
@@ -155,14 +155,14 @@ class RootFileSystem:
         prefix = start.path.rstrip("/")
         count = 0
         entered = {self._tree.directory_identity(start.nodes[-1])}
-        pending: list[tuple[str, Node]] = [(prefix, start.nodes[-1])]
+        pending: list[tuple[str, TreeNode]] = [(prefix, start.nodes[-1])]
         while pending:
             above, directory = pending.pop()
             try:
                 entries = sorted(self._tree.entries(directory))
             except OSError:
                 continue
-            below: list[tuple[str, Node]] = []
+            below: list[tuple[str, TreeNode]] = []
             for name, kind in entries:
                 count += 1
                 if count > _MAX_WALKED:
@@ -221,7 +221,7 @@ class RootFileSystem:
             raise _os_error(errno.ENOENT, path)
         if longest_bytes > _MAX_PATH_BYTES:
             raise _os_error(errno.ENAMETOOLONG, path)
-        nodes: list[Node] = [self._tree.root]
+        nodes: list[TreeNode] = [self._tree.root]
         kind = nodes[-1].kind
         names: list[str] = []
         todo = _components(path)

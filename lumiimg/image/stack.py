@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from lumiimg.image.tree import Entry, FileKind, FileStat, Node, OpenFile, Tree
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, OpenFile, Tree, TreeNode
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-NodeT = TypeVar("NodeT", bound=Node)
+NodeT = TypeVar("NodeT", bound=TreeNode)
 
 
-class Layer(Tree[NodeT], Protocol[NodeT]):
+class OverlayLayer(Tree[NodeT], Protocol[NodeT]):
     """A tree that can hide what is below it."""
 
     def is_whiteout(self, node: NodeT) -> bool:
@@ -49,14 +49,14 @@ class StackedNode:
 class StackedTree:
     """One tree of several."""
 
-    def __init__(self, layers: Sequence[Layer[Any]]) -> None:
+    def __init__(self, layers: Sequence[OverlayLayer[Any]]) -> None:
         """`layers` begin with the lowest."""
         self._layers = tuple(reversed(layers))
         parts = (_Part(number, layer.root) for number, layer in enumerate(self._layers))
         self.root = StackedNode(FileKind.DIRECTORY, self._visible(parts))
 
     @property
-    def layers(self) -> tuple[Layer[Any], ...]:
+    def layers(self) -> tuple[OverlayLayer[Any], ...]:
         """The layers, the lowest first."""
         return tuple(reversed(self._layers))
 
@@ -66,7 +66,7 @@ class StackedTree:
         parts = self._visible(part for part in candidates if part.node is not None)
         return StackedNode(parts[0].node.kind, parts) if parts else None
 
-    def entries(self, directory: StackedNode) -> Iterator[Entry]:
+    def entries(self, directory: StackedNode) -> Iterator[DirectoryEntry]:
         """Yield the names in a directory."""
         known: set[str] = set()
         for part in directory.parts:

@@ -47,7 +47,7 @@ class FileStat:
     """Equal for two names of one inode."""
 
 
-class Entry(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """One name in a directory."""
 
     name: str
@@ -76,7 +76,7 @@ class OpenFile(Protocol):
         ...
 
 
-class Node(Protocol):
+class TreeNode(Protocol):
     """One inode of a tree."""
 
     @property
@@ -85,7 +85,7 @@ class Node(Protocol):
         ...
 
 
-NodeT = TypeVar("NodeT", bound=Node)
+NodeT = TypeVar("NodeT", bound=TreeNode)
 
 
 class Tree(Protocol[NodeT]):
@@ -100,7 +100,7 @@ class Tree(Protocol[NodeT]):
         """Return what a name in a directory stands for, symlinks not followed; None where there is no such name."""
         ...
 
-    def entries(self, directory: NodeT) -> Iterator[Entry]:
+    def entries(self, directory: NodeT) -> Iterator[DirectoryEntry]:
         """Yield the names in a directory, without `.` and `..`."""
         ...
 

@@ -10,7 +10,7 @@ from lumiimg.nccl.vocabulary import Effect, Occasion, Signature, Weight, vocabul
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from lumiimg.nccl.events import Process, Sighting
+    from lumiimg.nccl.events import ProcessState, Sighting
     from lumiimg.nccl.report import Evidence, Verdict
 
 EVIDENCE_OF_CAUSE = 3
@@ -30,12 +30,12 @@ class Trouble(NamedTuple):
         return _filled(self.signature.summary, self.sighting)
 
 
-def job_events(processes: Iterable[Process]) -> set[str]:
+def job_events(processes: Iterable[ProcessState]) -> set[str]:
     """Return the ids of all that any process of the job showed."""
     return {event for process in processes for event in process.events}
 
 
-def troubles(process: Process, seen_in_job: set[str], of_job: Collection[str]) -> list[Trouble]:
+def troubles(process: ProcessState, seen_in_job: set[str], of_job: Collection[str]) -> list[Trouble]:
     """Return the troubles that the process showed, but for those that it, or the job (`of_job`), takes back.
 
     A plugin that was found and could not be loaded was not missing: of two names tried, or in the words of the library.

@@ -71,7 +71,7 @@ class CommunicatorSeen:
 
 
 @dataclass(slots=True)
-class Process:
+class ProcessState:
     """The state of one process; lines without a prefix have one of their own until it is known whose they are."""
 
     name: str
@@ -121,7 +121,7 @@ class Process:
         found = [s for event in events for s in self.events.get(event, ())]
         yield from sorted(found, key=lambda s: s.first)
 
-    def absorb(self, other: Process) -> None:
+    def absorb(self, other: ProcessState) -> None:
         """Take in what was seen of the same process elsewhere."""
         for event, theirs in other.events.items():
             kinds = self.events.setdefault(event, [])
@@ -144,7 +144,7 @@ class Process:
                 self.communicators[key] = replace(seen_there)
 
 
-def first_sightings(processes: Iterable[Process], event: str) -> list[Sighting]:
+def first_sightings(processes: Iterable[ProcessState], event: str) -> list[Sighting]:
     """One sighting for each different value of the event in the job, in order."""
     found: dict[Values, Sighting] = {}
     for sighting in sorted((s for p in processes for s in p.saw(event)), key=lambda s: s.first):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.nccl.events import JOB_VALUE_LIMIT, Process, piece_and_line
+from lumiimg.nccl.events import JOB_VALUE_LIMIT, ProcessState, piece_and_line
 
 if TYPE_CHECKING:
     from lumiimg.nccl.bandwidth import BandwidthReader
@@ -20,7 +20,7 @@ _BEYOND = "processes beyond the limit"
 
 
 @dataclass(slots=True)
-class Piece:
+class FileChunk:
     """A part of a file that was read in one go."""
 
     file: str
@@ -31,16 +31,16 @@ class Piece:
 class JobState:
     """All that is kept of a log; memory grows with the processes, not with the lines."""
 
-    processes: dict[str, Process] = field(default_factory=dict)
-    bare: dict[tuple[str, str | None], Process] = field(default_factory=dict)
+    processes: dict[str, ProcessState] = field(default_factory=dict)
+    bare: dict[tuple[str, str | None], ProcessState] = field(default_factory=dict)
     """Lines without `host:pid`, by file and task."""
     owners: dict[tuple[str, str | None], set[str]] = field(default_factory=dict)
     """Processes seen beside them; two are enough to know that the owner is unknown."""
-    job: Process = field(default_factory=lambda: Process("job", limit=JOB_VALUE_LIMIT))
+    job: ProcessState = field(default_factory=lambda: ProcessState("job", limit=JOB_VALUE_LIMIT))
     """What is true of the whole job, whoever printed it: variables, versions."""
     bandwidth: BandwidthReader | None = None
     """Tables of benchmarks, where there are any."""
-    pieces: dict[int, Piece] = field(default_factory=dict)
+    pieces: dict[int, FileChunk] = field(default_factory=dict)
 
     def own(self, process: str, task: str | None, file: str) -> None:
         """Note that a process wrote to a file, and for which task."""
@@ -51,32 +51,32 @@ class JobState:
             elif owners is None and len(self.owners) < PROCESS_LIMIT:
                 self.owners[key] = {process}
 
-    def process(self, name: str | None, task: str | None, file: str) -> Process:
+    def process(self, name: str | None, task: str | None, file: str) -> ProcessState:
         """Return the process that a message belongs to."""
         if name is not None and (known := self.processes.get(name)) is not None:
             return known
         if name is not None and len(self.processes) < PROCESS_LIMIT:
-            return self.processes.setdefault(name, Process(name))
+            return self.processes.setdefault(name, ProcessState(name))
         if name is not None:
             # All beyond the limit are one, under the name of the first: a host's name is a hint of its network.
-            return self.bare.setdefault((file, _BEYOND), Process(name, shared=True))
+            return self.bare.setdefault((file, _BEYOND), ProcessState(name, shared=True))
         key = (file, task)
         if task is None or (key not in self.bare and len(self.bare) >= PROCESS_LIMIT):
-            return self.bare.setdefault((file, None), Process(file, shared=True))
-        return self.bare.setdefault(key, Process(f"task {task}"))
+            return self.bare.setdefault((file, None), ProcessState(file, shared=True))
+        return self.bare.setdefault(key, ProcessState(f"task {task}"))
 
     def absorb(self, other: JobState) -> None:
         """Take in the state of another reader of the same log."""
         for name, process in other.processes.items():
             self.process(name, None, "").absorb(process)
         for key, process in other.bare.items():
-            self.bare.setdefault(key, Process(process.name, process.shared)).absorb(process)
+            self.bare.setdefault(key, ProcessState(process.name, process.shared)).absorb(process)
         for key, names in other.owners.items():
             self.owners.setdefault(key, set()).update(names)
         self.job.absorb(other.job)
         self.pieces |= other.pieces
 
-    def settled(self) -> list[Process]:
+    def settled(self) -> list[ProcessState]:
         """Return the processes in the order of their first lines, lines without prefix given to whose they must be.
 
         They are those of the one process that wrote to the same file for the same task; where no process did (libfabric
@@ -85,19 +85,19 @@ class JobState:
         anywhere: dict[str | None, set[str]] = {}
         for (_, task), names in self.owners.items():
             anywhere.setdefault(task, set()).update(names)
-        settled: dict[str, Process] = {}
+        settled: dict[str, ProcessState] = {}
         for name, process in self.processes.items():
             settled[name] = _copy(process)
-        left: dict[str, Process] = {}
+        left: dict[str, ProcessState] = {}
         for (file, task), bare in self.bare.items():
             owners = self.owners.get((file, task)) or anywhere.get(task, set())
             if len(owners) == 1 and task != _BEYOND:
                 name = next(iter(owners))
-                settled.setdefault(name, Process(name)).absorb(bare)
+                settled.setdefault(name, ProcessState(name)).absorb(bare)
             else:
                 # Lines of any process stay lines of any process, in however many files they stand.
                 key = "" if bare.shared and task != _BEYOND else f"{task}"
-                left.setdefault(key, Process(bare.name, bare.shared)).absorb(bare)
+                left.setdefault(key, ProcessState(bare.name, bare.shared)).absorb(bare)
         return sorted([*settled.values(), *left.values()], key=_first_line)
 
     def same_file(self, one: int, other: int) -> bool:
@@ -112,11 +112,11 @@ class JobState:
         return piece.file, before + line + 1
 
 
-def _copy(process: Process) -> Process:
-    copied = Process(process.name, process.shared)
+def _copy(process: ProcessState) -> ProcessState:
+    copied = ProcessState(process.name, process.shared)
     copied.absorb(process)
     return copied
 
 
-def _first_line(process: Process) -> int:
+def _first_line(process: ProcessState) -> int:
     return min((s.first for kinds in process.events.values() for s in kinds), default=0)

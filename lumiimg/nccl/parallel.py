@@ -27,7 +27,7 @@ CPU_LIMIT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FileRange:
     """A piece of a file by its bytes; `end` None: all of a file that cannot be read from the middle."""
 
     number: int
@@ -51,9 +51,9 @@ def read_logs(files: Sequence[str], warn: Callable[[str], None]) -> LogReader:
     return _read_together([parts[n::cpus] for n in range(cpus)], warn)
 
 
-def _parts(files: Sequence[str], sizes: Sequence[int | None]) -> list[Part]:
+def _parts(files: Sequence[str], sizes: Sequence[int | None]) -> list[FileRange]:
     spans = [(file, *span) for file, size in zip(files, sizes, strict=True) for span in _spans(file, size)]
-    return [Part(number, *span) for number, span in enumerate(spans)]
+    return [FileRange(number, *span) for number, span in enumerate(spans)]
 
 
 def _spans(file: str, size: int | None) -> list[tuple[int, int | None]]:
@@ -71,14 +71,14 @@ def _size(file: str) -> int | None:
     return path.stat().st_size if file != sources.STDIN and path.is_file() else None
 
 
-def _read(reader: LogReader, parts: Sequence[Part], warn: Callable[[str], None]) -> None:
+def _read(reader: LogReader, parts: Sequence[FileRange], warn: Callable[[str], None]) -> None:
     for part in parts:
         reader.begin(part.file, part.number)
         for block in _blocks(part, warn):
             reader.feed(part.file, block)
 
 
-def _blocks(part: Part, warn: Callable[[str], None]) -> Iterator[bytes]:
+def _blocks(part: FileRange, warn: Callable[[str], None]) -> Iterator[bytes]:
     """Yield the lines that start in the part."""
     if part.end is None:
         yield from sources.blocks(part.file, warn)
@@ -107,7 +107,7 @@ def _line_start(stream: BinaryIO, offset: int, limit: int) -> int:
     return at
 
 
-def _read_together(shares: Sequence[Sequence[Part]], warn: Callable[[str], None]) -> LogReader:
+def _read_together(shares: Sequence[Sequence[FileRange]], warn: Callable[[str], None]) -> LogReader:
     import multiprocessing  # 20 ms that a small log should not cost
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
@@ -132,7 +132,7 @@ def _read_together(shares: Sequence[Sequence[Part]], warn: Callable[[str], None]
     return reader
 
 
-def _tables(parts: Sequence[Part]) -> BandwidthReader:
+def _tables(parts: Sequence[FileRange]) -> BandwidthReader:
     """Read the tables of benchmarks again, in order: one that was cut between two processes has lost rows."""
     from lumiimg.nccl.bandwidth import BandwidthReader
 
@@ -149,7 +149,7 @@ def _position(piece: int, line: int, index: int) -> int:
     return position(piece, line + index, 0)
 
 
-def _read_share(parts: Sequence[Part]) -> tuple[JobState, bool, list[str], str | None]:
+def _read_share(parts: Sequence[FileRange]) -> tuple[JobState, bool, list[str], str | None]:
     """Read in a process of its own; what goes wrong comes back as text, for exceptions of ours do not travel."""
     reader, warnings, fault = LogReader(), list[str](), None
     try:

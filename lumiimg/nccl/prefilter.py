@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lumiimg.nccl.lines import PROBE
 
 if TYPE_CHECKING:
-    from lumiimg.nccl.vocabulary import Entry, Vocabulary
+    from lumiimg.nccl.vocabulary import MessagePattern, Vocabulary
 
 DROPPED = b"0123456789abcdef"
 """What numbers and addresses are written with."""
@@ -51,9 +51,9 @@ class Gate:
         # what a line of a probe quotes is percent-encoded, so its shape tells nothing
         self._probe = shape_of(PROBE.encode())
         self._boring: set[bytes] = set()
-        self._known: dict[bytes, tuple[Entry, ...]] = {}
+        self._known: dict[bytes, tuple[MessagePattern, ...]] = {}
 
-    def select(self, block: bytes) -> tuple[int, list[tuple[int, bytes, tuple[Entry, ...]]]]:
+    def select(self, block: bytes) -> tuple[int, list[tuple[int, bytes, tuple[MessagePattern, ...]]]]:
         """Return the number of lines in a block, and those that may matter: index, line, entries that may match it."""
         shapes = block.translate(None, DROPPED).split(b"\n")
         if not shapes[-1] and block.endswith(b"\n"):
@@ -66,7 +66,7 @@ class Gate:
         found = [(index, lines[index], self._entries(shapes[index])) for index in left]
         return len(shapes), [hit for hit in found if hit[2]]
 
-    def _entries(self, shape: bytes) -> tuple[Entry, ...]:
+    def _entries(self, shape: bytes) -> tuple[MessagePattern, ...]:
         known = self._known.get(shape)
         if known is not None:
             return known
@@ -82,7 +82,7 @@ class Gate:
             self._boring.add(shape)
         return entries
 
-    def _searched(self, shape: bytes) -> tuple[Entry, ...]:
+    def _searched(self, shape: bytes) -> tuple[MessagePattern, ...]:
         if shape.startswith(self._probe):
             return self._all
         found = [entries for hint, entries in self._hints if hint in shape]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.nccl import causes, summary
 from lumiimg.nccl.events import Sighting, position
-from lumiimg.nccl.job import JobState, Piece
+from lumiimg.nccl.job import FileChunk, JobState
 from lumiimg.nccl.lines import evidence_text, messages
 from lumiimg.nccl.prefilter import Gate, announces_table
 from lumiimg.nccl.report import Confidence, Evidence, LogReport
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from lumiimg.nccl.bandwidth import BandwidthReader
     from lumiimg.nccl.lines import Message
-    from lumiimg.nccl.vocabulary import Entry
+    from lumiimg.nccl.vocabulary import MessagePattern
 
 
 class LogReader:
@@ -42,7 +42,7 @@ class LogReader:
     def begin(self, file: str, piece: int | None = None) -> None:
         """Start with a piece of a file; `piece` is its number in the order of the job's log, by default the next."""
         self._piece = self._piece + 1 if piece is None else piece
-        self.state.pieces[self._piece] = Piece(file)
+        self.state.pieces[self._piece] = FileChunk(file)
 
     def feed(self, file: str, block: bytes) -> None:
         """Take in the next lines of a file, each whole; never raises, whatever the bytes."""
@@ -68,7 +68,7 @@ class LogReader:
             self.state.bandwidth = BandwidthReader()
         return self.state.bandwidth
 
-    def _take(self, message: Message, entries: Sequence[Entry], file: str, at: int) -> None:
+    def _take(self, message: Message, entries: Sequence[MessagePattern], file: str, at: int) -> None:
         text = message.text
         found = [(e, m) for e in entries if any(h in text for h in e.hints) and (m := e.match(text)) is not None]
         if not found or self._vocabulary.foreign.search(text) is not None:

@@ -77,7 +77,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
+class LoggedLibrary:
     """A library or plugin that names itself: `RCCL 2.22.3`, `aws-ofi-nccl 1.18.0`."""
 
     name: str
@@ -114,7 +114,7 @@ class Communicator:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeGroup:
+class VerdictGroup:
     """Nodes whose ranks all came to the same."""
 
     verdict: Verdict
@@ -201,7 +201,7 @@ class LogReport:
     proof: tuple[Evidence, ...]
     """The lines that decide the verdict, strongest first."""
     ranks: tuple[RankResult, ...]
-    nodes: tuple[NodeGroup, ...]
+    nodes: tuple[VerdictGroup, ...]
     """The largest group first."""
     told: Told
     single_node: bool
@@ -209,8 +209,8 @@ class LogReport:
     failed_running: bool
     """Whether a transfer or a collective failed after the ranks were connected."""
     communicators: tuple[Communicator, ...]
-    library: Component | None
-    plugin: Component | None
+    library: LoggedLibrary | None
+    plugin: LoggedLibrary | None
     provider: str | None
     transport: Transport
     environment: tuple[tuple[str, str], ...]

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from lumiimg.nccl.causes import likelihood
 from lumiimg.nccl.events import first_sightings
-from lumiimg.nccl.report import Communicator, Component, NodeGroup, RankResult, Told, Transport, Verdict, weakest
+from lumiimg.nccl.report import Communicator, LoggedLibrary, RankResult, Told, Transport, Verdict, VerdictGroup, weakest
 from lumiimg.secret import HIDDEN, hidden, is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lumiimg.nccl.causes import Trouble
-    from lumiimg.nccl.events import Process
+    from lumiimg.nccl.events import ProcessState
     from lumiimg.nccl.report import Confidence
     from lumiimg.nccl.verdict import Judgement
 
@@ -24,7 +24,7 @@ COMMUNICATORS_REPORTED = 256
 _INTERFACE = re.compile(r"\[\d{1,4}\]([\w.-]{1,40}):")
 
 
-def rank_results(processes: Sequence[Process], findings: Sequence[Judgement]) -> tuple[RankResult, ...]:
+def rank_results(processes: Sequence[ProcessState], findings: Sequence[Judgement]) -> tuple[RankResult, ...]:
     """Return what each process used; a process that showed nothing about the network is left out."""
     results = [
         RankResult(p.name, rank, f.verdict, f.confidence, f.network, f.provider)
@@ -35,7 +35,7 @@ def rank_results(processes: Sequence[Process], findings: Sequence[Judgement]) ->
     return tuple(sorted(results, key=lambda r: (r.rank is None, r.rank or 0, r.process)))
 
 
-def communicators(processes: Sequence[Process], findings: Sequence[Judgement]) -> tuple[Communicator, ...]:
+def communicators(processes: Sequence[ProcessState], findings: Sequence[Judgement]) -> tuple[Communicator, ...]:
     """Return the communicators of the job, each once; `mixed` where its ranks used different networks."""
     found: dict[str, Communicator] = {}
     for process, finding in zip(processes, findings, strict=True):
@@ -51,21 +51,21 @@ def communicators(processes: Sequence[Process], findings: Sequence[Judgement]) -
     return tuple(found.values())
 
 
-def component(processes: Sequence[Process], event: str) -> Component | None:
+def component(processes: Sequence[ProcessState], event: str) -> LoggedLibrary | None:
     """Return the library or plugin that the job names first."""
     sightings = first_sightings(processes, event)
-    return Component(sightings[0].value("name"), sightings[0].value("version")) if sightings else None
+    return LoggedLibrary(sightings[0].value("name"), sightings[0].value("version")) if sightings else None
 
 
-def oneccl(processes: Sequence[Process]) -> Component | None:
+def oneccl(processes: Sequence[ProcessState]) -> LoggedLibrary | None:
     """Return oneCCL, which gives its version without its name."""
     sightings = first_sightings(processes, "oneccl-library")
-    return Component("oneCCL", sightings[0].value("version")) if sightings else None
+    return LoggedLibrary("oneCCL", sightings[0].value("version")) if sightings else None
 
 
 def node_groups(
-    processes: Sequence[Process], findings: Sequence[Judgement], troubles: Sequence[Sequence[Trouble]]
-) -> tuple[NodeGroup, ...]:
+    processes: Sequence[ProcessState], findings: Sequence[Judgement], troubles: Sequence[Sequence[Trouble]]
+) -> tuple[VerdictGroup, ...]:
     """Return the nodes by what their ranks came to, the largest group first; `mixed` where ranks of a node differ."""
     by_node: dict[str, set[tuple[Verdict, str | None, str | None, str | None]]] = {}
     least: dict[str, Confidence] = {}
@@ -79,7 +79,9 @@ def node_groups(
     for node, results in by_node.items():
         groups.setdefault(_common(results), []).append(node)
     ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0][0], min(group[1])))
-    return tuple(NodeGroup(*result, weakest(map(least.__getitem__, of)), tuple(sorted(of))) for result, of in ordered)
+    return tuple(
+        VerdictGroup(*result, weakest(map(least.__getitem__, of)), tuple(sorted(of))) for result, of in ordered
+    )
 
 
 def _common(
@@ -91,7 +93,7 @@ def _common(
     return (verdicts.pop() if len(verdicts) == 1 else Verdict.MIXED, network, provider, cause)
 
 
-def told(processes: Sequence[Process], findings: Sequence[Judgement], job: Process) -> Told:
+def told(processes: Sequence[ProcessState], findings: Sequence[Judgement], job: ProcessState) -> Told:
     """Return how many ranks and nodes told their network, and how many there are by the largest communicator."""
     speaking = [p for p, f in zip(processes, findings, strict=True) if f.verdict is not Verdict.NONE or f.network]
     seen = [c for p in processes for c in p.communicators.values()]
@@ -114,7 +116,7 @@ def told(processes: Sequence[Process], findings: Sequence[Judgement], job: Proce
     )
 
 
-def has_several_runs(processes: Sequence[Process], same_file: Callable[[int, int], bool]) -> bool:
+def has_several_runs(processes: Sequence[ProcessState], same_file: Callable[[int, int], bool]) -> bool:
     """Return whether a rank was started again on its node after what it was before had ended (a requeued job)."""
     spans: dict[tuple[str | None, int | None], list[tuple[int, int]]] = {}
     for process in processes:
@@ -132,7 +134,7 @@ def _numbers(variables: Mapping[str, str], *names: str) -> list[int]:
     return [int(value) for name in names if (value := variables.get(name, "")).isdecimal() and len(value) < 8]
 
 
-def transport(processes: Sequence[Process], job: Process) -> Transport:
+def transport(processes: Sequence[ProcessState], job: ProcessState) -> Transport:
     """Return how the network was used, as far as all that tell agree."""
     lists = [_INTERFACE.findall(s.value("interfaces")) for s in first_sightings(processes, "socket")]
     nics = _agreed_value(job, "nics", "count")
@@ -147,12 +149,12 @@ def transport(processes: Sequence[Process], job: Process) -> Transport:
     )
 
 
-def _agreed_value(job: Process, event: str, name: str) -> str | None:
+def _agreed_value(job: ProcessState, event: str, name: str) -> str | None:
     values = {s.value(name) for s in job.saw(event)}
     return values.pop() if len(values) == 1 else None
 
 
-def environment(job: Process) -> tuple[tuple[str, str], ...]:
+def environment(job: ProcessState) -> tuple[tuple[str, str], ...]:
     """Return the variables that the log shows, by name; of several values the first, of a secret none."""
     found: dict[str, str] = {}
     for sighting in job.saw("environment", "oneccl-setting", "slurm", "slingshot"):
@@ -161,7 +163,7 @@ def environment(job: Process) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found.items()))
 
 
-def gdr(processes: Sequence[Process]) -> bool | None:
+def gdr(processes: Sequence[ProcessState]) -> bool | None:
     """Return whether the network channels use GPUDirect RDMA; what a device could do counts only without channels."""
     channels = {bool(s.value("gdr")) for s in first_sightings(processes, "channel")}
     devices = {s.value("gdr") == "Enabled" for s in first_sightings(processes, "gdr-device")}
@@ -169,7 +171,7 @@ def gdr(processes: Sequence[Process]) -> bool | None:
     return answers.pop() if len(answers) == 1 else None
 
 
-def is_single_node(processes: Sequence[Process]) -> bool:
+def is_single_node(processes: Sequence[ProcessState]) -> bool:
     """Return whether the log proves that nothing crosses a network.
 
     `nNodes` tells it from 2.21 on; before, all ranks of each communicator must have been seen, on one host.
@@ -193,7 +195,7 @@ def is_single_node(processes: Sequence[Process]) -> bool:
     return len(hosts) == 1 and None not in hosts and complete
 
 
-def _ranks(process: Process) -> list[int | None]:
+def _ranks(process: ProcessState) -> list[int | None]:
     """Ranks of the process in its largest communicator: its ranks of the job, as far as the log tells."""
     seen = process.communicators.values()
     largest = max((c.ranks for c in seen), default=0)

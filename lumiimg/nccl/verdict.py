@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lumiimg.nccl.causes import Trouble
-    from lumiimg.nccl.events import Process, Sighting
+    from lumiimg.nccl.events import ProcessState, Sighting
 
 OFI = FAST | {Verdict.OFI_OTHER}
 FAILURES = {
@@ -70,7 +70,7 @@ class Job:
     """Whether two positions are in one file: only there it is known which line came first."""
 
 
-def job_of(processes: Sequence[Process], whole: Process, same_file: Callable[[int, int], bool]) -> Job:
+def job_of(processes: Sequence[ProcessState], whole: ProcessState, same_file: Callable[[int, int], bool]) -> Job:
     """Return what the processes of a job tell about each other; `whole`: what any said of the whole job."""
     over_mpi = any(True for _ in whole.saw("oneccl-over-mpi"))
     providers = first_sightings(processes, "provider")
@@ -87,7 +87,7 @@ def job_of(processes: Sequence[Process], whole: Process, same_file: Callable[[in
     )
 
 
-def judge_process(process: Process, troubles: Sequence[Trouble], job: Job) -> Judgement:
+def judge_process(process: ProcessState, troubles: Sequence[Trouble], job: Job) -> Judgement:
     """Return what the process used."""
     chosen = [*process.saw("channel"), *process.saw("network")]
     sightings = chosen or _started(process) or _of_mpi(process, job)
@@ -109,7 +109,7 @@ def judge_process(process: Process, troubles: Sequence[Trouble], job: Job) -> Ju
     return _presence(process)
 
 
-def judge_job(processes: Sequence[Process], judgements: Sequence[Judgement], dead: Sequence[bool]) -> Judgement:
+def judge_job(processes: Sequence[ProcessState], judgements: Sequence[Judgement], dead: Sequence[bool]) -> Judgement:
     """Return the verdict of the job; `dead`: which processes could not open the endpoint that they had selected.
 
     A line without a prefix may be of any program of the job script. Where processes themselves told what they use, it
@@ -154,12 +154,12 @@ def _with_effect(troubles: Sequence[Trouble], effect: Effect) -> list[Trouble]:
     return [t for t in troubles if t.signature.effect is effect]
 
 
-def dead_of(process: Process, troubles: Sequence[Trouble], job: Job) -> list[Trouble]:
+def dead_of(process: ProcessState, troubles: Sequence[Trouble], job: Job) -> list[Trouble]:
     """Return the errors of the domain or endpoint after which nothing was connected."""
     return [t for t in _with_effect(troubles, Effect.ENDPOINT_ERROR) if not _settled(t.sighting.last, process, job)]
 
 
-def _settled(error: int, process: Process, job: Job) -> bool:
+def _settled(error: int, process: ProcessState, job: Job) -> bool:
     """Whether the process was connected after an error at a position, or in a file of its own where order is not known.
 
     `Connected` does not tell of which communicator: with several, one of them may still lack its endpoint, and only a
@@ -170,7 +170,7 @@ def _settled(error: int, process: Process, job: Job) -> bool:
     return any(sign > error or not job.same_file(sign, error) for sign in signs)
 
 
-def _started(process: Process) -> list[Sighting]:
+def _started(process: ProcessState) -> list[Sighting]:
     """Return the transport that started last, for want of a line that names the chosen one.
 
     IB and Socket start after the plugin has failed. The other order is not one process but several whose lines carry
@@ -180,7 +180,7 @@ def _started(process: Process) -> list[Sighting]:
     return started if started and _family(started[-1]) == "ofi" else started[-1:]
 
 
-def _of_mpi(process: Process, job: Job) -> list[Sighting]:
+def _of_mpi(process: ProcessState, job: Job) -> list[Sighting]:
     """Return the provider that MPI names, where oneCCL goes by MPI: another MPI of the job script tells nothing."""
     return list(process.saw("mpi-provider")) if job.over_mpi else []
 
@@ -200,7 +200,7 @@ def _built_in(sightings: list[Sighting], families: set[str | None], *, final: bo
     return Judgement(verdict, Confidence.PROVED if final else Confidence.LIKELY, proof, network)
 
 
-def _libfabric(process: Process, sightings: list[Sighting], troubles: Sequence[Trouble], job: Job) -> Judgement:
+def _libfabric(process: ProcessState, sightings: list[Sighting], troubles: Sequence[Trouble], job: Job) -> Judgement:
     own = list(process.saw("provider")) or _of_mpi(process, job)
     if len({_of_provider(s) for s in own}) > 1:
         return Judgement(Verdict.MIXED, Confidence.LIKELY, tuple(own[:2]))
@@ -221,7 +221,7 @@ def _libfabric(process: Process, sightings: list[Sighting], troubles: Sequence[T
     return Judgement(_of_provider(named), confidence, tuple(lines), network, provider, doubted=doubted)
 
 
-def _error_of_unknown_order(process: Process, troubles: Sequence[Trouble], job: Job) -> bool:
+def _error_of_unknown_order(process: ProcessState, troubles: Sequence[Trouble], job: Job) -> bool:
     errors = _with_effect(troubles, Effect.ENDPOINT_ERROR)
     signs = [s.last for s in process.saw("channel", "connected")]
     return any(not job.same_file(sign, error.sighting.last) for error in errors for sign in signs)
@@ -231,7 +231,7 @@ def _of_provider(sighting: Sighting) -> Verdict:
     return vocabulary().providers.get(sighting.value("provider"), Verdict.OFI_OTHER)
 
 
-def _crossed(process: Process) -> bool:
+def _crossed(process: ProcessState) -> bool:
     """Whether the process had connections over the network that it chose."""
     if any(True for _ in process.saw("channel")):
         return True
@@ -240,7 +240,7 @@ def _crossed(process: Process) -> bool:
     return bool(crosses) and all(crosses) and {"connected", "network"} <= process.events.keys()
 
 
-def _gathered(process: Process, job: Job) -> tuple[Sighting, ...]:
+def _gathered(process: ProcessState, job: Job) -> tuple[Sighting, ...]:
     """Return the lines which show that ranks of several nodes exchanged data over the endpoints that oneCCL opened.
 
     Rank 0 prints the library's version when its first communicator is made, for which all ranks have gone through an
@@ -257,7 +257,7 @@ def _gathered(process: Process, job: Job) -> tuple[Sighting, ...]:
     return ()
 
 
-def _cxi_hint(process: Process) -> Sighting | None:
+def _cxi_hint(process: ProcessState) -> Sighting | None:
     """Return what speaks for Slingshot where no provider is named: a cxi device, or RDMA on a Slingshot host."""
     for sighting in process.saw("gdr-device"):
         if vocabulary().slingshot_device.match(sighting.value("device")):
@@ -267,7 +267,7 @@ def _cxi_hint(process: Process) -> Sighting | None:
     return None
 
 
-def _intra_node(process: Process, job: Job) -> Judgement | None:
+def _intra_node(process: ProcessState, job: Job) -> Judgement | None:
     local = next(process.saw("local-channel"), None)
     crosses = [c.crosses for c in process.communicators.values()]
     if any(crosses) or (None in crosses and job.nodes > 1):
@@ -280,7 +280,7 @@ def _intra_node(process: Process, job: Job) -> Judgement | None:
     return None
 
 
-def _presence(process: Process) -> Judgement:
+def _presence(process: ProcessState) -> Judgement:
     """Return what a plugin that began to start, and no more, is worth; one that was only loaded is worth nothing."""
     starting = list(process.saw("plugin"))[:1]
     return Judgement(Verdict.OFI_OTHER, Confidence.LIKELY, tuple(starting), soft=True) if starting else NOTHING

@@ -52,7 +52,7 @@ class Weight(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MessagePattern:
     """One kind of message."""
 
     id: str
@@ -141,10 +141,10 @@ class ReturnCode:
 class Vocabulary:
     """All that the reader knows by heart."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[MessagePattern, ...]
     signatures: Mapping[str, Signature]
     """In order of likelihood."""
-    by_hint: tuple[tuple[str, tuple[Entry, ...]], ...]
+    by_hint: tuple[tuple[str, tuple[MessagePattern, ...]], ...]
     """Each hint, with the entries that it is one of."""
     foreign: re.Pattern[str]
     """Messages about other plugins (tuner, profiler), which fail in the same words."""
@@ -190,9 +190,9 @@ def vocabulary() -> Vocabulary:
     )
 
 
-def _entry(table: Mapping[str, Any], fragments: Mapping[str, str]) -> Entry:
+def _entry(table: Mapping[str, Any], fragments: Mapping[str, str]) -> MessagePattern:
     within = table.get("within")
-    return Entry(
+    return MessagePattern(
         id=table["id"],
         pattern=_filled(table["pattern"], fragments),
         hints=tuple(table["hints"]),

@@ -37,7 +37,7 @@ _HATCH = (
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class TerminalBar:
     """One row: two parts of a sum."""
 
     label: str
@@ -47,7 +47,7 @@ class Bar:
     """Behind the bar's label: what it comes to."""
 
 
-def bars_svg(title: str, legend: tuple[str, str], bars: Sequence[Bar], notes: Sequence[str]) -> str:
+def bars_svg(title: str, legend: tuple[str, str], bars: Sequence[TerminalBar], notes: Sequence[str]) -> str:
     """Return an SVG document; `legend` names the solid and the hatched part."""
     height = _TOP + _ROW * len(bars) + 20 * len(notes) + 16
     box = f"0 0 {_WIDTH} {height}"
@@ -76,7 +76,7 @@ def _legend(legend: tuple[str, str]) -> Iterator[str]:
         x += 60 + 7 * len(words)
 
 
-def _rows(bars: Sequence[Bar]) -> Iterator[str]:
+def _rows(bars: Sequence[TerminalBar]) -> Iterator[str]:
     room = _WIDTH - _LEFT - _RIGHT
     longest = max((bar.solid + bar.hatched for bar in bars), default=0) or 1
     for number, bar in enumerate(bars):

@@ -10,8 +10,9 @@ from lumiimg.cluster.module import modulefile
 from lumiimg.cluster.module.plan import NOTHING_BOUND
 from lumiimg.cluster.module.settings import binds_module
 from lumiimg.errors import one_line
+from lumiimg.fabric.path import Fabric
 from lumiimg.host.container_view import PRIVATE
-from lumiimg.host.manifest import Fabric, Manifest
+from lumiimg.host.manifest import BindManifest
 from lumiimg.report import schema
 from lumiimg.report.boundary import doubts_of
 
@@ -32,7 +33,7 @@ _CDI_VERSION = "0.6.0"
 _CDI_KIND = "lumiimg.org/slingshot"
 
 
-def to_json(boundary: Boundary, manifest: Manifest) -> dict[str, Any]:
+def to_json(boundary: Boundary, manifest: BindManifest) -> dict[str, Any]:
     """Return the manifest as JSON data."""
     return {
         "image": boundary.image,
@@ -69,7 +70,7 @@ def print_manifest(boundary: Boundary, snapshot: Snapshot, style: str) -> None:
 
     Raises FailedError for a path that no engine takes.
     """
-    manifest = boundary.manifest or Manifest(Fabric.NONE)
+    manifest = boundary.manifest or BindManifest(Fabric.NONE)
     if manifest.fabric is Fabric.NONE and style != "json":
         print(_REFUSED.get(style, ""), end="")
         return
@@ -77,7 +78,7 @@ def print_manifest(boundary: Boundary, snapshot: Snapshot, style: str) -> None:
     print(FORMATS[style](boundary, manifest, snapshot), end="")
 
 
-def _shell(boundary: Boundary, manifest: Manifest, snapshot: Snapshot) -> str:
+def _shell(boundary: Boundary, manifest: BindManifest, snapshot: Snapshot) -> str:
     lines = [f"lumiimg bind {boundary.image} for {boundary.host}: fabric {manifest.fabric.value}"]
     if not manifest.binds:
         lines.append(NOTHING_BOUND)
@@ -92,21 +93,21 @@ def _shell(boundary: Boundary, manifest: Manifest, snapshot: Snapshot) -> str:
     return "\n".join([*comments, *exports(variables_of_engine(snapshot), manifest.binds, manifest.variables)]) + "\n"
 
 
-def _singularity(_: Boundary, manifest: Manifest, __: Snapshot) -> str:
+def _singularity(_: Boundary, manifest: BindManifest, __: Snapshot) -> str:
     words = [word for bind in manifest.binds for word in ("--bind", spec(bind))]
     words += [word for item in manifest.variables for word in ("--env", f"{item.name}={item.value}")]
     return f"{shlex.join(words)}\n"
 
 
-def _lmod(boundary: Boundary, _: Manifest, snapshot: Snapshot) -> str:
+def _lmod(boundary: Boundary, _: BindManifest, snapshot: Snapshot) -> str:
     return modulefile.lmod(binds_module(boundary, snapshot))
 
 
-def _tcl(boundary: Boundary, _: Manifest, snapshot: Snapshot) -> str:
+def _tcl(boundary: Boundary, _: BindManifest, snapshot: Snapshot) -> str:
     return modulefile.tcl(binds_module(boundary, snapshot))
 
 
-def _cdi(boundary: Boundary, manifest: Manifest, snapshot: Snapshot) -> str:
+def _cdi(boundary: Boundary, manifest: BindManifest, snapshot: Snapshot) -> str:
     """Return a CDI specification (Container Device Interface 0.6, SPEC.md), for engines that take `--device`."""
     mounts = [
         {
@@ -129,11 +130,11 @@ def _cdi(boundary: Boundary, manifest: Manifest, snapshot: Snapshot) -> str:
     return schema.strict_json(data) + "\n"
 
 
-def _json(boundary: Boundary, manifest: Manifest, _: Snapshot) -> str:
+def _json(boundary: Boundary, manifest: BindManifest, _: Snapshot) -> str:
     return schema.json_text("bind", to_json(boundary, manifest)) + "\n"
 
 
-FORMATS: dict[str, Callable[[Boundary, Manifest, Snapshot], str]] = {
+FORMATS: dict[str, Callable[[Boundary, BindManifest, Snapshot], str]] = {
     "shell": _shell,
     "singularity": _singularity,
     "lmod": _lmod,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import one_line
-from lumiimg.host.manifest import Fabric
+from lumiimg.fabric.names import LIBFABRIC
+from lumiimg.fabric.path import Fabric
 from lumiimg.report.console import branch, console, detail, evidence, headline, marked, remedies, say
 from lumiimg.wording import count
 
@@ -165,7 +166,7 @@ def _print_path(out: Console, boundary: Boundary) -> None:
     path = boundary.static.path
     shown = {item.object.path: item for item in boundary.loaded}
     below: dict[str | None, list[Loaded]] = {}
-    opened = [item for item in boundary.loaded if item.object.name in (*path.plugin_files, "libfabric.so.1")]
+    opened = [item for item in boundary.loaded if item.object.name in (*path.plugin_files, LIBFABRIC)]
     for item in boundary.loaded:
         above = item.object.requested_by
         below.setdefault(above.path if above else None, []).append(item)

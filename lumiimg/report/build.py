@@ -11,7 +11,7 @@ from lumiimg.definition.writer import FLAT
 from lumiimg.errors import one_line
 from lumiimg.report.console import STYLES, console, headline, print_json, proposal, say, verbatim
 from lumiimg.report.image import print_differences
-from lumiimg.resolve.rules import Outcome
+from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.wording import count, duration, size
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumiimg.build.builder import Built
-    from lumiimg.build.progress import Stage
+    from lumiimg.build.progress import BuildStage
     from lumiimg.definition.writer import Definition
     from lumiimg.engine.engine import Engine
     from lumiimg.image.compare import FileDifference
@@ -65,7 +65,7 @@ def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool, quiet:
 def print_doubts(out: Console, lock: Lock) -> None:
     """Print what the compatibility rules warn of, or could not tell."""
     for rule in lock.doubts:
-        kind = "warning" if rule.outcome is Outcome.WARNING else "not known"
+        kind = "warning" if rule.outcome is RuleOutcome.WARNING else "not known"
         say(out, f"{kind}: {rule.because} ({rule.id})", first="  ", style=STYLES["unknown"])
 
 
@@ -148,7 +148,7 @@ def print_built(
         proposal(out, f"lumiimg check {'-- ' if name.startswith('-') else ''}{shlex.quote(name)}")
 
 
-def _print_stages(out: Console, stages: Sequence[Stage]) -> None:
+def _print_stages(out: Console, stages: Sequence[BuildStage]) -> None:
     """Print what a build took, part by part."""
     width = max((len(stage.name) for stage in stages), default=0)
     for stage in stages:

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lumiimg.build.cache import Entry
+    from lumiimg.build.cache import CacheEntry
     from lumiimg.build.cache_miss import Why
 
 _SHORT = 12
 _LINES = 40
 
 
-def print_entries(entries: Sequence[Entry], root: Path, *, as_json: bool, quiet: bool = False) -> None:
+def print_entries(entries: Sequence[CacheEntry], root: Path, *, as_json: bool, quiet: bool = False) -> None:
     """Print what is in the cache."""
     total = sum(entry.size_bytes for entry in entries)
     if as_json:
@@ -98,7 +98,7 @@ def print_removed(removed: Sequence[str], freed_bytes: int, *, as_json: bool, qu
     headline(console(quiet=quiet), f"removed {count(len(removed), 'layer')}, {size(freed_bytes)}")
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry(entry: CacheEntry) -> dict[str, Any]:
     return {
         "key": entry.key,
         "file": str(entry.data),

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumiimg.check.answer import CheckReport, FabricPath
+    from lumiimg.check.answer import CheckReport
+    from lumiimg.fabric.path import FabricPath
     from lumiimg.report.junit import Case
 
 KINDS = {Answer.NO: "problem", Answer.UNDECIDED: "unknown", Answer.NO_OBSTACLE: "ok"}

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.build.disk_space import Room
-    from lumiimg.build.machine import Trial
+    from lumiimg.build.machine import CapabilityTrial
     from lumiimg.engine.engine import Engine
 
 
 def print_doctor(
     engine: Engine,
-    trials: Sequence[Trial],
+    trials: Sequence[CapabilityTrial],
     faults: Mapping[str, Sequence[str]],
     rooms: Sequence[Room],
     cache: Path,

@@ -10,7 +10,7 @@ from lumiimg.check.drift import Fate
 from lumiimg.check.drift import remedies as remedies_of
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.errors import one_line
-from lumiimg.host.node_change import Kind, Subject
+from lumiimg.host.node_change import ChangeKind, Subject
 from lumiimg.report.console import console, detail, heading, headline, marked, remedies, say
 from lumiimg.wording import count
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.drift import ImageDrift
     from lumiimg.host.drift import Drift
-    from lumiimg.host.node_change import Change
+    from lumiimg.host.node_change import NodeChange
     from lumiimg.host.snapshot import Snapshot
 
 _KINDS = {Outcome.OK: "ok", Outcome.REFUSED: "problem", Outcome.UNKNOWN: "unknown"}
@@ -74,7 +74,7 @@ def to_json(drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: 
     }
 
 
-def _change_data(change: Change) -> dict[str, Any]:
+def _change_data(change: NodeChange) -> dict[str, Any]:
     return {
         "subject": change.subject.value,
         "kind": change.kind.value,
@@ -176,10 +176,10 @@ def _node(snapshot: Snapshot) -> str:
 # -- what changed --
 
 
-def _print_subject(out: Console, subject: Subject, changes: list[Change], *, verbose: bool) -> None:
+def _print_subject(out: Console, subject: Subject, changes: list[NodeChange], *, verbose: bool) -> None:
     heading(out, subject.value)
-    rebuilt = [change for change in changes if change.kind is Kind.REBUILT]
-    shown = changes if verbose else [change for change in changes if change.kind is not Kind.REBUILT]
+    rebuilt = [change for change in changes if change.kind is ChangeKind.REBUILT]
+    shown = changes if verbose else [change for change in changes if change.kind is not ChangeKind.REBUILT]
     shown = sorted(shown, key=lambda change: not change.may_break)
     for change in shown if verbose else shown[:_SHOWN]:
         for number, line in enumerate(_lines(change)):
@@ -194,13 +194,13 @@ def _print_subject(out: Console, subject: Subject, changes: list[Change], *, ver
         out.print(f"  another build behind {names}", style="dim")
 
 
-def _lines(change: Change) -> Iterator[str]:
+def _lines(change: NodeChange) -> Iterator[str]:
     what = change.what
-    if change.kind is Kind.RENAMED:
+    if change.kind is ChangeKind.RENAMED:
         yield f"{change.before} -> {change.now}"
-    elif change.kind is Kind.REBUILT:
+    elif change.kind is ChangeKind.REBUILT:
         yield f"{what}: another build"
-    elif change.kind in {Kind.GONE, Kind.NEW}:
+    elif change.kind in {ChangeKind.GONE, ChangeKind.NEW}:
         yield f"{change.kind.value}: {what}  {change.before or change.now}"
     elif change.before == change.now:
         yield f"{what}  {change.now}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.host.scan import CXI_LIBRARY, fabric_entry
+from lumiimg.fabric.names import LIBCXI
+from lumiimg.host.scan import fabric_entry
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.report.console import console, detail, evidence, fact, headline, marked, say
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumiimg.host.snapshot import Entry, Nic, Snapshot
+    from lumiimg.host.snapshot import FoundLibrary, Nic, Snapshot
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _ERRORS_SHOWN = 3
@@ -74,8 +75,8 @@ def _nic(nic: Nic) -> str:
     return f"{nic.device} ({', '.join(filter(None, parts))})" if any(parts) else nic.device
 
 
-def _print_entry(out: Console, entry: Entry, snapshot: Snapshot, root: RootFileSystem) -> None:
-    is_plain = entry.role == "libfabric" and not entry.closure.get(CXI_LIBRARY)
+def _print_entry(out: Console, entry: FoundLibrary, snapshot: Snapshot, root: RootFileSystem) -> None:
+    is_plain = entry.role == "libfabric" and not entry.closure.get(LIBCXI)
     kind = "problem" if entry.errors else "info" if is_plain else "ok"
     real = root.resolve(entry.path)
     library = snapshot.library(real)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumiimg.cluster.job.plan import JobPlan
-    from lumiimg.cluster.job.topology import Place, Topology
+    from lumiimg.cluster.job.topology import RankCores, Topology
 
 
 def to_json(plan: JobPlan, script: str) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def explain_job(plan: JobPlan, *, stderr: bool) -> None:
     say(out, "core 0 is on the left, and the lowest bit of a mask: # of the rank, x kept, . other", style="dim")
 
 
-def _print_place(out: Console, topology: Topology, place: Place, *, by_mask: bool) -> None:
+def _print_place(out: Console, topology: Topology, place: RankCores, *, by_mask: bool) -> None:
     first = place.group * topology.group
     whole = range(first, first + topology.group)
     kept = [core for core in whole if core in topology.kept]

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.lock_diff import Change
+    from lumiimg.resolve.lock_diff import LockChange
 
 
-def print_lock(lock: Lock, changes: Sequence[Change] | None, path: Path, *, as_json: bool, quiet: bool = False) -> None:
+def print_lock(
+    lock: Lock, changes: Sequence[LockChange] | None, path: Path, *, as_json: bool, quiet: bool = False
+) -> None:
     """Say what was locked; `changes` against the lock that was there, None where there was none."""
     if as_json:
         print_json("lock", {"lock": str(path), "changes": [change._asdict() for change in changes or ()]})
@@ -40,7 +42,7 @@ def print_lock(lock: Lock, changes: Sequence[Change] | None, path: Path, *, as_j
     proposal(out, f"lumiimg build --locked{named} -o image.sif")
 
 
-def print_changes(changes: Sequence[Change], *, as_json: bool, quiet: bool = False) -> None:
+def print_changes(changes: Sequence[LockChange], *, as_json: bool, quiet: bool = False) -> None:
     """Print differences, one a line."""
     if as_json:
         print_json("diff-locks", {"changes": [change._asdict() for change in changes]})
@@ -50,6 +52,6 @@ def print_changes(changes: Sequence[Change], *, as_json: bool, quiet: bool = Fal
     _print_changes(out, changes)
 
 
-def _print_changes(out: Console, changes: Sequence[Change]) -> None:
+def _print_changes(out: Console, changes: Sequence[LockChange]) -> None:
     for change in changes:
         detail(out, f"{change.what}: {change.old or '(not there)'} -> {change.new or '(gone)'}")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.findings import Finding
-    from lumiimg.nccl.report import Cause, Evidence, LogReport, NodeGroup, RankResult
+    from lumiimg.nccl.report import Cause, Evidence, LogReport, RankResult, VerdictGroup
 
 _SENTENCES = {
     Verdict.OFI_CXI: "the traffic went over Slingshot (libfabric, provider cxi)",
@@ -251,7 +251,7 @@ def told_line(report: LogReport) -> str:
     return f"told their network: {', '.join(part for part in parts if part)}"
 
 
-def _group(group: NodeGroup, *, verbose: bool) -> str:
+def _group(group: VerdictGroup, *, verbose: bool) -> str:
     names = folded(group.nodes)
     if len(names) > _NAMES_SHOWN and not verbose:
         names = f"{names[:_NAMES_SHOWN]}…"

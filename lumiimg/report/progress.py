@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import ProgressColumn, Task, TaskID
 
-    from lumiimg.build.progress import Stage
+    from lumiimg.build.progress import BuildStage
 
 ALIVE_EVERY_S = 30.0
 _BELOW = " " * 6
@@ -40,7 +40,7 @@ class QuietProgress:
     def notice(self, text: str) -> None:
         """Say nothing."""
 
-    def step_done(self, stage: Stage) -> None:
+    def step_done(self, stage: BuildStage) -> None:
         """Say nothing."""
 
     def stop(self) -> None:
@@ -78,7 +78,7 @@ class LineProgress(QuietProgress):
         self._spoken_at = time.monotonic()
         say(console(stderr=True), text, first=_BELOW)
 
-    def step_done(self, stage: Stage) -> None:
+    def step_done(self, stage: BuildStage) -> None:
         """Say what the step took, or that it was not needed."""
         self._name = ""
         self._say(f"{_BELOW}{stage.name}: {_outcome(stage)}")
@@ -133,7 +133,7 @@ class TerminalProgress(QuietProgress):
         """Print it above the list."""
         say(self._progress.console, text, first="  ", style="yellow")
 
-    def step_done(self, stage: Stage) -> None:
+    def step_done(self, stage: BuildStage) -> None:
         """Tell beside the step what it took."""
         self._progress.update(self._tasks[stage.name], completed=1, told=_outcome(stage, with_time=False))
         self._running = None
@@ -176,7 +176,7 @@ def _clock_column() -> ProgressColumn:
     return Clock()
 
 
-def _outcome(stage: Stage, *, with_time: bool = True) -> str:
+def _outcome(stage: BuildStage, *, with_time: bool = True) -> str:
     if stage.reused:
         return f"kept from an earlier build, {size(stage.size_bytes)}"
     took = f"{duration(stage.seconds)}, " if with_time else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from lumiimg.check.signed import Verdict
+from lumiimg.check.signed import SignatureVerdict
 from lumiimg.report.console import console, detail, headline, print_json
 from lumiimg.wording import count
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 _MEANING = {
-    Verdict.SIGNED: "all of it is as it was signed, by keys of the keyring here",
-    Verdict.UNSIGNED: "not signed, or not all of it",
-    Verdict.ALTERED: "not as it was signed",
-    Verdict.UNKNOWN_KEY: "signed by a key that is not in the keyring here",
-    Verdict.UNDECIDED: "the engine does not decide",
+    SignatureVerdict.SIGNED: "all of it is as it was signed, by keys of the keyring here",
+    SignatureVerdict.UNSIGNED: "not signed, or not all of it",
+    SignatureVerdict.ALTERED: "not as it was signed",
+    SignatureVerdict.UNKNOWN_KEY: "signed by a key that is not in the keyring here",
+    SignatureVerdict.UNDECIDED: "the engine does not decide",
 }
-_KINDS = {Verdict.SIGNED: "ok", Verdict.UNSIGNED: "problem", Verdict.ALTERED: "problem"}
+_KINDS = {SignatureVerdict.SIGNED: "ok", SignatureVerdict.UNSIGNED: "problem", SignatureVerdict.ALTERED: "problem"}
 
 
 def print_signed(image: Path, found: Signed, engine: Engine, *, as_json: bool, quiet: bool = False) -> None:
@@ -49,12 +49,12 @@ def print_signed(image: Path, found: Signed, engine: Engine, *, as_json: bool, q
 
 def _lines(found: Signed, engine: Engine) -> list[str]:
     lines = [f"{engine.name}: {found.said}"] if found.said else []
-    if found.verdict is Verdict.SIGNED:
+    if found.verdict is SignatureVerdict.SIGNED:
         for signer in found.signers:
             keyring = "your keyring" if signer.is_users else "the keyring of this machine"
             lines.append(f"by {signer.name}, {signer.fingerprint} ({keyring})")
         lines.append(f"covers the header and {count(len(found.objects), 'object')}: {', '.join(found.objects)}")
-    elif found.claimed and found.verdict is not Verdict.ALTERED:
+    elif found.claimed and found.verdict is not SignatureVerdict.ALTERED:
         lines.append(f"the signature names {', '.join(found.claimed)}; anybody can write that")
         program = engine.path.name
         lines.append(

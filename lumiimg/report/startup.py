@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.check.startup import Place, Startup
+from lumiimg.check.startup import ImportSource, Startup
 from lumiimg.errors import one_line
-from lumiimg.report.bars import Bar, bars_svg
+from lumiimg.report.bars import TerminalBar, bars_svg
 from lumiimg.report.console import WIDEST, console, heading, headline, marked, say
 from lumiimg.wording import size
 
@@ -123,7 +123,7 @@ def _print_table(out: Console, startups: Sequence[Startup], module: str, scale: 
 
 def _notes(startups: Sequence[Startup]) -> list[str]:
     notes = ["opens, stats, readlinks and reads of directories are counted; a stat of an open file is not"]
-    if any(startup.place is Place.IMAGE for startup in startups):
+    if any(startup.place is ImportSource.IMAGE for startup in startups):
         notes.append(
             "image: what the engine asks of the image's file, of the folders above it and of the home, what is read of "
             "the image (compressed), and what the program asks of paths that are bound; once a container"
@@ -164,11 +164,11 @@ def svg(startups: Sequence[Startup], module: str, scale: Scale) -> str:
         label = name if name == startup.place.value else f"{startup.place.value} {name}"
         shared = startup.shared
         if shared is None:
-            bars.append(Bar(label, 0, 0, "not counted"))
+            bars.append(TerminalBar(label, 0, 0, "not counted"))
             continue
         read = size(shared.read_bytes + shared.mapped_bytes)
         text = f"{shared.metadata:,} metadata operations, {shared.files:,} files, {read} read or mapped"
-        bars.append(Bar(label, shared.metadata - shared.failed, shared.failed, text))
+        bars.append(TerminalBar(label, shared.metadata - shared.failed, shared.failed, text))
     every = f"{scale.nodes:,} nodes x {scale.ranks} ranks, each number times {scale.nodes * scale.ranks:,}"
     notes = [
         f"Counted with strace, before any cache of a node. In all the program asks {_range(startups)} times.",

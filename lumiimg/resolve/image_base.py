@@ -55,7 +55,7 @@ def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
     path = Path(base) if scheme is None else pull(base)
     with open_image(path) as image:
         refuse_empty(path, image)
-        contents = read_contents(image.root)
+        contents = read_contents(image)
         kind = image.kind
     if scheme is not None and scheme[0] != SCHEME:
         # what was read is what is built on, whatever the tag means by then

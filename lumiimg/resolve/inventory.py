@@ -13,24 +13,31 @@ from packaging.version import InvalidVersion, Version
 from lumiimg.elf.facts import exported_symbols
 from lumiimg.elf.system import glibc_version
 from lumiimg.errors import LumiimgError
-from lumiimg.fabric.rccl_strings import read_rccl
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PLUGIN_FILES, RCCL_OR_PLUGIN, net_api, part_of
+from lumiimg.fabric.path import Part
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, names_by_variable, read_conf, read_rccl
 from lumiimg.image.tree import ImageError
-from lumiimg.resolve.stack import Offer, Stack
+from lumiimg.resolve.stack import OfferedComponent, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lumiimg.image import RootFileSystem
+    from lumiimg.image import Image, RootFileSystem
 
 _WANTED = re.compile(
-    r"libfabric\.so\.1|libcxi\.so\.1|librccl\.so(\.1)?|lib[rn]ccl-net(-ofi)?\.so|libmpi\.so\.(12|40)|METADATA|hipcc|python3"
+    "|".join(
+        (
+            RCCL_OR_PLUGIN.pattern,
+            re.escape(LIBFABRIC),
+            re.escape(LIBCXI),
+            r"libmpi\.so\.(?:12|40)|METADATA|hipcc|python3",
+        )
+    )
 )
-_PLUGIN = re.compile(r"lib[rn]ccl-net(-ofi)?\.so")
 _DIST_INFO = re.compile(
     r"(?P<site>/.*/python(?P<python>3(?:\.\d{1,2})?)/(?:site|dist)-packages)"
     r"/(?P<name>[A-Za-z0-9._]{1,128})-(?P<version>[A-Za-z0-9.+!_]{1,64})\.dist-info/METADATA"
 )
-_NET_SYMBOL = re.compile(r"ncclNetPlugin_v(\d{1,2})")
 _NOT_PYTHON = frozenset(("os", "glibc", "python", "rocm", "rccl", "hip", "torch-rocm", "mpi", "slingshot")) | frozenset(
     ("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin", "mpi-abi")
 )
@@ -53,11 +60,12 @@ class Contents:
     def stack(self) -> Stack:
         """What the image offers, for rules that ask a stack."""
         versions = dict.fromkeys(self.provides) | dict(self.has)
-        return Stack({name: Offer(version, "the image") for name, version in versions.items()})
+        return Stack({name: OfferedComponent(version, "the image") for name, version in versions.items()})
 
 
-def read_contents(root: RootFileSystem) -> Contents:
+def read_contents(image: Image) -> Contents:
     """Return what an image has of that which layers need or bring. Raises ImageError for an image that is damaged."""
+    root = image.root
     has: dict[str, str] = {}
     provides: set[str] = set()
     release = _os_release(root)
@@ -83,9 +91,11 @@ def read_contents(root: RootFileSystem) -> Contents:
         provides.add("rocm-devel")
     if "torch" in has and (local := _LOCAL_ROCM.search(has["torch"])):
         has["torch-rocm"] = local[1]
-    has |= _rccl(root, found)
-    has |= _plugin(root, found)
-    for component, name in (("libfabric", "libfabric.so.1"), ("libcxi", "libcxi.so.1"), ("mpi", "libmpi.so.")):
+    rccl = _rccl(root, found)
+    if rccl.version is not None:
+        has["rccl"] = rccl.version
+    has |= _plugin(image, rccl, found)
+    for component, name in (("libfabric", LIBFABRIC), ("libcxi", LIBCXI), ("mpi", "libmpi.so.")):
         if names := {
             last for path in found if (last := path.rpartition("/")[2]).startswith(name) and _is_elf(root, path)
         }:
@@ -131,39 +141,55 @@ def _python_of(root: RootFileSystem, site: str | None, found: list[str]) -> str 
     return None
 
 
-def _rccl(root: RootFileSystem, found: list[str]) -> dict[str, str]:
-    """Return the version of the RCCL that counts: torch's own, else ROCm's, else any."""
-    names = [path for path in found if "/librccl.so" in path]
-    for path in sorted(names, key=lambda path: ("/torch/lib/" not in path, "/opt/rocm" not in path, path)):
+def _rccl(root: RootFileSystem, found: list[str]) -> Rccl:
+    """Return the RCCL that counts: torch's own, else ROCm's, else any that says its version; empty without one."""
+    files = [path for path in found if part_of(path) is Part.RCCL]
+    for path in sorted(files, key=lambda path: ("/torch/lib/" not in path, "/opt/rocm" not in path, path)):
         try:
             file = root.open(path)
         except (OSError, ImageError):
             continue
-        try:
-            version = read_rccl(file).version
-        finally:
-            file.close()
-        if version is not None:
-            return {"rccl": version}
+        with contextlib.closing(file):
+            rccl = read_rccl(file)
+        if rccl.version is not None:
+            return rccl
+    return Rccl()
+
+
+def _plugin(image: Image, rccl: Rccl, found: list[str]) -> dict[str, str]:
+    """Return the versions of the net API that the image's plugin offers: a file that its RCCL would ask for.
+
+    One of another name is no plugin to RCCL, which goes past it.
+    """
+    named = _plugin_variable(image)
+    names = rccl.names(named) or (names_by_variable(named, PLUGIN_FILES, None) if named else PLUGIN_FILES)
+    unusual = {name for name in names if "/" not in name and part_of(name) is not Part.PLUGIN}
+    if unusual:
+        found = [*found, *image.root.find(unusual)]
+    for name in names:
+        for path in [name] if name.startswith("/") else [path for path in found if path.rpartition("/")[2] == name]:
+            if versions := _net_api(image.root, path):
+                return {"net-api": str(versions[0]), "net-api-oldest": str(versions[-1])}
     return {}
 
 
-def _plugin(root: RootFileSystem, found: list[str]) -> dict[str, str]:
-    """Return the versions of the net API that the image's plugin offers."""
-    for path in (path for path in found if _PLUGIN.fullmatch(path.rpartition("/")[2])):
-        try:
-            file = root.open(path)
-        except (OSError, ImageError):
-            continue
-        try:
-            symbols = exported_symbols(file, "ncclNet")
-        except (OSError, ValueError, LumiimgError):
-            continue  # a script of the linker, or no library at all
-        finally:
-            file.close()
-        if versions := sorted(int(match[1]) for name in symbols if (match := _NET_SYMBOL.fullmatch(name))):
-            return {"net-api": str(versions[-1]), "net-api-oldest": str(versions[0])}
-    return {}
+def _plugin_variable(image: Image) -> str | None:
+    """Return NCCL_NET_PLUGIN as the image itself sets it: in its environment, else in RCCL's own file."""
+    if PLUGIN_VARIABLE in image.environment:
+        return image.environment[PLUGIN_VARIABLE]
+    try:
+        return read_conf(image.root).get(PLUGIN_VARIABLE)
+    except (OSError, ImageError):
+        return None
+
+
+def _net_api(root: RootFileSystem, path: str) -> tuple[int, ...]:
+    """Return the versions of the net API that a file offers, highest first; none where it is no library."""
+    try:
+        with contextlib.closing(root.open(path)) as file:
+            return net_api(exported_symbols(file, NET_SYMBOL))
+    except (OSError, ValueError, LumiimgError):
+        return ()  # gone, a script of the linker, or no library at all
 
 
 def _is_elf(root: RootFileSystem, path: str) -> bool:

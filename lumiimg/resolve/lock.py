@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import expand
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.rules import NO_MACHINE, Fabric, Outcome
-from lumiimg.resolve.stack import PLUGIN_COMPONENT
+from lumiimg.fabric.path import Fabric
+from lumiimg.resolve.plan import PLUGIN_COMPONENT
+from lumiimg.resolve.rules import NO_MACHINE, RuleOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +91,7 @@ class Lock:
     @property
     def doubts(self) -> tuple[RuleResult, ...]:
         """What the rules warn of, or could not tell; and where software for GPUs is for no machine."""
-        found = tuple(rule for rule in self.rules if rule.outcome in {Outcome.WARNING, Outcome.UNKNOWN})
+        found = tuple(rule for rule in self.rules if rule.outcome in {RuleOutcome.WARNING, RuleOutcome.UNKNOWN})
         there = {name for layer in self.stack for name in (*layer.layer.provides, *layer.layer.has)}
         for_none = self.site is None and "rocm" in there and PLUGIN_COMPONENT not in there
         return (*found, NO_MACHINE) if for_none else found

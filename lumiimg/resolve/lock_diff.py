@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Change(NamedTuple):
+class LockChange(NamedTuple):
     """One thing that one lock has otherwise than the other; None where it has it not."""
 
     what: str
@@ -27,10 +27,10 @@ def entries(document: Mapping[str, Any], path: Path) -> dict[str, str]:
         raise BadInputError(f"is no lock: {error} is missing or wrong", where=str(path)) from error
 
 
-def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[LockChange, ...]:
     """Return the differences, in the order of the newer lock; what it has no more comes last."""
     names = [*new, *(name for name in old if name not in new)]
-    return tuple(Change(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
+    return tuple(LockChange(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
 
 
 def _entries(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

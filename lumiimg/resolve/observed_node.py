@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.sites import SiteFabric
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.host.devel import fabric_of, headers_beside, write_archive
-from lumiimg.resolve.stack import HEADERS
+from lumiimg.resolve.plan import HEADERS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.host.snapshot import Library, Snapshot
+    from lumiimg.host.snapshot import HostLibrary, Snapshot
 
 _VERSION_IN_PATH = re.compile(r"/libfabric/v?(\d+(?:\.\d+)+)/")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ObservedNode:
     """One node."""
 
     site: Site
     """Its site, with the fabric that was seen in place of the one that is believed."""
-    library: Library
+    library: HostLibrary
     no_headers: MissingHereError | None
     """Why nothing can be compiled against its libfabric on this machine; None where it can."""
 
@@ -42,7 +42,7 @@ class Node:
         return path
 
 
-def seen(site: Site, snapshot: Snapshot, where: str) -> Node:
+def seen(site: Site, snapshot: Snapshot, where: str) -> ObservedNode:
     """Return the node of a snapshot as one of the site.
 
     Raises BadInputError for a node without Slingshot's libfabric.
@@ -65,7 +65,7 @@ def seen(site: Site, snapshot: Snapshot, where: str) -> Node:
         no_headers = None
     except MissingHereError as error:
         no_headers = error
-    return Node(replaced, fabric.library, no_headers)
+    return ObservedNode(replaced, fabric.library, no_headers)
 
 
 def _day(snapshot: Snapshot, where: str) -> dt.date:

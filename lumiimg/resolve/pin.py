@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.network.mirrors import Mirrors
-    from lumiimg.resolve.network.registry import Manifest
+    from lumiimg.resolve.network.registry import ImageManifest
     from lumiimg.resolve.network.web import Web
     from lumiimg.resolve.store import Store
     from lumiimg.resolve.wheels import Wheel
@@ -79,7 +79,7 @@ def pulled(base: str, sources: Sources, cache: Path) -> Path:
         ) from error
 
 
-def _in_store(base: str, found: Manifest, sources: Sources, target: Path) -> Path:
+def _in_store(base: str, found: ImageManifest, sources: Sources, target: Path) -> Path:
     """Return a SIF, or an OCI layout, named by the digest of its manifest, which is what an engine takes it by."""
     if target.is_file() or (target / "oci-layout").is_file():
         return target

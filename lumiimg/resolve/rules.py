@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
+from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
 from lumiimg.resolve.arguments import ARCH, is_gpu, values_of
 from lumiimg.resolve.stack import UNLISTED, given_in, is_met, troubles_of
@@ -30,7 +31,7 @@ _SOURCES = 2
 _RCCL_TABLE = "lumiimg/fabric/rccl.toml: RCCL and NCCL run and read by release"
 
 
-class Outcome(StrEnum):
+class RuleOutcome(StrEnum):
     """What a rule says."""
 
     OK = "ok"
@@ -41,21 +42,12 @@ class Outcome(StrEnum):
     REFUSED = "refused"
 
 
-class Fabric(StrEnum):
-    """Where the image gets libfabric with the cxi provider from."""
-
-    HOST = "host"
-    BUNDLED = "bundled"
-    NONE = "none"
-    """No site is named, or it has none: the image is built without."""
-
-
 @dataclass(frozen=True, slots=True)
 class RuleResult:
     """One rule, applied."""
 
     id: str
-    outcome: Outcome
+    outcome: RuleOutcome
     need: str
     have: str
     because: str
@@ -70,7 +62,7 @@ class RuleResult:
 
 NO_MACHINE = RuleResult(
     "fabric",
-    Outcome.WARNING,
+    RuleOutcome.WARNING,
     "a machine",
     "none",
     "no machine is named: no net plugin is put in, and over a network RCCL would use TCP (--site lumi)",
@@ -89,7 +81,7 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
     if asked is Fabric.NONE:
         because = "you asked for none: RCCL goes over TCP"
         return asked, RuleResult(
-            "fabric", Outcome.WARNING, "libfabric with cxi", "no fabric", because, site.fabric.source
+            "fabric", RuleOutcome.WARNING, "libfabric with cxi", "no fabric", because, site.fabric.source
         )
     have = stack.version("glibc")
     source = f"{site.fabric.source} ({site.fabric.date}); glibc elf/dl-version.c"
@@ -98,13 +90,13 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
     if {"libcxi", "libfabric"} <= stack.offers.keys():
         because = "the base has libfabric and libcxi of its own: nothing of the host is bound"
         return Fabric.BUNDLED, RuleResult(
-            "glibc-gate", Outcome.OK, "libcxi in the base", "libfabric and libcxi of the base", because, source
+            "glibc-gate", RuleOutcome.OK, "libcxi in the base", "libfabric and libcxi of the base", because, source
         )
     fits = None if have is None or floor is None else _at_least(have, floor)
     if asked is Fabric.BUNDLED:
         because = "you asked for a bundled fabric, which loads nothing of the host"
         return asked, RuleResult(
-            "glibc-gate", Outcome.OK, "nothing of the host", f"glibc {have or '(not known)'}", because, source
+            "glibc-gate", RuleOutcome.OK, "nothing of the host", f"glibc {have or '(not known)'}", because, source
         )
     if fits is None:
         because = "the C library of the base is not known, so whether the host's libraries load in it is not either"
@@ -113,18 +105,18 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
                 f"which C library the libfabric and libcxi of {site.name} ask for is not documented; a snapshot of a"
                 " node tells (lumiimg host scan)"
             )
-        outcome = Outcome.UNKNOWN if asked is None else Outcome.REFUSED
+        outcome = RuleOutcome.UNKNOWN if asked is None else RuleOutcome.REFUSED
         known = f"glibc {have or '(not known)'}"
         return asked or Fabric.BUNDLED, RuleResult("glibc-gate", outcome, need, known, because, source)
     if fits:
         host = " ".join(filter(None, ("the host's libfabric", site.fabric.libfabric)))
         because = f"{host} and libcxi load in the image"
-        return Fabric.HOST, RuleResult("glibc-gate", Outcome.OK, need, f"glibc {have}", because, source)
+        return Fabric.HOST, RuleResult("glibc-gate", RuleOutcome.OK, need, f"glibc {have}", because, source)
     because = f"the host's libfabric and libcxi ask for GLIBC_{floor}, which the image does not have"
     if asked is Fabric.HOST:
-        return asked, RuleResult("glibc-gate", Outcome.REFUSED, need, f"glibc {have}", because, source)
+        return asked, RuleResult("glibc-gate", RuleOutcome.REFUSED, need, f"glibc {have}", because, source)
     because += ": libcxi and libfabric are built in the image"
-    return Fabric.BUNDLED, RuleResult("glibc-gate", Outcome.OK, need, f"glibc {have}", because, source)
+    return Fabric.BUNDLED, RuleResult("glibc-gate", RuleOutcome.OK, need, f"glibc {have}", because, source)
 
 
 def _no_fabric(site: Site) -> RuleResult:
@@ -134,7 +126,7 @@ def _no_fabric(site: Site) -> RuleResult:
         else f"the project has no fabric for images of {site.vendor}'s GPUs; how the machine's own comes into a"
         f" container is told by `lumiimg show {site.name}`"
     )
-    return RuleResult("fabric", Outcome.UNKNOWN, "libfabric with cxi", "no fabric", because, site.source)
+    return RuleResult("fabric", RuleOutcome.UNKNOWN, "libfabric with cxi", "no fabric", because, site.source)
 
 
 def torch_kind(stack: Stack) -> Iterator[RuleResult]:
@@ -144,7 +136,7 @@ def torch_kind(stack: Stack) -> Iterator[RuleResult]:
     if kind.startswith(("cu", "cpu", "xpu")):
         because = "this torch was built for something else than ROCm: it would see no GPU"
         yield RuleResult(
-            "torch", Outcome.REFUSED, "a torch for ROCm", f"torch {version}", because, "download.pytorch.org"
+            "torch", RuleOutcome.REFUSED, "a torch for ROCm", f"torch {version}", because, "download.pytorch.org"
         )
 
 
@@ -153,9 +145,9 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
     if site.vendor is not None and "rocm" in stack.offers:
         because = f"{site.name} has GPUs of {site.vendor}: ROCm finds none of its own there"
         have = f"ROCm {stack.version('rocm')}"
-        yield RuleResult("driver-window", Outcome.REFUSED, "GPUs of AMD", have, because, site.source)
+        yield RuleResult("driver-window", RuleOutcome.REFUSED, "GPUs of AMD", have, because, site.source)
         return
-    told: dict[tuple[Outcome, str], RuleResult] = {}
+    told: dict[tuple[RuleOutcome, str], RuleResult] = {}
     for component, whose in (("rocm", "of the image"), ("torch-rocm", "in torch's wheel")):
         version = stack.version(component)
         if component not in stack.offers or (site.driver is None and site.arch is None):
@@ -163,7 +155,7 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
         if site.driver is None:
             yield RuleResult(
                 "driver-window",
-                Outcome.UNKNOWN,
+                RuleOutcome.UNKNOWN,
                 "to know which ROCm the driver serves",
                 f"ROCm {version} {whose}",
                 f"which ROCm the driver of {site.name} serves is not known to the project",
@@ -176,15 +168,15 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
         fits = need.holds_for(version)
         doubtful = driver.doubtful is not None and bool(driver.doubtful.holds_for(version))
         if fits is None:
-            outcome, because = Outcome.UNKNOWN, f"which ROCm is {whose} is not known"
+            outcome, because = RuleOutcome.UNKNOWN, f"which ROCm is {whose} is not known"
         elif not fits:
-            outcome = Outcome.REFUSED
+            outcome = RuleOutcome.REFUSED
             because = f"{driver.name} does not serve it: crashes, and errors as subtle as wrong results"
         elif doubtful:
-            outcome, because = Outcome.WARNING, driver.trouble
+            outcome, because = RuleOutcome.WARNING, driver.trouble
             wanted = f"{need}, better not {driver.doubtful}"
         else:
-            outcome, because = Outcome.OK, f"{driver.name} serves it"
+            outcome, because = RuleOutcome.OK, f"{driver.name} serves it"
         have = f"ROCm {version or '?'} {whose}"
         if (before := told.get((outcome, because))) is not None:
             have = f"{before.have}, {have}"
@@ -205,22 +197,22 @@ def plugin_abi(stack: Stack) -> RuleResult | None:
     if newest is None:
         because = "which versions of the net API it exports is not known: it is built from another source than usual"
         have = f"{plugin} (net API not known)"
-        return RuleResult("plugin-abi", Outcome.UNKNOWN, "a net API that RCCL takes", have, because, _RCCL_TABLE)
+        return RuleResult("plugin-abi", RuleOutcome.UNKNOWN, "a net API that RCCL takes", have, because, _RCCL_TABLE)
     offered = range(int(oldest or newest), int(newest) + 1)
     have = f"{plugin}: v{newest}" if len(offered) == 1 else f"{plugin}: v{oldest} to v{newest}"
     generation = generation_of(version) if version else None
     if generation is None:
         because = "which RCCL the image has is not known" if version is None else f"RCCL {version} is not in the table"
-        return RuleResult("plugin-abi", Outcome.UNKNOWN, "a net API that RCCL takes", have, because, _RCCL_TABLE)
+        return RuleResult("plugin-abi", RuleOutcome.UNKNOWN, "a net API that RCCL takes", have, because, _RCCL_TABLE)
     need = f"RCCL {version} takes {', '.join(f'v{api}' for api in generation.accepts)}"
     common = [api for api in generation.accepts if api in offered]
     if not common:
         because = f"RCCL cannot load this plugin and goes on over TCP; {remedy_for_old_api()}"
-        return RuleResult("plugin-abi", Outcome.REFUSED, need, have, because, _RCCL_TABLE)
+        return RuleResult("plugin-abi", RuleOutcome.REFUSED, need, have, because, _RCCL_TABLE)
     because = f"they meet at v{common[0]}; RCCL looks for {' or '.join(generation.files)}"
     if any(chosen.layer.name == plugin for chosen in stack.layers):
         because += ", which the layer installs"
-    return RuleResult("plugin-abi", Outcome.OK, need, have, because, _RCCL_TABLE)
+    return RuleResult("plugin-abi", RuleOutcome.OK, need, have, because, _RCCL_TABLE)
 
 
 def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], str]) -> Iterator[RuleResult]:
@@ -242,12 +234,12 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], s
             because = f"code for {value} does not run on the GPUs of {site.name}"
             if all((name, ARCH) in arguments for name in names):
                 because += f": leave out {' and '.join(options)}, or name {site.arch} as well"
-            yield RuleResult("layers", Outcome.REFUSED, f"code for {site.arch}", have, because, site.source)
+            yield RuleResult("layers", RuleOutcome.REFUSED, f"code for {site.arch}", have, because, site.source)
         elif site.vendor is None:
             need = f"code for the GPUs of {site.name}"
             told = " ".join(f"{option}=GPU" for option in options)
             because = f"which GPUs {site.name} has is not told, and code for others does not run there ({told})"
-            yield RuleResult("layers", Outcome.UNKNOWN, need, have, because, site.source)
+            yield RuleResult("layers", RuleOutcome.UNKNOWN, need, have, because, site.source)
 
 
 def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | None:
@@ -260,28 +252,33 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
     if fabric is Fabric.BUNDLED and libfabric is not None and _at_least(libfabric, FIRST_WITH_CXI) is False:
         because = f"libfabric has the cxi provider from {FIRST_WITH_CXI} on: this one would use TCP"
         return RuleResult(
-            "fabric", Outcome.REFUSED, f"libfabric >= {FIRST_WITH_CXI}", f"libfabric {libfabric}", because, CXI
+            "fabric", RuleOutcome.REFUSED, f"libfabric >= {FIRST_WITH_CXI}", f"libfabric {libfabric}", because, CXI
         )
     if fabric is Fabric.HOST:
         because = "libfabric, its cxi provider and libcxi are the host's own"
         return RuleResult(
-            "fabric", Outcome.OK, need, f"libfabric {libfabric or ''} of the host".replace("  ", " "), because, source
+            "fabric",
+            RuleOutcome.OK,
+            need,
+            f"libfabric {libfabric or ''} of the host".replace("  ", " "),
+            because,
+            source,
         )
     have = stack.version("slingshot")
     if site.fabric.slingshot is None:
         because = "of which Slingshot release the host is, is not known; libcxi and driver belong together"
         have = f"libcxi of Slingshot {have}" if have else "libcxi (release not known)"
-        return RuleResult("fabric", Outcome.UNKNOWN, need, have, because, source)
+        return RuleResult("fabric", RuleOutcome.UNKNOWN, need, have, because, source)
     if have is None:
         because = "of which Slingshot release the image's libcxi is, is not known; libcxi and driver belong together"
-        return RuleResult("fabric", Outcome.UNKNOWN, need, "libcxi (release not known)", because, source)
+        return RuleResult("fabric", RuleOutcome.UNKNOWN, need, "libcxi (release not known)", because, source)
     if have == site.fabric.slingshot:
         because = (
             f"libcxi and driver are of one release; libfabric {stack.version('libfabric') or '?'} has the cxi provider"
         )
-        return RuleResult("fabric", Outcome.OK, need, f"Slingshot {have}", because, source)
+        return RuleResult("fabric", RuleOutcome.OK, need, f"Slingshot {have}", because, source)
     because = "libcxi of another release than the driver is known to misbehave"
-    return RuleResult("fabric", Outcome.WARNING, need, f"Slingshot {have}", because, source)
+    return RuleResult("fabric", RuleOutcome.WARNING, need, f"Slingshot {have}", because, source)
 
 
 def layers_told(stack: Stack) -> Iterator[RuleResult]:
@@ -301,7 +298,7 @@ def layers_told(stack: Stack) -> Iterator[RuleResult]:
             doubts.append(f"nothing is known of this release with another {' and '.join(chosen.others)}")
         yield RuleResult(
             "torch" if chosen.layer.name == "pytorch" else "layers",
-            Outcome.UNKNOWN if doubts else Outcome.OK,
+            RuleOutcome.UNKNOWN if doubts else RuleOutcome.OK,
             need,
             have,
             f"{name} ({chosen.because}): {'; '.join(doubts)}" if doubts else chosen.because,
@@ -331,7 +328,7 @@ def base_troubles(base: Layer, stack: Stack) -> Iterator[RuleResult]:
 def _troubles(layers: Iterable[Layer], stack: Stack, *, refused: bool) -> Iterator[RuleResult]:
     for trouble in troubles_of(layers, stack, refused=refused):
         given = ", ".join(map(str, trouble.given))
-        outcome = Outcome.REFUSED if refused else Outcome.WARNING
+        outcome = RuleOutcome.REFUSED if refused else RuleOutcome.WARNING
         have = given_in(stack, trouble)
         need = " or ".join(map(str, trouble.unless)) or f"not {given}"
         yield RuleResult(trouble.rule, outcome, need, have, trouble.because, trouble.source)
@@ -352,7 +349,7 @@ def refusals(unmet: Sequence[Unmet]) -> Iterator[RuleResult]:
         elif needs != found[0].need:
             because = f"{' '.join((layer, *releases))} requires {needs}"
         source = "; ".join(list(dict.fromkeys(entry.source for entry in found))[:_SOURCES])
-        yield RuleResult(found[0].rule, Outcome.REFUSED, needs, have, because, source)
+        yield RuleResult(found[0].rule, RuleOutcome.REFUSED, needs, have, because, source)
 
 
 def _needs(chosen: Chosen) -> list[str]:

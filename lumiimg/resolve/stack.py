@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import KnownTrouble, Layer
 
-PLUGIN = "aws-ofi-nccl"
-"""Put in where a site's fabric is used and nobody asked for another: RCCL of every release takes it."""
-PLUGIN_COMPONENT = "net-plugin"
-HEADERS = "host-libfabric"
-"""The host's own libfabric with its headers: an archive for compilers (observed_node.py), and its component."""
 DEPTH_LIMIT = 40
 UNLISTED = "unlisted"
 """Status of a release that the catalogue has no facts about."""
@@ -33,7 +28,7 @@ STEP_LIMIT = 5_000
 """Layers tried; beyond it the search is given up."""
 
 
-class Offer(NamedTuple):
+class OfferedComponent(NamedTuple):
     """A component that the stack has."""
 
     version: str | None
@@ -42,7 +37,7 @@ class Offer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class WantedLayer:
+class Wish:
     """A layer that somebody wants."""
 
     layer: str
@@ -57,7 +52,7 @@ class Chosen:
     layer: Layer
     release: Release | None
     because: str
-    unjudged: tuple[tuple[Need, Offer], ...] = ()
+    unjudged: tuple[tuple[Need, OfferedComponent], ...] = ()
     """Needs of a version, each with what was there for it, whose version is not known."""
     others: tuple[str, ...] = ()
     """Arguments by which the user names other sources than those that the layer's facts are of."""
@@ -90,7 +85,7 @@ class Unmet:
 class Stack:
     """Layers on a base, bottom first, and what they offer together."""
 
-    offers: Mapping[str, Offer]
+    offers: Mapping[str, OfferedComponent]
     layers: tuple[Chosen, ...] = ()
 
     def version(self, component: str) -> str | None:
@@ -99,7 +94,7 @@ class Stack:
         return offer.version if offer else None
 
 
-class Search:
+class StackSearch:
     """One search."""
 
     def __init__(
@@ -113,7 +108,7 @@ class Search:
         self._arguments = arguments
         self._held = held
         self._provider_of = provider_of
-        self._wished_for: dict[str, WantedLayer] = {}
+        self._wished_for: dict[str, Wish] = {}
         """By each component that a wished layer brings."""
         self._steps = 0
         self._placed: set[str] = set()
@@ -124,7 +119,7 @@ class Search:
         """What stood against layers that found no place at all; else, as they do not go together, all that did."""
         return [entry for entry in self._unmet if entry.layer not in self._placed] or self._unmet
 
-    def solve(self, base: Stack, wishes: Sequence[WantedLayer]) -> Stack | None:
+    def solve(self, base: Stack, wishes: Sequence[Wish]) -> Stack | None:
         """Return the preferred stack with all wishes, or None.
 
         Raises BadInputError for layers that require each other in a circle.
@@ -135,14 +130,14 @@ class Search:
             self._wished_for.update(dict.fromkeys((layer.name, *layer.provides, *layer.has), wish))
         return next(self._all(base, tuple(wishes), ()), None)
 
-    def _all(self, stack: Stack, wishes: tuple[WantedLayer, ...], path: tuple[str, ...]) -> Iterator[Stack]:
+    def _all(self, stack: Stack, wishes: tuple[Wish, ...], path: tuple[str, ...]) -> Iterator[Stack]:
         if not wishes:
             yield stack
             return
         for grown in self._add(stack, wishes[0], path):
             yield from self._all(grown, wishes[1:], path)
 
-    def _add(self, stack: Stack, wish: WantedLayer, path: tuple[str, ...]) -> Iterator[Stack]:
+    def _add(self, stack: Stack, wish: Wish, path: tuple[str, ...]) -> Iterator[Stack]:
         if len(path) > DEPTH_LIMIT:
             raise BadInputError(f"layers require each other more than {DEPTH_LIMIT} deep: {' -> '.join(path[:3])} …")
         if wish.layer in path:
@@ -167,7 +162,7 @@ class Search:
                 others = _others(chosen, self._arguments)
                 yield from self._on_top(below, replace(chosen, unjudged=_unjudged(below, needs), others=others))
 
-    def _candidates(self, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
+    def _candidates(self, layer: Layer, wish: Wish) -> Iterator[Chosen]:
         if not layer.releases:
             yield from self._without_releases(layer, wish)
             return
@@ -189,7 +184,7 @@ class Search:
         fitting.sort(key=lambda release: release.version != self._held.get(layer.name))
         yield from (Chosen(layer, release, wish.because) for release in fitting)
 
-    def _without_releases(self, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
+    def _without_releases(self, layer: Layer, wish: Wish) -> Iterator[Chosen]:
         """Yield a layer that has no releases; a version that is wished for is its argument VERSION, if it has one."""
         if not wish.versions:
             yield Chosen(layer, None, wish.because)
@@ -221,14 +216,14 @@ class Search:
         elif self._holds(need, offer, chosen):
             yield from self._satisfied(stack, chosen, rest, path)
 
-    def _bringing(self, need: Need, chosen: Chosen) -> WantedLayer | None:
+    def _bringing(self, need: Need, chosen: Chosen) -> Wish | None:
         """Return the layer to add for a component that nothing below has."""
         if (wish := self._wished_for.get(need.component)) is not None:
             return wish
         provider = self._provider_of(need.component)
-        return WantedLayer(provider, because=f"{chosen.layer.name} requires {need}") if provider else None
+        return Wish(provider, because=f"{chosen.layer.name} requires {need}") if provider else None
 
-    def _holds(self, need: Need, offer: Offer | None, chosen: Chosen) -> bool:
+    def _holds(self, need: Need, offer: OfferedComponent | None, chosen: Chosen) -> bool:
         if offer is not None and need.holds_for(offer.version) is not False:
             return True
         self._stand_against(chosen.layer, chosen.release, need, offer.version if offer else None, missing=offer is None)
@@ -249,7 +244,7 @@ class Search:
             )
         )
 
-    def _stand_against_a_second(self, layer: Layer, offer: Offer) -> None:
+    def _stand_against_a_second(self, layer: Layer, offer: OfferedComponent) -> None:
         have = " ".join(filter(None, (layer.name, offer.version)))
         why = f"{offer.by} has {have} already: leave it out"
         self._unmet.append(Unmet(layer.name, None, f"no {layer.name} below", have, why, layer.source, "layers"))
@@ -293,7 +288,7 @@ class Search:
         yield grown
 
 
-def _unjudged(stack: Stack, needs: Iterable[Need]) -> tuple[tuple[Need, Offer], ...]:
+def _unjudged(stack: Stack, needs: Iterable[Need]) -> tuple[tuple[Need, OfferedComponent], ...]:
     """Return the needs that nothing stands against only because a version is not known, or cannot be read."""
     offers = ((need, stack.offers[need.component]) for need in needs)
     return tuple((need, offer) for need, offer in offers if need.holds_for(offer.version) is None)
@@ -310,7 +305,7 @@ def _others(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> tuple[s
     return tuple(name for name in dict.fromkeys(choosing) if values[name] != usual[name])
 
 
-def _unlisted(layer: Layer, wish: WantedLayer) -> Release | None:
+def _unlisted(layer: Layer, wish: Wish) -> Release | None:
     """Return the one release that is wished for, where it is not listed and its source can be had all the same."""
     exact = [spec.version for spec in wish.versions if spec.operator == "==" and "*" not in spec.version]
     argument = layer.arguments.get("VERSION")
@@ -321,7 +316,7 @@ def _unlisted(layer: Layer, wish: WantedLayer) -> Release | None:
     return Release(exact[0], (), {}, {}, (), (), UNLISTED, layer.source)
 
 
-def offers_of(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> dict[str, Offer]:
+def offers_of(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> dict[str, OfferedComponent]:
     """Return what a layer adds: its own name, components, and their versions where it tells them.
 
     `arguments` are the user's, by (layer, argument). Of other sources than its own it tells no version but those that
@@ -330,11 +325,11 @@ def offers_of(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> dict[
     layer, release = chosen.layer, chosen.release
     values = values_of(layer, release, arguments)
     versions = {**layer.has, **(release.has if release else {})}
-    found = {name: Offer(None, layer.name) for name in layer.provides}
-    found[layer.name] = Offer(chosen.version, layer.name)
+    found = {name: OfferedComponent(None, layer.name) for name in layer.provides}
+    found[layer.name] = OfferedComponent(chosen.version, layer.name)
     for name, version in versions.items():
         known = None if chosen.others and not placeholders(version) else expand(version, values)
-        found[name] = Offer(known, layer.name)
+        found[name] = OfferedComponent(known, layer.name)
     return found
 
 

@@ -1,26 +1,51 @@
 """Real parts: the engine of this machine, a real Debian base that is built once, a stand-in net plugin on real libfabric.
 
 Images are kept in the user's ordinary cache, so a second run of these tests builds only what the tests themselves change.
+
+Two workers run them at a time (`make test-engine`). The images that many files use are built by whichever worker needs them first. A
+file of tests stays on one worker, with the images of its own; so do all tests on the one Slurm.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import tarfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.errors import MissingHereError
+from lumiimg.resolve.network.mirrors import apt_mirror
+from tests.engine.groups import SLURM, Groups, group, place
+from tests.shared.programs import needs
 from tests.shared.validation import told_by
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xdist.remote import Producer
+
 STANDIN = Path(__file__).parent / "standin"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups | None:
+    return Groups(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: place(item.nodeid))
 
 
 @dataclass(frozen=True)
@@ -67,36 +92,46 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this worker."""
     return tmp_path_factory.mktemp("images")
 
 
 @pytest.fixture(scope="session")
-def demo(images: Path) -> Path:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all workers of this run."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def demo(shared: Path) -> Path:
     """debian-13 + netprobe: a real RCCL 2.13.4, no plugin."""
-    return built(images / "demo.sif", "--recipe", "demo")
+    return built(shared / "demo.sif", "--recipe", "demo")
 
 
 @pytest.fixture(scope="session")
-def bare(images: Path) -> Path:
+def bare(shared: Path) -> Path:
     """debian-13 alone: no probes in it."""
-    return built(images / "bare.sif", "--base", "debian-13")
+    return built(shared / "bare.sif", "--base", "debian-13")
 
 
 @pytest.fixture(scope="session")
-def with_plugin(images: Path) -> Path:
+def with_plugin(shared: Path, images: Path) -> Path:
     """debian-13 + netprobe + the stand-in plugin, built by the script of the aws-ofi-nccl layer."""
     source = standin_archive(images / "a stand-in's archive.tar.gz")
     return built(
-        images / "with-plugin.sif", "--recipe", "demo", "--add", "aws-ofi-nccl", "--source", f"aws-ofi-nccl={source}"
+        shared / "with-plugin.sif", "--recipe", "demo", "--add", "aws-ofi-nccl", "--source", f"aws-ofi-nccl={source}"
     )
 
 
 @pytest.fixture(scope="session")
-def with_old_plugin(images: Path) -> Path:
+def with_old_plugin(shared: Path, images: Path) -> Path:
     """The stand-in with net API v4 to v6 only, as old plugins have, built by the script of the aws-ofi-rccl layer."""
     source = standin_archive(images / "old.tar", old_abi=True)
     return built(
-        images / "old-plugin.sif", "--recipe", "demo", "--add", "aws-ofi-rccl", "--source", f"aws-ofi-rccl={source}"
+        shared / "old-plugin.sif", "--recipe", "demo", "--add", "aws-ofi-rccl", "--source", f"aws-ofi-rccl={source}"
     )
 
 
@@ -126,8 +161,135 @@ def only_from_registry(base: Path) -> None:
     (base / "layer.toml").write_text(f"{head}[[bootstrap]]{docker}")
 
 
+DEBIAN_12 = """\
+kind = "base"
+summary = "Debian 12: its Python is the one that wheels of the tests are for, its C library older than a node's"
+status = "proved"
+source = "the tests"
+date = 2026-11-21
+provides = ["debian", "python3"]
+has = { os = "Debian 12", glibc = "2.36", python = "3.11" }
+include = ["ca-certificates", "libnl-3-200", "libnss-wrapper", "libstdc++6", "python3"]
+[[bootstrap]]
+agent = "debootstrap"
+from = "bookworm"
+mirror = "debian"
+"""
+
+
+def debian_12(layers: Path) -> str:
+    """Write the base into a folder of layers; the same for all tests, so that it is built once. Return its name."""
+    needs("debootstrap")
+    base = layers / "debian-12-of-tests"
+    base.mkdir(parents=True)
+    (base / "layer.toml").write_text(DEBIAN_12)
+    (base / "post.sh").write_text("apt-get clean\n")
+    return base.name
+
+
 def built(path: Path, *argv: str | Path) -> Path:
-    result = lumiimg("build", *argv, "-o", path)
-    assert result.code == 0, result.err
+    """Build an image, but where another worker has."""
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.is_file():
+            result = lumiimg("build", *argv, "-o", path)
+            assert result.code == 0, result.err
     assert path.is_file()
     return path
+
+
+LIBFABRIC = "/usr/lib/x86_64-linux-gnu/libfabric.so.1"
+
+
+def check(image: Path, *argv: str, env: dict[str, str] | None = None) -> Result:
+    return lumiimg("check", image, "--json", *argv, env=env)
+
+
+def findings(result: Result) -> dict[str, dict[str, Any]]:
+    # the highest level's word for an id
+    return {entry["id"]: entry for entry in reversed(result.data["findings"])}
+
+
+SOURCES = Path(__file__).parent / "standin_gpu"
+LIB = "/usr/lib/x86_64-linux-gnu"
+GPU_SITE = """\
+title = "The machine of the stand-ins"
+source = "this test"
+date = 2026-11-22
+[[bandwidth]]
+test = "all_reduce_perf"
+nodes = 2
+ranks = 4
+from_bytes = 134217728
+gb_s = 60
+least_gb_s = 1
+source = "STANDIN_GB_S"
+remedy = ["none"]
+"""
+
+
+@pytest.fixture(scope="module")
+def gpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a user on a node whose GPUs are stand-ins."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc here")
+    folder = tmp_path_factory.mktemp("gpus")
+    hip, rccl = folder / "libamdhip64.so.5", folder / "librccl.so.1"
+    compiler = ["gcc", "-std=c11", "-O3", "-fPIC", "-shared"]
+    subprocess.run([*compiler, f"-Wl,-soname,{hip.name}", "-o", hip, SOURCES / "hip.c"], check=True)
+    subprocess.run([*compiler, f"-Wl,-soname,{rccl.name}", "-o", rccl, SOURCES / "rccl.c", hip], check=True)
+    return {"APPTAINER_BIND": ",".join(f"{file}:{LIB}/{file.name}" for file in (hip, rccl))}
+
+
+REGISTRY_CONFIG = """\
+version: 0.1
+storage: {{filesystem: {{rootdirectory: {folder}}}}}
+http: {{addr: "127.0.0.1:{port}"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def mirror() -> str:
+    found = apt_mirror("debian")
+    if found is None:
+        pytest.skip("this machine's apt sources name no Debian mirror")
+    return found
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an empty registry, without TLS."""
+    needs("docker-registry")
+    folder = tmp_path_factory.mktemp("registry")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = folder / "config.yml"
+    config.write_text(REGISTRY_CONFIG.format(folder=folder / "data", port=port))
+    address = f"127.0.0.1:{port}"
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(["docker-registry", "serve", config], stdout=log, stderr=log) as server,
+    ):
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                requests.get(f"http://{address}/v2/", timeout=1).raise_for_status()
+                break
+            except requests.RequestException:
+                assert time.monotonic() < deadline, (folder / "log").read_text()
+                time.sleep(0.1)
+        yield address
+        server.terminate()
+
+
+SLURM_CONF_FILE = Path("/run/lumiimg-slurm/slurm.conf")
+
+
+@pytest.fixture
+def slurm(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The environment of somebody who uses it."""
+    assert group(request.node.nodeid) == SLURM, "another worker may use it: name this test in groups.py"
+    if not SLURM_CONF_FILE.exists():
+        pytest.skip("no Slurm here: .ci/slurm start")
+    return os.environ | {"SLURM_CONF": str(SLURM_CONF_FILE)}

@@ -12,10 +12,10 @@ import pytest
 from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import lumiimg, standin_archive
-from tests.engine.test_registry import layer_of, registry
 from tests.shared import oci_builder
+from tests.shared.layer_builder import SITE
 from tests.shared.programs import unwrapped
-from tests.unit.test_foreign import SITE
+from tests.shared.registries import layer_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
-__all__ = ["registry"]
 
 LAYER = """\
 kind = "layer"

@@ -14,7 +14,7 @@ import pytest
 
 from lumiimg.host.container_view import PRIVATE
 from lumiimg.image import open_image
-from tests.engine.conftest import built, inside, lumiimg
+from tests.engine.conftest import LIBFABRIC, built, debian_12, inside, lumiimg
 from tests.shared.fabric_builder import versioned
 from tests.shared.programs import needs, unwrapped
 
@@ -25,21 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
-LIBFABRIC = "/usr/lib/x86_64-linux-gnu/libfabric.so.1"
 RCCLPROBE = "/opt/lumiimg/netprobe/bin/rcclprobe"
-OLDER = """\
-kind = "base"
-summary = "Debian 12, glibc 2.36"
-status = "proved"
-source = "packages of Debian 12"
-date = 2026-11-21
-include = ["libnl-3-200"]
-
-[[bootstrap]]
-agent = "debootstrap"
-from = "bookworm"
-mirror = "debian"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +49,8 @@ def node(with_plugin: Path, images: Path) -> Path:
 def older(images: Path) -> Path:
     """Debian 12: its glibc, 2.36, is older than what the machine's libraries need."""
     needs("debootstrap")
-    folder = images / "layers" / "debian-12"
-    folder.mkdir(parents=True)
-    (folder / "layer.toml").write_text(OLDER)
-    (folder / "post.sh").write_text("apt-get clean\n")
-    (folder / "test.sh").write_text("test -e /usr/lib/x86_64-linux-gnu/libnl-3.so.200\n")
-    return built(images / "older.sif", "--layers", images / "layers", "--base", "debian-12")
+    layers = images / "layers-of-bind"
+    return built(images / "older.sif", "--layers", layers, "--base", debian_12(layers))
 
 
 def test_apptainer_loads_just_the_predicted_files(

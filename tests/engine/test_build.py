@@ -16,12 +16,12 @@ import pytest
 from spython.main import get_client
 
 from lumiimg.elf.loader import Process
-from lumiimg.elf.rules import Settings
+from lumiimg.elf.rules import LoaderSettings
 from lumiimg.errors import ExitCode
 from lumiimg.image import Image, open_image
 from tests.engine.conftest import built, inside, lumiimg
+from tests.shared.layer_builder import LAYER
 from tests.shared.programs import wait_until
-from tests.unit.conftest import LAYER
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
@@ -129,7 +129,7 @@ def test_the_engine_finds_nothing_else_than_our_loader_model(engine: Engine, dem
         listed = inside(engine, demo, "/lib64/ld-linux-x86-64.so.2", "--list", path)
         real = {line.split()[0]: line.split()[2] for line in listed.splitlines() if " => " in line}
         with open_image(demo) as image:
-            started = Process(image.root, Settings(library_path="/.singularity.d/libs")).start(path)
+            started = Process(image.root, LoaderSettings(library_path="/.singularity.d/libs")).start(path)
         model = {loaded.name: loaded.path for loaded in started.objects[1:] if "ld-linux" not in loaded.name}
         assert model == {name: file for name, file in real.items() if "ld-linux" not in name}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.engine.workspace import remove_tree
 from lumiimg.errors import ExitCode
-from tests.engine.conftest import Result, inside, lumiimg
+from tests.engine.conftest import check, findings, inside, lumiimg
 from tests.shared.elf_builder import library
 from tests.shared.programs import unwrapped
 
@@ -25,15 +25,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
 PLUGIN = "/opt/aws-ofi-nccl/lib/librccl-net.so"
 LIBFABRIC = "/usr/lib/x86_64-linux-gnu/libfabric.so.1"
-
-
-def check(image: Path, *argv: str, env: dict[str, str] | None = None) -> Result:
-    return lumiimg("check", image, "--json", *argv, env=env)
-
-
-def findings(result: Result) -> dict[str, dict[str, Any]]:
-    # the highest level's word for an id
-    return {entry["id"]: entry for entry in reversed(result.data["findings"])}
 
 
 def test_an_rccl_without_a_plugin_is_a_no_and_its_own_line_proves_it(demo: Path) -> None:

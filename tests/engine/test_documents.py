@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.catalog.settings import default_cache
-from tests.engine.slurm import slurm
 from tests.shared.documents import PAGES, ROOT, Where, blocks, run_page
 from tests.shared.shelf import make_shelf
 from tests.shared.world import World, serve, wheels_of_layers
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
-__all__ = ["slurm"]
 
 WITH_MORE = [page for page in PAGES if any(block.where in {Where.ENGINE, Where.SLURM} for block in blocks(page))]
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.image import open_image
-from tests.engine.conftest import lumiimg
-from tests.engine.test_bind import LIBFABRIC
+from tests.engine.conftest import LIBFABRIC, lumiimg
 from tests.shared.fabric_builder import versioned
 from tests.shared.programs import needs
 

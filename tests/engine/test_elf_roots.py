@@ -16,7 +16,7 @@ from lumiimg.errors import BadInputError
 from lumiimg.image import open_image
 from lumiimg.image.tree import FileKind
 from tests.shared.elf_builder import LOADER, Trace, assert_same, read_trace, settings_here
-from tests.unit.test_elf_facts import assert_facts_of_pyelftools
+from tests.shared.elf_oracles import assert_facts_of_pyelftools
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine

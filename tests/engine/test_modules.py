@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.engine.conftest import built, lumiimg
-from tests.engine.slurm import slurm
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.module_systems import SYSTEMS, environments, start
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
-__all__ = ["slurm"]
 
 PIP = """\
 kind = "layer"

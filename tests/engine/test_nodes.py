@@ -15,8 +15,7 @@ import pytest
 
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.reader import BytesReader
-from tests.engine.slurm import CONF, slurm
-from tests.engine.test_run import SITE, gpus
+from tests.engine.conftest import GPU_SITE, SLURM_CONF_FILE
 from tests.shared.programs import wait_until
 from tests.shared.validation import validated
 
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
-__all__ = ["gpus", "slurm"]
 
-OPERATOR = CONF.parent / "operator"
+OPERATOR = SLURM_CONF_FILE.parent / "operator"
 """`.ci/slurm` reads it: a node dies, or comes back."""
 ALL = [f"nid00000{number}" for number in (1, 2, 3, 4)]
 
@@ -213,7 +211,7 @@ def test_a_collective_over_two_nodes_tells_which_network_carried_it(
     prolog.write_text("#!/bin/sh\necho export APPTAINER_HOSTNAME=$SLURMD_NODENAME\n")
     prolog.chmod(0o755)
     site = tmp_path / "mine.toml"
-    site.write_text(SITE)
+    site.write_text(GPU_SITE)
     variables = gpus | {"STANDIN_NETWORK": network, "STANDIN_GB_S": "60", "SLURM_TASK_PROLOG": str(prolog)}
     options = ("--level", "run", "--site", str(site))
     told = check_in_job(slurm, tmp_path, demo, *options, nodes=2, **variables)

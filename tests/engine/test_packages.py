@@ -21,14 +21,12 @@ import pytest
 
 from lumiimg import __version__
 from lumiimg.errors import ExitCode
-from tests.engine.slurm import slurm
+from tests.shared.layer_builder import LAYER
 from tests.shared.programs import needs
-from tests.unit.conftest import LAYER
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
-__all__ = ["slurm"]
 pytestmark = pytest.mark.engine
 
 ROOT = Path(__file__).parents[2]

@@ -18,9 +18,9 @@ import pytest
 
 from lumiimg.image import FileKind, open_image
 from tests.engine.conftest import inside, lumiimg
-from tests.engine.test_strategies import SINGULARITY, leftovers, shown, strays
+from tests.shared.build_traces import SINGULARITY, leftovers, shown, strays
+from tests.shared.layer_builder import LAYER
 from tests.shared.programs import needs, unwrapped, wait_until
-from tests.unit.conftest import LAYER
 
 if TYPE_CHECKING:
     from pathlib import Path

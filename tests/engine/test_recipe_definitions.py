@@ -23,9 +23,9 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import inside, lumiimg, only_from_registry
+from tests.shared.layer_builder import RECIPES
 from tests.shared.programs import needs
 from tests.shared.world import World, serve, wheels_of_layers
-from tests.unit.test_recipes import RECIPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,9 +15,9 @@ import requests
 
 from lumiimg.errors import FailedError
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.network.registry import SIF_LAYER, Manifest, parse_reference, resolve_image
+from lumiimg.resolve.network.registry import SIF_LAYER, ImageManifest, parse_reference, resolve_image
 from lumiimg.resolve.network.web import Web
-from tests.engine import test_registry
+from tests.shared.registries import MANIFEST, push
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engine
 
-registry = test_registry.registry
 INDEX = "application/vnd.oci.image.index.v1+json"
 
 
-def resolve(address: str, name: str) -> Manifest:
+def resolve(address: str, name: str) -> ImageManifest:
     return resolve_image(parse_reference(name, Mirrors({"docker.io": f"http://{address}"})), Web())
 
 
@@ -46,14 +45,14 @@ def test_an_image_and_an_index_have_the_digests_that_the_registry_names(registry
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("etc"))
     layer = gzip.compress(buffer.getvalue())
-    test_registry.push(registry, "library/digests", "1", layer)
+    push(registry, "library/digests", "1", layer)
     image = resolve(registry, "digests:1")
-    assert image.digest == announced(registry, "library/digests/manifests/1", test_registry.MANIFEST)
+    assert image.digest == announced(registry, "library/digests/manifests/1", MANIFEST)
     assert image.layers == (f"sha256:{hashlib.sha256(layer).hexdigest()}",)
     assert (image.size_bytes, image.config["architecture"]) == (len(layer), "amd64")
 
     size = len(requests.get(f"http://{registry}/v2/library/digests/manifests/{image.digest}", timeout=30).content)
-    entry = {"mediaType": test_registry.MANIFEST, "digest": image.digest, "size": size}
+    entry = {"mediaType": MANIFEST, "digest": image.digest, "size": size}
     listed = [entry | {"platform": {"os": "linux", "architecture": name}} for name in ("arm64", "amd64")]
     requests.put(
         f"http://{registry}/v2/library/digests/manifests/all",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,53 +10,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.catalog.sites import find_site
-from lumiimg.check.answer import FabricPath
 from lumiimg.check.probe.tools import ALL_REDUCE, provide_tools
-from lumiimg.check.run.collective import LOGS, Program, choose, prepare
+from lumiimg.check.run.collective import LOGS, CollectiveProgram, choose, prepare
 from lumiimg.check.run.execution import judge
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.engine.process import run
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Severity
+from lumiimg.fabric.path import FabricPath
+from lumiimg.findings import Code, Severity
 from lumiimg.image import open_image
-from tests.engine.conftest import lumiimg
-from tests.engine.test_check import check, findings
+from tests.engine.conftest import GPU_SITE, LIB, check, findings, lumiimg
 from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
-
-SOURCES = Path(__file__).parent / "standin_gpu"
-LIB = "/usr/lib/x86_64-linux-gnu"
-SITE = """\
-title = "The machine of the stand-ins"
-source = "this test"
-date = 2026-11-22
-[[bandwidth]]
-test = "all_reduce_perf"
-nodes = 2
-ranks = 4
-from_bytes = 134217728
-gb_s = 60
-least_gb_s = 1
-source = "STANDIN_GB_S"
-remedy = ["none"]
-"""
-
-
-@pytest.fixture(scope="module")
-def gpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a user on a node whose GPUs are stand-ins."""
-    if shutil.which("gcc") is None:
-        pytest.skip("no gcc here")
-    folder = tmp_path_factory.mktemp("gpus")
-    hip, rccl = folder / "libamdhip64.so.5", folder / "librccl.so.1"
-    compiler = ["gcc", "-std=c11", "-O3", "-fPIC", "-shared"]
-    subprocess.run([*compiler, f"-Wl,-soname,{hip.name}", "-o", hip, SOURCES / "hip.c"], check=True)
-    subprocess.run([*compiler, f"-Wl,-soname,{rccl.name}", "-o", rccl, SOURCES / "rccl.c", hip], check=True)
-    return {"APPTAINER_BIND": ",".join(f"{file}:{LIB}/{file.name}" for file in (hip, rccl))}
 
 
 def test_gpus_of_one_node_show_what_rccl_selects(with_plugin: Path, gpus: dict[str, str]) -> None:
@@ -69,7 +36,7 @@ def test_gpus_of_one_node_show_what_rccl_selects(with_plugin: Path, gpus: dict[s
     assert found["run.selected"]["severity"] == "ok"
     assert "2 ranks on 1 node" in found["run.selected"]["summary"]
     collective = result.data["collective"]
-    assert (collective["program"], collective["ranks"]) == (Program.OWN.value, 2)
+    assert (collective["program"], collective["ranks"]) == (CollectiveProgram.OWN.value, 2)
     (measured,) = collective["measurements"]
     assert (measured["wrong"], measured["nodes"], measured["largest_size"]) == (0, 1, 1 << 28)
     assert "lumiimg-allreduce on 1 node:" in unwrapped(result.err)
@@ -106,7 +73,7 @@ def test_the_same_command_on_two_nodes_proves_the_network(
 ) -> None:
     """What a launcher does: the command once on each node, with Slurm's variables, and a folder that both see."""
     site = tmp_path / "mine.toml"
-    site.write_text(SITE)
+    site.write_text(GPU_SITE)
     environment = os.environ | gpus | {"STANDIN_NETWORK": network, "STANDIN_GB_S": "60", "SLURM_STEP_NUM_TASKS": "2"}
     (folder := tmp_path / "shared").mkdir()
     (programs := tmp_path / "programs").mkdir()
@@ -128,7 +95,7 @@ def test_the_same_command_on_two_nodes_proves_the_network(
         assert (node(0), second.result()) == (0, 0), (folder / LOGS / "output-0.log").read_text()
     result = judge(folder / LOGS, ended, collective, "2.22.3", site=find_site(str(site), {}), excuse=None)
     found = {finding.id: finding for finding in result.findings.found}
-    assert found["run.network"].severity is severity
-    assert found["run.bandwidth"].severity is Severity.OK, "4 ranks on 2 nodes, as the site has it"
+    assert found[Code.RUN_NETWORK].severity is severity
+    assert found[Code.RUN_BANDWIDTH].severity is Severity.OK, "4 ranks on 2 nodes, as the site has it"
     read = lumiimg("log", folder / LOGS, "--site", site, "--json")
     assert read.code == (ExitCode.GOOD if severity is Severity.OK else ExitCode.NO)

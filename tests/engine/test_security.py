@@ -10,7 +10,7 @@ import pytest
 from lumiimg.errors import ExitCode
 from lumiimg.image import FileKind, open_image
 from tests.engine.conftest import lumiimg
-from tests.unit.conftest import LAYER
+from tests.shared.layer_builder import LAYER
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ import pytest
 from lumiimg.image import open_image
 from lumiimg.image.sif import DESCRIPTOR, DataType, read_sif_file
 from tests.engine.conftest import Result, inside, lumiimg
+from tests.shared.layer_builder import LAYER
 from tests.shared.programs import wait_until
-from tests.unit.conftest import LAYER
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import inside, lumiimg, only_from_registry, standin_archive
-from tests.engine.test_registry import layer_of, mirror, push, registry
+from tests.shared.registries import layer_of, push
 from tests.shared.world import World, serve
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
-__all__ = ["mirror", "registry"]
 
 TORCH = "2.13.0+cpu"
 PYTHON = "3.11"  # for which the stand-in is taken: wheels for other Pythons are other files

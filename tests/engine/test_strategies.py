@@ -5,7 +5,6 @@ The base is the SIF of a real Debian; the layers do what makes layers hard.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -20,18 +19,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from lumiimg.image import FileKind, open_image
+from lumiimg.image import open_image
 from tests.engine.conftest import inside, lumiimg
-from tests.shared.programs import wait_until
+from tests.shared.build_traces import SINGULARITY, leftovers, shown, strays
+from tests.shared.layer_builder import LAYER
+from tests.shared.programs import tenth_of, wait_until
 from tests.shared.validation import validated
-from tests.unit.conftest import LAYER
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
-KILLS = int(os.environ.get("LUMIIMG_KILLS", "20"))
+KILLS = tenth_of(50)
 SCRIPTS = {
     "one": """\
 mkdir -p /opt/one/folder /opt/one/gone
@@ -114,34 +114,6 @@ def test_a_layered_image_goes_to_another_file_system_than_the_cache(stack: Stack
         assert image.parent.stat().st_dev != cache.stat().st_dev
         build(stack, image, "--format", "layered", cache=cache)
         assert image.read_bytes() == built_by["layered"].read_bytes()
-
-
-def shown(image: Path) -> dict[str, tuple[object, ...]]:
-    """What is in an image: kind, mode, owner, number of names of one file, content; the history is an engine's."""
-    with open_image(image) as opened:
-        names: dict[object, int] = {}
-        # the engine numbers its history; the number of an image is in its bill of materials
-        own = ("/.singularity.d/bootstrap_history", "/.lumiimg/sbom.cdx.json")
-        entries = [entry for entry in opened.root.walk() if not entry.path.startswith(own)]
-        seen = {entry.path: opened.root.stat(entry.path, follow=False) for entry in entries}
-        for stat in seen.values():
-            names[stat.identity] = names.get(stat.identity, 0) + 1
-        found: dict[str, tuple[object, ...]] = {}
-        for entry in entries:
-            stat = seen[entry.path]
-            content: object = None
-            if entry.kind is FileKind.FILE:
-                content = hashlib.sha256(opened.root.read_bytes(entry.path, 1 << 30)).digest()
-                if entry.path == "/.singularity.d/labels.json":
-                    labels = json.loads(opened.root.read_bytes(entry.path, 1 << 20))
-                    content = {name: value for name, value in labels.items() if "build-date" not in name}
-                if entry.path.endswith(".pyc"):
-                    content = opened.root.read_bytes(entry.path, 1 << 20)[16:]
-            elif entry.kind is FileKind.SYMLINK:
-                content = opened.root.readlink(entry.path)
-            links = names[stat.identity] if entry.kind is FileKind.FILE else 1
-            found[entry.path] = (entry.kind, stat.permissions, stat.uid, stat.gid, links, content)
-        return found
 
 
 def test_all_ways_make_the_same_image(built_by: dict[str, Path]) -> None:
@@ -434,26 +406,6 @@ def test_a_clock_that_was_set_back_spoils_nothing(bare: Path, tmp_path: Path) ->
     assert lumiimg("cache", "verify", env=env).code == 0
 
 
-def leftovers(*folders: Path) -> list[str]:
-    """What builds leave when they do not clean up."""
-    found = [str(path) for folder in folders for path in folder.rglob("*lumiimg-partial*")]
-    found += [str(path) for folder in folders for path in (folder / "locks").glob("*")]
-    mounts = Path("/proc/self/mountinfo").read_text()
-    return found + [str(folder) for folder in folders if str(folder) in mounts]
-
-
-def strays(marker: str) -> list[str]:
-    """Processes whose environment or arguments name a folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if marker.encode() in (process / "cmdline").read_bytes() and int(process.name) != os.getpid():
-                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
-    return found
-
-
 def test_builds_that_are_killed_at_any_moment_are_resumed(stack: Stack, tmp_path: Path) -> None:
     cache, output = tmp_path / "cache", tmp_path / "x.sif"
     environment = os.environ | {"LUMIIMG_CACHE": str(cache)}
@@ -499,24 +451,6 @@ def test_four_builds_at_once_share_one_cache(stack: Stack, tmp_path: Path) -> No
     assert built >= steps[0]["steps"]
     assert any("waiting for another build" in err for _, err in told)
     assert leftovers(tmp_path / "cache", tmp_path) == []
-
-
-SINGULARITY = """\
-#!/bin/bash
-# A stand-in for SingularityCE 4.1.3 of a machine without user namespaces for builds: the engine of this machine, less
-# the options that SingularityCE does not have.
-case "$*" in
---version) echo 'singularity-ce version 4.1.3-150500.10.7'; exit ;;
-'build --help') "{engine}" build --help | grep -vE -- '--(mksquashfs-args|fakeroot)'; exit ;;
-esac
-for word; do
-    case $word in
-    --mksquashfs-args* | --fakeroot | --reproducible) echo "unknown flag: $word" >&2; exit 255 ;;
-    esac
-done
-export PATH={path}
-exec "{engine}" "$@"
-"""
 
 
 def test_singularityce_without_user_namespaces_builds_in_a_sandbox(

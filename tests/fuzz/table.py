@@ -26,6 +26,5 @@ NOT_FOREIGN = {
     "engine.process": "the lines of any child, not taken apart further",
     "host.scan_facts": _OWN_TABLE,
     "report.schema": _OWN_TABLE,
-    "fabric.rccl": _OWN_TABLE,
 }
 """Modules that split or parse, but nothing foreign, and why."""

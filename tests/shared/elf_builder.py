@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.hwcaps import levels_of_cpu
-from lumiimg.elf.rules import Settings
+from lumiimg.elf.rules import LoaderSettings
 from tests.shared.programs import needs
 
 if TYPE_CHECKING:
@@ -154,11 +154,11 @@ def assert_same(outcome: LoadOutcome, real: Trace) -> None:
     assert of_model | set(outcome.warnings) == real.words, (of_model | set(outcome.warnings)) ^ real.words
 
 
-def settings_here(environment: dict[str, str], cwd: Path | None = None) -> Settings:
+def settings_here(environment: dict[str, str], cwd: Path | None = None) -> LoaderSettings:
     """What the loader of this machine gets: its CPU, and the environment of a question."""
     cpuinfo = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "").split()
-    return Settings(
+    return LoaderSettings(
         library_path=environment.get("LD_LIBRARY_PATH"),
         preload=(environment["LD_PRELOAD"],) if "LD_PRELOAD" in environment else (),
         cwd=str(cwd or Path.cwd()),
@@ -252,3 +252,63 @@ def shared_object(names: int, name_bytes: int) -> bytes:
     stack = (0x6474E551, 6, 0, 0, 0, 0, 0, 16)
     data = head + b"".join(struct.pack("<IIQQQQQQ", *segment) for segment in (*segments, stack)) + dynamic + hash_table
     return data.ljust(symbols_at, b"\0") + symbols + strings
+
+
+def patched(path: Path, at: int, value: bytes) -> Path:
+    data = bytearray(path.read_bytes())
+    data[at : at + len(value)] = value
+    path.write_bytes(data)
+    return path
+
+
+def program_headers(data: bytes) -> list[tuple[int, int]]:
+    """Return (place, type) of every program header."""
+    count = int.from_bytes(data[56:58], "little")
+    return [(64 + 56 * i, int.from_bytes(data[64 + 56 * i : 68 + 56 * i], "little")) for i in range(count)]
+
+
+def header_at(path: Path, kind: int) -> int:
+    return next(at for at, found in program_headers(path.read_bytes()) if found == kind)
+
+
+def entry_at(path: Path, tag: int) -> int:
+    """Return the place of the first dynamic entry with a tag."""
+    data = path.read_bytes()
+    header = header_at(path, 2)
+    at = int.from_bytes(data[header + 8 : header + 16], "little")
+    while int.from_bytes(data[at : at + 8], "little") != tag:
+        assert data[at : at + 8] != bytes(8)
+        at += 16
+    return at
+
+
+def with_versions(path: Path, *versions: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    script = path.with_suffix(".map")
+    script.write_text("".join(f"{name} {{ global: g_{name}; }};\n" for name in versions))
+    source = "".join(f"int g_{name}(void) {{ return 0; }}\n" for name in versions)
+    return so(path, "--version-script", script, source=source)
+
+
+def loader_cache(
+    entries: list[tuple[str, str, int]], *, hwcaps: tuple[str, ...] = (), flags: int = 0x303, endian: int = 2
+) -> bytes:
+    """Write a cache in the new format; entries are (name, path, hwcap)."""
+    texts = b""
+    base = 48 + 24 * len(entries)
+    offsets: dict[str, int] = {}
+    for text in [text for name, path, _ in entries for text in (name, path)] + list(hwcaps):
+        if text not in offsets:
+            offsets[text] = base + len(texts)
+            texts += text.encode() + b"\0"
+    table = b"".join(struct.pack("<iIIIQ", flags, offsets[n], offsets[p], 0, hwcap) for n, p, hwcap in entries)
+    texts += bytes(-(base + len(texts)) % 4)
+    generator = b"ldconfig (GNU libc) stable release version 2.31"
+    at = base + len(texts)
+    names = b"".join(struct.pack("<I", offsets[name]) for name in hwcaps)
+    body = at + 8 + 32
+    extension = struct.pack(
+        "<IIIIIIIIII", 0xEAA42174, 2, 0, 0, body, len(generator), 1, 0, body + len(generator), len(names)
+    )
+    head = struct.pack("<20sIIB3xI12x", b"glibc-ld.so.cache1.1", len(entries), len(texts), endian, at)
+    return head + table + texts + extension + generator + names

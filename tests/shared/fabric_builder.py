@@ -6,12 +6,14 @@ Only what the loader looks at is like the originals: names, needs, symbol versio
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot_file import write_snapshot
+from lumiimg.image import open_image
 from tests.shared.elf_builder import library
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 RCCL = 'const char banner[] = "RCCL version 2.20.5+hip6.2"; const char file[] = "librccl-net.so"; ' + "".join(
@@ -112,4 +114,37 @@ def image(root: Path, *, glibc: int = 41, fabric: str = "FABRIC_1.3", plugin: bo
     if plugin:
         stub = versioned(root.with_name(f"{root.name}.stub") / "libfabric.so.1", defines=(fabric,))
         versioned(root / "usr/lib64/librccl-net.so", needs={stub: (fabric,), libc: ("GLIBC_2.14",)}, source=PLUGIN)
+    return root
+
+
+def snapshot(root: Path, *include: str, name: str | None = None, **fields: Any) -> Path:
+    """Scan the root of a node, and write what was found beside it; `fields` are what else the snapshot says."""
+    with open_image(root) as node:
+        taken = replace(scan_host({}, root=node.root, include=[Path(path) for path in include]), **fields)
+    path = root.with_name(f"{name or root.name}.json")
+    write_snapshot(taken, path)
+    return path
+
+
+def bundled(root: Path) -> Path:
+    """An image that has libfabric with the cxi provider and libcxi of its own, and an old C library."""
+    image(root, glibc=35)
+    libc = root / "lib64/libc.so.6"
+    cxi = versioned(root / "usr/lib64/libcxi.so.1", defines=("LIBCXI_1.4",), needs={libc: ("GLIBC_2.14",)})
+    versioned(
+        root / "usr/lib64/libfabric.so.1", defines=("FABRIC_1.3",), needs={cxi: ("LIBCXI_1.4",), libc: ("GLIBC_2.14",)}
+    )
+    return root
+
+
+def rocm_image(root: Path, rocm: str, *packages: str) -> Path:
+    """Write the files by which an image tells what it has."""
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/os-release").write_text('ID=ubuntu\nVERSION_ID="24.04"\n')
+    (root / "opt/rocm/.info").mkdir(parents=True)
+    (root / "opt/rocm/.info/version").write_text(f"{rocm}-1\n")
+    for package in (f"torch-2.9.1+rocm{rocm}", *packages):
+        info = root / f"opt/venv/lib/python3.12/site-packages/{package}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").touch()
     return root

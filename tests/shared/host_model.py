@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lumiimg.elf.cache import parse_cache
 from lumiimg.elf.files import Files
 from lumiimg.elf.hwcaps import platform
-from lumiimg.elf.rules import Settings
+from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.system import System
 from lumiimg.host.snapshot_tree import SnapshotTree, host_native
 from lumiimg.image import RootFileSystem
@@ -53,9 +53,9 @@ def host_files(snapshot: Snapshot) -> Files:
     return _HostFiles(snapshot)
 
 
-def host_settings(snapshot: Snapshot) -> Settings:
+def host_settings(snapshot: Snapshot) -> LoaderSettings:
     """Return what reached the host's loader when the snapshot was taken."""
-    return Settings(library_path=snapshot.library_path, hwcaps=snapshot.hwcaps, intel=snapshot.intel)
+    return LoaderSettings(library_path=snapshot.library_path, hwcaps=snapshot.hwcaps, intel=snapshot.intel)
 
 
 def cache_file(paths: Mapping[str, str]) -> bytes:

@@ -14,17 +14,15 @@ from io import StringIO
 from pathlib import Path
 
 from lumiimg.build.builder import Built
-from lumiimg.build.progress import DOWNLOADS, IMAGE, Stage
-from lumiimg.check.answer import Answer, FabricPath, decide, sentence
-from lumiimg.check.steps import Origin, Side, fabric_steps
+from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildStage
+from lumiimg.check.answer import Answer, decide, sentence
+from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
 from lumiimg.cluster.nodes.groups import Silent
-from lumiimg.engine.engine import Engine, Kind
-from lumiimg.findings import Finding, Level, Severity
-from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import write_snapshot
-from lumiimg.image import open_image
+from lumiimg.engine.engine import Engine, EngineKind
+from lumiimg.fabric.path import FabricPath, Origin, Side
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.report.html.build import build_page
 from lumiimg.report.html.check import check_page
 from lumiimg.report.html.nodes import nodes_page
@@ -37,7 +35,10 @@ MIB = 1 << 20
 
 def pages(folder: Path, work: Path) -> list[Path]:
     """Write all sample pages; `work` is for what they are made of."""
-    image, node = fabric_builder.image(work / "image", glibc=41), snapshot(work / "node", glibc=38)
+    image, node = (
+        fabric_builder.image(work / "image", glibc=41),
+        fabric_builder.snapshot(fabric_builder.host(work / "node", glibc=38)),
+    )
     old, bare = fabric_builder.image(work / "old", glibc=34), fabric_builder.image(work / "bare", plugin=False)
     large = work / "mixed.log"
     large.write_bytes(b"".join(job_log(512, MIB, sick=frozenset({3, 17, 18, 19, 40}))))
@@ -64,14 +65,6 @@ def written(folder: Path, name: str, *argv: str | Path) -> Path:
     return page
 
 
-def snapshot(root: Path, *, glibc: int) -> Path:
-    with open_image(fabric_builder.host(root, glibc=glibc)) as host:
-        taken = scan_host({}, root=host.root)
-    path = root.with_name(f"{root.name}.json")
-    write_snapshot(taken, path)
-    return path
-
-
 FABRIC = FabricPath(
     rccl="/opt/rocm/lib/librccl.so.1",
     rccl_version="2.20.5",
@@ -84,10 +77,10 @@ FABRIC = FabricPath(
     provider="cxi",
 )
 PROBED = (
-    Finding("rccl.runs", Severity.OK, Level.PROBE, "/opt/rocm/lib/librccl.so.1 was opened in the container"),
-    Finding("plugin.loads", Severity.OK, Level.PROBE, f"{FABRIC.plugin} was opened, with all its libraries"),
+    Finding(Code.RCCL_RUNS, Severity.OK, Level.PROBE, "/opt/rocm/lib/librccl.so.1 was opened in the container"),
+    Finding(Code.PLUGIN_LOADS, Severity.OK, Level.PROBE, f"{FABRIC.plugin} was opened, with all its libraries"),
     Finding(
-        "provider.cxi",
+        Code.PROVIDER_CXI,
         Severity.OK,
         Level.PROBE,
         "the plugin selected the provider cxi and listens on 4 NIC(s)",
@@ -97,7 +90,7 @@ PROBED = (
 OTHER = (
     *PROBED[:2],
     Finding(
-        "provider.other",
+        Code.PROVIDER_OTHER,
         Severity.PROBLEM,
         Level.PROBE,
         "the plugin works, but selected the provider tcp, which is TCP and not Slingshot",
@@ -167,14 +160,14 @@ def nodes() -> str:
 def build() -> str:
     """Return the page of a build with a layer out of the cache."""
     stages = (
-        Stage(DOWNLOADS, 41.2, 0.0, 310 * MIB, reused=False),
-        Stage("01-rocm-6.4.4", 0.1, 0.0, 4100 * MIB, reused=True),
-        Stage("02-aws-ofi-nccl", 92.6, 170.3, 3 * MIB, reused=False),
-        Stage("03-vllm", 1311.0, 9412.0, 2210 * MIB, reused=False),
-        Stage(IMAGE, 38.4, 61.0, 6400 * MIB, reused=False),
+        BuildStage(DOWNLOADS, 41.2, 0.0, 310 * MIB, reused=False),
+        BuildStage("01-rocm-6.4.4", 0.1, 0.0, 4100 * MIB, reused=True),
+        BuildStage("02-aws-ofi-nccl", 92.6, 170.3, 3 * MIB, reused=False),
+        BuildStage("03-vllm", 1311.0, 9412.0, 2210 * MIB, reused=False),
+        BuildStage(IMAGE, 38.4, 61.0, 6400 * MIB, reused=False),
     )
     built = Built(Path("vllm.sif"), "9f" * 32, 6400 * MIB, 1483.3, 1, 3, "overlay", "flat", is_new=True, stages=stages)
-    return build_page(built, None, Engine(Path("/usr/bin/apptainer"), Kind.APPTAINER, "1.4.5", frozenset()))
+    return build_page(built, None, Engine(Path("/usr/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset()))
 
 
 def main() -> None:

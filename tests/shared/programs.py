@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 def examples(count: int) -> int:
     """Return how many inputs a property test makes: LUMIIMG_FUZZ times as many as usual (`make fuzz`)."""
     return count * int(os.environ.get("LUMIIMG_FUZZ", "1"))
+
+
+EVERYTHING = bool(os.environ.get("LUMIIMG_ALL"))
+"""Whether what is exhaustive runs whole (`make test-all`)."""
+
+
+def tenth_of(count: int) -> int:
+    """Return how many of something exhaustive a test takes: all in `make test-all`, else a tenth."""
+    return count if EVERYTHING else max(1, count // 10)
 
 
 def unwrapped(text: str) -> str:
@@ -60,3 +70,16 @@ def squashed(folder: Path, target: Path, *options: str, offset: int = 0) -> Path
     env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
     subprocess.run(words, check=True, env=env, stdout=subprocess.DEVNULL)
     return target
+
+
+HEAVY = ("requests", "docker", "spython", "rich.progress", "urllib3", "packaging")
+
+
+def loaded_after(*argv: str) -> set[str]:
+    program = (
+        "import sys\nfrom lumiimg.cli.main import main\n"
+        f"try: main({list(argv)!r})\nexcept SystemExit: pass\n"
+        "sys.stderr.write('MODULES ' + ' '.join(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stderr.rpartition("MODULES ")[2].split())

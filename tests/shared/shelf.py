@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from lumiimg.image.sif_writer import Front, Partition, write_front
 from tests.shared import fabric_builder
 from tests.shared.documents import Shelf
+from tests.shared.fabric_builder import bundled
+from tests.shared.lumi_node import january, november
 from tests.shared.programs import squashed
-from tests.unit.test_drift import bundled, january, november, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -88,7 +89,7 @@ def _copy_of_squashfs(kept: Path, make: Callable[[Path], Path], target: Path) ->
 
 def _copy_of_snapshot(kept: Path, make: Callable[[Path], Path], taken: str, target: Path) -> None:
     if not kept.exists():
-        scan(make(kept.with_suffix("")), taken=taken)
+        fabric_builder.snapshot(make(kept.with_suffix("")), taken=taken)
     shutil.copy(kept, target)
 
 

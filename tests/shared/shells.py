@@ -6,7 +6,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
-from lumiimg.image.environment import DEFAULT_PATH, Environment
+from lumiimg.image.environment import DEFAULT_PATH, ShellEnvironment
 
 if TYPE_CHECKING:
     import random
@@ -122,9 +122,9 @@ LEFT_OUT = (
 """What somebody goes by is not known after them."""
 
 
-def read(*scripts: str) -> Environment:
+def read(*scripts: str) -> ShellEnvironment:
     """Read scripts as an engine sources them, from the PATH that it sets."""
-    environment = Environment()
+    environment = ShellEnvironment()
     environment.set_default_path()
     for script in scripts:
         environment.read(script, "/.singularity.d/env/90-environment.sh")

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.catalog.catalogue import Catalogue
+from tests.shared.layer_builder import LAYER, MakeLayer
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-LAYER = """\
-kind = "layer"
-summary = "A layer of the tests"
-status = "proved"
-source = "the tests"
-date = 2026-11-21
-"""
-BASE = LAYER.replace('"layer"', '"base"', 1) + '[[bootstrap]]\nagent = "docker"\nfrom = "busybox"\n'
-
-
-class MakeLayer(Protocol):
-    def __call__(self, name: str, toml: str = ..., *, post: str = ..., **files: str) -> Path: ...
 
 
 @pytest.fixture
@@ -58,12 +45,3 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "LUMIIMG_CACHE", "LUMIIMG_ENGINE"):
         monkeypatch.delenv(name, raising=False)
     return home
-
-
-def catalogue_of(layers: Path, **tables: str) -> Catalogue:
-    """Write layers that do nothing, by their layer.toml, and return the catalogue of them alone."""
-    for name, toml in tables.items():
-        (layers / name).mkdir()
-        (layers / name / "layer.toml").write_text(toml)
-        (layers / name / "post.sh").write_text("true\n")
-    return Catalogue((layers,), ())

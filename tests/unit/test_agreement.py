@@ -20,8 +20,8 @@ from lumiimg.check.pipeline import check_image
 from lumiimg.check.static.boundary import study
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Level, Severity
-from lumiimg.host.manifest import Fabric
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from lumiimg.check.answer import Answer, FabricPath, decide, sentence, settle
+from lumiimg.check.answer import Answer, decide, sentence, settle
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.fabric.path import FabricPath
+from lumiimg.findings import Code, Finding, Level, Severity
 
 PLUGIN = FabricPath(plugin="/opt/librccl-net.so")
 BAD, OPEN, GOOD, INFO = Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO
 
 
 def found(identity: str, severity: Severity, level: Level = Level.STATIC) -> Finding:
-    return Finding(identity, severity, level, f"about {identity}")
+    return Finding(Code(identity), severity, level, f"about {identity}")
 
 
 CXI = found("provider.cxi", GOOD, Level.PROBE)
@@ -89,7 +90,7 @@ def test_files_without_a_plugin_are_never_green() -> None:
     ],
 )
 def test_a_no_says_what_stands_against_it(problems: list[tuple[str, Level]], level: Level, words: str) -> None:
-    told = [found("image.seen", GOOD), *(found(identity, BAD, of) for identity, of in problems)]
+    told = [found("bind.loads", GOOD), *(found(identity, BAD, of) for identity, of in problems)]
     assert words in sentence(Answer.NO, told, level)
 
 
@@ -153,8 +154,8 @@ def test_a_collective_that_went_over_slingshot_outdoes_doubts_about_it() -> None
         "fabric.mixed": INFO,
         "rccl.several": INFO,
     }
-    assert "went over Slingshot" in settled["plugin.symbols"].summary
-    assert "went over Slingshot" not in settled["rccl.several"].summary
+    assert "went over Slingshot" in settled[Code.PLUGIN_SYMBOLS].summary
+    assert "went over Slingshot" not in settled[Code.RCCL_SEVERAL].summary
     both = settle([found("rccl.load", BAD)], [], [found("run.failed", BAD, Level.RUN)])
     assert [finding.id for finding in both] == ["rccl.load", "run.failed"]
     failed = settle(below, [CXI], [found("run.network", BAD, Level.RUN)])

@@ -14,24 +14,13 @@ from typing import Any
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import write_snapshot
-from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library, rpath
-from tests.shared.fabric_builder import versioned
+from tests.shared.fabric_builder import snapshot, versioned
 from tests.shared.programs import unwrapped
 
 Capture = pytest.CaptureFixture[str]
 PRIVATE = "/opt/lumiimg/host"
-
-
-def snapshot(root: Path, *include: str) -> Path:
-    with open_image(root) as host:
-        taken = scan_host({}, root=host.root, include=[Path(path) for path in include])
-    path = root.with_name(f"{root.name}.json")
-    write_snapshot(taken, path)
-    return path
 
 
 @pytest.fixture

@@ -13,23 +13,24 @@ from lumiimg.elf.facts import ElfFacts
 from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.versions import VersionNeed
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Severity
+from lumiimg.fabric.path import Fabric
+from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import PRIVATE
-from lumiimg.host.manifest import Fabric, Loaded, Manifest, Refusal
+from lumiimg.host.manifest import BindManifest, Loaded, Refusal
 
 OK, REFUSED, UNKNOWN = Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN
-HOST, NOWHERE = Manifest(Fabric.HOST), Manifest(Fabric.NONE)
-LOGIN_NODE = Manifest(Fabric.NONE, host_has_fabric=False)
+HOST, NOWHERE = BindManifest(Fabric.HOST), BindManifest(Fabric.NONE)
+LOGIN_NODE = BindManifest(Fabric.NONE, host_has_fabric=False)
 FACTS = ElfFacts(elf_class=64, little_endian=True, machine=62, type=3, is_dynamic=True)
 
 
 def boundary(
-    manifest: Manifest | None, *outcomes: Outcome, findings: tuple[tuple[str, Severity], ...] = ()
+    manifest: BindManifest | None, *outcomes: Outcome, findings: tuple[tuple[str, Severity], ...] = ()
 ) -> Boundary:
     rules = tuple(Rule("glibc-gate", outcome, "", "", "", "") for outcome in outcomes)
     static = StaticResult()
     for identity, severity in findings:
-        static.findings.add(identity, severity, "", remedy=(f"mend {identity}",))
+        static.findings.add(Code(identity), severity, "", remedy=(f"mend {identity}",))
     return Boundary("image.sif", None, static, None, None, None, manifest, (), (), rules, ())
 
 
@@ -45,7 +46,7 @@ def boundary(
     ],
 )
 def test_everything_has_to_load_for_a_yes(
-    manifest: Manifest | None, outcomes: list[Outcome], decision: Outcome, code: ExitCode
+    manifest: BindManifest | None, outcomes: list[Outcome], decision: Outcome, code: ExitCode
 ) -> None:
     found = boundary(manifest, *outcomes).decision
     assert (found, found.exit_code) == (decision, code)
@@ -60,7 +61,7 @@ def test_the_fabric_is_that_of_the_manifest() -> None:
     [(None, OK, True), (LOGIN_NODE, UNKNOWN, True), (HOST, UNKNOWN, False), (HOST, OK, False), (None, REFUSED, False)],
 )
 def test_a_snapshot_of_a_compute_node_is_asked_for_where_it_would_decide(
-    manifest: Manifest | None, outcome: Outcome, asked: bool
+    manifest: BindManifest | None, outcome: Outcome, asked: bool
 ) -> None:
     assert any("host scan" in remedy for remedy in boundary(manifest, outcome).remedies) == asked
 
@@ -164,7 +165,7 @@ def test_what_an_image_lacks_is_open_without_a_host() -> None:
 
 
 @pytest.mark.parametrize(("manifest", "outcomes"), [(NOWHERE, [REFUSED]), (LOGIN_NODE, [UNKNOWN, UNKNOWN])])
-def test_a_host_without_the_fabric_refuses_nothing(manifest: Manifest, outcomes: list[Outcome]) -> None:
+def test_a_host_without_the_fabric_refuses_nothing(manifest: BindManifest, outcomes: list[Outcome]) -> None:
     refusal = Refusal("the host's", "libcxi.so.1", "GLIBC_2.38 of libc.so.6", "there is 2.35", ("a",), "words")
     rules = list(rules_of(StaticResult(), replace(manifest, refusals=(refusal,)), (), (), ()))
     assert [rule.outcome for rule in rules] == outcomes

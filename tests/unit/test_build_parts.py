@@ -23,18 +23,18 @@ import pytest
 from lumiimg.build import builder
 from lumiimg.build import cache as caches
 from lumiimg.build.builder import choose_way, is_there
-from lumiimg.build.cache import Entry, Key, LayerCache
+from lumiimg.build.cache import CacheEntry, Key, LayerCache
 from lumiimg.build.cache_archive import read_archive, write_archive
 from lumiimg.build.cache_lease import Taken
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.keys import image_key, kept_key, layer_keys
-from lumiimg.build.machine import Machine
-from lumiimg.build.progress import Stage
+from lumiimg.build.machine import BuildMachine
+from lumiimg.build.progress import BuildStage
 from lumiimg.build.sbom import bill
-from lumiimg.build.step import Step
+from lumiimg.build.step import LayerBuild
 from lumiimg.build.userns_helper import clear, difference, listing, tidy
 from lumiimg.definition.writer import Definition, StagedFile
-from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.owner import this_process
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
@@ -42,7 +42,7 @@ from lumiimg.files import EPOCH
 from lumiimg.image import FileKind, FileStat, ImageError, RootFileSystem, open_image, open_stack, sif_writer
 from lumiimg.image.sif import read_sif
 from lumiimg.image.source import ByteSource
-from lumiimg.image.tree import Entry as ImageEntry
+from lumiimg.image.tree import DirectoryEntry
 from lumiimg.report.progress import LineProgress
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.network.mirrors import Mirrors
@@ -53,7 +53,7 @@ from tests.shared.programs import squashed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
+ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
 
 
 def tree(path: Path) -> dict[str, tuple[str, int, bytes]]:
@@ -322,7 +322,11 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
         return layer_keys([definition(tmp_path, text=text)], engine, way, maps_ids=maps_ids)[0].digest
 
     assert key() == key(replace(ENGINE, path=Path("/y"), version="1.4.6")) == key(way="sandbox")
-    others = {key(text="Bootstrap: docker\n#\n"), key(way="definition"), key(replace(ENGINE, kind=Kind.SINGULARITY))}
+    others = {
+        key(text="Bootstrap: docker\n#\n"),
+        key(way="definition"),
+        key(replace(ENGINE, kind=EngineKind.SINGULARITY)),
+    }
     others.add(key(maps_ids=False))  # owners and modes are lost
     first = definition(tmp_path)
     others.add(layer_keys([replace(first, text="other\n"), first], ENGINE, "overlay", maps_ids=True)[1].digest)
@@ -335,7 +339,9 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
     assert len(numbers) == 4
 
 
-def keep(cache: LayerCache, key: Key, content: bytes = b"data", below: str = "", *, replaces: bool = False) -> Entry:
+def keep(
+    cache: LayerCache, key: Key, content: bytes = b"data", below: str = "", *, replaces: bool = False
+) -> CacheEntry:
     with cache.making(key, print) as folder:
         data = folder / "data.sqfs"
         data.write_bytes(content)
@@ -596,7 +602,7 @@ def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_pat
 
 
 def test_what_needs_root_is_run_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    none = Machine(ENGINE, True, True, True, None, None, None, None, None, ())
+    none = BuildMachine(ENGINE, True, True, True, None, None, None, None, None, ())
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert none.as_root(["ls"]) == ["unshare", "--map-root-user", "--map-auto", "ls"]
     assert "--kill-child" in none.as_root(["ls"], mount=True)
@@ -608,7 +614,7 @@ def test_what_needs_root_is_run_as_such(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_first_way_that_works_is_taken_and_the_others_are_told() -> None:
     here = Path("/usr/bin/x")
-    whole = Machine(ENGINE, True, True, True, here, here, here, here, None, ())
+    whole = BuildMachine(ENGINE, True, True, True, here, here, here, here, None, ())
     assert choose_way(whole, None) == ("overlay", "the quickest")
     way, why = choose_way(replace(whole, maps_ids=False), None)
     assert (way, "no user namespace" in why) == ("sandbox", True)
@@ -703,7 +709,7 @@ def test_a_database_of_packages_that_cannot_be_looked_into_is_not_taken_for_none
     class Damaged(RootFileSystem):
         """A stand-in for an image, one of whose folders is damaged."""
 
-        def list_dir(self, path: str) -> tuple[ImageEntry, ...]:
+        def list_dir(self, path: str) -> tuple[DirectoryEntry, ...]:
             if path == "/var/lib/rpm":
                 raise ImageError("a directory of 0 bytes", where=path)
             return super().list_dir(path)
@@ -722,10 +728,10 @@ class Endless:
     def child(self, directory: Any, name: str) -> Any:
         return directory if name in {"usr", "lib"} or name.isdigit() else None
 
-    def entries(self, _: Any) -> Iterator[ImageEntry]:
+    def entries(self, _: Any) -> Iterator[DirectoryEntry]:
         self.looked += 1
         assert self.looked < 100
-        yield from (ImageEntry(f"{number}", FileKind.DIRECTORY) for number in range(8))
+        yield from (DirectoryEntry(f"{number}", FileKind.DIRECTORY) for number in range(8))
 
     def stat(self, _: Any) -> FileStat:
         return FileStat(FileKind.DIRECTORY, 0o755, 0, 0, 0, 0, 1, identity=1)
@@ -751,7 +757,7 @@ def test_a_silent_step_shows_that_it_lives(capsys: pytest.CaptureFixture[str]) -
     while "so far" not in told and time.monotonic() < deadline:
         time.sleep(0.05)
         told += capsys.readouterr().err
-    progress.step_done(Stage("01-a", 61.0, 120.0, 5 << 20, reused=False))
+    progress.step_done(BuildStage("01-a", 61.0, 120.0, 5 << 20, reused=False))
     progress.stop()
     told += capsys.readouterr().err
     assert "[1/2] 01-a" in told
@@ -840,11 +846,11 @@ class Stand:
         self.built: list[str] = []
         self.prunes = False
 
-    def base(self, step: Step, target: Path) -> None:
+    def base(self, step: LayerBuild, target: Path) -> None:
         self.built.append(step.definition.name)
         target.write_text(f"{step.definition.name} {time.monotonic_ns()}\n")
 
-    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         if self.prunes:
             self.cache.prune(0)
         self.base(step, target)
@@ -854,7 +860,7 @@ class Stand:
         return list(layers)
 
     def flatten(
-        self, step: Step, layers: Sequence[Path], target: Path, front: sif_writer.Front
+        self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
     ) -> sif_writer.Partition:
         raise NotImplementedError
 
@@ -881,7 +887,7 @@ def run(root: Path, *, prunes: bool = False) -> tuple[list[str], str, str]:
     return stand.built, texts[2], "\n".join(told)
 
 
-def entry(root: Path, layer: str) -> Entry:
+def entry(root: Path, layer: str) -> CacheEntry:
     return next(entry for entry in LayerCache(root / "cache").entries() if entry.layers == (layer,))
 
 
@@ -967,8 +973,8 @@ def test_what_a_script_kept_is_put_where_the_image_has_that_path(tmp_path: Path)
     outside.mkdir()
     (below / "opt").symlink_to("/data")
     (below / "data" / "lumiimg").symlink_to(f"../../..{outside}")
-    machine = Machine(ENGINE, True, True, True, None, None, None, None, None, ())
-    step = Step(machine, {}, definition(tmp_path), tmp_path / "step", io.BytesIO(), print)
+    machine = BuildMachine(ENGINE, True, True, True, None, None, None, None, None, ())
+    step = LayerBuild(machine, {}, definition(tmp_path), tmp_path / "step", io.BytesIO(), print)
     (step.folder / "files/a").mkdir(parents=True)
     (step.folder / "files/a/tool.c").write_text("int x;")
     upper = tmp_path / "upper"
@@ -993,10 +999,10 @@ class Tries:
         self.faults = faults
         self.seen = seen
 
-    def base(self, _: Step, target: Path) -> None:
+    def base(self, _: LayerBuild, target: Path) -> None:
         target.write_text("base")
 
-    def layer(self, step: Step, _: object, target: Path) -> None:
+    def layer(self, step: LayerBuild, _: object, target: Path) -> None:
         self.sandbox.mkdir(exist_ok=True)
         # of no more than one try at once
         self.seen.append(f"{step.definition.name}: {len(list(self.sandbox.parents[1].rglob('root')))}")
@@ -1049,10 +1055,10 @@ class Compiles:
         self.broken = broken
         self.compiled = compiled
 
-    def base(self, _: Step, target: Path) -> None:
+    def base(self, _: LayerBuild, target: Path) -> None:
         target.write_text("base")
 
-    def layer(self, step: Step, _: object, target: Path) -> None:
+    def layer(self, step: LayerBuild, _: object, target: Path) -> None:
         if step.definition.name == self.broken:
             raise FailedError("it is broken")
         if not step.kept.exists():

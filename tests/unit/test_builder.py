@@ -18,7 +18,7 @@ import pytest
 
 from lumiimg.build.builder import scratch_parent
 from lumiimg.engine import failures
-from lumiimg.engine.engine import Engine, Kind, clean_environment
+from lumiimg.engine.engine import Engine, EngineKind, clean_environment
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.workspace import owner_mark, remove_stale, scratch_folder, written_by_rename
 from lumiimg.errors import FailedError
@@ -31,7 +31,7 @@ from tests.shared.programs import needs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
+ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
 KNOWN = tomllib.loads((Path(failures.__file__).parent / "failures.toml").read_text())["failure"]
 
 

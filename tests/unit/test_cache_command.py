@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from lumiimg.build import cache_archive, disk_space
-from lumiimg.build.cache import Entry, Key, LayerCache
+from lumiimg.build.cache import CacheEntry, Key, LayerCache
 from lumiimg.build.cache_miss import why
 from lumiimg.build.disk_space import Room, require, room_at
 from lumiimg.build.fetch import content_with
@@ -32,7 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> 
     return LayerCache(tmp_path / "cache")
 
 
-def keep(cache: LayerCache, name: str, content: bytes, *, below: str = "", **parts: object) -> Entry:
+def keep(cache: LayerCache, name: str, content: bytes, *, below: str = "", **parts: object) -> CacheEntry:
     key = Key({"definition": f"{name}\n", **parts})
     with cache.making(key, print) as folder:
         data = folder / "data.sqfs"

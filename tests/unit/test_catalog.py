@@ -16,7 +16,7 @@ from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import default_cache, read_settings
 from lumiimg.catalog.table import FILE_LIMIT_BYTES, CatalogError
 from lumiimg.errors import BadInputError, ExitCode
-from tests.unit.conftest import BASE, LAYER, MakeLayer
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 
 SHIPPED = open_catalogue({"HOME": "/nonexistent"})
 

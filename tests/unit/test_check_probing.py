@@ -8,11 +8,12 @@ from typing import cast
 
 import pytest
 
-from lumiimg.check.answer import Answer, FabricPath, decide
+from lumiimg.check.answer import Answer, decide
 from lumiimg.check.probe.container import Container, ProbeRun, read_events, read_run
 from lumiimg.check.probe.judgement import ProbeResult, probe
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.engine.process import Completed
+from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.rccl import generation_of
 from lumiimg.findings import Finding, Level, Severity
 

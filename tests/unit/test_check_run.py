@@ -13,28 +13,29 @@ import pytest
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.check import pipeline
-from lumiimg.check.answer import Answer, FabricPath, decide, sentence, settle
+from lumiimg.check.answer import Answer, decide, sentence, settle
 from lumiimg.check.probe.tools import Tools
 from lumiimg.check.run import execution
-from lumiimg.check.run.collective import LOGS, Collective, Program, choose, prepare
+from lumiimg.check.run.collective import LOGS, Collective, CollectiveProgram, choose, prepare
 from lumiimg.check.run.execution import NO_GPU, RunResult, judge
 from lumiimg.check.run.job_environment import missing_here, tell, with_variables
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.cli.main import main
-from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import Completed
 from lumiimg.errors import ExitCode, MissingHereError
-from lumiimg.findings import Finding, Findings, Level, Severity
+from lumiimg.fabric.path import FabricPath
+from lumiimg.findings import Code, Finding, Findings, Level, Severity
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library, program
-from tests.unit.test_jobs import rocm_image
+from tests.shared.fabric_builder import rocm_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 TOOLS = Tools("/opt/lumiimg-probe", (("/scratch", "/opt/lumiimg-probe"),), "compiled")
-ENGINE = Engine(Path("/usr/bin/apptainer"), Kind.APPTAINER, "1.4.5", frozenset())
+ENGINE = Engine(Path("/usr/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 RCCL = "/opt/rocm/lib/librccl.so.1"
 
 PLUGIN = """\
@@ -107,10 +108,10 @@ def ran(
     exit_code: int = 0,
     excuse: str | None = None,
     busbw: float = 86.0,
-    program: Program = Program.OWN,
+    program: CollectiveProgram = CollectiveProgram.OWN,
     **how: bool | str,
 ) -> RunResult:
-    collective = Collective(program, ("x",), (), gpus, nodes, RCCL, needs_mpi=program is Program.RCCL_TESTS)
+    collective = Collective(program, ("x",), (), gpus, nodes, RCCL, needs_mpi=program is CollectiveProgram.RCCL_TESTS)
     logs = write_logs(folder, network, nodes=nodes, ranks=gpus * nodes, **how)  # type: ignore[arg-type]
     output = table(nodes, gpus * nodes, busbw) if output is None else output
     (logs / "output.log").write_text(output)
@@ -141,8 +142,8 @@ def test_a_collective_over_slingshot_is_green_whatever_was_open_before(tmp_path:
     assert by_id(result)["run.bandwidth"].severity is Severity.OK
     assert "86 GB/s at 256 MiB" in by_id(result)["run.bandwidth"].summary
     below = (
-        Finding("plugin.init", Severity.UNKNOWN, Level.PROBE, "open"),
-        Finding("plugin.absent", Severity.PROBLEM, Level.STATIC, "not in the files"),
+        Finding(Code.PLUGIN_INIT, Severity.UNKNOWN, Level.PROBE, "open"),
+        Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "not in the files"),
     )
     green = (Answer.NO_OBSTACLE, "no obstacle found at level run: a real collective went over Slingshot")
     assert answer(result, *below) == green
@@ -168,14 +169,14 @@ def test_a_collective_that_did_not_finish_proves_nothing(tmp_path: Path, how: di
     network = by_id(result)["run.network"]
     assert network.severity is Severity.UNKNOWN
     assert lacks in network.summary
-    below = Finding("plugin.listen", Severity.PROBLEM, Level.PROBE, "it failed")
+    below = Finding(Code.PLUGIN_LISTEN, Severity.PROBLEM, Level.PROBE, "it failed")
     assert answer(result, below)[0] is Answer.NO, "what the probes saw stands"
 
 
 def test_ranks_that_left_no_log_are_missing_from_the_proof(tmp_path: Path) -> None:
     ran(tmp_path, "cxi", nodes=2)
     only_of_one_node(tmp_path)
-    collective = Collective(Program.OWN, ("x",), (), 8, 2, RCCL, needs_mpi=False)
+    collective = Collective(CollectiveProgram.OWN, ("x",), (), 8, 2, RCCL, needs_mpi=False)
     ended = Completed(("x",), 0, table(2, 16, 86.0), 1.0)
     result = judge(tmp_path / LOGS, ended, collective, "2.22.3", site=None, excuse=None)
     network = by_id(result)["run.network"]
@@ -194,7 +195,7 @@ def test_a_collective_that_is_slower_than_the_site_gives_is_a_no(tmp_path: Path)
 
 def test_a_run_has_what_a_job_on_the_site_sets_unless_it_is_set_here(tmp_path: Path) -> None:
     root = rocm_image(tmp_path / "image", "6.4.4")
-    apptainer, lumi = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset()), find_site("lumi", {})
+    apptainer, lumi = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset()), find_site("lumi", {})
     mine = {"NCCL_NET_GDR_LEVEL": "SYS", "APPTAINERENV_FI_CXI_DEFAULT_CQ_SIZE": "1"}
     with open_image(root) as image:
         several = missing_here(apptainer, image, lumi, mine, nodes=2)
@@ -230,7 +231,7 @@ def test_one_node_shows_what_rccl_selects_and_that_two_would_decide(tmp_path: Pa
     assert selected.severity is Severity.OK
     assert selected.remedy[0].startswith("two nodes would decide it")
     assert answer(result)[0] is Answer.UNDECIDED
-    listens = Finding("provider.cxi", Severity.OK, Level.PROBE, "listens")
+    listens = Finding(Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "listens")
     told, words = answer(result, listens)
     assert told is Answer.NO_OBSTACLE
     assert words.startswith("no obstacle found at level probe:"), "the run adds nothing to what the probe proved"
@@ -261,7 +262,7 @@ def test_a_log_that_tells_no_network_leaves_the_question_open(tmp_path: Path) ->
 
 def test_ranks_that_did_not_come_together_prove_nothing(tmp_path: Path) -> None:
     """Each node a job of its own: fast, over no network, and the log alone would call it good."""
-    result = ran(tmp_path, "cxi", nodes=2, apart=True, program=Program.RCCL_TESTS)
+    result = ran(tmp_path, "cxi", nodes=2, apart=True, program=CollectiveProgram.RCCL_TESTS)
     network = by_id(result)["run.network"]
     assert network.severity is Severity.UNKNOWN
     assert "the largest communicator has 8" in network.summary
@@ -294,18 +295,18 @@ IMAGES = f"@probe mapped path={RCCL} torch=/opt/venv/torch/__init__.py\n"
 def test_a_torch_with_another_rccl_than_the_one_looked_at_proves_nothing(
     tmp_path: Path, mapped: str, said: str
 ) -> None:
-    result = ran(tmp_path, "cxi", nodes=2, output=mapped + table(2, 16, 12.0), program=Program.TORCH)
+    result = ran(tmp_path, "cxi", nodes=2, output=mapped + table(2, 16, 12.0), program=CollectiveProgram.TORCH)
     ((identity, other),) = by_id(result).items()
     assert (identity, other.severity) == ("run.other-rccl", Severity.UNKNOWN)
     assert said in other.summary
     assert f"the RCCL looked at is {RCCL}" in other.summary
     assert "PYTHONNOUSERSITE=1" in other.remedy[0]
-    listens = Finding("provider.cxi", Severity.OK, Level.PROBE, "it listens")
+    listens = Finding(Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "it listens")
     assert answer(result, listens)[0] is Answer.UNDECIDED
 
 
 def test_a_torch_with_the_rccl_that_was_looked_at_is_a_proof(tmp_path: Path) -> None:
-    result = ran(tmp_path, "cxi", nodes=2, output=IMAGES * 2 + table(2, 16, 86), program=Program.TORCH)
+    result = ran(tmp_path, "cxi", nodes=2, output=IMAGES * 2 + table(2, 16, 86), program=CollectiveProgram.TORCH)
     assert by_id(result)["run.network"].severity is Severity.OK
 
 
@@ -341,7 +342,7 @@ def hangs(folder: Path, output: str, *, timed_out: bool, began: Sequence[str] = 
         )
     (folder / LOGS / "output.log").write_text(output)
     ended = Completed(("x",), 143 if timed_out else 16, output, 360.0, timed_out=timed_out)
-    collective = Collective(Program.TORCH, ("x",), (), 8, 2, RCCL, needs_mpi=False)
+    collective = Collective(CollectiveProgram.TORCH, ("x",), (), 8, 2, RCCL, needs_mpi=False)
     result = judge(folder / LOGS, ended, collective, "2.22.3", site=None, excuse=None)
     return by_id(result)["run.hang"]
 
@@ -365,7 +366,7 @@ def test_a_hang_while_no_rank_of_a_node_showed_itself_says_nothing_of_the_image(
 
 
 def test_old_rccl_tests_which_do_not_print_their_name_are_compared_all_the_same(tmp_path: Path) -> None:
-    result = ran(tmp_path, "cxi", nodes=2, output=table(2, 16, 86, name=""), program=Program.RCCL_TESTS)
+    result = ran(tmp_path, "cxi", nodes=2, output=table(2, 16, 86, name=""), program=CollectiveProgram.RCCL_TESTS)
     assert by_id(result)["run.bandwidth"].severity is Severity.OK
 
 
@@ -403,7 +404,7 @@ def chosen(root: Path, *, nodes: int = 1, start: str | None = RCCL) -> Collectiv
 def test_the_images_own_rccl_tests_come_first(root: Path) -> None:
     rccl_tests(root, "opt/rccl-tests/bin", root / RCCL.lstrip("/"))
     found = chosen(root)
-    assert (found.program, found.needs_mpi, found.ranks) == (Program.RCCL_TESTS, False, 8)
+    assert (found.program, found.needs_mpi, found.ranks) == (CollectiveProgram.RCCL_TESTS, False, 8)
     assert found.words[0] == "/opt/rccl-tests/bin/all_reduce_perf"
     assert found.words[-2:] == ("-g", "8")
 
@@ -411,16 +412,16 @@ def test_the_images_own_rccl_tests_come_first(root: Path) -> None:
 def test_rccl_tests_with_another_rccl_than_jobs_get_are_passed_over(root: Path) -> None:
     other = library(root / "opt/other/librccl.so.1")
     program(root / "opt/rccl-tests/bin/all_reduce_perf", other, "-Wl,-rpath,/opt/other")
-    assert chosen(root).program is Program.OWN
+    assert chosen(root).program is CollectiveProgram.OWN
 
 
 def test_rccl_tests_without_mpi_are_for_one_node_only(root: Path) -> None:
     rccl_tests(root, "opt/rccl-tests/bin", root / RCCL.lstrip("/"))
-    assert chosen(root, nodes=2).program is Program.OWN
+    assert chosen(root, nodes=2).program is CollectiveProgram.OWN
     mpi = library(root / "opt/rocm/lib/libmpi.so.12")
     rccl_tests(root, "opt/rccl-tests/bin", root / RCCL.lstrip("/"), mpi)
     found = chosen(root, nodes=2)
-    assert (found.program, found.needs_mpi, found.ranks) == (Program.RCCL_TESTS, True, 16)
+    assert (found.program, found.needs_mpi, found.ranks) == (CollectiveProgram.RCCL_TESTS, True, 16)
 
 
 def test_torch_is_run_by_the_python_that_has_it(root: Path) -> None:
@@ -429,10 +430,10 @@ def test_torch_is_run_by_the_python_that_has_it(root: Path) -> None:
     python.touch()
     start = "/opt/venv/lib/python3.12/site-packages/torch/lib/libtorch_hip.so"
     found = chosen(root, nodes=2, start=start)
-    assert (found.program, found.words[0]) == (Program.TORCH, "/opt/venv/bin/python3")
+    assert (found.program, found.words[0]) == (CollectiveProgram.TORCH, "/opt/venv/bin/python3")
     assert found.words[-1] == "--slurm"
     python.unlink()
-    assert chosen(root, start=start).program is Program.OWN
+    assert chosen(root, start=start).program is CollectiveProgram.OWN
 
 
 def test_the_command_is_the_same_on_every_node_and_writes_into_the_shared_folder(root: Path, tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.check.answer import Answer, FabricPath, decide, sentence, settle
+from lumiimg.check.answer import Answer, decide, sentence, settle
 from lumiimg.check.probe.container import ProbeRun, read_run, run_details
 from lumiimg.check.probe.simulation import judge
 from lumiimg.cli.main import main
 from lumiimg.engine.process import Completed
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.fabric.path import FabricPath
+from lumiimg.findings import Code, Finding, Level, Severity
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 PLUGIN = "/opt/plug/libnccl-net.so"
@@ -79,7 +80,7 @@ def test_an_end_before_the_choice_proves_nothing_as_it_may_be_the_stand_ins(text
 
 
 def test_a_fact_comes_before_a_simulation_of_its_effect() -> None:
-    absent = Finding("plugin.absent", Severity.PROBLEM, Level.STATIC, "no net plugin")
+    absent = Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "no net plugin")
     assert [finding.id for finding in settle([absent], [found("absent")])] == ["plugin.absent", "simulated.network"]
 
 

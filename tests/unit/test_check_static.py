@@ -15,8 +15,8 @@ from lumiimg.check.static.files import check_static
 from lumiimg.cli.main import main
 from lumiimg.elf.reader import BytesReader
 from lumiimg.errors import ExitCode
-from lumiimg.fabric.rccl_strings import read_rccl
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.fabric.rccl import read_rccl
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.image import ImageError, open_image
 from tests.shared.elf_builder import library, runpath, shared_object
 from tests.shared.programs import unwrapped
@@ -405,9 +405,9 @@ def test_what_rccl_sets_by_its_own_file_counts_where_nothing_else_sets_it(root: 
     report = check_image(root, {}, Level.STATIC)
     assert report.answer is Answer.NO
     told = {finding.id: finding for finding in report.findings}
-    assert told["network.forced"].summary.startswith("NCCL_NET=Socket in /etc/rccl.conf ")
-    assert told["network.forced"].remedy[0].startswith("take NCCL_NET out of the image's /etc/rccl.conf")
-    assert told["provider.excluded"].summary.startswith("FI_PROVIDER=tcp in /etc/rccl.conf ")
+    assert told[Code.NETWORK_FORCED].summary.startswith("NCCL_NET=Socket in /etc/rccl.conf ")
+    assert told[Code.NETWORK_FORCED].remedy[0].startswith("take NCCL_NET out of the image's /etc/rccl.conf")
+    assert told[Code.PROVIDER_EXCLUDED].summary.startswith("FI_PROVIDER=tcp in /etc/rccl.conf ")
     of_user = {"NCCL_NET": "AWS Libfabric", "FI_PROVIDER": "cxi"}
     assert check_image(root, of_user, Level.STATIC).answer is Answer.NO_OBSTACLE
     told_by_user = finding(check(root, {**of_user, "NCCL_NET": "IB"}), "network.forced")
@@ -503,7 +503,7 @@ def test_a_dangling_link_named_like_rccl_is_passed_over(root: Path) -> None:
 
 
 def found(identity: str, severity: Severity, level: Level = Level.STATIC) -> Finding:
-    return Finding(identity, severity, level, identity)
+    return Finding(Code(identity), severity, level, identity)
 
 
 def test_what_was_seen_running_wins_over_the_files() -> None:
@@ -517,4 +517,4 @@ def test_what_was_seen_running_wins_over_the_files() -> None:
     }
     # but a load that fails in the container is no proof against the files
     failed = [found("plugin.loads", Severity.PROBLEM, Level.PROBE)]
-    assert {f.id: f.severity for f in settle(static, failed)}["plugin.absent"] is Severity.PROBLEM
+    assert {f.id: f.severity for f in settle(static, failed)}[Code.PLUGIN_ABSENT] is Severity.PROBLEM

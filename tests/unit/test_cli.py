@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.cli.main import COMMANDS, FAULT, GROUPS, main
+from lumiimg.cli.commands import COMMANDS, GROUPS
+from lumiimg.cli.main import FAULT, main
 from lumiimg.errors import ExitCode, LumiimgError, one_line
-from tests.unit.conftest import BASE, LAYER, MakeLayer
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.programs import HEAVY, loaded_after
 
-HEAVY = ("requests", "docker", "spython", "rich.progress", "urllib3", "packaging")
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NAMES = [
     "build",
@@ -49,16 +50,6 @@ NAMES = [
 ]
 
 
-def loaded_after(*argv: str) -> set[str]:
-    program = (
-        "import sys\nfrom lumiimg.cli.main import main\n"
-        f"try: main({list(argv)!r})\nexcept SystemExit: pass\n"
-        "sys.stderr.write('MODULES ' + ' '.join(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return set(done.stderr.rpartition("MODULES ")[2].split())
-
-
 @pytest.mark.parametrize(
     "argv",
     [
@@ -78,9 +69,22 @@ def test_what_starts_often_imports_nothing_heavy(argv: list[str]) -> None:
     assert not loaded & (set(HEAVY) - ({"packaging"} if "--recipe" in argv else set()))
 
 
-def test_help_imports_no_room_at_all() -> None:
+def commands_loaded_after(*argv: str) -> set[str]:
+    return loaded_after(*argv) & {f"lumiimg.cli.{name}" for name in NAMES}
+
+
+def test_help_imports_no_room_and_no_command() -> None:
     rooms = {name for name in loaded_after("--help") if name.startswith("lumiimg.")}
     assert {name.split(".")[1] for name in rooms} == {"cli", "errors", "secret"}
+    assert not commands_loaded_after("--help")
+    assert not commands_loaded_after("--version")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_imports_no_other_but_the_one_that_it_does_the_work_of(name: str) -> None:
+    shared = {"build": {"lock"}, "adapt": {"build", "lock"}, "rebuild": {"build", "lock"}, "sign": {"verify"}}
+    wanted = {name} | shared.get(name, set())
+    assert commands_loaded_after(name, "--help") == {f"lumiimg.cli.{command}" for command in wanted}
 
 
 @pytest.mark.parametrize("name", NAMES)

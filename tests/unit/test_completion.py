@@ -13,10 +13,11 @@ import pytest
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import layer_folders, names_at_a_glance
 from lumiimg.catalog.sites import site_names
+from lumiimg.cli.commands import make_parser
 from lumiimg.cli.completion import _any_file, _folders, _images, _nothing, completer_of
-from lumiimg.cli.main import main, make_parser
+from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from tests.unit.conftest import BASE, LAYER, MakeLayer
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,11 +20,10 @@ from lumiimg.definition.text import (
     quote_sh,
 )
 from lumiimg.definition.writer import Definition, layers_of, write_chain, write_flat
-from lumiimg.resolve.decide import Ground, resolve
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.request import Request
+from lumiimg.resolve.request import Request, resolve
+from tests.shared.layer_builder import BASE, FREE, LAYER, ODD, MakeLayer, catalogue_of
 from tests.shared.programs import examples, needs
-from tests.unit.conftest import BASE, LAYER, MakeLayer, catalogue_of
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "definitions"
 TRAPS = {
@@ -85,41 +84,6 @@ def test_a_quoted_value_cannot_leave_its_line(value: str) -> None:
     assert "%" not in quoted
 
 
-ODD = [
-    "",
-    "a b",
-    "it's",
-    '"',
-    "$(id)",
-    "`id`",
-    "a\nb",
-    "%post\n",
-    "{{x}}",
-    "{{{",
-    "\\",
-    "\t",
-    "ä€😀",
-    "\x01ab",
-    "!",
-    "*",
-]
-ODD += [
-    "\r\n",
-    "\x1b[2J",
-    "\u2028",
-    "\x85",
-    "\x7f",
-    "-n",
-    "~",
-    "a=b",
-    "Bootstrap: docker",
-    "#",
-    "${HOME}",
-    "\\\n",
-    "'\"'\"'",
-]
-
-
 def read_back(shell: str, exports: list[str]) -> list[bytes]:
     """What a shell has in V after each of some lines, in one process."""
     script = "".join(f"( {line}\nprintf '%s\\0' \"$V\" )\n" for line in exports)
@@ -178,7 +142,7 @@ def stack(layers: Path, make_layer: MakeLayer) -> tuple[tuple[Definition, ...], 
     make_layer("middle", post="cat >/etc/x <<'E'\n# kept as it is\n\tE\nE\n", test_sh="test -e /etc/x\n")
     make_layer("top", TOP, post='make -C "$LAYER_FILES" PREFIX="$PREFIX"\n', tool_c="int x;\n", test_sh="true\n")
     request = Request("base", ("middle", "top"), {("top", "NOTE"): "two\nlines, %post and {{x}}"})
-    lock = resolve(request, Ground(Catalogue((layers,), ()), Mirrors({}), ""))
+    lock = resolve(request, Catalogue((layers,), ()), Mirrors({}), "")
     return write_chain(lock), write_flat(lock)
 
 
@@ -235,7 +199,7 @@ def test_the_labels_tell_the_stack() -> None:
 
 def test_a_trap_in_a_layers_script_names_the_layers_file(layers: Path, make_layer: MakeLayer) -> None:
     make_layer("base", BASE, post="true\ncat <<E\n%help\nE\n")
-    lock = resolve(Request("base"), Ground(Catalogue((layers,), ()), Mirrors({}), ""))
+    lock = resolve(Request("base"), Catalogue((layers,), ()), Mirrors({}), "")
     with pytest.raises(DefinitionError) as caught:
         write_chain(lock)
     assert f"{layers}/base/post.sh:3: " in str(caught.value)
@@ -258,12 +222,6 @@ def test_the_parts_of_a_definition_are_all_of_it(golden: Path) -> None:
     assert bool(one.test) == ("%test" in lines)
 
 
-FREE = (
-    LAYER
-    + '[arguments.NOTE]\ndefault = ""\nhelp = "free"\n[environment.set]\nV = "{NOTE}"\n[environment.prepend]\nW = "{NOTE}"\n'
-)
-
-
 @pytest.fixture(scope="module")
 def free(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
     """A base, and a layer whose one argument is in its script and in its environment."""
@@ -284,7 +242,7 @@ def exports_of(definition: Definition) -> tuple[str, str]:
 def test_a_value_arrives_as_it_was_typed_or_is_refused_with_its_layer(free: Catalogue, values: list[str]) -> None:
     arrived: list[tuple[str, tuple[str, str]]] = []
     for value in values:
-        lock = resolve(Request("base", ("free",), {("free", "NOTE"): value}), Ground(free, Mirrors({}), ""))
+        lock = resolve(Request("base", ("free",), {("free", "NOTE"): value}), free, Mirrors({}), "")
         try:
             chain, flat = write_chain(lock), write_flat(lock)
         except DefinitionError as error:

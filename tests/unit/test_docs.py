@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.cli.main import make_parser, without_program
+from lumiimg.cli.commands import make_parser
+from lumiimg.cli.main import without_program
 from tests.shared.documents import LIKE_AN_EXAMPLE, PAGES
 from tools import compatibility, reference, schemas
 

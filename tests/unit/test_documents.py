@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.cli.main import make_parser, without_program
+from lumiimg.cli.commands import make_parser
+from lumiimg.cli.main import without_program
 from tests.shared.documents import PAGES, ROOT, Block, Where, blocks, lumiimg_commands, run_page
 from tests.shared.programs import needs
 from tests.shared.shelf import make_shelf

@@ -27,7 +27,7 @@ from lumiimg.build.fetch import needed
 from lumiimg.build.keys import layer_keys
 from lumiimg.cli.main import main
 from lumiimg.definition.writer import Definition, StagedFile
-from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import ExitCode, FailedError
 from lumiimg.report.progress import QuietProgress
 from lumiimg.resolve.lock import LockedSource
@@ -36,20 +36,20 @@ from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.resume import OLD_S, TOTAL_S, taken
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import wait_until
-from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lumiimg.build.step import Step
+    from lumiimg.build.step import LayerBuild
     from lumiimg.image import sif_writer
 
 DATA = bytes(range(256)) * 1200
 CUT = 100_000
 TAG = '"one"'
 LONG_AGO, TODAY = "Sat, 01 Nov 2025 10:00:00 GMT", "Fri, 21 Nov 2025 10:00:00 GMT"
-ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset())
+ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 
 
 def sha256(data: bytes) -> str:
@@ -638,11 +638,11 @@ class Stand:
     built: list[tuple[str, int]] = field(default_factory=list)
     """Layers, with how many requests the server had seen by then."""
 
-    def base(self, step: Step, target: Path) -> None:
+    def base(self, step: LayerBuild, target: Path) -> None:
         self.built.append((step.definition.name, self.seen()))
         target.write_text(step.definition.text.partition("#")[0])
 
-    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         del below
         self.base(step, target)
 
@@ -650,7 +650,7 @@ class Stand:
         return list(layers)
 
     def flatten(
-        self, step: Step, layers: Sequence[Path], target: Path, front: sif_writer.Front
+        self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
     ) -> sif_writer.Partition:
         raise NotImplementedError
 

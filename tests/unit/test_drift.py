@@ -16,96 +16,29 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.host.drift import compare
-from lumiimg.host.node_change import Kind
+from lumiimg.host.node_change import ChangeKind
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, to_text, write_snapshot
-from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
-from tests.shared.fabric_builder import versioned
+from tests.shared.fabric_builder import bundled, versioned
+from tests.shared.lumi_node import KERNEL, january, november, put_files
 from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from lumiimg.host.snapshot import Snapshot
 
 Capture = pytest.CaptureFixture[str]
-_KERNEL = "6.4.0-150600.23.73_15.0.14-cray_shasta_c"
-
-
-def put(root: Path, files: Mapping[str, str]) -> None:
-    for path, text in files.items():
-        file = root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-
-def november(root: Path) -> Path:
-    """A node before the update."""
-    fabric_builder.host(root, glibc=31, needs_glibc=14, json_c="libjson-c.so.3")
-    (root / "opt/cray/libfabric/1.22.0").rename(root / "opt/cray/libfabric/1.15.2.0")
-    put(
-        root,
-        {
-            "etc/os-release": 'ID=sles\nVERSION_ID=15.5\nPRETTY_NAME="SLES 15 SP5"\n',
-            "proc/cpuinfo": "vendor_id : AuthenticAMD\nmodel name : AMD EPYC 7A53\nflags : sse4_2\n",
-            "proc/sys/kernel/hostname": "nid005001\n",
-            "proc/sys/kernel/osrelease": "5.14.21-150500.55.49_13.0.56-cray_shasta_c\n",
-            "opt/rocm-6.0.3/.info/version": "6.0.3-91\n",
-            "sys/module/amdgpu/version": "6.3.6\n",
-            "sys/class/cxi/cxi0/device/uc/qspi_blob_version": "1.5.41\n",
-            "sys/class/cxi/cxi0/device/uevent": "PCI_SLOT_NAME=0000:d5:00.0\n",
-        },
-    )
-    return root
-
-
-def january(root: Path) -> Path:
-    """A node of the same kind after it."""
-    fabric_builder.host(root, glibc=38)
-    put(
-        root,
-        {
-            "etc/os-release": 'ID=sles\nVERSION_ID=15.6\nPRETTY_NAME="SLES 15 SP6"\n',
-            "proc/cpuinfo": "vendor_id : AuthenticAMD\nmodel name : AMD EPYC 7A53\nflags : sse4_2\n",
-            "proc/sys/kernel/hostname": "nid005002\n",
-            "proc/sys/kernel/osrelease": f"{_KERNEL}\n",
-            "opt/rocm-6.3.4/.info/version": "6.3.4-101\n",
-            "sys/module/amdgpu/version": "6.3.6\n",
-            "sys/class/cxi/cxi0/device/uc/qspi_blob_version": "1.5.53\n",
-            "sys/class/cxi/cxi0/device/uevent": "PCI_SLOT_NAME=0000:c9:00.0\n",
-        },
-    )
-    return root
-
-
-def scan(root: Path, name: str | None = None, **fields: Any) -> Path:
-    with open_image(root) as host:
-        taken = replace(scan_host({}, root=host.root), **fields)
-    path = root.with_name(f"{name or root.name}.json")
-    write_snapshot(taken, path)
-    return path
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The snapshots of a node before, and of another one after the update."""
     folder = tmp_path_factory.mktemp("nodes")
-    before = scan(november(folder / "november"), taken="2025-11-20T10:00:00Z")
-    return before, scan(january(folder / "january"), taken="2026-01-24T10:00:00Z")
-
-
-def bundled(root: Path) -> Path:
-    """An image that has libfabric with the cxi provider and libcxi of its own, and an old C library."""
-    fabric_builder.image(root, glibc=35)
-    libc = root / "lib64/libc.so.6"
-    cxi = versioned(root / "usr/lib64/libcxi.so.1", defines=("LIBCXI_1.4",), needs={libc: ("GLIBC_2.14",)})
-    versioned(
-        root / "usr/lib64/libfabric.so.1", defines=("FABRIC_1.3",), needs={cxi: ("LIBCXI_1.4",), libc: ("GLIBC_2.14",)}
-    )
-    return root
+    before = fabric_builder.snapshot(november(folder / "november"), taken="2025-11-20T10:00:00Z")
+    return before, fabric_builder.snapshot(january(folder / "january"), taken="2026-01-24T10:00:00Z")
 
 
 def drift(capsys: Capture, before: Path, now: Path, *words: str | Path) -> tuple[int, dict[str, Any], str]:
@@ -146,16 +79,16 @@ def test_the_update_is_told_in_the_order_in_which_it_bears_on_images(nodes: tupl
 
 
 def test_another_node_of_the_same_kind_is_the_same(tmp_path: Path, capsys: Capture) -> None:
-    before = scan(november(tmp_path / "one"))
+    before = fabric_builder.snapshot(november(tmp_path / "one"))
     root = november(tmp_path / "other")
-    put(
+    put_files(
         root,
         {
             "proc/sys/kernel/hostname": "nid007999\n",
             "sys/class/cxi/cxi0/device/uevent": "PCI_SLOT_NAME=0000:dd:00.0\n",
         },
     )
-    code, data, err = drift(capsys, before, scan(root, taken="2026-12-01T00:00:00Z"))
+    code, data, err = drift(capsys, before, fabric_builder.snapshot(root, taken="2026-12-01T00:00:00Z"))
     assert (code, data["answer"], data["changes"], data["notes"]) == (0, "fine", [], [])
     assert "nothing changed that a container sees of the host" in err
 
@@ -174,7 +107,7 @@ def test_nodes_of_different_kinds_are_told_and_not_compared(
     shutil.rmtree(root / "sys/module")
     (root / "proc/cpuinfo").write_text("vendor_id : AuthenticAMD\nmodel name : AMD EPYC 7763\n")
     image = fabric_builder.image(tmp_path / "image", glibc=35)
-    code, data, err = drift(capsys, nodes[0], scan(root), "--image", image)
+    code, data, err = drift(capsys, nodes[0], fabric_builder.snapshot(root), "--image", image)
     assert (code, data["answer"], data["changes"], data["images"]) == (3, "undecided", [], [])
     assert [change["what"] for change in data["kinds"]] == ["CPU", "GPUs of AMD"]
     assert "different kinds" in err
@@ -182,14 +115,14 @@ def test_nodes_of_different_kinds_are_told_and_not_compared(
 
 
 def test_a_rebuild_of_a_library_breaks_nothing(tmp_path: Path, capsys: Capture) -> None:
-    before = scan(january(tmp_path / "one"))
+    before = fabric_builder.snapshot(january(tmp_path / "one"))
     root = january(tmp_path / "two")
     nl = root / "usr/lib64/libnl-3.so.200"
     versioned(nl, defines=("libnl_3",), needs={root / "lib64/libc.so.6": ("GLIBC_2.14",)}, source="int fixed;")
-    code, data, err = drift(capsys, before, scan(root))
+    code, data, err = drift(capsys, before, fabric_builder.snapshot(root))
     assert code == 0
     (change,) = data["changes"]
-    assert (change["what"], change["kind"], change["may_break"]) == ("libnl-3.so.200", Kind.REBUILT.value, False)
+    assert (change["what"], change["kind"], change["may_break"]) == ("libnl-3.so.200", ChangeKind.REBUILT.value, False)
     assert "another build behind 1 name" in err
 
 
@@ -205,8 +138,8 @@ def test_a_libfabric_that_was_there_and_is_tried_first_now_is_told(tmp_path: Pat
     def both(root: Path, first: str) -> Snapshot:
         january(root)
         shutil.copytree(root / "opt/cray/libfabric/1.22.0", root / "opt/cray/libfabric/2.1.0", symlinks=True)
-        put(root, {"opt/cray/modulefiles/libfabric/.version": f'#%Module\nset ModulesVersion "{first}"\n'})
-        return read_snapshot(scan(root))
+        put_files(root, {"opt/cray/modulefiles/libfabric/.version": f'#%Module\nset ModulesVersion "{first}"\n'})
+        return read_snapshot(fabric_builder.snapshot(root))
 
     found = compare(both(tmp_path / "one", "1.22.0"), both(tmp_path / "two", "2.1.0"))
     (change,) = found.changes
@@ -265,12 +198,12 @@ def test_what_stood_against_an_image_before_hides_nothing_that_the_update_does(
     nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
 ) -> None:
     socket = fabric_builder.image(tmp_path / "socket", glibc=35)
-    put(socket, {".singularity.d/env/91-more.sh": "export NCCL_NET=Socket\n"})
+    put_files(socket, {".singularity.d/env/91-more.sh": "export NCCL_NET=Socket\n"})
     code, data, _ = drift(capsys, *nodes, "--image", socket)
     assert (code, data["images"][0]["fate"]) == (1, "breaks")
     assert {rule["id"] for rule in data["images"][0]["refused"]} == {"glibc-gate", "library"}
     unread = fabric_builder.image(tmp_path / "unread", glibc=39)
-    put(unread, {".singularity.d/env/91-more.sh": "if true; then export NCCL_NET=$(net); fi\n"})
+    put_files(unread, {".singularity.d/env/91-more.sh": "if true; then export NCCL_NET=$(net); fi\n"})
     code, data, err = drift(capsys, *nodes, "--image", unread)
     assert (code, data["images"][0]["fate"], data["images"][0]["now"]["decision"]) == (1, "stale-binds", "unknown")
     assert "binds made anew load, and something else is not known" in unwrapped(err)
@@ -285,7 +218,7 @@ def test_an_image_can_be_mended_by_an_update(nodes: tuple[Path, Path], tmp_path:
 
 
 def test_a_saved_list_that_lacks_a_new_library_does_not_hold(tmp_path: Path, capsys: Capture) -> None:
-    before = scan(january(tmp_path / "one"))
+    before = fabric_builder.snapshot(january(tmp_path / "one"))
     root = january(tmp_path / "two")
     libc = root / "lib64/libc.so.6"
     uv = versioned(root / "usr/lib64/libuv.so.1", needs={libc: ("GLIBC_2.14",)}, source="int uv(void) { return 0; }")
@@ -293,7 +226,9 @@ def test_a_saved_list_that_lacks_a_new_library_does_not_hold(tmp_path: Path, cap
     nl.unlink()
     source = "int uv(void); int use(void) { return uv(); }"
     versioned(nl, defines=("libnl_3",), needs={libc: ("GLIBC_2.14",), uv: ()}, source=source)
-    code, data, err = drift(capsys, before, scan(root), "--image", fabric_builder.image(tmp_path / "image"))
+    code, data, err = drift(
+        capsys, before, fabric_builder.snapshot(root), "--image", fabric_builder.image(tmp_path / "image")
+    )
     (entry,) = data["images"]
     assert (code, entry["fate"], entry["saved_binds"]["gone"]) == (1, "stale-binds", [])
     assert entry["saved_binds"]["refusal"]["need"] == "libuv.so.1"
@@ -320,9 +255,9 @@ def test_a_setting_of_the_engine_that_forbids_binds_breaks_images(
 @pytest.mark.parametrize(
     ("rocm", "site", "kernel", "fate"),
     [
-        ("6.2.4", None, _KERNEL, "unknown"),  # a driver of which nothing is known
-        ("6.2.4", "lumi", _KERNEL, "fine"),
-        ("7.2.0", "lumi", _KERNEL, "breaks"),
+        ("6.2.4", None, KERNEL, "unknown"),  # a driver of which nothing is known
+        ("6.2.4", "lumi", KERNEL, "fine"),
+        ("7.2.0", "lumi", KERNEL, "breaks"),
         ("6.2.4", "lumi", "6.12.0-later", "unknown"),  # what is known is of another driver
     ],
 )
@@ -333,7 +268,7 @@ def test_another_driver_is_judged_by_a_window_that_is_its_own(
     file = tmp_path / "now.json"
     write_snapshot(now, file)
     image = bundled(tmp_path / "image")
-    put(image, {"opt/rocm/.info/version": f"{rocm}\n"})
+    put_files(image, {"opt/rocm/.info/version": f"{rocm}\n"})
     code, data, err = drift(capsys, nodes[0], file, "--image", image, *(["--site", site] if site else []))
     assert data["images"][0]["fate"] == fate
     assert code == {"fine": 0, "breaks": 1, "unknown": 3}[fate]
@@ -347,7 +282,7 @@ def test_another_driver_is_judged_by_a_window_that_is_its_own(
 def test_a_scan_without_the_fabric_is_no_answer(nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
     root = january(tmp_path / "no-module")
     shutil.rmtree(root / "opt/cray")
-    code, data, err = drift(capsys, nodes[0], scan(root))
+    code, data, err = drift(capsys, nodes[0], fabric_builder.snapshot(root))
     assert (code, data["answer"]) == (3, "undecided")
     assert "were its modules loaded?" in unwrapped(err)
 

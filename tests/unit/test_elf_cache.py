@@ -12,32 +12,9 @@ import pytest
 
 from lumiimg.elf.cache import parse_cache
 from lumiimg.elf.reader import ElfError
+from tests.shared.elf_builder import loader_cache
 
 _REAL = Path("/etc/ld.so.cache")
-
-
-def _cache(
-    entries: list[tuple[str, str, int]], *, hwcaps: tuple[str, ...] = (), flags: int = 0x303, endian: int = 2
-) -> bytes:
-    """Write a cache in the new format; entries are (name, path, hwcap)."""
-    texts = b""
-    base = 48 + 24 * len(entries)
-    offsets: dict[str, int] = {}
-    for text in [text for name, path, _ in entries for text in (name, path)] + list(hwcaps):
-        if text not in offsets:
-            offsets[text] = base + len(texts)
-            texts += text.encode() + b"\0"
-    table = b"".join(struct.pack("<iIIIQ", flags, offsets[n], offsets[p], 0, hwcap) for n, p, hwcap in entries)
-    texts += bytes(-(base + len(texts)) % 4)
-    generator = b"ldconfig (GNU libc) stable release version 2.31"
-    at = base + len(texts)
-    names = b"".join(struct.pack("<I", offsets[name]) for name in hwcaps)
-    body = at + 8 + 32
-    extension = struct.pack(
-        "<IIIIIIIIII", 0xEAA42174, 2, 0, 0, body, len(generator), 1, 0, body + len(generator), len(names)
-    )
-    head = struct.pack("<20sIIB3xI12x", b"glibc-ld.so.cache1.1", len(entries), len(texts), endian, at)
-    return head + table + texts + extension + generator + names
 
 
 def test_every_entry_of_this_machine_is_found() -> None:
@@ -59,7 +36,7 @@ def test_every_entry_of_this_machine_is_found() -> None:
 
 def test_digits_count_by_value_and_the_order_is_descending() -> None:
     names = ["libz.so.1", "liba.so.10", "liba.so.9", "liba.so.2"]
-    cache = parse_cache(_cache([(name, f"/lib/{name}", 0) for name in names]))
+    cache = parse_cache(loader_cache([(name, f"/lib/{name}", 0) for name in names]))
     assert [cache.lookup(name) for name in names] == [f"/lib/{name}" for name in names]
     assert cache.lookup("liba.so.010") == "/lib/liba.so.10"
     assert cache.generator == "ldconfig (GNU libc) stable release version 2.31"
@@ -69,7 +46,7 @@ def test_digits_count_by_value_and_the_order_is_descending() -> None:
 def test_the_best_level_of_the_cpu_wins() -> None:
     marked = 1 << 62
     cache = parse_cache(
-        _cache(
+        loader_cache(
             [("liba.so", "/lib/v3", marked | 1), ("liba.so", "/lib/v2", marked), ("liba.so", "/lib/plain", 0)],
             hwcaps=("x86-64-v2", "x86-64-v3"),
         )
@@ -80,14 +57,14 @@ def test_the_best_level_of_the_cpu_wins() -> None:
 
 
 def test_entry_of_another_machine_is_passed_over() -> None:
-    assert parse_cache(_cache([("liba.so", "/lib/liba.so", 0)], flags=0x0A03)).lookup("liba.so") is None
+    assert parse_cache(loader_cache([("liba.so", "/lib/liba.so", 0)], flags=0x0A03)).lookup("liba.so") is None
 
 
 def test_old_format_alone_and_before_the_new_one() -> None:
     strings = b"liba.so\0/lib/liba.so\0"
     old = struct.pack("<12sI", b"ld.so-1.7.0", 1) + struct.pack("<iII", 0x303, 0, 8)
     assert parse_cache(old + strings).lookup("liba.so") == "/lib/liba.so"
-    both = old + bytes(-len(old) % 8) + _cache([("libb.so", "/lib/libb.so", 0)])
+    both = old + bytes(-len(old) % 8) + loader_cache([("libb.so", "/lib/libb.so", 0)])
     assert parse_cache(both).lookup("libb.so") == "/lib/libb.so"
 
 
@@ -96,9 +73,9 @@ def test_old_format_alone_and_before_the_new_one() -> None:
     [
         pytest.param(b"", id="empty"),
         pytest.param(b"glibc-ld.so.cache1.1", id="magic-only"),
-        pytest.param(_cache([("a", "/a", 0)])[:60], id="cut-off"),
-        pytest.param(_cache([("a", "/a", 0)], endian=3), id="big-endian"),
-        pytest.param(_cache([("a", "/a", 0)], endian=1), id="invalid-endian"),
+        pytest.param(loader_cache([("a", "/a", 0)])[:60], id="cut-off"),
+        pytest.param(loader_cache([("a", "/a", 0)], endian=3), id="big-endian"),
+        pytest.param(loader_cache([("a", "/a", 0)], endian=1), id="invalid-endian"),
         pytest.param(b"glibc-ld.so.cache1.1" + b"\xff" * 28, id="huge-counts"),
         pytest.param(b"ld.so-1.7.0\0" + b"\xff" * 4, id="huge-old-count"),
         pytest.param(b"#!/bin/sh\n", id="text"),
@@ -110,6 +87,6 @@ def test_damaged_cache_is_an_elf_error(data: bytes) -> None:
 
 
 def test_name_outside_of_the_strings_is_not_found() -> None:
-    data = bytearray(_cache([("liba.so", "/lib/liba.so", 0)]))
+    data = bytearray(loader_cache([("liba.so", "/lib/liba.so", 0)]))
     data[52:56] = b"\xff\xff\xff\x7f"
     assert parse_cache(bytes(data)).lookup("liba.so") is None

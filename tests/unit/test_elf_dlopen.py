@@ -14,9 +14,8 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy, LoadOutcome
 from lumiimg.elf.static_tls import StaticTls
 from lumiimg.image import open_image
-from tests.shared.elf_builder import exe, new_runpath, old_rpath, settings_here, so
+from tests.shared.elf_builder import entry_at, exe, new_runpath, old_rpath, patched, settings_here, so, with_versions
 from tests.shared.programs import needs
-from tests.unit.test_elf_rules_table import _versioned, entry_at, patched
 
 _CALLER = "#include <dlfcn.h>\nvoid *call(const char *name) { return dlopen(name, RTLD_NOW); }"
 _OPENER = r"""
@@ -192,11 +191,11 @@ def test_files_that_cannot_be_opened_so(machine: Machine, tmp_path: Path) -> Non
 
 
 def test_versions(machine: Machine, tmp_path: Path) -> None:
-    new = _versioned(tmp_path / "new/libv.so", "V1", "V2")
+    new = with_versions(tmp_path / "new/libv.so", "V1", "V2")
     calls = "int g_V2(void); void f(void) { g_V2(); }"
     so(tmp_path / "libuser.so", new, *new_runpath(tmp_path / "old"), source=calls)
     so(tmp_path / "libgood.so", new, *new_runpath(tmp_path / "new"), source=calls)
-    _versioned(tmp_path / "old/libv.so", "V1")
+    with_versions(tmp_path / "old/libv.so", "V1")
     program = machine.build(tmp_path)
     same(program, "libuser.so", "libgood.so", "libuser.so")
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import time
 import tracemalloc
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-from elftools.elf.dynamic import DynamicSegment
-from elftools.elf.elffile import ELFFile
 
 from lumiimg.elf.facts import BytesReader, ElfError, exported_symbols, read_elf
 from tests.shared.elf_builder import gcc, library, rpath, runpath
+from tests.shared.elf_oracles import assert_facts_of_pyelftools
 
 _DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/bin")
 
@@ -34,51 +31,6 @@ def _real_files(count: int) -> list[Path]:
 @pytest.mark.parametrize("path", _real_files(40), ids=lambda path: path.name)
 def test_facts_are_those_of_pyelftools(path: Path) -> None:
     assert_facts_of_pyelftools(path.read_bytes())
-
-
-def assert_facts_of_pyelftools(content: bytes) -> None:
-    facts = read_elf(BytesReader(content))
-    with io.BytesIO(content) as file:
-        elf: Any = ELFFile(file)
-        segments = list(elf.iter_segments())
-        assert facts.elf_class == elf.elfclass
-        assert facts.type == {"ET_EXEC": 2, "ET_DYN": 3, "ET_REL": 1}[elf["e_type"]]
-        tags: list[Any] = [tag for s in segments if isinstance(s, DynamicSegment) for tag in s.iter_tags()]
-        assert facts.needed == tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED")
-        for name, value in (("SONAME", facts.soname), ("RPATH", facts.rpath), ("RUNPATH", facts.runpath)):
-            assert [getattr(tag, name.lower()) for tag in tags if tag.entry.d_tag == f"DT_{name}"] == (
-                [value] if value is not None else []
-            )
-        interpreters = [s.get_interp_name() for s in segments if s["p_type"] == "PT_INTERP"]
-        assert interpreters == ([facts.interpreter] if facts.interpreter else [])
-        needs_section = elf.get_section_by_name(".gnu.version_r")
-        expected = (
-            [(v.name, a.name, bool(a["vna_flags"] & 2)) for v, each in needs_section.iter_versions() for a in each]
-            if needs_section
-            else []
-        )
-        assert [(need.file, need.name, need.weak) for need in facts.version_needs] == expected
-        definitions = elf.get_section_by_name(".gnu.version_d")
-        assert list(facts.version_definitions) == (
-            [next(iter(aux)).name for _, aux in definitions.iter_versions()] if definitions else []
-        )
-        build_ids = [
-            note["n_desc"]
-            for s in segments
-            if s["p_type"] == "PT_NOTE"
-            for note in s.iter_notes()
-            if note["n_type"] == "NT_GNU_BUILD_ID"
-        ]
-        assert facts.build_id == (build_ids[0] if build_ids else None)
-        symbols = elf.get_section_by_name(".dynsym")
-        names = {
-            symbol.name
-            for symbol in (symbols.iter_symbols() if symbols else ())
-            if symbol["st_shndx"] != "SHN_UNDEF"
-            and symbol["st_info"]["bind"] in ("STB_GLOBAL", "STB_WEAK", "STB_LOOS")
-            and symbol["st_other"]["visibility"] in ("STV_DEFAULT", "STV_PROTECTED")
-        }
-        assert exported_symbols(BytesReader(content)) == names
 
 
 def test_facts_of_a_file_without_section_headers(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from lumiimg.elf.facts import ElfFacts, exported_symbols
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader, ElfError
 from lumiimg.elf.recorded import RecordedElf
-from lumiimg.elf.rules import Settings
+from lumiimg.elf.rules import LoaderSettings
 from tests.shared.elf_builder import shared_object
 from tests.shared.memory_root import MemoryRoot
 from tests.shared.programs import examples
@@ -58,7 +58,7 @@ def test_a_process_over_damaged_libraries_ends(changes: list[tuple[str, int, byt
         at = offset % len(data)
         data[at : at + len(value)] = value
         files[name] = bytes(data)
-    process = Process(MemoryRoot(files), Settings(library_path="$ORIGIN:/x", preload=("libz.so.1",)))
+    process = Process(MemoryRoot(files), LoaderSettings(library_path="$ORIGIN:/x", preload=("libz.so.1",)))
     outcome = process.start("/prog")
     assert outcome.ok == (not outcome.errors)
     if outcome.ok and process.objects[0].facts.is_dynamic:

@@ -9,7 +9,7 @@ import pytest
 
 from lumiimg.elf.cache import parse_cache
 from lumiimg.elf.hwcaps import ZEN3, isa_mask, legacy_mask, levels_in_cache, platform, subdirectories
-from tests.unit.test_elf_cache import _cache
+from tests.shared.elf_builder import loader_cache
 
 _V4 = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 
@@ -86,6 +86,6 @@ _X86_64, _AVX512_1, _HASWELL, _TLS = 1 << 1, 1 << 2, 1 << 50, 1 << 63
     ],
 )
 def test_legacy_entries_of_a_cache(hwcap: int, minor: int | None, intel: bool, taken: bool) -> None:
-    cache = parse_cache(_cache([("liba.so", "/lib/special", hwcap), ("liba.so", "/lib/plain", 0)]))
+    cache = parse_cache(loader_cache([("liba.so", "/lib/special", hwcap), ("liba.so", "/lib/plain", 0)]))
     mask = legacy_mask(_V4, 62, minor, intel=intel)
     assert cache.lookup("liba.so", legacy_hwcaps=mask) == ("/lib/special" if taken else "/lib/plain")

@@ -9,7 +9,7 @@ import pytest
 
 from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy, LoadOutcome
-from lumiimg.elf.rules import Settings
+from lumiimg.elf.rules import LoaderSettings
 from lumiimg.image import open_image
 from tests.shared.elf_builder import ask_loader, library, program, rpath, runpath
 from tests.shared.programs import needs
@@ -22,7 +22,7 @@ def _tools() -> None:
 
 def _model(path: Path, environment: dict[str, str], cwd: Path | None = None) -> LoadOutcome:
     with open_image(Path("/")) as image:
-        settings = Settings(
+        settings = LoaderSettings(
             library_path=environment.get("LD_LIBRARY_PATH"),
             preload=tuple(environment["LD_PRELOAD"].split()) if "LD_PRELOAD" in environment else (),
             cwd=str(cwd or Path.cwd()),
@@ -114,7 +114,7 @@ def test_subdirectory_for_the_level_of_the_cpu_is_tried_first(tmp_path: Path) ->
     prog = program(tmp_path / "prog", liba, *runpath(tmp_path))
     best = library(tmp_path / "glibc-hwcaps/x86-64-v2/liba.so")
     with open_image(Path("/")) as image:
-        none = Process(image.root, Settings(hwcaps=())).start(str(prog))
+        none = Process(image.root, LoaderSettings(hwcaps=())).start(str(prog))
     assert none.closure["liba.so"] == str(liba)
     assert _same(prog).closure["liba.so"] == str(best)
 

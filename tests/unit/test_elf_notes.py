@@ -9,7 +9,7 @@ import pytest
 
 from lumiimg.elf.facts import BytesReader, DlopenNote, ElfFacts, read_elf
 from lumiimg.elf.loader import Process
-from lumiimg.elf.rules import Settings
+from lumiimg.elf.rules import LoaderSettings
 from lumiimg.image import open_image
 from tests.shared.elf_builder import NOTES, exe, new_runpath, note_source, so
 
@@ -76,4 +76,4 @@ def test_an_old_glibc_passes_over_what_is_for_a_newer_kernel(tmp_path: Path) -> 
     assert facts.linux_needed == (5, 15, 0)
     prog = exe(tmp_path / "prog", tmp_path / "liba.so", *new_runpath(tmp_path))
     with open_image(Path("/")) as image:
-        assert Process(image.root, Settings(linux=(5, 14, 21))).start(str(prog)).ok  # this glibc is a newer one
+        assert Process(image.root, LoaderSettings(linux=(5, 14, 21))).start(str(prog)).ok  # this glibc is a newer one

@@ -15,7 +15,7 @@ import pytest
 
 from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy
-from lumiimg.elf.rules import Settings
+from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.search import expand, origin_of, split_path
 from lumiimg.elf.system import System
 from lumiimg.image import RootFileSystem, open_image
@@ -52,7 +52,7 @@ def started(
         c_library(root, minor)
     with open_image(root) as image:
         fs = Refusing(image.root, refused) if refused else image.root
-        return Process(fs, Settings(linux=linux)).start("/prog")
+        return Process(fs, LoaderSettings(linux=linux)).start("/prog")
 
 
 @pytest.mark.parametrize(("minor", "passed_over"), [(34, True), (35, True), (36, False), (41, False)])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.shared.elf_builder import exe, new_runpath, so
-from tests.unit.test_elf_rules_table import Ask, compare, patched
+from tests.shared.elf_builder import exe, new_runpath, patched, so
+from tests.shared.elf_oracles import Ask, compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable

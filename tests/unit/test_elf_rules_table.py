@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.elf.loader import Process
-from lumiimg.image import open_image
-from tests.shared.elf_builder import assert_same, exe, new_runpath, old_rpath, settings_here, so, trace
+from tests.shared.elf_builder import (
+    entry_at,
+    exe,
+    header_at,
+    new_runpath,
+    old_rpath,
+    patched,
+    so,
+    with_versions,
+)
+from tests.shared.elf_oracles import Ask, compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-class Ask(NamedTuple):
-    """A program, and the environment that it is asked in."""
-
-    program: Path
-    environment: dict[str, str] = {}  # noqa: RUF012 - never changed
-    cwd: Path | None = None
+    from pathlib import Path
 
 
 _ROWS: list[Callable[[Path], Ask]] = []
@@ -34,42 +34,6 @@ _ROWS: list[Callable[[Path], Ask]] = []
 def row(build: Callable[[Path], Ask]) -> Callable[[Path], Ask]:
     _ROWS.append(build)
     return build
-
-
-def compare(build: Callable[[Path], Ask], tmp_path: Path) -> None:
-    """Ask both."""
-    ask = build(tmp_path)
-    with open_image(Path("/")) as image:
-        outcome = Process(image.root, settings_here(ask.environment, ask.cwd)).start(str(ask.program))
-    assert_same(outcome, trace(ask.program, ask.environment, cwd=ask.cwd))
-
-
-def patched(path: Path, at: int, value: bytes) -> Path:
-    data = bytearray(path.read_bytes())
-    data[at : at + len(value)] = value
-    path.write_bytes(data)
-    return path
-
-
-def _headers(data: bytes) -> list[tuple[int, int]]:
-    """Return (place, type) of every program header."""
-    count = int.from_bytes(data[56:58], "little")
-    return [(64 + 56 * i, int.from_bytes(data[64 + 56 * i : 68 + 56 * i], "little")) for i in range(count)]
-
-
-def header_at(path: Path, kind: int) -> int:
-    return next(at for at, found in _headers(path.read_bytes()) if found == kind)
-
-
-def entry_at(path: Path, tag: int) -> int:
-    """Return the place of the first dynamic entry with a tag."""
-    data = path.read_bytes()
-    header = header_at(path, 2)
-    at = int.from_bytes(data[header + 8 : header + 16], "little")
-    while int.from_bytes(data[at : at + 8], "little") != tag:
-        assert data[at : at + 8] != bytes(8)
-        at += 16
-    return at
 
 
 def retagged(path: Path, tag: int, new: int) -> Path:
@@ -375,37 +339,29 @@ def legacy_directories_are_for_old_versions_only(tmp: Path) -> Ask:
 # Versions
 
 
-def _versioned(path: Path, *versions: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    script = path.with_suffix(".map")
-    script.write_text("".join(f"{name} {{ global: g_{name}; }};\n" for name in versions))
-    source = "".join(f"int g_{name}(void) {{ return 0; }}\n" for name in versions)
-    return so(path, "--version-script", script, source=source)
-
-
 _CALLS_V2 = "int g_V2(void); void start(void) { g_V2(); }"
 
 
 def _needs_v2(tmp: Path) -> Path:
-    new = _versioned(tmp / "new/libv.so", "V1", "V2")
+    new = with_versions(tmp / "new/libv.so", "V1", "V2")
     return exe(tmp / "prog", new, *new_runpath(tmp / "old"), source=_CALLS_V2)
 
 
 @row
 def version_that_is_there(tmp: Path) -> Ask:
-    _versioned(tmp / "old/libv.so", "V1", "V2", "V3")
+    with_versions(tmp / "old/libv.so", "V1", "V2", "V3")
     return Ask(_needs_v2(tmp))
 
 
 @row
 def version_that_is_missing(tmp: Path) -> Ask:
-    _versioned(tmp / "old/libv.so", "V1")
+    with_versions(tmp / "old/libv.so", "V1")
     return Ask(_needs_v2(tmp))
 
 
 @row
 def weak_version_that_is_missing(tmp: Path) -> Ask:
-    _versioned(tmp / "old/libv.so", "V1")
+    with_versions(tmp / "old/libv.so", "V1")
     prog = _needs_v2(tmp)
     record = re.search(rb"\x92\x05\0\0(\0\0)..", prog.read_bytes())  # Vernaux of V2; no linker option makes it weak
     assert record
@@ -434,13 +390,13 @@ def versions_of_a_library_that_is_missing(tmp: Path) -> Ask:
 
 @row
 def versions_of_a_library_that_is_not_needed_any_more(tmp: Path) -> Ask:
-    _versioned(tmp / "old/libv.so", "V1", "V2")
+    with_versions(tmp / "old/libv.so", "V1", "V2")
     return Ask(retagged(_needs_v2(tmp), 1, _DEBUG))
 
 
 @row
 def versions_of_a_library_whose_soname_alone_is_loaded(tmp: Path) -> Ask:
-    _versioned(tmp / "new/libv.so", "V1", "V2")
+    with_versions(tmp / "new/libv.so", "V1", "V2")
     prog = retagged(_needs_v2(tmp), 1, _DEBUG)
     pre = tmp / "libpre.so"
     pre.write_bytes((tmp / "new/libv.so").read_bytes())
@@ -450,7 +406,7 @@ def versions_of_a_library_whose_soname_alone_is_loaded(tmp: Path) -> Ask:
 @row
 def packed_relocations_without_the_version_of_libc(tmp: Path) -> Ask:
     (tmp / "old").mkdir()
-    libc = _versioned(tmp / "old/libc.so.6", "V2")
+    libc = with_versions(tmp / "old/libc.so.6", "V2")
     source = "static int a; int *p[4] = {&a, &a, &a, &a};" + _CALLS_V2
     prog = exe(tmp / "prog", libc, "-z", "pack-relative-relocs", *new_runpath(tmp / "old"), source=source)
     return Ask(prog)

@@ -16,7 +16,7 @@ from lumiimg.elf.cache import parse_cache
 from lumiimg.elf.files import Files
 from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy, LoadOutcome
-from lumiimg.elf.rules import Settings
+from lumiimg.elf.rules import LoaderSettings
 from lumiimg.image import open_image
 from tests.shared.elf_builder import (
     LOADER,
@@ -152,7 +152,7 @@ def test_levels_of_the_cpu_in_the_cache(root: Path) -> None:
     assert chosen[0] == "/opt/a/liba.so"
     with open_image(root) as image:
         for levels, path in (((), "/opt/a/liba.so"), (("x86-64-v2",), "/opt/a/glibc-hwcaps/x86-64-v2/liba.so")):
-            assert Process(image.root, Settings(hwcaps=levels)).start("/prog").objects[1].path == path
+            assert Process(image.root, LoaderSettings(hwcaps=levels)).start("/prog").objects[1].path == path
 
 
 def test_level_that_a_file_in_the_cache_is_marked_with(root: Path) -> None:
@@ -161,7 +161,7 @@ def test_level_that_a_file_in_the_cache_is_marked_with(root: Path) -> None:
     ldconfig(root, "/opt/a")
     same(root, "/prog")
     with open_image(root) as image:
-        started = Process(image.root, Settings(hwcaps=("x86-64-v3", "x86-64-v2"))).start("/prog")
+        started = Process(image.root, LoaderSettings(hwcaps=("x86-64-v3", "x86-64-v2"))).start("/prog")
     assert started.objects[1].path == "/opt/a/liba.so"
 
 

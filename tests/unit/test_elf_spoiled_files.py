@@ -9,8 +9,8 @@ import pytest
 
 from lumiimg.elf.loader import Process
 from lumiimg.image import open_image
-from tests.shared.elf_builder import exe, new_runpath, settings_here, so, trace
-from tests.unit.test_elf_rules_table import Ask, _headers, compare, header_at, patched
+from tests.shared.elf_builder import exe, header_at, new_runpath, patched, program_headers, settings_here, so, trace
+from tests.shared.elf_oracles import Ask, compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +99,7 @@ def test_a_library_that_is_cut_off(part: int, tmp_path: Path) -> None:
     )
     prog = exe(tmp_path / "prog", liba, *new_runpath(tmp_path))
     data = liba.read_bytes()
-    loads = [at for at, kind in _headers(data) if kind == 1]
+    loads = [at for at, kind in program_headers(data) if kind == 1]
     end = max(sum(int.from_bytes(data[at + o : at + o + 8], "little") for o in (8, 32)) for at in loads)
     liba.write_bytes(data[: end * part // 20])
     with open_image(Path("/")) as image:

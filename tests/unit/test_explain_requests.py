@@ -14,9 +14,9 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from lumiimg.resolve.plan import Plan, Planner
-from lumiimg.resolve.request import Request
-from lumiimg.resolve.rules import Fabric, Outcome
+from lumiimg.fabric.path import Fabric
+from lumiimg.resolve.plan import Asked, Plan, Planner
+from lumiimg.resolve.rules import RuleOutcome
 
 HOME = {"HOME": "/nonexistent"}
 
@@ -103,16 +103,16 @@ def plan_of(asked: str) -> Plan:
     fabric = next((Fabric(word[1:]) for word in words if word.startswith("%")), None)
     site = next((word[1:] for word in words if word.startswith("@")), "lumi")
     add = tuple(word for word in words if word[0] not in "@%")
-    return planner(site).plan(Request(base, add, fabric=fabric))
+    return planner(site).plan(Asked(base, add, fabric))
 
 
 def answer_of(plan: Plan) -> str:
     if plan.refused:
-        rule = next(rule.id for rule in plan.rules if rule.outcome is Outcome.REFUSED)
+        rule = next(rule.id for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
         return f"refused {rule}" + (f" -> {' '.join((plan.nearest.base, *plan.nearest.add))}" if plan.nearest else "")
     told = [f"torch={plan.torch}"] if plan.torch else []
     told += [f"{c.layer.name}={c.version}" for c in plan.stack.layers if c.layer.name == "vllm"] if plan.stack else []
-    for outcome in (Outcome.WARNING, Outcome.UNKNOWN):
+    for outcome in (RuleOutcome.WARNING, RuleOutcome.UNKNOWN):
         told += [f"{outcome}={rule}" for rule in dict.fromkeys(r.id for r in plan.rules if r.outcome is outcome)]
     return " ".join((plan.fabric.value, *told))
 
@@ -148,8 +148,7 @@ def test_each_rule_tells_both_sides_and_its_source(case: Case) -> None:
 def test_no_plan_is_free_of_doubts_while_a_version_that_a_layer_needs_is_not_known(site: str) -> None:
     clean = 0
     for layer in ("apex", "bitsandbytes", "deepspeed", "jax", "vllm"):
-        request = Request("", (layer,), fabric=Fabric.BUNDLED if site == "lumi" else None)
-        for plan in planner(site).working(request)[0]:
+        for plan in planner(site).working((layer,), Fabric.BUNDLED if site == "lumi" else None):
             if plan.is_doubtful or plan.stack is None:
                 continue
             clean += 1
@@ -236,7 +235,7 @@ def test_code_for_other_gpus_is_refused_with_what_works(tmp_path: Path, capsys: 
     words = [*VLLM, "--arg", "vllm.ARCH=gfx942"]
     error = refused_by(words, capsys)
     assert "needs code for gfx90a, has vllm for gfx942" in error
-    assert "the nearest that works: lumiimg build --base rocm-6.4.4 --add vllm --fabric bundled --site lumi\n" in error
+    assert "the nearest that works: lumiimg build --base rocm-6.4.4 --add vllm --site lumi --fabric bundled\n" in error
     assert main(["explain", *words, "--site", "lumi"]) == ExitCode.NO
     assert "the nearest that works, without --arg vllm.ARCH:" in capsys.readouterr().out
     assert main(["explain", *VLLM, "--arg", "vllm.ARCH=gfx942;gfx90a", "--site", "lumi"]) == ExitCode.GOOD

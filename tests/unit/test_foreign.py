@@ -13,36 +13,25 @@ import tempfile
 import threading
 import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.check.static.files import check_static
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from lumiimg.resolve.image_base import read_foreign
 from lumiimg.resolve.inventory import read_contents
 from tests.shared import fabric_builder, oci_builder
+from tests.shared.layer_builder import SITE
 from tests.shared.programs import unwrapped
 from tests.shared.world import World, digest, serve
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 Capture = pytest.CaptureFixture[str]
-SITE = """\
-title = "a site of the tests"
-arch = "gfx90a"
-source = "the tests"
-date = 2026-11-21
-[driver]
-name = "a driver"
-rocm = ["rocm>=6.0,<8"]
-source = "the tests"
-date = 2026-11-21
-[fabric]
-slingshot = "12.0"
-libfabric = "1.22.0"
-glibc = "2.38"
-source = "the tests"
-date = 2026-11-21
-"""
 
 
 def unexpected(base: str) -> Path:
@@ -71,7 +60,7 @@ def image(tmp_path: Path) -> Path:
 
 def test_what_an_image_has_is_read_from_its_files(image: Path) -> None:
     with open_image(image) as opened:
-        contents = read_contents(opened.root)
+        contents = read_contents(opened)
     assert dict(contents.has) | {"rccl": ""} == {
         "os": "Ubuntu 24.04",
         "glibc": "2.39",
@@ -106,6 +95,65 @@ def test_adapt_adds_what_the_site_needs_and_keeps_what_is_there(image: Path, sit
     assert "torch 2.9.1+rocm6.4" in unwrapped(err)
     assert "would build theirs + fabric-host + aws-ofi-nccl" in out
     assert "pytorch" not in out
+
+
+def environment(setting: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        (root / ".singularity.d/env/91-more.sh").write_text(f"export {setting}\n")
+
+    return change
+
+
+def conf(setting: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        (root / "etc/rccl.conf").write_text(f"{setting}\n")
+
+    return change
+
+
+def as_is(root: Path) -> None:
+    """Put in an RCCL that takes NCCL_NET_PLUGIN as it is."""
+    rccl = fabric_builder.RCCL.replace("2.20.5", "2.21.5")
+    fabric_builder.versioned(root / "opt/rocm/lib/librccl.so.1", needs={root / "lib64/libc.so.6": ()}, source=rccl)
+
+
+PLUGINS: dict[str, tuple[str, tuple[Callable[[Path], None], ...], bool]] = {
+    # the plugin of the image, what else there is in it, and whether its RCCL asks for that plugin
+    "by its own name": ("usr/lib64/librccl-net.so", (), True),
+    "a suffix that is named": ("usr/lib64/librccl-net-aws.so", (environment("NCCL_NET_PLUGIN=aws"),), True),
+    "a suffix that RCCL's own file names": ("usr/lib64/librccl-net-aws.so", (conf("NCCL_NET_PLUGIN=aws"),), True),
+    "a suffix that nothing names": ("usr/lib64/librccl-net-aws.so", (), False),
+    "ofi, which nothing names": ("usr/lib64/librccl-net-ofi.so", (), False),
+    "another suffix": ("usr/lib64/librccl-net-aws.so", (environment("NCCL_NET_PLUGIN=ofi"),), False),
+    "set to nothing over RCCL's own file": (
+        "usr/lib64/librccl-net-aws.so",
+        (environment("NCCL_NET_PLUGIN="), conf("NCCL_NET_PLUGIN=aws")),
+        False,
+    ),
+    "of NVIDIA's name": ("usr/lib64/libnccl-net.so", (), False),
+    "a path, which is a suffix to this RCCL": ("opt/p/x.so", (environment("NCCL_NET_PLUGIN=/opt/p/x.so"),), False),
+    "a path": ("opt/p/x.so", (as_is, environment("NCCL_NET_PLUGIN=/opt/p/x.so")), True),
+    "a file of any name": ("usr/lib64/x.so", (as_is, environment("NCCL_NET_PLUGIN=gone,x.so")), True),
+}
+
+
+@pytest.mark.usefixtures("clean_home")
+@pytest.mark.parametrize("case", PLUGINS)
+def test_adapt_adds_a_plugin_only_where_rccl_asks_for_none_that_is_there(
+    case: str, image: Path, site: str, capsys: Capture
+) -> None:
+    """As `check` has it: a plugin that RCCL finds is the image's, whatever NCCL_NET_PLUGIN of the image calls it."""
+    file, changes, is_asked_for = PLUGINS[case]
+    for change in changes:
+        change(image)
+    libc = image / "lib64/libc.so.6"
+    fabric_builder.versioned(image / file, needs={libc: ("GLIBC_2.14",)}, source=fabric_builder.PLUGIN)
+    with open_image(image) as opened:
+        assert (check_static(opened, {}).path.plugin == f"/{file}") is is_asked_for
+    assert main(["adapt", str(image), "--site", site, "--dry-run"]) == ExitCode.GOOD
+    assert ("+ aws-ofi-nccl" not in unwrapped(capsys.readouterr().out)) is is_asked_for
+    main(["explain", "--base", str(image), "--site", site, "--json"])
+    assert (json.loads(capsys.readouterr().out)["plugin"] == "theirs") is is_asked_for
 
 
 @pytest.mark.usefixtures("clean_home")

@@ -1,11 +1,14 @@
-"""What .ci/get-engine asks of apt: real apt-get, over sources and lists of these tests."""
+"""What .ci/get-engine asks of apt and installs: real apt-get over sources and lists of these tests, and stand-ins."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from tests.shared.programs import needs
 
@@ -65,3 +68,116 @@ def test_the_engine_is_taken_from_debians_own_archive_alone(tmp_path: Path) -> N
     apt.source("mine.test/debian", "Debian")
     apt.source("other.test/debian", "Debian")
     assert apt.mirror() == "http://mine.test/debian/"
+
+
+RECORDS = """\
+#!/bin/sh
+echo "${0##*/} $*" >>"$RECORD"
+"""
+APT_GET = """\
+case "$*" in
+indextargets*) echo 'Debian|Debian|main|http://mine.test/debian/' ;;
+*--simulate*apptainer*) echo 'Inst libc6 [2.36] (2.43 Debian:unstable [amd64]) []'; echo 'Inst dpkg [1.21] (1.23 x)'; echo 'Inst apptainer (1.4 x)' ;;
+*--simulate*) printf '%b' "$SIMULATED" ;;
+esac
+"""
+APT_CACHE = """\
+echo "$2:"
+case " $RELEASE_HAS " in
+*" $2 "*) echo '  Candidate: 9.9' ;;
+*) echo '  Candidate: (none)' ;;
+esac
+"""
+
+
+class Machine:
+    """A Debian machine without an engine, whose programs that install are stand-ins which write down their words."""
+
+    def __init__(self, folder: Path) -> None:
+        self.record = folder / "record"
+        self._bin = folder / "bin"
+        self._bin.mkdir()
+        # stand-ins before links: what is written to a link is written to the program behind it
+        standins = {
+            "apt-get": APT_GET,
+            "apt-cache": APT_CACHE,
+            "python3": "",
+            "sudo": 'exec "$@"\n',
+            "tee": "cat >/dev/null\n",
+        }
+        for name, body in standins.items():
+            (self._bin / name).write_text(RECORDS + body)
+            (self._bin / name).chmod(0o755)
+        for name in ("awk", "bash", "cat", "chmod", "dpkg", "id", "mkdir", "mktemp", "rm", "sed", "wc"):
+            program = shutil.which(name)
+            if program is None:
+                pytest.skip(f"{name} is not installed")
+            (self._bin / name).symlink_to(program)
+
+    def get_engine(self, *argv: str, has: str = "", simulated: str = "") -> subprocess.CompletedProcess[str]:
+        """Run it where the machine's release `has` these packages, and apt says what an installation would do."""
+        self.record.write_text("")
+        env = {"PATH": str(self._bin), "RECORD": str(self.record), "RELEASE_HAS": has, "SIMULATED": simulated}
+        return subprocess.run(
+            [ROOT / ".ci" / "get-engine", *argv], env=env, capture_output=True, text=True, check=False
+        )
+
+    @property
+    def installed(self) -> list[str]:
+        """What apt-get was asked to install for real."""
+        return [
+            line for line in self.record.read_text().splitlines() if " install " in line and "--simulate" not in line
+        ]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_without_the_word_for_it_no_foreign_suite_is_added(machine: Machine) -> None:
+    before = {path: path.stat().st_mtime_ns for path in Path("/etc/apt").rglob("*")}
+    done = machine.get_engine()
+    assert done.returncode == 4
+    assert "has no package of Apptainer or SingularityCE" in done.stderr
+    assert ".ci/get-engine --from-sid" in done.stderr
+    assert "raise 2 packages of this machine to sid's: libc6 dpkg\n" in done.stderr
+    words = machine.record.read_text()
+    assert not machine.installed
+    assert "-t sid" not in words
+    assert "tee" not in words
+    assert {path: path.stat().st_mtime_ns for path in Path("/etc/apt").rglob("*")} == before
+
+
+def test_packages_of_the_own_release_are_named_then_installed(machine: Machine) -> None:
+    new = r"Inst uidmap (1 x)\nInst libsubid4 (1 x)\nConf uidmap (1 x)\n"
+    done = machine.get_engine(has="apptainer", simulated=new)
+    # the stand-in of apt-get raises libc6 for apptainer
+    assert done.returncode == 4
+    assert "that would also change packages that are there: libc6 dpkg\n" in done.stderr
+    assert not machine.installed
+    done = machine.get_engine(has="singularity-container", simulated=new)
+    assert done.returncode == 0, done.stderr
+    assert "installing with apt, from this machine's own release: uidmap libsubid4\n" in done.stderr
+    (installed,) = machine.installed
+    assert "singularity-container squashfs-tools" in installed
+    assert "-t sid" not in machine.record.read_text()
+    assert "tee" not in machine.record.read_text()
+
+
+def test_sid_is_added_where_somebody_asks_for_it(machine: Machine) -> None:
+    done = machine.get_engine("--from-sid")
+    assert done.returncode == 0, done.stderr
+    assert "adding Debian sid (pinned low) as /etc/apt/sources.list.d/lumiimg-sid.sources" in done.stderr
+    words = machine.record.read_text()
+    assert "tee /etc/apt/sources.list.d/lumiimg-sid.sources" in words
+    assert "tee /etc/apt/preferences.d/lumiimg-sid" in words
+    assert machine.installed[0].endswith("-t sid apptainer squashfs-tools proot")
+
+
+def test_a_question_and_a_slip_install_nothing(machine: Machine) -> None:
+    done = machine.get_engine("--check")
+    assert done.returncode == 1
+    assert "missing: apptainer squashfs-tools" in done.stderr
+    assert machine.get_engine("--from-side").returncode == 2
+    assert "apt-get" not in machine.record.read_text()

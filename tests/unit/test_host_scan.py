@@ -1,10 +1,9 @@
-"""A scan finds what a host offers, wherever its site put it, says by which way, and takes nothing that is a person's."""
+"""A scan finds what a host offers, wherever its site put_file it, says by which way, and takes nothing that is a person's."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 from dataclasses import replace
@@ -19,101 +18,20 @@ from lumiimg.host.node import container_engine, engine_settings, slurm_version
 from lumiimg.host.recorder import Recorder
 from lumiimg.host.scan import fabric_entry, scan_host
 from lumiimg.host.scan_facts import known, read_known
-from lumiimg.host.snapshot import Entry, Snapshot
+from lumiimg.host.snapshot import FoundLibrary, Snapshot
 from lumiimg.host.snapshot_file import to_text
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.report.host import print_snapshot
 from tests.shared.elf_builder import LOADER, library
+from tests.shared.lumi_node import (
+    _LIBC,
+    ENVIRONMENT,
+    LIBFABRIC,
+    make_host,
+    put_files,
+)
 from tests.shared.programs import needs, unwrapped
-
-LIBFABRIC = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
-ENVIRONMENT = {
-    "HOME": "/users/ada",
-    "USER": "ada",
-    "LD_LIBRARY_PATH": "/opt/cray/libfabric/1.22.0/lib64:/users/ada/lib:/scratch/p/ada/lib",
-    "PKG_CONFIG_PATH": "/opt/cray/libfabric/1.22.0/lib64/pkgconfig",
-}
-_ANY = "int f;"
-_LIBC = "int f225; int f238;"
-_VERSIONS = "GLIBC_2.2.5 { f225; };\nGLIBC_2.38 { f238; } GLIBC_2.2.5;\n"
-
-
-def ldconfig(root: Path) -> None:
-    needs("ldconfig")
-    argv = ["ldconfig", "-r", str(root)]
-    own = argv if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", *argv]
-    subprocess.run(own, check=True, capture_output=True)
-
-
-def put(root: Path, path: str, text: str) -> None:
-    file = root / path.lstrip("/")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-
-
-def make_host(root: Path) -> Path:
-    """Build the root of a node in the likeness of LUMI's: files by their names and needs, no code worth running."""
-    needs("gcc")
-    if not Path(LOADER).exists():
-        needs(LOADER)
-    (root / "lib64").mkdir(parents=True)
-    shutil.copy(LOADER, root / "lib64")
-    put(root, "/versions", _VERSIONS)
-    system = root / "usr/lib64"
-    libc = library(system / "libc.so.6", f"-Wl,--version-script,{root}/versions", source=_LIBC)
-    (root / "versions").unlink()
-    nl = library(system / "libnl-3.so.200.26.0", "-Wl,-soname,libnl-3.so.200", source=_ANY)
-    json_c, curl = (library(system / name, source=_ANY) for name in ("libjson-c.so.5", "libcurl.so.4"))
-    cxi = library(system / "libcxi.so.1.5.0", "-Wl,-soname,libcxi.so.1", nl, libc, source=_ANY)
-    for version, file in (("1.15.2.0", "1.18.2"), ("1.22.0", "1.27.0")):
-        folder = root / f"opt/cray/libfabric/{version}/lib64"
-        source = "extern int f238; int *p = &f238;"
-        soname = "-Wl,-soname,libfabric.so.1"
-        fabric = library(folder / f"libfabric.so.{file}", soname, cxi, curl, json_c, libc, source=source)
-        (folder / "libfabric.so.1").symlink_to(fabric.name)
-        put(root, f"/opt/cray/libfabric/{version}/lib64/pkgconfig/libfabric.pc", f"{PC}Version: {version}\n")
-    library(root / "opt/cray/libfabric/1.22.0/lib64/libfabric/libtcp-fi.so", libc, source=_ANY)
-    plugin = "int ncclNetPlugin_v8; int ncclNetPlugin_v9; int ncclNetwork;"
-    library(root / "opt/aws-ofi-rccl/lib/librccl-net.so", fabric, libc, source=plugin)
-    (root / "opt/aws-ofi-rccl/lib/libnccl-net.so").symlink_to("librccl-net.so")
-    library(root / "opt/cray/xpmem/2.9.6/lib64/libxpmem.so.0", libc, source=_ANY)
-    (root / "etc").mkdir()
-    put(root, "/etc/ld.so.conf", "/usr/lib64\n")
-    ldconfig(root)  # makes the links of the sonames too
-    for path, text in FILES.items():
-        put(root, path, text)
-    (root / "opt/rocm").symlink_to("rocm-6.3.4")
-    for name, target in (("cxi/cxi0", "cxi/cxi0"), ("net/hsn0", "net/hsn0")):
-        link = root / f"sys/class/{name}"
-        link.parent.mkdir(parents=True)
-        link.symlink_to(f"../../devices/pci0000:20/0000:21:00.0/{target}")
-        (root / f"sys/devices/pci0000:20/0000:21:00.0/{target}/device").symlink_to("../..")
-    return root
-
-
-PC = "prefix=${pcfiledir}/../..\nexec_prefix=${prefix}\nlibdir=${exec_prefix}/lib64\n\nName: libfabric\n"
-_DEVICE = "/sys/devices/pci0000:20/0000:21:00.0"
-FILES = {
-    "/etc/os-release": 'ID="sles"\nVERSION_ID="15.6"\nPRETTY_NAME="SUSE Linux Enterprise Server 15 SP6"\n',
-    "/proc/cpuinfo": "vendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC 7A53\nflags\t\t: cx16 lahf_lm popcnt pni sse4_1 "
-    "sse4_2 ssse3 avx avx2 bmi1 bmi2 f16c fma abm movbe xsave\n",
-    "/proc/sys/kernel/hostname": "nid005001.lumi\n",
-    "/proc/sys/kernel/osrelease": "6.4.0-150600.23.73_15.0.14-cray_shasta_c\n",
-    "/sys/module/amdgpu/version": "6.3.60300\n",
-    "/opt/rocm-6.3.4/.info/version": "6.3.4-76\n",
-    "/dev/cxi0": "",
-    "/dev/kfd": "",
-    "/dev/dri/renderD128": "",
-    f"{_DEVICE}/uevent": "DRIVER=cxi_ss1\nPCI_SLOT_NAME=0000:21:00.0\n",
-    f"{_DEVICE}/properties/speed": "200000\n",
-    f"{_DEVICE}/properties/link": "1\n",
-    f"{_DEVICE}/properties/cassini_version": "1.1\n",
-    f"{_DEVICE}/properties/nic_addr": "0x1234\n",
-    f"{_DEVICE}/uc/qspi_blob_version": "2.0.21\n",
-    f"{_DEVICE}/cxi/cxi0/dev": "240:0\n",
-    f"{_DEVICE}/net/hsn0/address": "02:00:00:00:12:34\n",
-}
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +52,7 @@ def scan(root: Path, *include: str, **environment: str) -> Snapshot:
     return scan_host(given, root=RootFileSystem(FolderTree(root)), include=tuple(map(Path, include)))
 
 
-def of_role(snapshot: Snapshot, role: str) -> list[Entry]:
+def of_role(snapshot: Snapshot, role: str) -> list[FoundLibrary]:
     return [entry for entry in snapshot.entries if entry.role == role]
 
 
@@ -218,7 +136,7 @@ def test_a_provider_is_found_by_fi_provider_path(changed: Path) -> None:
     ],
 )
 def test_the_default_of_the_modules_comes_first_where_none_is_loaded(changed: Path, place: str, text: str) -> None:
-    put(changed, place, text)
+    put_files(changed, {place: text})
     found = of_role(scan(changed, LD_LIBRARY_PATH="", PKG_CONFIG_PATH=""), "libfabric")
     assert [entry.path.split("/")[4] for entry in found] == ["1.15.2.0", "1.22.0"]
 
@@ -302,7 +220,7 @@ def test_a_libfabric_that_cannot_be_loaded_here_is_not_the_fabric(changed: Path)
 
 
 def test_a_version_that_the_host_itself_lacks_is_told(changed: Path) -> None:
-    put(changed, "/versions", "GLIBC_2.2.5 { f225; f238; };\n")
+    put_files(changed, {"/versions": "GLIBC_2.2.5 { f225; f238; };\n"})
     library(changed / "usr/lib64/libc.so.6", f"-Wl,--version-script,{changed}/versions", source=_LIBC)
     entry = of_role(scan(changed), "libfabric")[0]
     assert entry.missing_versions == (
@@ -313,7 +231,7 @@ def test_a_version_that_the_host_itself_lacks_is_told(changed: Path) -> None:
 def test_a_provider_of_its_own_makes_a_libfabric_the_fabric(node: Path) -> None:
     snapshot = scan(node)
     plain = replace(of_role(snapshot, "libfabric")[0], closure={})
-    own = Entry("libfabric-provider", "/x/libcxi-fi.so", "beside", {"libcxi.so.1": "/usr/lib64/libcxi.so.1"})
+    own = FoundLibrary("libfabric-provider", "/x/libcxi-fi.so", "beside", {"libcxi.so.1": "/usr/lib64/libcxi.so.1"})
     assert fabric_entry(replace(snapshot, entries=(plain,))) is None
     assert fabric_entry(replace(snapshot, entries=(plain, own))) == plain
     assert fabric_entry(replace(snapshot, entries=(plain, replace(own, errors=("x",))))) is None
@@ -340,7 +258,7 @@ def test_a_machine_without_glibc_cannot_be_scanned(tmp_path: Path) -> None:
 
 
 def test_a_machine_with_musl_is_told_so(tmp_path: Path) -> None:
-    put(tmp_path, "/lib/ld-musl-x86_64.so.1", "")
+    put_files(tmp_path, {"/lib/ld-musl-x86_64.so.1": ""})
     with pytest.raises(MissingHereError, match="has musl"):
         scan_host({}, root=RootFileSystem(FolderTree(tmp_path)))
 
@@ -386,7 +304,7 @@ def _program(folder: Path, name: str, output: str) -> None:
 def test_the_engines_own_configuration_is_read(tmp_path: Path) -> None:
     """A stand-in that prints what SingularityCE prints, installed beside its configuration."""
     _program(tmp_path / "bin", "singularity", "singularity-ce version 4.1.3-150500.10.7")
-    put(tmp_path, "/etc/singularity/singularity.conf", "enable overlay = try\n")
+    put_files(tmp_path, {"/etc/singularity/singularity.conf": "enable overlay = try\n"})
     environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "LUMIIMG_ENGINE": "singularity"}
     engine = container_engine(RootFileSystem(FolderTree(Path("/"))), environment, lambda _: False)
     assert (engine.name, engine.version) == ("SingularityCE", "4.1.3")
@@ -414,8 +332,8 @@ def test_facts_have_a_source_and_faults_are_told_at_once(tmp_path: Path) -> None
 
 def run(*argv: str) -> int:
     parser = argparse.ArgumentParser()
-    host_command.configure_parser(parser.add_subparsers())
-    arguments = parser.parse_args(["host", "scan", *argv])
+    host_command.configure_parser(parser)
+    arguments = parser.parse_args(["scan", *argv])
     return int(arguments.execute(arguments))
 
 

@@ -23,8 +23,8 @@ from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_file import SCHEMA, SnapshotError, read_snapshot, to_text, write_snapshot
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
+from tests.shared.lumi_node import ENVIRONMENT, make_host
 from tests.shared.programs import examples
-from tests.unit.test_host_scan import ENVIRONMENT, make_host
 
 _TEXT = st.binary(max_size=12).map(lambda data: data.decode("utf-8", "surrogateescape"))
 _INTEGER = st.one_of(st.integers(0, 9), st.integers(0, 2**64 - 1))

@@ -25,8 +25,8 @@ from lumiimg.image.folder import FolderTree
 from lumiimg.image.tree import FileKind, ImageError
 from tests.shared.elf_builder import library, rpath
 from tests.shared.host_model import cache_file, host_files, host_settings
+from tests.shared.lumi_node import ENVIRONMENT, LIBFABRIC, make_host
 from tests.shared.programs import examples
-from tests.unit.test_host_scan import ENVIRONMENT, LIBFABRIC, make_host
 
 if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot

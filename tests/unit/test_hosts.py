@@ -6,62 +6,25 @@ import dataclasses
 import json
 import os
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lumiimg.build import capability_cache
-from lumiimg.build.capability_cache import look_anew, look_or_recall
-from lumiimg.build.machine import Machine, Trial, require_environment
-from lumiimg.engine.engine import Engine, Kind
+from lumiimg.build.capability_cache import look_anew
+from lumiimg.build.machine import CapabilityTrial, require_environment
+from lumiimg.engine.engine import EngineKind
 from lumiimg.errors import MissingHereError
-
-PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "fuse-overlayfs", "proot", "unshare", "engine")
-
-
-class World:
-    """A machine that counts how often it is tried."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.bin, self.cache, self.tried = folder / "bin", folder / "cache", 0
-        self.bin.mkdir()
-        for name in PROGRAMS:
-            (self.bin / name).write_text("#!/bin/sh\n")
-            (self.bin / name).chmod(0o755)
-        self.environment = {"PATH": str(self.bin)}
-        self.engine = Engine(self.bin / "engine", Kind.APPTAINER, "1.4.5", frozenset())
-        self.trials: tuple[Trial, ...] = (Trial("the environment", works=True, said="x"),)
-        self.loses = False
-        self.proot_works = True
-        monkeypatch.setattr(capability_cache, "look", self.look)
-
-    @property
-    def file(self) -> Path:
-        return self.cache / "hosts" / f"{socket.gethostname()}.json"
-
-    def look(self, engine: Engine, _environment: Any) -> Machine:
-        self.tried += 1
-        programs = [self.bin / name if (self.bin / name).exists() else None for name in PROGRAMS[:5]]
-        fuse = os.access("/dev/fuse", os.W_OK)
-        values = (engine, True, False, fuse, *programs, self.trials, self.loses)
-        fields = [field.name for field in dataclasses.fields(Machine)]
-        made: Any = dict(zip(fields, values, strict=False))
-        if not self.proot_works:
-            made["proot"] = None
-        return Machine(**made)
-
-    def ask(self) -> Machine:
-        return look_or_recall(self.engine, self.environment, self.cache)
+from tests.shared.counted_machine import PROGRAMS, CountedMachine
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, monkeypatch)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CountedMachine:
+    return CountedMachine(tmp_path, monkeypatch)
 
 
-def test_a_machine_is_tried_once_and_by_doctor_each_time(world: World) -> None:
+def test_a_machine_is_tried_once_and_by_doctor_each_time(world: CountedMachine) -> None:
     first = world.ask()
     assert world.ask() == first
     assert world.tried == 1
@@ -74,7 +37,7 @@ def test_a_machine_is_tried_once_and_by_doctor_each_time(world: World) -> None:
     assert world.tried == 2
 
 
-def test_a_proot_that_does_not_work_is_not_found_again(world: World) -> None:
+def test_a_proot_that_does_not_work_is_not_found_again(world: CountedMachine) -> None:
     world.proot_works = False
     assert world.ask().proot is None
     assert world.ask().proot is None
@@ -83,7 +46,7 @@ def test_a_proot_that_does_not_work_is_not_found_again(world: World) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("how", ["touched", "longer", "gone"])
-def test_another_program_is_tried_anew(world: World, name: str, how: str) -> None:
+def test_another_program_is_tried_anew(world: CountedMachine, name: str, how: str) -> None:
     world.ask()
     program = world.bin / name
     if how == "gone":
@@ -100,7 +63,7 @@ def test_another_program_is_tried_anew(world: World, name: str, how: str) -> Non
 
 @pytest.mark.parametrize("what", ["boot", "user", "kernel", "version", "kind", "path", "temporary", "ranges", "status"])
 def test_another_situation_is_tried_anew(
-    world: World, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: CountedMachine, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranges = tmp_path / "subuid"
     ranges.write_text("a:1:2\n")
@@ -121,7 +84,7 @@ def test_another_situation_is_tried_anew(
         case "version":
             world.engine = dataclasses.replace(world.engine, version="1.4.6")
         case "kind":
-            world.engine = dataclasses.replace(world.engine, kind=Kind.SINGULARITY)
+            world.engine = dataclasses.replace(world.engine, kind=EngineKind.SINGULARITY)
         case "path":
             (tmp_path / "bin").rename(tmp_path / "other")
             (tmp_path / "bin").symlink_to(tmp_path / "other")
@@ -159,7 +122,7 @@ def spoiled(text: str, **other: object) -> str:
     ],
     ids=range(13),
 )
-def test_a_damaged_file_is_as_none(world: World, spoil: Any) -> None:
+def test_a_damaged_file_is_as_none(world: CountedMachine, spoil: Any) -> None:
     first = world.ask()
     world.file.write_text(spoil(world.file.read_text()))
     assert world.ask() == first
@@ -168,7 +131,9 @@ def test_a_damaged_file_is_as_none(world: World, spoil: Any) -> None:
     assert world.tried == 2, "it was written anew"
 
 
-def test_what_is_no_file_of_this_user_is_as_none(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_file_of_this_user_is_as_none(
+    world: CountedMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.ask()
     good = tmp_path / "elsewhere.json"
     world.file.rename(good)
@@ -191,7 +156,7 @@ def test_what_is_no_file_of_this_user_is_as_none(world: World, tmp_path: Path, m
     assert world.tried == tried + 1
 
 
-def test_a_cache_that_cannot_be_written_is_no_hindrance(world: World) -> None:
+def test_a_cache_that_cannot_be_written_is_no_hindrance(world: CountedMachine) -> None:
     world.cache.write_text("a file")
     world.ask()
     world.ask()
@@ -201,14 +166,14 @@ def test_a_cache_that_cannot_be_written_is_no_hindrance(world: World) -> None:
     assert world.tried == 3
 
 
-def test_what_was_not_tried_to_the_end_is_not_kept(world: World) -> None:
+def test_what_was_not_tried_to_the_end_is_not_kept(world: CountedMachine) -> None:
     world.ask()
-    world.trials = (Trial("mounts", works=False, said="no room", is_sure=False),)
+    world.trials = (CapabilityTrial("mounts", works=False, said="no room", is_sure=False),)
     look_anew(world.engine, world.environment, world.cache)
     assert not world.file.exists()
 
 
-def test_an_engine_that_loses_the_environment_is_refused(world: World) -> None:
+def test_an_engine_that_loses_the_environment_is_refused(world: CountedMachine) -> None:
     require_environment(world.ask())
     world.loses = True
     lost = look_anew(world.engine, world.environment, world.cache)

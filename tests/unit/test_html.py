@@ -21,7 +21,7 @@ from lumiimg.check.run.job_paths import job_paths
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.nccl.reader import read_lines
 from lumiimg.report.check import to_junit_text
 from lumiimg.report.html.check import check_page
@@ -30,7 +30,7 @@ from lumiimg.report.html.log import log_page
 from lumiimg.report.html.text import shown
 from lumiimg.secret import HIDDEN
 from tests.shared import fabric_builder, pages
-from tests.unit.test_cli import HEAVY, loaded_after
+from tests.shared.programs import HEAVY, loaded_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -224,9 +224,11 @@ def strings_of(data: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_foreign_text_stays_text_wherever_it_stands(text: str) -> None:
-    finding = Finding(text, Severity.PROBLEM, Level.PROBE, text, text, (text,), (text, text), text, (text,), text)
+    finding = Finding(
+        Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.PROBE, text, text, (text,), (text, text), text, (text,), text
+    )
     fabric = replace(pages.FABRIC, rccl=text, plugin=f"/opt/{text}/x.so", libfabric=text)
-    told = replace(finding, id="plugin.loads")
+    told = replace(finding, id=Code.PLUGIN_LOADS)
     steps = fabric_steps(fabric, (told, finding), {}, plugin_version=text)
     levels = dict.fromkeys(Level, text)
     report = CheckReport(text, Answer.NO, text, Level.PROBE, levels, fabric, steps, (told, finding))
@@ -319,7 +321,10 @@ def facts_of(data: dict[str, Any]) -> Iterator[str]:
 
 
 def test_the_page_says_what_the_json_says(tmp_path: Path, capsys: Capture) -> None:
-    image, node = fabric_builder.image(tmp_path / "image"), pages.snapshot(tmp_path / "node", glibc=38)
+    image, node = (
+        fabric_builder.image(tmp_path / "image"),
+        fabric_builder.snapshot(fabric_builder.host(tmp_path / "node", glibc=38)),
+    )
     page = tmp_path / "page.html"
     words = ["check", str(image), "--level", "static", "--host", str(node), "--json", "--html", str(page)]
     code = main(words)
@@ -357,7 +362,7 @@ def test_a_log_of_thousands_of_nodes_makes_a_small_page() -> None:
 
 
 def test_ten_thousand_lines_of_evidence_and_findings_are_cut_and_counted() -> None:
-    one = Finding("a.b", Severity.PROBLEM, Level.PROBE, "x" * 5000, evidence=("line",) * 10_000)
+    one = Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.PROBE, "x" * 5000, evidence=("line",) * 10_000)
     levels = dict.fromkeys(Level, "done")
     steps = fabric_steps(pages.FABRIC, (one,), {})
     text = check_page(CheckReport("image", Answer.NO, "NO", Level.PROBE, levels, pages.FABRIC, steps, (one,) * 250))
@@ -424,7 +429,7 @@ def test_junit_of_a_check_fails_where_the_answer_is_no(tmp_path: Path) -> None:
 
 
 def test_junit_of_a_check_that_cannot_tell_has_errors_and_of_a_green_one_none() -> None:
-    doubt = Finding("plugin.needs-host", Severity.UNKNOWN, Level.STATIC, "it must come from the host")
+    doubt = Finding(Code.PLUGIN_NEEDS_HOST, Severity.UNKNOWN, Level.STATIC, "it must come from the host")
     levels = dict.fromkeys(Level, "done")
     open_ = CheckReport("image", Answer.UNDECIDED, "CANNOT TELL", Level.STATIC, levels, pages.FABRIC, (), (doubt,))
     assert suite(open_).get("errors") == "2"

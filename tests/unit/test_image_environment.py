@@ -13,7 +13,7 @@ import pytest
 from lumiimg.catalog.folders import file_names, site_folders
 from lumiimg.catalog.sites import find_site
 from lumiimg.image import open_image
-from lumiimg.image.environment import DEFAULT_PATH, Environment
+from lumiimg.image.environment import DEFAULT_PATH, ShellEnvironment
 from lumiimg.image.programs import search_path
 from lumiimg.image.shell.names import is_read
 from tests.shared.shells import BESIDE, LEFT_OUT, PLAIN, differences, exported, generated, read
@@ -107,7 +107,7 @@ def test_the_time_a_script_takes_is_bounded(unit: str) -> None:
 
 
 def test_all_values_together_are_bounded() -> None:
-    environment = Environment()
+    environment = ShellEnvironment()
     text = f"export A={'x' * 32_000}\n" + "".join(f"export V{number}=$A$A\n" for number in range(5_000))
     environment.read(text, "big.sh")
     assert sum(map(len, environment.result().values())) <= 1 << 20

@@ -371,12 +371,12 @@ def test_block_that_unpacks_to_more_than_a_block_is_refused() -> None:
     from lz4 import block  # type: ignore[import-untyped]
 
     from lumiimg.image.squashfs.compression import decompressor
-    from lumiimg.image.squashfs.superblock import Compression
+    from lumiimg.image.squashfs.superblock import Compressor
 
     bomb = zlib.compress(bytes(50 << 20))
     with pytest.raises(ImageError, match="more than the 8192"):
-        decompressor(Compression.GZIP)(bomb, 8192)
+        decompressor(Compressor.GZIP)(bomb, 8192)
     with pytest.raises(ImageError, match="more than the 8192"):
-        decompressor(Compression.LZ4)(block.compress(bytes(8193), store_size=False), 8192)
+        decompressor(Compressor.LZ4)(block.compress(bytes(8193), store_size=False), 8192)
     with pytest.raises(ImageError, match="damaged lz4"):
-        decompressor(Compression.LZ4)(block.compress(bytes(50 << 20), store_size=False), 8192)
+        decompressor(Compressor.LZ4)(block.compress(bytes(50 << 20), store_size=False), 8192)

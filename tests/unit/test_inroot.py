@@ -16,12 +16,12 @@ import pytest
 
 from lumiimg.build import safe_fs
 from lumiimg.build.facts import date_labels, write_facts
-from lumiimg.build.machine import Machine
+from lumiimg.build.machine import BuildMachine
 from lumiimg.build.sandbox import Sandbox
-from lumiimg.build.step import Step
+from lumiimg.build.step import LayerBuild
 from lumiimg.build.userns_helper import clear, tidy
 from lumiimg.definition.writer import Definition, StagedFile
-from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import Completed
 from lumiimg.errors import FailedError
 from lumiimg.image import open_image
@@ -30,7 +30,7 @@ from tests.shared.programs import needs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset())
+ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 TEXT = "Bootstrap: localimage\nFrom: 01-b.sif\n\n%post -c /bin/bash\ntrue\n"
 
 
@@ -61,18 +61,18 @@ def trap(tmp_path: Path) -> Trap:
 
 
 @pytest.fixture
-def step(tmp_path: Path) -> Step:
+def step(tmp_path: Path) -> LayerBuild:
     file = tmp_path / "k"
     file.write_text("content")
     definition = Definition("02-a", ("a",), "01-b", TEXT, (StagedFile("files/a/files/k", file),))
-    machine = Machine(ENGINE, True, True, True, None, None, None, None, None, ())
-    made = Step(machine, {}, definition, tmp_path / "step", io.BytesIO(), print)
+    machine = BuildMachine(ENGINE, True, True, True, None, None, None, None, None, ())
+    made = LayerBuild(machine, {}, definition, tmp_path / "step", io.BytesIO(), print)
     (made.folder / "files/a/files").mkdir(parents=True)
     (made.folder / "files/a/files/k").write_text("content")
     return made
 
 
-def placed(step: Step, root: Path) -> None:
+def placed(step: LayerBuild, root: Path) -> None:
     with open_image(root) as image, step.placed(root, image.root):
         assert (root / ".post.script").read_text().endswith("true\n")
         assert not (root / ".post.script").is_symlink()
@@ -82,7 +82,7 @@ def placed(step: Step, root: Path) -> None:
 
 
 @pytest.mark.threat("S10")
-def test_a_link_in_the_place_of_the_script_makes_way(step: Step, trap: Trap) -> None:
+def test_a_link_in_the_place_of_the_script_makes_way(step: LayerBuild, trap: Trap) -> None:
     (trap.root / ".post.script").symlink_to(trap.file)
     (trap.root / ".lumiimg.kept").symlink_to(trap.folder)
     placed(step, trap.root)
@@ -91,7 +91,9 @@ def test_a_link_in_the_place_of_the_script_makes_way(step: Step, trap: Trap) -> 
     assert not step.kept.exists()
 
 
-def test_a_link_in_the_place_of_a_file_makes_way_and_one_in_that_of_a_folder_is_told(step: Step, trap: Trap) -> None:
+def test_a_link_in_the_place_of_a_file_makes_way_and_one_in_that_of_a_folder_is_told(
+    step: LayerBuild, trap: Trap
+) -> None:
     place = trap.root / "opt/lumiimg/build/a/files"
     place.mkdir(parents=True)
     (place / "k").symlink_to(trap.file)
@@ -106,7 +108,7 @@ def test_a_link_in_the_place_of_a_file_makes_way_and_one_in_that_of_a_folder_is_
     assert trap.is_whole()
 
 
-def test_a_definition_that_copies_upwards_is_refused(step: Step, trap: Trap) -> None:
+def test_a_definition_that_copies_upwards_is_refused(step: LayerBuild, trap: Trap) -> None:
     step.definition = replace(step.definition, files=(StagedFile("files/a/../../../victim", trap.file),))
     with pytest.raises(FailedError, match="is no path in an image"):
         placed(step, trap.root)
@@ -114,7 +116,7 @@ def test_a_definition_that_copies_upwards_is_refused(step: Step, trap: Trap) -> 
     assert not (trap.root / "opt/victim").exists()
 
 
-def test_what_is_no_folder_in_the_image_is_told_and_not_hidden(step: Step, trap: Trap, tmp_path: Path) -> None:
+def test_what_is_no_folder_in_the_image_is_told_and_not_hidden(step: LayerBuild, trap: Trap, tmp_path: Path) -> None:
     below = tmp_path / "below"
     below.mkdir()
     (below / "opt").write_text("a file")
@@ -123,7 +125,7 @@ def test_what_is_no_folder_in_the_image_is_told_and_not_hidden(step: Step, trap:
             pass
 
 
-def test_a_root_folder_that_is_closed_to_its_owner_is_written_and_stays_so(step: Step, trap: Trap) -> None:
+def test_a_root_folder_that_is_closed_to_its_owner_is_written_and_stays_so(step: LayerBuild, trap: Trap) -> None:
     """As in the images of Red Hat's family."""
     (trap.root / "opt").mkdir(mode=0o555)
     trap.root.chmod(0o555)
@@ -132,7 +134,7 @@ def test_a_root_folder_that_is_closed_to_its_owner_is_written_and_stays_so(step:
     assert [stat.S_IMODE(path.stat().st_mode) for path in (trap.root, trap.root / "opt")] == [0o555, 0o555]
 
 
-def test_what_the_system_refuses_is_told_with_the_layer(step: Step) -> None:
+def test_what_the_system_refuses_is_told_with_the_layer(step: LayerBuild) -> None:
     with pytest.raises(FailedError, match=r"^layer a: /x: No space left on device"), step.named():
         raise OSError(28, "No space left on device", "/x")
 
@@ -167,7 +169,7 @@ def put(trap: Trap, name: str, target: Path | str) -> None:
 
 @pytest.mark.usefixtures("_engine")
 @pytest.mark.parametrize("name", [".singularity.d", ".singularity.d/env", ".singularity.d/labels.json", "environment"])
-def test_a_link_in_the_place_of_what_the_engine_keeps_makes_way(name: str, step: Step, trap: Trap) -> None:
+def test_a_link_in_the_place_of_what_the_engine_keeps_makes_way(name: str, step: LayerBuild, trap: Trap) -> None:
     (trap.folder / "labels.json").write_text('{"mine": "1"}')
     trap.before = trap.seen()
     put(trap, name, trap.file if name.endswith("json") else trap.folder)
@@ -180,7 +182,7 @@ def test_a_link_in_the_place_of_what_the_engine_keeps_makes_way(name: str, step:
 
 
 @pytest.mark.usefixtures("_engine")
-def test_over_an_overlay_too(step: Step, trap: Trap, tmp_path: Path) -> None:
+def test_over_an_overlay_too(step: LayerBuild, trap: Trap, tmp_path: Path) -> None:
     below, upper = tmp_path / "below", trap.root
     (below / ".singularity.d/env").mkdir(parents=True)
     (below / ".singularity.d/env/90-environment.sh").write_text("#!/bin/sh\n")
@@ -196,7 +198,7 @@ def test_over_an_overlay_too(step: Step, trap: Trap, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_engine")
 def test_what_a_script_adds_to_the_environment_of_the_layers_below_stays(
-    step: Step, trap: Trap, tmp_path: Path
+    step: LayerBuild, trap: Trap, tmp_path: Path
 ) -> None:
     for root, text in ((tmp_path / "below", "export A=1\n"), (trap.root, "export A=1\nexport B=1\n")):
         (root / ".singularity.d/env").mkdir(parents=True)
@@ -282,7 +284,7 @@ def unsquashfs_that_does_nothing(tmp_path: Path) -> Path:
     return program
 
 
-def test_permissions_of_this_machines_files_stay(step: Step, trap: Trap, tmp_path: Path) -> None:
+def test_permissions_of_this_machines_files_stay(step: LayerBuild, trap: Trap, tmp_path: Path) -> None:
     needs("mksquashfs")
     layer = tmp_path / "layer"
     for name in ("file", "folder/inner"):
@@ -302,7 +304,7 @@ def test_permissions_of_this_machines_files_stay(step: Step, trap: Trap, tmp_pat
     assert trap.is_whole()
 
 
-def test_a_file_that_nobody_may_read_is_opened_to_its_owner(step: Step, trap: Trap, tmp_path: Path) -> None:
+def test_a_file_that_nobody_may_read_is_opened_to_its_owner(step: LayerBuild, trap: Trap, tmp_path: Path) -> None:
     needs("mksquashfs")
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -23,8 +23,8 @@ from lumiimg.errors import ExitCode
 from tests.conftest import MAY_BE_ABSENT
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
-from tests.unit.test_boundary import snapshot
-from tests.unit.test_sites import LUMI_MASKS
+from tests.shared.fabric_builder import rocm_image, snapshot
+from tests.shared.lumi_node import LUMI_MASKS
 
 Capture = pytest.CaptureFixture[str]
 
@@ -101,19 +101,6 @@ for local in range(each):
 def image(tmp_path: Path) -> Path:
     """An image with ROCm 6.4 and torch, by what it says of itself."""
     return rocm_image(tmp_path / "image", "6.4.4")
-
-
-def rocm_image(root: Path, rocm: str, *packages: str) -> Path:
-    """Write the files by which an image tells what it has."""
-    (root / "etc").mkdir(parents=True)
-    (root / "etc/os-release").write_text('ID=ubuntu\nVERSION_ID="24.04"\n')
-    (root / "opt/rocm/.info").mkdir(parents=True)
-    (root / "opt/rocm/.info/version").write_text(f"{rocm}-1\n")
-    for package in (f"torch-2.9.1+rocm{rocm}", *packages):
-        info = root / f"opt/venv/lib/python3.12/site-packages/{package}.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").touch()
-    return root
 
 
 def job(image: Path, *words: str, site: str = "lumi", command: tuple[str, ...] = ("python3", "train.py")) -> str:

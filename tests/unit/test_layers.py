@@ -19,7 +19,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.definition.text import checked_body
 from lumiimg.errors import ExitCode
-from tests.unit.conftest import BASE, MakeLayer
+from tests.shared.layer_builder import BASE, MakeLayer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.world import World, digest, serve, wheel
-from tests.unit.conftest import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,15 +17,15 @@ from lumiimg.build.capability_cache import look_or_recall
 from lumiimg.build.machine import CONTAINER, DEBOOTSTRAP
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import find_engine
+from tests.shared.layer_builder import LAYER
 from tests.shared.programs import needs
 from tests.shared.validation import validated
-from tests.unit.conftest import LAYER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lumiimg.build.machine import Trial
-    from tests.unit.conftest import MakeLayer
+    from lumiimg.build.machine import CapabilityTrial
+    from tests.shared.layer_builder import MakeLayer
 
 Capture = pytest.CaptureFixture[str]
 
@@ -89,7 +89,7 @@ class Place:
             (self.bin / name).write_text(script)
             (self.bin / name).chmod(0o755)
 
-    def trials(self) -> dict[str, Trial]:
+    def trials(self) -> dict[str, CapabilityTrial]:
         machine = look_or_recall(find_engine(os.environ), dict(os.environ), self.folder / "cache")
         return {trial.name: trial for trial in machine.trials}
 

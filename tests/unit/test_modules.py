@@ -17,10 +17,10 @@ from lumiimg.cli.main import main
 from lumiimg.host.container_view import PRIVATE
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
+from tests.shared.fabric_builder import snapshot
 from tests.shared.module_systems import SYSTEMS, environments
 from tests.shared.oci_builder import docker_save, member, tar
 from tests.shared.programs import needs, unwrapped
-from tests.unit.test_boundary import snapshot
 
 Capture = pytest.CaptureFixture[str]
 HOSTILE = "an 'image' \"x\" $HOME `id` \\ [ex] {b}, #;&.sif"

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.nccl.reader import LogReader, read_lines
+from tests.shared.nccl_wordings import CASES, written
 from tests.shared.programs import examples
-from tests.unit.test_nccl_wordings import CASES, written
 
 if TYPE_CHECKING:
     from lumiimg.nccl.report import LogReport

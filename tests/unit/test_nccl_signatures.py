@@ -14,7 +14,7 @@ from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.vocabulary import Weight, compiled, vocabulary
 
 if TYPE_CHECKING:
-    from lumiimg.nccl.vocabulary import Advice, Entry, Signature
+    from lumiimg.nccl.vocabulary import Advice, MessagePattern, Signature
 
 VOCABULARY = vocabulary()
 ENTRIES = VOCABULARY.entries
@@ -23,7 +23,7 @@ HOSTILE_SIZE = 100_000
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.id)
-def test_each_entry_matches_its_own_example(entry: Entry) -> None:
+def test_each_entry_matches_its_own_example(entry: MessagePattern) -> None:
     line = entry.example.encode()
     texts = [message.text for message in messages(line)]
     assert any(entry.match(text) and any(hint in text for hint in entry.hints) for text in texts)
@@ -98,7 +98,7 @@ def test_a_return_code_is_a_number_wherever_a_group_has_its_name() -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.id)
-def test_no_pattern_leans_on_the_level_or_the_place_in_the_source(entry: Entry) -> None:
+def test_no_pattern_leans_on_the_level_or_the_place_in_the_source(entry: MessagePattern) -> None:
     assert not re.search(r"WARN|INFO|\.cc?\b", entry.pattern)
 
 
@@ -444,7 +444,7 @@ def test_no_eligible_providers_is_silent_where_a_selection_follows() -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.id)
 @pytest.mark.threat("S13")
-def test_a_hostile_line_takes_bounded_time(entry: Entry) -> None:
+def test_a_hostile_line_takes_bounded_time(entry: MessagePattern) -> None:
     head = entry.example[: len(entry.example) // 2]
     fillers = ("a", "lib", "/", ": ", "a.so: ", head, entry.example[:-1])
     started = time.process_time()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.check.answer import Answer, FabricPath
+from lumiimg.check.answer import Answer
 from lumiimg.check.probe.task import ProbeTask
 from lumiimg.check.probe.tools import Tools
 from lumiimg.cluster.nodes import check as nodes
@@ -26,37 +26,14 @@ from lumiimg.cluster.nodes.groups import Gathered, gather
 from lumiimg.cluster.nodes.node import NodeTask, identity_of, read_task, take_part, write_task
 from lumiimg.cluster.nodes.watch import Watch
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
-from lumiimg.findings import Finding, Level, Severity
-from lumiimg.host.snapshot import Nic
+from lumiimg.fabric.path import FabricPath
+from lumiimg.findings import Code, Finding, Level, Severity
+from tests.shared.node_answers import FABRIC, OTHER_CXI, RUN, WELL, answer, summed
 
-RUN = "of-this-check"
 TOOLS = Tools("/probe", (("/a", "/probe"),), "the tests")
-CXI = Library("libcxi.so.1.5.0", "/usr/lib64/libcxi.so.1.5.0", "aa" * 20)
-FABRIC = Library("libfabric.so.1.18.2", "/opt/cray/libfabric.so.1.18.2", "bb" * 20)
-WELL = Fingerprint(
-    findings=("provider.cxi ok", "rccl.runs ok"),
-    fabric=FabricPath(
-        rccl="/opt/rocm/lib/librccl.so.1", rccl_version="2.20.5", plugin="/l/librccl-net.so", provider="cxi"
-    ),
-    libraries=(FABRIC, CXI),
-    engine="SingularityCE 4.1.3",
-    kernel="6.4.0-150600.23.73_15.0.14-cray_shasta_c",
-    gpu_driver="6.3.60300",
-    gpus=8,
-    nics=tuple(Nic(f"cxi{n}", 200000, link_is_up=True, firmware="1.5.53") for n in range(4)),
-)
 PROOF = Finding(
-    "provider.cxi", Severity.OK, Level.PROBE, "the plugin selected the provider cxi and listens on 4 NIC(s)"
+    Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "the plugin selected the provider cxi and listens on 4 NIC(s)"
 )
-OTHER_CXI = replace(WELL, libraries=(FABRIC, replace(CXI, name="libcxi.so.1.7.0", build="cc" * 20)))
-
-
-def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = RUN, *findings: Finding) -> None:
-    """Write what a node answers; its evidence is that of its fingerprint, unless it is named."""
-    made = (
-        Finding(text.split()[0], Severity(text.split()[1]), Level.PROBE, "as it was") for text in fingerprint.findings
-    )
-    write_answer(folder, Head(1, run, node, 900), fingerprint, Details(findings or tuple(made)))
 
 
 def names(first: int, count: int) -> list[str]:
@@ -315,10 +292,6 @@ def test_many_differences_are_counted() -> None:
     assert len(told) == 4
 
 
-def summed(folder: Path, job: list[str]) -> nodes.NodesReport:
-    return nodes.sum_up("image.sif", "7", gather(folder, RUN, job, started=job), (), {}, output=("srun: error: x",))
-
-
 def test_all_nodes_well_and_the_same_is_no_obstacle(tmp_path: Path) -> None:
     job = names(1, 4)
     for node in job:
@@ -348,7 +321,7 @@ def test_one_node_that_says_no_is_a_no_for_the_job(tmp_path: Path) -> None:
     job = names(1, 3)
     answer(tmp_path, job[0])
     answer(tmp_path, job[1])
-    bad = Finding("plugin.loads", Severity.PROBLEM, Level.PROBE, "it cannot be opened")
+    bad = Finding(Code.PLUGIN_LOADS, Severity.PROBLEM, Level.PROBE, "it cannot be opened")
     answer(tmp_path, job[2], replace(WELL, findings=("plugin.loads problem",)), RUN, bad)
     report = summed(tmp_path, job)
     assert report.answer is Answer.NO
@@ -464,7 +437,7 @@ def test_a_task_survives_being_written(tmp_path: Path) -> None:
     image = tmp_path / "i.sif"
     image.write_bytes(b"x")
     finding = Finding(
-        "plugin.absent", Severity.PROBLEM, Level.STATIC, "no plugin", evidence=("line",), chain=("a", "b")
+        Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "no plugin", evidence=("line",), chain=("a", "b")
     )
     given = replace(
         task(image), probes=replace(task(image).probes, findings=(finding,), binds=(("/a,b", "/c d"),)), counter=TOOLS

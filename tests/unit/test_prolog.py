@@ -15,8 +15,8 @@ from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
+from tests.shared.fabric_builder import snapshot
 from tests.shared.programs import needs
-from tests.unit.test_boundary import snapshot
 
 Capture = pytest.CaptureFixture[str]
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from lumiimg.elf.loader import Process
-from lumiimg.elf.rules import Settings
-from lumiimg.fabric.provider import PROVIDER_FILE, cxi_provider
+from lumiimg.elf.rules import LoaderSettings
+from lumiimg.fabric.names import PROVIDER_FILE
+from lumiimg.fabric.provider import cxi_provider
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import c_library
@@ -34,7 +35,7 @@ def libfabric(root: Path, strings: list[str]) -> None:
 def finds(root: Path, provider_path: str | None = None) -> str | None:
     """Return where the libfabric of a root has cxi from, with /opt/loader in LD_LIBRARY_PATH."""
     with open_image(root) as image:
-        process = Process(image.root, Settings(library_path=PLACES["loader"]))
+        process = Process(image.root, LoaderSettings(library_path=PLACES["loader"]))
         assert not process.start("/opt/lf/libfabric.so.1").errors
         return cxi_provider(process, image.root, provider_path)
 

@@ -15,36 +15,36 @@ from lumiimg.build.bases import base_digest, check_mirror, give_base, lock_base
 from lumiimg.build.builder import build_image
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.compile_cache import kept_files
-from lumiimg.build.machine import Machine
-from lumiimg.build.provenance import PLAN, SBOM, plan_document, read_chain, write_folder
+from lumiimg.build.machine import BuildMachine
+from lumiimg.build.provenance import PLAN, plan_document, read_chain, write_folder
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
 from lumiimg.definition.reader import check_definition
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import Definition, write_chain
 from lumiimg.engine import engine as engines
-from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.image import open_image, sif_writer
 from lumiimg.image.sif import read_sif_file
 from lumiimg.report.progress import QuietProgress
-from lumiimg.resolve.decide import Ground, resolve
 from lumiimg.resolve.image_base import foreign_layer
 from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.web import Web
-from lumiimg.resolve.request import Request
+from lumiimg.resolve.request import Request, resolve
 from lumiimg.resolve.store import Store
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import needs, squashed, unwrapped
-from tests.unit.conftest import BASE, LAYER, MakeLayer
+from tests.shared.sif_builder import made_sif
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lumiimg.build.step import Step
+    from lumiimg.build.step import LayerBuild
     from lumiimg.resolve.lock import Lock
 
-ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
+ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
 ZEROS = "0" * 64
 DEBOOTSTRAP = "Bootstrap: debootstrap\nOSVersion: trixie\nMirrorURL: https://deb.test/debian\nInclude: gcc g++\n"
 TOP = LAYER + (
@@ -57,7 +57,7 @@ TOP = LAYER + (
 def lock(layers: Path, make_layer: MakeLayer) -> Lock:
     make_layer("a", BASE, post="echo base\n")
     make_layer("b", TOP, post="cat >x <<'E'\n\tPercent: %s\nE\n", tool_c="int x;\n", test_sh="true\n")
-    return resolve(Request("a", ("b",)), Ground(Catalogue((layers,), ()), Mirrors({}), ""))
+    return resolve(Request("a", ("b",)), Catalogue((layers,), ()), Mirrors({}), "")
 
 
 @pytest.fixture
@@ -65,19 +65,12 @@ def chain(lock: Lock) -> tuple[Definition, ...]:
     return write_chain(lock)
 
 
-def made(root: Path, target: Path, plan: bytes = b"{}", bill: bytes = b"{}") -> Path:
-    front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan, SBOM: bill})
-    squashed(root, target, offset=front.size_bytes)
-    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="one")
-    return target
-
-
 def told(tmp_path: Path, chain: Sequence[Definition], spoil: Callable[[Path], object] = lambda _: None) -> Path:
     """An image that carries its definitions, after somebody has changed what is in its /.lumiimg."""
     root = tmp_path / "root"
     write_folder(root, chain, {})
     spoil(root / ".lumiimg")
-    return made(root, tmp_path / "image.sif")
+    return made_sif(root, tmp_path / "image.sif")
 
 
 def test_an_image_carries_what_it_was_built_from(tmp_path: Path, chain: tuple[Definition, ...], layers: Path) -> None:
@@ -450,7 +443,7 @@ class Stand:
         self.found: list[list[str]] = []
         """What each layer's script found of what an earlier one kept."""
 
-    def base(self, step: Step, target: Path) -> None:
+    def base(self, step: LayerBuild, target: Path) -> None:
         self.built.append(step.definition.name)
         root = step.folder / "root"
         root.mkdir()
@@ -461,7 +454,7 @@ class Stand:
         squashed(root, target, offset=front.size_bytes)
         sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="base")
 
-    def layer(self, step: Step, below: Sequence[Path], target: Path) -> None:
+    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         del below
         self.built.append(step.definition.name)
         self.found.append([name for name, _ in kept_files(step.kept)])
@@ -480,7 +473,7 @@ def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
     needs("mksquashfs", "unsquashfs")
     del clean_home
     tools = (Path("/usr/bin/mksquashfs"), Path("/usr/bin/unsquashfs"))
-    machine = Machine(ENGINE, False, False, False, *tools, None, None, None, ())
+    machine = BuildMachine(ENGINE, False, False, False, *tools, None, None, None, ())
     stand = Stand()
     monkeypatch.setattr(engines, "find_engine", lambda _: ENGINE)
     monkeypatch.setattr(capability_cache, "look_or_recall", lambda *_: machine)
@@ -601,7 +594,7 @@ def test_what_is_shown_says_how_it_is_built_again(tmp_path: Path, capsys: pytest
         ("docker", "-o new.sif\n"),
     ):
         plan = json.dumps({"base": {"agent": agent, "from": "/x/y.sif", "sha256": ZEROS}})
-        assert main(["show", str(made(tmp_path / "root", tmp_path / "x.sif", plan.encode()))]) == ExitCode.GOOD
+        assert main(["show", str(made_sif(tmp_path / "root", tmp_path / "x.sif", plan.encode()))]) == ExitCode.GOOD
         out = capsys.readouterr().out
         assert f"/x/y.sif (sha256 {ZEROS})" in unwrapped(out)
         assert out.endswith(words)
@@ -641,7 +634,7 @@ def test_what_an_image_says_is_shown_or_refused_in_one_line(
     plan: bytes, bill: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "root").mkdir()
-    image = made(tmp_path / "root", tmp_path / "x.sif", plan, bill)
+    image = made_sif(tmp_path / "root", tmp_path / "x.sif", plan, bill)
     for words in ([], ["--json"]):
         code = main(["show", str(image), *words])
         out, error = capsys.readouterr()

@@ -13,9 +13,10 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.rules import Fabric
+from tests.shared.layer_builder import RECIPES
 from tests.shared.world import World, serve, wheels_of_layers
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "recipes"
 HOME = {"HOME": "/nonexistent"}
-RECIPES = ("lumi-pytorch", "lumi-vllm", "lumi-deepspeed", "lumi-julia", "rccl-only")
-REFUSED = {"lumi-sglang": "lumiimg build --base rocm-6.4.4 --add vllm --fabric bundled --site lumi"}
+REFUSED = {"lumi-sglang": "lumiimg build --base rocm-6.4.4 --add vllm --site lumi --fabric bundled"}
 
 
 @pytest.fixture(scope="module")

@@ -22,12 +22,12 @@ from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
 from lumiimg.resolve.network.registry import (
     DOCKER_HUB_API,
     SIF_LAYER,
+    ImageManifest,
     ImageReference,
-    Manifest,
     parse_reference,
     resolve_image,
 )
-from lumiimg.resolve.network.web import Answer, Web
+from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.pin import Sources, pulled
 from lumiimg.resolve.store import Store
 from tests.shared.programs import examples
@@ -215,7 +215,7 @@ class Registry:
         data = self.blob({**platform, "config": {"Env": ["A=1"], "Labels": {}}, "history": [], **config})
         return self.manifest(name, manifest_of(data))
 
-    def resolve(self, name: str = ":tag", platform: str = "linux/amd64") -> Manifest:
+    def resolve(self, name: str = ":tag", platform: str = "linux/amd64") -> ImageManifest:
         reference = parse_reference(f"registry.test/a/b{name}", Mirrors({"registry.test": f"http://{self.host}"}))
         return resolve_image(reference, Web(), platform=platform)
 
@@ -385,9 +385,9 @@ def test_docker_hub_is_asked_where_it_answers() -> None:
     asked = []
 
     class Hub(Web):
-        def ask(self, url: str, **_: Any) -> Answer:
+        def ask(self, url: str, **_: Any) -> Response:
             asked.append(url)
-            return Answer(url, 404, {}, b"")
+            return Response(url, 404, {}, b"")
 
     with pytest.raises(FailedError, match=r"no such image or tag; look up .*docker\.io/library/busybox:1"):
         resolve_image(parse_reference("busybox:1", NO_MIRRORS), Hub())
@@ -458,9 +458,9 @@ def test_a_registry_with_tls_sends_nobody_to_a_realm_without() -> None:
     asked = []
 
     class Guarded(Web):
-        def ask(self, url: str, **_: Any) -> Answer:
+        def ask(self, url: str, **_: Any) -> Response:
             asked.append(url)
-            return Answer(url, 401, {"www-authenticate": 'Bearer realm="http://host.org/token"'}, b"")
+            return Response(url, 401, {"www-authenticate": 'Bearer realm="http://host.org/token"'}, b"")
 
     with pytest.raises(FailedError, match=r"asks for a token from 'http://host\.org/token', which is not asked"):
         resolve_image(parse_reference("host.org/a", NO_MIRRORS), Guarded())
@@ -850,10 +850,10 @@ class Served(Web):
         super().__init__()
         self._documents = documents
 
-    def ask(self, url: str, **_: Any) -> Answer:
+    def ask(self, url: str, **_: Any) -> Response:
         name = url.rpartition("/")[2]
         found = self._documents.get(name)
-        return Answer(url, 404 if found is None else 200, {}, found or b"")
+        return Response(url, 404 if found is None else 200, {}, found or b"")
 
 
 def spoiled(data: st.DataObject, value: Any) -> Any:

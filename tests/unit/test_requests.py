@@ -13,8 +13,8 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from tests.shared import fabric_builder
+from tests.shared.layer_builder import LAYER, MakeLayer
 from tests.shared.programs import unwrapped
-from tests.unit.conftest import LAYER, MakeLayer
 
 Capture = pytest.CaptureFixture[str]
 DRY = ["build", "--dry-run"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from functools import cache
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from tools.rooms import CONTRIBUTING, FLOORS, PACKAGE, PICTURE, picture, rooms, 
 if TYPE_CHECKING:
     from pathlib import Path
 
+TESTS = PACKAGE.parent / "tests"
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOM_FILES = [f for f in FILES if f.parent != PACKAGE]
 
@@ -57,6 +59,14 @@ def test_what_asks_servers_knows_no_layer_and_no_lock() -> None:
     assert {module for module in own if not module.startswith("lumiimg.resolve.network.")} == set()
 
 
+def test_no_modules_import_each_other_in_a_circle_for_types_either() -> None:
+    modules = {".".join(("lumiimg", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in FILES}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    TopologicalSorter(
+        {name: (imported_modules(path) & modules.keys()) - {name} for name, path in modules.items()}
+    ).prepare()  # the error names the circle
+
+
 @pytest.mark.threat("S44")
 def test_only_the_gate_starts_child_processes() -> None:
     starting = [path for path in FILES if "subprocess" in {module.split(".")[0] for module in imported_modules(path)}]
@@ -81,3 +91,10 @@ def test_the_rooms_are_drawn_and_told_as_they_are() -> None:
     assert text == with_table(text), "run `make docs`"
     longest = max(rooms(), key=lambda room: room.longest_lines)
     assert f"`{longest.longest}`** is the longest" in text, "say why it may be"
+
+
+def test_a_test_imports_what_tests_share_and_no_other_test() -> None:
+    for path in (*TESTS.rglob("*.py"), *(PACKAGE.parent / "tools").glob("*.py")):
+        # `tests.unit.test_x`, and a name of it
+        others = {name for name in imported_modules(path) if "test_" in name and name.startswith("tests.")}
+        assert not others, f"{path}: what two tests share is in tests/shared/"

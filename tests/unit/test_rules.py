@@ -12,9 +12,10 @@ from packaging.requirements import Requirement
 from lumiimg.catalog.layers import Argument, KnownTrouble, Layer, Release
 from lumiimg.catalog.needs import Need
 from lumiimg.catalog.sites import Site, SiteVariable, find_site
+from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
-from lumiimg.resolve.rules import Fabric, Outcome, RuleResult
-from lumiimg.resolve.stack import UNLISTED, Chosen, Offer, Stack, Unmet
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.stack import UNLISTED, Chosen, OfferedComponent, Stack, Unmet
 
 LUMI = find_site("lumi", {"HOME": "/nonexistent"})
 assert LUMI.fabric is not None
@@ -29,7 +30,9 @@ OTHER_VENDOR = replace(LUMI, arch=None, vendor="NVIDIA")
 
 def stack_of(*layers: Chosen, **versions: str | None) -> Stack:
     """A stack of components by their versions; `_` stands for `-`."""
-    return Stack({name.replace("_", "-"): Offer(version, "base") for name, version in versions.items()}, layers)
+    return Stack(
+        {name.replace("_", "-"): OfferedComponent(version, "base") for name, version in versions.items()}, layers
+    )
 
 
 def need(text: str) -> Need:
@@ -299,10 +302,13 @@ def test_each_layer_tells_its_release_what_it_needs_and_whether_anything_is_know
 
 
 def test_a_need_that_nobody_can_judge_is_a_doubt_with_both_sides() -> None:
-    image, torch = Offer(None, "image"), need("torch==2.9.*")
+    image, torch = OfferedComponent(None, "image"), need("torch==2.9.*")
     apex = Chosen(layer("apex"), release("1.9", "torch==2.9.*"), "asked", ((torch, image),))
     new = Chosen(
-        layer("vllm"), release("9", status=UNLISTED), "asked", ((torch, image), (need("os>1"), Offer("?", "image")))
+        layer("vllm"),
+        release("9", status=UNLISTED),
+        "asked",
+        ((torch, image), (need("os>1"), OfferedComponent("?", "image"))),
     )
     told = list(rules.layers_told(stack_of(apex, new)))
     assert [(said(r), r.need, r.have) for r in told] == [
@@ -376,7 +382,7 @@ def test_a_layer_none_of_whose_releases_fits_is_one_refusal_with_all_that_they_n
 
 def test_a_version_that_cannot_be_read_is_not_new_enough_nor_too_old() -> None:
     result = rules.fabric_versions(stack_of(libfabric="main", slingshot="12.0"), LUMI, Fabric.BUNDLED)
-    assert said(result) == ("fabric", Outcome.OK.value)
+    assert said(result) == ("fabric", RuleOutcome.OK.value)
 
 
 @pytest.mark.parametrize(
@@ -384,5 +390,5 @@ def test_a_version_that_cannot_be_read_is_not_new_enough_nor_too_old() -> None:
     [("glibc 2.38", "needs glibc 2.38, has glibc 2.35"), ("not glibc 2.35", "glibc 2.35"), ("nothing", "glibc 2.35")],
 )
 def test_both_sides_are_named_where_there_are_two(need: str, sides: str) -> None:
-    result = rules.RuleResult("layers", rules.Outcome.REFUSED, need, "glibc 2.35", "because", "source")
+    result = rules.RuleResult("layers", rules.RuleOutcome.REFUSED, need, "glibc 2.35", "because", "source")
     assert result.sides == sides

@@ -1,7 +1,7 @@
 """Whatever `--json` prints is of a schema that is shipped, told with its units, and closed: no key comes unannounced.
 
 All other tests hold what they print against the schemas as well (tests/shared/validation.py). Here each kind is printed at
-least once, without an engine: where only an engine could make the result, the printer gets one that a test made.
+least once, without an engine: where only an engine could make the result, the printer gets one that a test made_sif.
 """
 
 from __future__ import annotations
@@ -21,26 +21,24 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from lumiimg.build.builder import Built
-from lumiimg.build.cache import Entry
+from lumiimg.build.cache import CacheEntry
 from lumiimg.build.cache_miss import Difference, Why
 from lumiimg.build.disk_space import Room
-from lumiimg.build.machine import Trial
-from lumiimg.build.progress import Stage
+from lumiimg.build.machine import CapabilityTrial
+from lumiimg.build.progress import BuildStage
 from lumiimg.build.provenance import plan_document
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.pipeline import check_image
 from lumiimg.check.probe.container import Event, ProbeRun, run_details
-from lumiimg.check.run.collective import Collective, Program
+from lumiimg.check.run.collective import Collective, CollectiveProgram
 from lumiimg.check.run.execution import RunResult
-from lumiimg.check.signed import Signed
-from lumiimg.check.signed import Verdict as SignedVerdict
-from lumiimg.check.startup import Place as PlaceKind
-from lumiimg.check.startup import Startup
+from lumiimg.check.signed import SignatureVerdict, Signed
+from lumiimg.check.startup import ImportSource, Startup
 from lumiimg.check.strace import Counts
 from lumiimg.cli.main import main
 from lumiimg.cluster.nodes.collective import Measured, Together
-from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.signing import Signer
 from lumiimg.findings import Findings, Level
 from lumiimg.host import snapshot_file
@@ -59,14 +57,13 @@ from lumiimg.report.doctor import print_doctor
 from lumiimg.report.lock import print_changes, print_lock
 from lumiimg.report.schema import json_text, names, number_of, read_schema, strict_json, whole_schema
 from lumiimg.report.signing import print_signed
-from lumiimg.resolve.decide import Ground, resolve
-from lumiimg.resolve.lock_diff import Change
+from lumiimg.resolve.lock_diff import LockChange
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.request import Request
+from lumiimg.resolve.request import Request, resolve
 from tests.shared import fabric_builder
+from tests.shared.node_answers import OTHER_CXI, answer, summed
+from tests.shared.sif_builder import made_sif
 from tests.shared.validation import fault, validated
-from tests.unit.test_nodes import OTHER_CXI, answer, summed
-from tests.unit.test_rebuild import made
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -77,7 +74,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 PACKAGE = Path(__file__).parents[2] / "lumiimg"
 OPEN = {("show-image", "plan"), ("show-image", "sbom")}
 """Objects that may hold anything: what an image says of itself is anybody's."""
-ENGINE = Engine(Path("/x/apptainer"), Kind.APPTAINER, "1.4.5", frozenset())
+ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 KEY = "0" * 64
 
 
@@ -94,8 +91,8 @@ class Place:
         (folder / "Dockerfile").write_text("FROM rocm/dev-ubuntu-24.04:6.4.4\nARG A=1\nRUN echo $A\nCMD x\n")
         self.request = Request("rocm-6.2.4", ("aws-ofi-nccl",))
         site = find_site("lumi", {"HOME": str(folder)})
-        self.lock: Lock = resolve(self.request, Ground(open_catalogue({"HOME": str(folder)}), Mirrors({}), "", site))
-        self.entry = Entry(KEY, folder / "data", KEY, 2, ("torch",), 1.5, "")
+        self.lock: Lock = resolve(self.request, open_catalogue({"HOME": str(folder)}), Mirrors({}), "", site)
+        self.entry = CacheEntry(KEY, folder / "data", KEY, 2, ("torch",), 1.5, "")
         self.built = Built(
             folder / "x.sif",
             KEY,
@@ -106,11 +103,11 @@ class Place:
             "sandbox",
             "flat",
             is_new=True,
-            stages=(Stage("a", 1, 1, 2, reused=True),),
+            stages=(BuildStage("a", 1, 1, 2, reused=True),),
         )
 
     def sif(self) -> Path:
-        return made(self.folder / "plain", self.folder / "x.sif", plan_document(self.lock, self.request))
+        return made_sif(self.folder / "plain", self.folder / "x.sif", plan_document(self.lock, self.request))
 
     def nodes(self) -> dict[str, Any]:
         (self.folder / "answers").mkdir()
@@ -124,7 +121,7 @@ class Place:
 
     def run(self) -> dict[str, Any]:
         ran = RunResult(
-            Collective(Program.RCCL_TESTS, ("x",), (), 8, 2, "/opt/rocm/lib/librccl.so.1", needs_mpi=True),
+            Collective(CollectiveProgram.RCCL_TESTS, ("x",), (), 8, 2, "/opt/rocm/lib/librccl.so.1", needs_mpi=True),
             read_lines("run.out", (FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out").read_bytes().splitlines()),
             Findings(Level.RUN),
         )
@@ -164,10 +161,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 """What prints a kind as its user would have it."""
 _SIGNED = Signed(
-    SignedVerdict.SIGNED, (Signer("A", "F" * 40, is_users=True, verified=3),), ("F" * 40,), ("header",), ""
+    SignatureVerdict.SIGNED, (Signer("A", "F" * 40, is_users=True, verified=3),), ("F" * 40,), ("header",), ""
 )
 _STARTUP = Startup(
-    "/p", PlaceKind.FOLDER, "/p/t.py", "1.0", "3.11.2", Counts(opens=95), None, "it is read by the kernel"
+    "/p", ImportSource.FOLDER, "/p/t.py", "1.0", "3.11.2", Counts(opens=95), None, "it is read by the kernel"
 )
 PRINTED: dict[str, Callable[[Place], object]] = {
     "bench-import": lambda _: print_json(
@@ -176,16 +173,16 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     "build": lambda at: build_report.print_built(at.built, at.lock, ENGINE, as_json=True, quiet=True),
     "check-nodes": lambda at: print_json("check-nodes", at.nodes()),
     "check at level run": lambda at: print_json("check", at.run()),
-    "diff-locks": lambda _: print_changes([Change("layer a", "1", None)], as_json=True),
+    "diff-locks": lambda _: print_changes([LockChange("layer a", "1", None)], as_json=True),
     "doctor": lambda at: print_doctor(
         ENGINE,
-        [Trial("user namespaces", works=True, said="")],
+        [CapabilityTrial("user namespaces", works=True, said="")],
         {"overlay": ["no FUSE"], "sandbox": []},
         [Room(at.folder, 5, in_memory=False)],
         at.folder,
         as_json=True,
     ),
-    "lock": lambda at: print_lock(at.lock, [Change("layer a", None, "1")], Path("lumiimg.lock"), as_json=True),
+    "lock": lambda at: print_lock(at.lock, [LockChange("layer a", None, "1")], Path("lumiimg.lock"), as_json=True),
     "plan": lambda at: sys.stdout.write(plan_document(at.lock, at.request).decode()),
     "rebuild": lambda at: build_report.print_built(
         at.built, None, ENGINE, as_json=True, quiet=True, differences=[FileDifference("/x", "content")]
@@ -196,7 +193,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
         Why(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),)), None, as_json=True
     ),
 }
-"""What prints a kind from what a test made: only an engine, Slurm or a network would have it for real."""
+"""What prints a kind from what a test made_sif: only an engine, Slurm or a network would have it for real."""
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
-from tests.unit.conftest import BASE, LAYER, MakeLayer
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.check.signed import Verdict, verify
+from lumiimg.check.signed import SignatureVerdict, verify
 from lumiimg.cli.main import main
-from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import OUTPUT_LIMIT_BYTES
 from lumiimg.engine.signing import private_keys
 from tests.shared.programs import examples, unwrapped
@@ -58,7 +58,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     program.write_text(STANDIN.format(python=sys.executable))
     program.chmod(0o755)
     monkeypatch.setenv("LUMIIMG_ENGINE", str(program))
-    return Engine(program, Kind.APPTAINER, "1.4.5", frozenset())
+    return Engine(program, EngineKind.APPTAINER, "1.4.5", frozenset())
 
 
 def sif(path: Path, *kinds: tuple[int, int], signer: str = ONE) -> Path:
@@ -89,7 +89,7 @@ def entry(**other: object) -> dict[str, Any]:
     return whole | {"KeyLocal": True, "KeyCheck": True, "DataCheck": True} | other
 
 
-def judged(engine: Engine, image: Path, text: str, *, good: bool = False) -> Verdict:
+def judged(engine: Engine, image: Path, text: str, *, good: bool = False) -> SignatureVerdict:
     (engine.path.parent / "verify").write_text(text)
     (engine.path.parent / "good").unlink(missing_ok=True)
     if good:
@@ -99,39 +99,43 @@ def judged(engine: Engine, image: Path, text: str, *, good: bool = False) -> Ver
 
 def test_a_yes_takes_the_engines_yes_for_every_object(engine: Engine, tmp_path: Path) -> None:
     image = sif(tmp_path / "x.sif", (1, 0x4001), (2, 0x4006), (3, 0x4004))
-    assert judged(engine, image, said(entry(), entry(), entry()), good=True) is Verdict.SIGNED
-    assert judged(engine, image, said(entry(), entry()), good=True) is Verdict.UNDECIDED
-    assert judged(engine, image, said(entry(), entry(), entry())) is Verdict.UNDECIDED
-    assert judged(engine, image, said(entry(), entry(), entry(DataCheck=False)), good=True) is Verdict.UNDECIDED
-    assert judged(engine, image, said(entry(), entry(), entry(KeyCheck=None)), good=True) is Verdict.UNDECIDED
-    assert judged(engine, image, said(), good=True) is Verdict.UNDECIDED
+    assert judged(engine, image, said(entry(), entry(), entry()), good=True) is SignatureVerdict.SIGNED
+    assert judged(engine, image, said(entry(), entry()), good=True) is SignatureVerdict.UNDECIDED
+    assert judged(engine, image, said(entry(), entry(), entry())) is SignatureVerdict.UNDECIDED
+    assert (
+        judged(engine, image, said(entry(), entry(), entry(DataCheck=False)), good=True) is SignatureVerdict.UNDECIDED
+    )
+    assert judged(engine, image, said(entry(), entry(), entry(KeyCheck=None)), good=True) is SignatureVerdict.UNDECIDED
+    assert judged(engine, image, said(), good=True) is SignatureVerdict.UNDECIDED
     calls = (engine.path.parent / "calls").read_text().splitlines()
     assert set(calls) == {f"verify --local --json {image}"}, "no key server is asked"
 
 
 def test_objects_in_another_order_are_no_yes(engine: Engine, tmp_path: Path) -> None:
     image = sif(tmp_path / "x.sif", (1, 0x4001), (3, 0x4004), (2, 0x4004))
-    assert judged(engine, image, said(entry(), entry(), entry()), good=True) is Verdict.ALTERED
+    assert judged(engine, image, said(entry(), entry(), entry()), good=True) is SignatureVerdict.ALTERED
 
 
 @pytest.mark.parametrize(
     ("fatal", "verdict"),
     [
-        ("signature not found for object group 1", Verdict.UNSIGNED),
-        ("data object integrity compromised: 3", Verdict.ALTERED),
-        ("data object descriptor integrity compromised: 3", Verdict.ALTERED),
-        ("header integrity compromised", Verdict.ALTERED),
-        ("object 4: object not signed", Verdict.ALTERED),
-        ("object 4: signed object not found", Verdict.ALTERED),
-        ("non-signature object not associated with object group", Verdict.ALTERED),
-        ("signature object 4 not valid: openpgp: invalid signature: hash tag doesn't match", Verdict.ALTERED),
-        ("signature object 4 not valid: openpgp: signature made by unknown entity", Verdict.UNKNOWN_KEY),
-        ("signature object 4 not valid: openpgp: key expired", Verdict.UNDECIDED),
-        ("key material not provided for DSSE envelope signature", Verdict.UNDECIDED),
-        ("what no engine has said yet", Verdict.UNDECIDED),
+        ("signature not found for object group 1", SignatureVerdict.UNSIGNED),
+        ("data object integrity compromised: 3", SignatureVerdict.ALTERED),
+        ("data object descriptor integrity compromised: 3", SignatureVerdict.ALTERED),
+        ("header integrity compromised", SignatureVerdict.ALTERED),
+        ("object 4: object not signed", SignatureVerdict.ALTERED),
+        ("object 4: signed object not found", SignatureVerdict.ALTERED),
+        ("non-signature object not associated with object group", SignatureVerdict.ALTERED),
+        ("signature object 4 not valid: openpgp: invalid signature: hash tag doesn't match", SignatureVerdict.ALTERED),
+        ("signature object 4 not valid: openpgp: signature made by unknown entity", SignatureVerdict.UNKNOWN_KEY),
+        ("signature object 4 not valid: openpgp: key expired", SignatureVerdict.UNDECIDED),
+        ("key material not provided for DSSE envelope signature", SignatureVerdict.UNDECIDED),
+        ("what no engine has said yet", SignatureVerdict.UNDECIDED),
     ],
 )
-def test_what_stands_against_it_is_told_apart(engine: Engine, tmp_path: Path, fatal: str, verdict: Verdict) -> None:
+def test_what_stands_against_it_is_told_apart(
+    engine: Engine, tmp_path: Path, fatal: str, verdict: SignatureVerdict
+) -> None:
     image = sif(tmp_path / "x.sif", (1, 0x4001))
     assert judged(engine, image, said(fatal=fatal)) is verdict
 
@@ -159,7 +163,7 @@ def test_what_stands_against_it_is_told_apart(engine: Engine, tmp_path: Path, fa
 @pytest.mark.threat("S11")
 def test_what_no_engine_writes_is_never_a_yes(engine: Engine, tmp_path: Path, text: str, good: bool) -> None:
     image = sif(tmp_path / "x.sif", (1, 0x4001))
-    assert judged(engine, image, text, good=good) is Verdict.UNDECIDED
+    assert judged(engine, image, text, good=good) is SignatureVerdict.UNDECIDED
 
 
 @pytest.mark.threat("S11")
@@ -167,14 +171,14 @@ def test_spoiled_answers_are_never_a_yes(engine: Engine, tmp_path: Path) -> None
     image = sif(tmp_path / "x.sif", (1, 0x4001), (2, 0x4006), (3, 0x4004))
     whole = said(entry(), entry(), entry())
     for number in range(0, len(whole), max(1, len(whole) // examples(20))):
-        assert judged(engine, image, whole[:number], good=True) is Verdict.UNDECIDED
+        assert judged(engine, image, whole[:number], good=True) is SignatureVerdict.UNDECIDED
 
 
 @pytest.mark.threat("S16")
 def test_hostile_names_stay_in_their_line(engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = sif(tmp_path / "x.sif", (1, 0x4006))
     name = "Eve\x1b[2J\n  by Somebody Else" + "x" * 100_000
-    assert judged(engine, image, said(entry(Name=name)), good=True) is Verdict.SIGNED
+    assert judged(engine, image, said(entry(Name=name)), good=True) is SignatureVerdict.SIGNED
     assert main(["verify", str(image)]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out

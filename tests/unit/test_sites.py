@@ -11,6 +11,7 @@ from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.main import main
 from lumiimg.cluster.job.topology import ranges
 from lumiimg.errors import ExitCode
+from tests.shared.lumi_node import LUMI_MASKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,17 +19,6 @@ if TYPE_CHECKING:
 HOME = {"HOME": "/nonexistent"}
 Capture = pytest.CaptureFixture[str]
 
-# LUMI AI workshop 09_Extreme_scale_AI and lumi-containers: the mask of rank i, for GPU i
-LUMI_MASKS = (
-    0x00FE000000000000,
-    0xFE00000000000000,
-    0x0000000000FE0000,
-    0x00000000FE000000,
-    0x00000000000000FE,
-    0x000000000000FE00,
-    0x000000FE00000000,
-    0x0000FE0000000000,
-)
 
 MINE = """\
 title = "mine"

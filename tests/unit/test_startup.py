@@ -12,22 +12,24 @@ from typing import Any
 
 import pytest
 
-from lumiimg.check.startup import Place, Startup, _bound, measure
+from lumiimg.check.startup import ImportSource, Startup, _bound, measure
 from lumiimg.check.strace import Counts
 from lumiimg.cli.main import main
-from lumiimg.report.bars import Bar, bars_svg
+from lumiimg.report.bars import TerminalBar, bars_svg
 from lumiimg.report.startup import Scale, print_startups, svg, to_json
 from tests.shared.programs import needs
 
 Capture = pytest.CaptureFixture[str]
 MODULES = 40
 FOLDER = Startup(
-    "/p/site", Place.FOLDER, "/p/site/t/__init__.py", "1.0", "3.11.2", Counts(), Counts(opens=90, failed=20)
+    "/p/site", ImportSource.FOLDER, "/p/site/t/__init__.py", "1.0", "3.11.2", Counts(), Counts(opens=90, failed=20)
 )
 IMAGE = Startup(
-    "/p/a.sif", Place.IMAGE, "/usr/t.py", "1.0", "3.11.2", Counts(opens=95), Counts(opens=5, read_bytes=999)
+    "/p/a.sif", ImportSource.IMAGE, "/usr/t.py", "1.0", "3.11.2", Counts(opens=95), Counts(opens=5, read_bytes=999)
 )
-HIDDEN = Startup("/p/b.sif", Place.IMAGE, "/usr/t.py", "1.0", "3.11.2", Counts(opens=95), None, "the kernel reads it")
+HIDDEN = Startup(
+    "/p/b.sif", ImportSource.IMAGE, "/usr/t.py", "1.0", "3.11.2", Counts(opens=95), None, "the kernel reads it"
+)
 
 
 @pytest.fixture
@@ -162,7 +164,7 @@ def test_the_picture_is_one_file_that_needs_no_colour_and_no_network() -> None:
 
 @pytest.mark.threat("S17")
 def test_a_name_in_the_picture_stays_text() -> None:
-    text = bars_svg("<script>", ("a", "b"), [Bar("</text><script>\n\x1b&", 1, 0, "x")], [])
+    text = bars_svg("<script>", ("a", "b"), [TerminalBar("</text><script>\n\x1b&", 1, 0, "x")], [])
     assert "<script" not in text
     ET.fromstring(text)  # noqa: S314 - our own
 

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.check.answer import FabricPath
 from lumiimg.check.pipeline import check_image
 from lumiimg.check.run.job_paths import job_paths
 from lumiimg.check.static.boundary import study
-from lumiimg.check.steps import Part, Side, State, Step, boundary_steps, fabric_steps, in_one_sentence, origins
+from lumiimg.check.steps import boundary_steps, fabric_steps, in_one_sentence, origins
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.fabric.path import FabricPath, Part, Side, State, Step
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.nccl.parallel import read_logs
 from lumiimg.nccl.report import FAST, LogReport, Verdict
 from lumiimg.nccl.sources import log_files
 from tests.shared import fabric_builder
-from tests.shared.pages import FABRIC, KNOWN, OTHER, PROBED, snapshot
+from tests.shared.pages import FABRIC, KNOWN, OTHER, PROBED
 
 LOGS = sorted((Path(__file__).parents[1] / "fixtures" / "nccl").glob("*.log"))
 
@@ -57,7 +57,10 @@ def test_what_must_come_from_the_host_is_open_at_the_library_that_lacks(tmp_path
 
 
 def test_with_a_host_each_file_is_told_to_be_the_images_or_the_hosts(tmp_path: Path) -> None:
-    image, node = fabric_builder.image(tmp_path / "image"), snapshot(tmp_path / "node", glibc=38)
+    image, node = (
+        fabric_builder.image(tmp_path / "image"),
+        fabric_builder.snapshot(fabric_builder.host(tmp_path / "node", glibc=38)),
+    )
     boundary = study(image, {}, read_snapshot(node))
     for steps in (boundary_steps(boundary), check_image(image, {}, Level.STATIC, read_snapshot(node)).steps):
         sides = {one.part: one.side for one in steps}
@@ -70,7 +73,10 @@ def test_with_a_host_each_file_is_told_to_be_the_images_or_the_hosts(tmp_path: P
 
 
 def test_a_host_whose_libraries_do_not_load_breaks_the_path_at_libfabric(tmp_path: Path) -> None:
-    image, node = fabric_builder.image(tmp_path / "image", glibc=34), snapshot(tmp_path / "node", glibc=38)
+    image, node = (
+        fabric_builder.image(tmp_path / "image", glibc=34),
+        fabric_builder.snapshot(fabric_builder.host(tmp_path / "node", glibc=38)),
+    )
     broken = [one for one in boundary_steps(study(image, {}, read_snapshot(node))) if one.state is State.BROKEN]
     assert [one.part for one in broken] == [Part.LIBFABRIC]
     assert "GLIBC_2.38" in broken[0].why
@@ -133,7 +139,7 @@ def test_another_provider_breaks_the_path_there_and_not_at_what_was_seen_well() 
     ],
 )
 def test_a_problem_breaks_the_step_that_it_is_about(identity: str, part: Part) -> None:
-    problem = Finding(identity, Severity.PROBLEM, Level.PROBE, "it is so", remedy=("do this",))
+    problem = Finding(Code(identity), Severity.PROBLEM, Level.PROBE, "it is so", remedy=("do this",))
     steps = fabric_steps(FABRIC, (problem,), KNOWN)
     assert [one.part for one in steps if one.state is State.BROKEN] == [part]
     assert step(steps, part).remedy == ("do this",)
@@ -144,13 +150,13 @@ def test_a_problem_breaks_the_step_that_it_is_about(identity: str, part: Part) -
     [(Verdict.SOCKET, Part.PLUGIN), (Verdict.OFI_OTHER, Part.PROVIDER), (Verdict.PLUGIN_INIT_ERROR, Part.PROVIDER)],
 )
 def test_a_collective_that_went_elsewhere_breaks_the_step_that_its_verdict_names(verdict: Verdict, part: Part) -> None:
-    took = Finding("run.network", Severity.PROBLEM, Level.RUN, "it took another network")
+    took = Finding(Code.RUN_NETWORK, Severity.PROBLEM, Level.RUN, "it took another network")
     steps = fabric_steps(FABRIC, (took,), KNOWN, verdict=verdict.value)
     assert [one.part for one in steps if one.state is State.BROKEN] == [part]
 
 
 def test_an_open_question_outweighs_evidence_of_its_own_level_only() -> None:
-    doubt = Finding("plugin.symbols", Severity.UNKNOWN, Level.STATIC, "symbols are not recorded")
+    doubt = Finding(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, Level.STATIC, "symbols are not recorded")
     files = replace(PROBED[1], level=Level.STATIC)
     assert states(fabric_steps(FABRIC, (files, doubt), KNOWN))[Part.PLUGIN] is State.UNKNOWN
     assert states(fabric_steps(FABRIC, (*PROBED, doubt), KNOWN))[Part.PLUGIN] is State.HOLDS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.check import strace
-from lumiimg.check.strace import Call, Counts, Kind, TraceError, count, parse, read_trace
+from lumiimg.check.strace import Call, CallKind, Counts, TraceError, count, parse, read_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,34 +28,34 @@ def one(line: str) -> Call:
     [
         (
             f'9 openat({_HERE}, "/usr/lib/libm.so.6", O_RDONLY|O_CLOEXEC) = 3</usr/lib/libm.so.6>',
-            Kind.OPEN,
+            CallKind.OPEN,
             "/usr/lib/libm.so.6",
             None,
         ),
-        ('9 openat(AT_FDCWD, "/usr/x", O_RDONLY)  = -1 ENOENT (No such file or directory)', Kind.OPEN, "/usr/x", "ENOENT"),
-        ('9 open("/proc/sys/vm/overcommit_memory", O_RDONLY) = 3</proc/sys/vm/overcommit_memory>', Kind.OPEN, "/proc/sys/vm/overcommit_memory", None),
-        ('9 access("/etc/ld.so.preload", R_OK)      = -1 ENOENT (No such file or directory)', Kind.STAT, "/etc/ld.so.preload", "ENOENT"),
-        (f'9 newfstatat({_HERE}, "/usr/lib", {{st_mode=S_IFDIR|0755, st_size=0, ...}}, 0) = 0', Kind.STAT, "/usr/lib", None),
-        ('9 readlink("/usr/bin/python3", "python3.13", 4096) = 10', Kind.READLINK, "/usr/bin/python3", None),
-        ("9 getdents64(5</tmp/w>, 0x21accdc0 /* 0 entries */, 32768) = 0", Kind.LIST, "/tmp/w", None),
-        ('9 execve("/usr/bin/python3", [""..., ""...], 0x7ffc2c8edce0 /* 52 vars */) = 0', Kind.OPEN, "/usr/bin/python3", None),
-        ('9 statfs("/home/a", {f_type=EXT2_SUPER_MAGIC, f_bsize=4096, ...}) = 0', Kind.OTHER, "/home/a", None),
+        ('9 openat(AT_FDCWD, "/usr/x", O_RDONLY)  = -1 ENOENT (No such file or directory)', CallKind.OPEN, "/usr/x", "ENOENT"),
+        ('9 open("/proc/sys/vm/overcommit_memory", O_RDONLY) = 3</proc/sys/vm/overcommit_memory>', CallKind.OPEN, "/proc/sys/vm/overcommit_memory", None),
+        ('9 access("/etc/ld.so.preload", R_OK)      = -1 ENOENT (No such file or directory)', CallKind.STAT, "/etc/ld.so.preload", "ENOENT"),
+        (f'9 newfstatat({_HERE}, "/usr/lib", {{st_mode=S_IFDIR|0755, st_size=0, ...}}, 0) = 0', CallKind.STAT, "/usr/lib", None),
+        ('9 readlink("/usr/bin/python3", "python3.13", 4096) = 10', CallKind.READLINK, "/usr/bin/python3", None),
+        ("9 getdents64(5</tmp/w>, 0x21accdc0 /* 0 entries */, 32768) = 0", CallKind.LIST, "/tmp/w", None),
+        ('9 execve("/usr/bin/python3", [""..., ""...], 0x7ffc2c8edce0 /* 52 vars */) = 0', CallKind.OPEN, "/usr/bin/python3", None),
+        ('9 statfs("/home/a", {f_type=EXT2_SUPER_MAGIC, f_bsize=4096, ...}) = 0', CallKind.OTHER, "/home/a", None),
         # names below the current folder, and below an open one
-        (f'9 newfstatat({_HERE}, "demo.sif", {{st_mode=S_IFREG|0755, ...}}, 0) = 0', Kind.STAT, "/tmp/w/demo.sif", None),
-        ('9 openat(3</srv/a>, "b/../c", O_RDONLY) = 4</srv/a/c>', Kind.OPEN, "/srv/a/c", None),
+        (f'9 newfstatat({_HERE}, "demo.sif", {{st_mode=S_IFREG|0755, ...}}, 0) = 0', CallKind.STAT, "/tmp/w/demo.sif", None),
+        ('9 openat(3</srv/a>, "b/../c", O_RDONLY) = 4</srv/a/c>', CallKind.OPEN, "/srv/a/c", None),
         # odd names
-        (f'9 openat({_HERE}, "q\\"uote", O_RDWR|O_CREAT, 0777) = 3</tmp/w/q"uote>', Kind.OPEN, '/tmp/w/q"uote', None),
-        (f'9 openat({_HERE}, "new\\nline", O_RDONLY) = 3</tmp/w/new\\nline>', Kind.OPEN, "/tmp/w/new\nline", None),
-        (f'9 openat({_HERE}, "gr>ea<ter", O_RDONLY) = 3</tmp/w/gr\\76ea\\74ter>', Kind.OPEN, "/tmp/w/gr>ea<ter", None),
-        (f'9 openat({_HERE}, "paren) = 3", O_RDONLY) = 3</tmp/w/paren) = 3>', Kind.OPEN, "/tmp/w/paren) = 3", None),
-        (f'9 openat({_HERE}, "\\303\\274mlaut", O_RDONLY) = 3</tmp/w/\\303\\274mlaut>', Kind.OPEN, "/tmp/w/ümlaut", None),
-        (f'9 openat({_HERE}, "\\377\\376bad", O_RDONLY) = 3</tmp/w/\\377\\376bad>', Kind.OPEN, "/tmp/w/\udcff\udcfebad", None),
-        (f'9 openat({_HERE}, "a, b", O_RDONLY) = 3</tmp/w/a, b>', Kind.OPEN, "/tmp/w/a, b", None),
-        (f'9 openat({_HERE}, "back\\\\slash", O_RDONLY) = 3</tmp/w/back\\\\slash>', Kind.OPEN, "/tmp/w/back\\slash", None),
-        (f'9 openat({_HERE}, "/xxx"..., O_RDONLY) = -1 ENAMETOOLONG (File name too long)', Kind.OPEN, "/xxx", "ENAMETOOLONG"),
+        (f'9 openat({_HERE}, "q\\"uote", O_RDWR|O_CREAT, 0777) = 3</tmp/w/q"uote>', CallKind.OPEN, '/tmp/w/q"uote', None),
+        (f'9 openat({_HERE}, "new\\nline", O_RDONLY) = 3</tmp/w/new\\nline>', CallKind.OPEN, "/tmp/w/new\nline", None),
+        (f'9 openat({_HERE}, "gr>ea<ter", O_RDONLY) = 3</tmp/w/gr\\76ea\\74ter>', CallKind.OPEN, "/tmp/w/gr>ea<ter", None),
+        (f'9 openat({_HERE}, "paren) = 3", O_RDONLY) = 3</tmp/w/paren) = 3>', CallKind.OPEN, "/tmp/w/paren) = 3", None),
+        (f'9 openat({_HERE}, "\\303\\274mlaut", O_RDONLY) = 3</tmp/w/\\303\\274mlaut>', CallKind.OPEN, "/tmp/w/ümlaut", None),
+        (f'9 openat({_HERE}, "\\377\\376bad", O_RDONLY) = 3</tmp/w/\\377\\376bad>', CallKind.OPEN, "/tmp/w/\udcff\udcfebad", None),
+        (f'9 openat({_HERE}, "a, b", O_RDONLY) = 3</tmp/w/a, b>', CallKind.OPEN, "/tmp/w/a, b", None),
+        (f'9 openat({_HERE}, "back\\\\slash", O_RDONLY) = 3</tmp/w/back\\\\slash>', CallKind.OPEN, "/tmp/w/back\\slash", None),
+        (f'9 openat({_HERE}, "/xxx"..., O_RDONLY) = -1 ENAMETOOLONG (File name too long)', CallKind.OPEN, "/xxx", "ENAMETOOLONG"),
     ],
 )  # fmt: skip
-def test_a_line_is_a_call_on_a_file(line: str, kind: Kind, path: str, error: str | None) -> None:
+def test_a_line_is_a_call_on_a_file(line: str, kind: CallKind, path: str, error: str | None) -> None:
     call = one(line)
     assert (call.kind, call.path, call.error) == (kind, path, error)
 

@@ -18,7 +18,8 @@ import pytest
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import site_names
 from lumiimg.cli import start
-from lumiimg.cli.main import main, make_parser
+from lumiimg.cli.commands import make_parser
+from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot

@@ -21,7 +21,7 @@ from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.host.snapshot_file import read_snapshot
 from tests.shared import fabric_builder
-from tests.unit.test_rebuild import made
+from tests.shared.sif_builder import made_sif
 from tools.written import BELOW, DATA, WRITTEN
 
 if TYPE_CHECKING:
@@ -178,9 +178,9 @@ def test_layers_exported_by_a_newer_lumiimg_are_refused(written: Path, capsys: C
 def test_what_another_lumiimg_found_out_about_a_machine_is_found_out_again(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.unit.test_hosts import World  # its names are not ours
+    from tests.shared.counted_machine import CountedMachine
 
-    world = World(written, monkeypatch)
+    world = CountedMachine(written, monkeypatch)
     assert world.ask() == world.ask()
     assert world.tried == 1
     changed(world.file, format=9)
@@ -215,7 +215,7 @@ def test_a_newer_image_is_refused_and_stays(written: Path, tmp_path: Path, capsy
     root = tmp_path / "root"
     (root / ".lumiimg").mkdir(parents=True)
     (root / ".lumiimg/chain.json").write_text('{"format": 9, "definitions": {"a": 1}}')
-    image = made(root, written / "newer.sif", plan=json.dumps({"format": 9, "layers": 7}).encode())
+    image = made_sif(root, written / "newer.sif", plan=json.dumps({"format": 9, "layers": 7}).encode())
     digest = hashlib.sha256(image.read_bytes()).hexdigest()
     refused(capsys, ["show", "newer.sif"], "in format 9, and this lumiimg reads 1; use a newer lumiimg")
     with pytest.raises(BadInputError, match="in format 9, and this lumiimg reads 1"):

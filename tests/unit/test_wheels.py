@@ -29,7 +29,7 @@ from lumiimg.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.resolve.network import wheel_index
 from lumiimg.resolve.network.default_index import general_index
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.network.web import Answer, Web
+from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.network.wheel_index import IndexFile, NotInIndexError, read_index
 from lumiimg.resolve.wheels import PythonTarget, choose_wheel, read_metadata
 
@@ -100,14 +100,14 @@ def site(serving: Site) -> Site:
 class Canned(Web):
     """A web without a network: one answer to everything."""
 
-    answer: Answer
+    answer: Response
 
-    def ask(self, url: str, **_: Any) -> Answer:
-        return Answer(self.answer.url or url, self.answer.status, self.answer.headers, self.answer.body)
+    def ask(self, url: str, **_: Any) -> Response:
+        return Response(self.answer.url or url, self.answer.status, self.answer.headers, self.answer.body)
 
 
 def canned(body: str | bytes, kind: str = HTML, url: str = "") -> Canned:
-    return Canned(Answer(url, 200, {"content-type": kind}, body.encode() if isinstance(body, str) else body))
+    return Canned(Response(url, 200, {"content-type": kind}, body.encode() if isinstance(body, str) else body))
 
 
 def anchors(*links: str | tuple[str, str]) -> str:
@@ -498,7 +498,7 @@ def test_an_index_that_forbids_is_an_error_but_that_of_pytorch_means_that_it_has
     site.answers["/a/torch/"] = (403, {}, b"")
     with pytest.raises(FailedError, match="answers 403"):
         choose_wheel("torch", [f"{site.url}/a", site.index(anchors(whl("1.0")))], UBUNTU, WEB)
-    forbidding = Canned(Answer("", 403, {"content-type": HTML}, b""))
+    forbidding = Canned(Response("", 403, {"content-type": HTML}, b""))
     with pytest.raises(NotInIndexError):
         read_index("numpy", "https://download.pytorch.org/whl/rocm6.4", forbidding)
     with pytest.raises(FailedError) as caught:

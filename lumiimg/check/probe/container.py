@@ -8,7 +8,6 @@ so.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from lumiimg.check.probe.tools import SIMULATION
 from lumiimg.engine.engine import execute
 from lumiimg.engine.failures import not_started
 from lumiimg.errors import one_line
+from lumiimg.fabric.names import part_of
 from lumiimg.nccl.lines import probe_event
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lumiimg.check.probe.tools import Tools
     from lumiimg.engine.engine import Engine
     from lumiimg.engine.process import Completed
+    from lumiimg.fabric.path import Part
 
 TIMEOUT_S = 120.0
 """Of one probe; a plugin's init that takes longer than this is a finding, not a wait."""
@@ -61,9 +62,9 @@ class ProbeRun:
         """Return the values of all events of a topic."""
         return [event.values for event in self.events if event.topic == topic]
 
-    def mapped(self, pattern: str) -> str | None:
-        """Return the first mapped file whose name matches."""
-        return next((v["path"] for v in self.all("mapped") if re.search(pattern, v.get("path", ""))), None)
+    def mapped(self, part: Part) -> str | None:
+        """Return the first mapped file that is this part of the fabric path by its name."""
+        return next((v["path"] for v in self.all("mapped") if part_of(v.get("path", "")) is part), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,23 +8,30 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from lumiimg.check.probe.probe_output import EVIDENCE_LINES, NOISE, PLUGIN_FILE, ending, explained, log_of, tail
+from lumiimg.check.probe.probe_output import EVIDENCE_LINES, NOISE, ending, explained, log_of, tail
 from lumiimg.elf.objects import FoundBy
+from lumiimg.fabric.names import PLUGIN_FILES
+from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api, version_of_code
-from lumiimg.findings import Findings, Level, Severity
+from lumiimg.findings import Code, Family, Findings, Level, Severity
 
 if TYPE_CHECKING:
-    from lumiimg.check.answer import FabricPath
     from lumiimg.check.probe.container import Container, ProbeRun
     from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.fabric.path import FabricPath
     from lumiimg.fabric.rccl import Generation
     from lumiimg.nccl.report import Cause
 
 # What RCCL says of the plugin when it opens it; the wording is that of every generation (NET/Plugin lines).
 _PLUGIN_LINE = re.compile(r"NET/Plugin")
 _LOADER_COMPLAINT = re.compile(r"^(?!INFO|WARNING).*(not found|error while loading|cannot open)")
-EXIT_STAGES = {12: "init", 13: "devices", 14: "properties", 15: "listen"}
-"""Exit codes of the handshake, and where it stopped."""
+_STAGES = {
+    12: ("init", Code.PLUGIN_INIT),
+    13: ("devices", Code.PLUGIN_DEVICES),
+    14: ("properties", Code.PLUGIN_PROPERTIES),
+    15: ("listen", Code.PLUGIN_LISTEN),
+}
+"""Exit codes of the handshake: where it stopped."""
 _SIGNAL_BASE = 128
 _LAST_SIGNAL = 192
 _WHERE_IT_COUNTS = "run the check where the job runs: `srun … lumiimg check IMAGE` on a node with Slingshot"
@@ -72,7 +79,7 @@ def _names_as_rccl_asks(static: StaticResult) -> list[str]:
     """
     if static.plugin_found_by in {FoundBy.RUNPATH, FoundBy.RPATH} and static.path.plugin:
         return [static.path.plugin]
-    return list(static.path.plugin_files) or ["librccl-net.so", "libnccl-net.so"]
+    return list(static.path.plugin_files) or [*PLUGIN_FILES]
 
 
 def _is_absent(run: ProbeRun, name: str) -> bool:
@@ -86,19 +93,21 @@ def _rccl_runs(run: ProbeRun, result: ProbeResult) -> bool:
     """Judge whether RCCL itself can be opened in the container; nothing else matters if it cannot."""
     opened = run.first("dlopen")
     if opened is not None and opened.get("ok") == "1" and run.first("signal") is None:
-        result.findings.add("rccl.runs", Severity.OK, f"{result.path.rccl} was opened in the container")
+        result.findings.add(Code.RCCL_RUNS, Severity.OK, f"{result.path.rccl} was opened in the container")
         return True
     if opened is None and run.first("signal") is None and not run.timed_out and run.first("timeout") is None:
         what = f"RCCL could not be asked: the probe {ending(run)}"
-        result.findings.add("rccl.probe", Severity.UNKNOWN, what, evidence=tail(run))
+        result.findings.add(Code.RCCL_PROBE, Severity.UNKNOWN, what, evidence=tail(run))
         return False
     if opened is not None and opened.get("ok") == "1":
         # It was opened, and died later: of the plugin that it opened, most likely, which the handshake shows.
-        result.findings.add("rccl.runs", Severity.INFO, f"{result.path.rccl} was opened, and {ending(run)} afterwards")
+        result.findings.add(
+            Code.RCCL_RUNS, Severity.INFO, f"{result.path.rccl} was opened, and {ending(run)} afterwards"
+        )
         return True
     error = (opened or {}).get("error", "") or f"it {ending(run)}"
     what = f"{result.path.rccl} cannot be opened in the container"
-    result.findings.add("rccl.load", Severity.PROBLEM, what, evidence=(error,), where=result.path.rccl)
+    result.findings.add(Code.RCCL_LOAD, Severity.PROBLEM, what, evidence=(error,), where=result.path.rccl)
     return False
 
 
@@ -116,22 +125,24 @@ def _learn_version(run: ProbeRun, static: StaticResult, result: ProbeResult) -> 
             plugin_files=result.path.plugin_files or generation.files,
             accepts=result.path.accepts or generation.accepts,
         )
-        result.findings.add("rccl.unknown", Severity.INFO, f"RCCL says that it is {version}", source=generation.basis)
+        result.findings.add(
+            Code.RCCL_UNKNOWN, Severity.INFO, f"RCCL says that it is {version}", source=generation.basis
+        )
     return generation
 
 
 def _judge_rccl(run: ProbeRun, generation: Generation | None, result: ProbeResult) -> str | None:
     """Judge what RCCL did when it was asked for a unique id; return the plugin file that it opened, if it did."""
-    plugin = run.mapped(PLUGIN_FILE)
+    plugin = run.mapped(Part.PLUGIN)
     lines = [line for line in run.output.splitlines() if _PLUGIN_LINE.search(line) and not NOISE.search(line)]
     proof = tuple(lines[-EVIDENCE_LINES:])
     version = result.path.rccl_version or "of this image"
     if plugin is not None:
         what = f"RCCL {version} opened {plugin}: it is mapped in its process"
-        result.findings.add("rccl.opens-plugin", Severity.OK, what, where=plugin, evidence=proof)
+        result.findings.add(Code.RCCL_OPENS_PLUGIN, Severity.OK, what, where=plugin, evidence=proof)
     elif generation is None or not generation.unique_id_loads_plugin:
         result.findings.add(
-            "rccl.silent",
+            Code.RCCL_SILENT,
             Severity.INFO,
             f"RCCL {version} looks for its plugin only when it has a GPU: its silence here means nothing",
             remedy=("ask it with a stand-in for HIP: `lumiimg check IMAGE --simulate-gpu`",),
@@ -139,12 +150,12 @@ def _judge_rccl(run: ProbeRun, generation: Generation | None, result: ProbeResul
         )
     elif run.first("uniqueid") is None:
         what = f"RCCL did not answer: it {ending(run)}"
-        result.findings.add("rccl.probe", Severity.UNKNOWN, what, evidence=tail(run))
+        result.findings.add(Code.RCCL_PROBE, Severity.UNKNOWN, what, evidence=tail(run))
     elif not lines:
-        result.findings.add("rccl.probe", Severity.UNKNOWN, "RCCL said nothing of a plugin", evidence=tail(run))
+        result.findings.add(Code.RCCL_PROBE, Severity.UNKNOWN, "RCCL said nothing of a plugin", evidence=tail(run))
     else:
         result.findings.add(
-            "rccl.no-plugin",
+            Code.RCCL_NO_PLUGIN,
             Severity.PROBLEM,
             f"RCCL {version}, run in the container, took no plugin and goes on with its own transport",
             evidence=proof,
@@ -170,7 +181,7 @@ def _judge_handshake(
     if run.timed_out or run.first("timeout") is not None:
         during = (run.first("timeout") or {}).get("during", "its run")
         what = f"the plugin did not come back from {during}"
-        result.findings.add("plugin.hang", Severity.PROBLEM, what, evidence=tail(run))
+        result.findings.add(Code.PLUGIN_HANG, Severity.PROBLEM, what, evidence=tail(run))
         return
     crashed = run.first("signal")
     if crashed is not None or _SIGNAL_BASE < run.exit_code <= _LAST_SIGNAL:
@@ -178,10 +189,10 @@ def _judge_handshake(
         during = (crashed or {}).get("during", "handled")
         if during == "rccl":
             what = f"the process died of signal {number} while {result.path.rccl} was opened"
-            result.findings.add("rccl.load", Severity.PROBLEM, what, evidence=tail(run))
+            result.findings.add(Code.RCCL_LOAD, Severity.PROBLEM, what, evidence=tail(run))
             return
         result.findings.add(
-            "plugin.crash",
+            Code.PLUGIN_CRASH,
             Severity.PROBLEM,
             f"the process died of signal {number} while the plugin was at {during}",
             evidence=tail(run),
@@ -193,7 +204,7 @@ def _judge_handshake(
         return
     if opened is None:
         what = f"the handshake did not run: it {ending(run)}"
-        result.findings.add("plugin.handshake", Severity.UNKNOWN, what, evidence=tail(run))
+        result.findings.add(Code.PLUGIN_HANDSHAKE, Severity.UNKNOWN, what, evidence=tail(run))
         return
     if opened.get("ok") != "1":
         _judge_failed_open(run, names, container, static, result, causes)
@@ -201,10 +212,10 @@ def _judge_handshake(
     result.path = replace(
         result.path,
         plugin=opened.get("file") or opened.get("path"),
-        libfabric=run.mapped(r"/libfabric\.so"),
-        libcxi=run.mapped(r"/libcxi\.so"),
+        libfabric=run.mapped(Part.LIBFABRIC),
+        libcxi=run.mapped(Part.LIBCXI),
     )
-    result.findings.add("plugin.loads", Severity.OK, f"{result.path.plugin} was opened, with all its libraries")
+    result.findings.add(Code.PLUGIN_LOADS, Severity.OK, f"{result.path.plugin} was opened, with all its libraries")
     _list_libraries(container, static, result)
     _judge_stages(run, result, causes, excuse=excuse)
 
@@ -219,7 +230,7 @@ def _list_libraries(container: Container, static: StaticResult, result: ProbeRes
     if listed:
         fabric = tuple(line for line in listed if re.match(r"lib(fabric|cxi|amdhip64|hsa-runtime64)\.so", line))
         what = f"ld.so of the image finds all {len(listed)} libraries of the plugin"
-        result.findings.add("loader.lists", Severity.INFO, what, evidence=fabric[:EVIDENCE_LINES])
+        result.findings.add(Code.LOADER_LISTS, Severity.INFO, what, evidence=fabric[:EVIDENCE_LINES])
 
 
 def _judge_failed_open(
@@ -233,9 +244,9 @@ def _judge_failed_open(
     opened = run.first("dlopen") or {}
     path, error = opened.get("path", "the plugin"), opened.get("error", "")
     if _is_absent(run, path) and static.path.plugin is None:
-        if not any(finding.id.startswith("plugin.") for finding in static.findings.found):
+        if not any(finding.id.family is Family.PLUGIN for finding in static.findings.found):
             what = f"no net plugin: nothing called {' or '.join(names)} is on the loader's path"
-            result.findings.add("plugin.absent", Severity.PROBLEM, what, evidence=(error,))
+            result.findings.add(Code.PLUGIN_ABSENT, Severity.PROBLEM, what, evidence=(error,))
         return  # else the files say more: another name, another folder, or nothing at all
     evidence = [error]
     file = opened.get("file") or static.path.plugin or path
@@ -245,14 +256,14 @@ def _judge_failed_open(
         evidence += [line.strip() for line in listing.output.splitlines() if _LOADER_COMPLAINT.search(line)]
     what = f"{file} cannot be opened in the container"
     told = explained(causes, evidence=dict.fromkeys(evidence))
-    result.findings.add("plugin.loads", Severity.PROBLEM, what, **told)
+    result.findings.add(Code.PLUGIN_LOADS, Severity.PROBLEM, what, **told)
 
 
 def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...], *, excuse: str | None) -> None:
     none = run.first("none")
     if none is not None:
         result.findings.add(
-            "plugin.api",
+            Code.PLUGIN_API,
             Severity.PROBLEM,
             f"the plugin exports net API {none.get('exported') or 'none'}; this RCCL takes {none.get('accepted')}",
             remedy=(remedy_for_old_api(),),
@@ -263,21 +274,22 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
         result.path = replace(result.path, plugin_api=int(using["version"]))
     provider = log_of(run).provider
     result.path = replace(result.path, provider=provider)
-    stage = EXIT_STAGES.get(run.exit_code)
+    failed = _STAGES.get(run.exit_code)
     lines = tuple(values["text"] for values in run.all("log") if "text" in values)
     warnings = tuple(line for line in run.output.splitlines() if line.startswith("libfabric:"))
     evidence = (*lines, *warnings)[-EVIDENCE_LINES:]
-    if stage is not None:
+    if failed is not None:
+        stage, code = failed
         severity = Severity.UNKNOWN if excuse else Severity.PROBLEM
         what = f"the plugin failed at {stage}{f', which proves nothing here: {excuse}' if excuse else ''}"
         told = explained(() if excuse else causes, evidence=evidence, otherwise=_WHERE_IT_COUNTS)
-        result.findings.add(f"plugin.{stage}", severity, what, **told)
+        result.findings.add(code, severity, what, **told)
     elif not _listens(run):
         what = f"the handshake {ending(run)} without having listened on every device"
-        result.findings.add("plugin.handshake", Severity.UNKNOWN, what, evidence=tail(run))
+        result.findings.add(Code.PLUGIN_HANDSHAKE, Severity.UNKNOWN, what, evidence=tail(run))
     elif provider == "cxi":
         result.findings.add(
-            "provider.cxi",
+            Code.PROVIDER_CXI,
             Severity.OK,
             f"the plugin selected the provider cxi and listens on {len(run.all('listen'))} NIC(s)",
             evidence=tuple(line for line in evidence if "rovider" in line) or evidence[:2],
@@ -286,7 +298,7 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
         severity = Severity.UNKNOWN if excuse else Severity.PROBLEM
         what = f"the plugin works, but selected the provider {provider}, which is TCP and not Slingshot"
         result.findings.add(
-            "provider.other",
+            Code.PROVIDER_OTHER,
             severity,
             f"{what}; that proves nothing here: {excuse}" if excuse else what,
             **explained(
@@ -297,7 +309,7 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
         )
     else:
         result.findings.add(
-            "provider.unnamed",
+            Code.PROVIDER_UNNAMED,
             Severity.UNKNOWN,
             "the plugin works, and does not say which provider it selected",
             evidence=evidence,

@@ -11,11 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lumiimg.check.probe.container import ProbeRun
-    from lumiimg.findings import Details
+    from lumiimg.findings import FindingDetails
     from lumiimg.nccl.report import Cause, LogReport
 
 EVIDENCE_LINES = 6
-PLUGIN_FILE = r"/lib[nr]ccl-net[^/]*\.so[^/]*$"
 NOISE = re.compile(r"CollNet|TUNER/|PROFILER/")
 """Lines of RCCL about plugins of other kinds."""
 
@@ -31,7 +30,7 @@ def told_plugin(runs: Iterable[ProbeRun]) -> str | None:
     return next((component.version for component in found if component is not None), None)
 
 
-def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str], otherwise: str | None = None) -> Details:
+def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str], otherwise: str | None = None) -> FindingDetails:
     """Return evidence, cause and remedy: of the first cause that the knowledge base has, else what helps in general."""
     lines = tuple(dict.fromkeys(evidence))[-EVIDENCE_LINES:]
     remedy = (otherwise,) if otherwise else ()

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.check.probe.probe_output import EVIDENCE_LINES, NOISE, PLUGIN_FILE, ending, explained, log_of, tail
-from lumiimg.findings import Findings, Level, Severity
+from lumiimg.check.probe.probe_output import EVIDENCE_LINES, NOISE, ending, explained, log_of, tail
+from lumiimg.fabric.path import Part
+from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.nccl.vocabulary import vocabulary
 
 if TYPE_CHECKING:
@@ -43,29 +44,29 @@ def judge(run: ProbeRun, version: str | None, probed: str | None, *, excuse: str
     taken = any(_TAKEN.search(line) for line in lines)
     report = log_of(run)
     if chosen and not _is_built_in(chosen[-1]):
-        plugin = run.mapped(PLUGIN_FILE)
+        plugin = run.mapped(Part.PLUGIN)
         what = f"{rccl} takes {plugin or 'a plugin'} and says `Using network {chosen[-1]}`"
         if plugin and probed and plugin != probed:
             what += f"; what else is told here of a plugin is of {probed}"
-            found.add("simulated.network", Severity.UNKNOWN, what, where=plugin, evidence=shown, source=_SOURCE)
+            found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, where=plugin, evidence=shown, source=_SOURCE)
         else:
             what += f", on the provider {report.provider}" if report.provider else ""
-            found.add("simulated.network", Severity.OK, what, where=plugin, evidence=shown, source=_SOURCE)
+            found.add(Code.SIMULATED_NETWORK, Severity.OK, what, where=plugin, evidence=shown, source=_SOURCE)
     elif not chosen and not any(_GIVES_UP.search(line) for line in lines):
         what = f"{rccl} did not get as far as its network: it {ending(run)}, which may be due to the stand-in"
-        found.add("simulated.network", Severity.UNKNOWN, what, evidence=tail(run), source=_SOURCE)
+        found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, evidence=tail(run), source=_SOURCE)
     else:
         goes_on = f"goes on with {chosen[-1]}" if chosen else "gives up"
         started = any(match and not _is_built_in(match[1]) for match in map(_STARTED.search, run.output.splitlines()))
         if taken and excuse and not started:
             what = f"{rccl} opens the plugin, whose init fails here, and {goes_on}; that proves nothing: {excuse}"
-            found.add("simulated.network", Severity.UNKNOWN, what, evidence=shown, source=_SOURCE)
+            found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, evidence=shown, source=_SOURCE)
         else:
             does = (
                 "starts the plugin" if started else "opens the plugin, whose init fails" if taken else "takes no plugin"
             )
             what = f"{rccl} {does}, and {goes_on}"
-            found.add("simulated.network", Severity.PROBLEM, what, **explained(report.causes, evidence=lines))
+            found.add(Code.SIMULATED_NETWORK, Severity.PROBLEM, what, **explained(report.causes, evidence=lines))
     return found
 
 

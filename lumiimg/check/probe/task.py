@@ -7,23 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import FabricPath  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import Container
 from lumiimg.check.probe.judgement import ProbeResult, probe
-from lumiimg.check.probe.probe_output import PLUGIN_FILE
 from lumiimg.check.probe.tools import PROGRAMS, SIMULATION, Tools, provide_tools
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.elf.objects import FoundBy  # noqa: TC001 - as above
 from lumiimg.errors import MissingHereError
+from lumiimg.fabric.path import FabricPath, Part
 from lumiimg.fabric.rccl import generation_of, version_of_code
-from lumiimg.findings import Finding, Findings, Level, Severity
+from lumiimg.findings import Code, Finding, Findings, Level, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.engine.engine import Engine
-    from lumiimg.host.manifest import Manifest
+    from lumiimg.host.manifest import BindManifest
     from lumiimg.image import Image
 
 _DEVICES = Path("/dev")
@@ -69,7 +68,7 @@ def make_task(
     path: Path,
     image: Image,
     static: StaticResult,
-    manifest: Manifest | None,
+    manifest: BindManifest | None,
     environment: Mapping[str, str],
     scratch: Path,
     *,
@@ -108,12 +107,12 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     excused = excuse(environment)
     result = probe(container, task.static, excuse=excused)
     if task.simulate and task.fabric.rccl is not None:
-        plugin = next((found for run in reversed(result.runs) if (found := run.mapped(PLUGIN_FILE))), None)
+        plugin = next((found for run in reversed(result.runs) if (found := run.mapped(Part.PLUGIN))), None)
         simulated = container.simulate(task.fabric.rccl)
         result.runs.append(simulated)
         judged = simulation.judge(simulated, result.path.rccl_version, plugin, excuse=excused)
         result.findings.found += judged.found
-    result.findings.add("probe.engine", Severity.INFO, f"probed with {engine.name}, programs {task.tools.origin}")
+    result.findings.add(Code.PROBE_ENGINE, Severity.INFO, f"probed with {engine.name}, programs {task.tools.origin}")
     return result
 
 
@@ -124,7 +123,7 @@ def told_version(result: ProbeResult) -> str | None:
 
 
 def with_manifest(
-    engine: Engine, environment: Mapping[str, str], manifest: Manifest | None
+    engine: Engine, environment: Mapping[str, str], manifest: BindManifest | None
 ) -> tuple[tuple[tuple[str, str], ...], Mapping[str, str]]:
     """Return the binds of a manifest, and the engine's environment with its variables."""
     if manifest is None:

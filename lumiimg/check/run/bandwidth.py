@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Finding, Findings, Level, Severity
+from lumiimg.findings import Code, Finding, Findings, Level, Severity
 from lumiimg.wording import count, size
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
         if measured.wrong:
             meaning, remedy, source = _WRONG["osu" if measured.program == "osu" else "nccl-tests"]
             findings.add(
-                "run.data-errors",
+                Code.RUN_DATA_ERRORS,
                 Severity.PROBLEM,
                 f"{measured.name}: {count(measured.wrong, 'wrong result')}: {meaning}",
                 where=f"{measured.file}:{measured.wrong_line}",
@@ -64,11 +64,11 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
         nodes = measured.nodes or report.told.of_nodes
         reference = _reference(measured, nodes, site)
         if reference is None or measured.best_gb_s is None:
-            findings.add("run.bandwidth", Severity.INFO, _sentence(measured), where=where)
+            findings.add(Code.RUN_BANDWIDTH, Severity.INFO, _sentence(measured), where=where)
             continue
         slow = measured.best_gb_s < reference.least_gb_s
         findings.add(
-            "run.bandwidth",
+            Code.RUN_BANDWIDTH,
             Severity.PROBLEM if slow else Severity.OK,
             f"{_sentence(measured)}; a network that is well gives {reference.gb_s:g} GB/s",
             where=where,

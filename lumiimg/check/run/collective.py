@@ -20,6 +20,7 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.probe.tools import ALL_REDUCE
 from lumiimg.elf.loader import Process
 from lumiimg.engine.engine import exec_words
+from lumiimg.fabric.names import LIBRCCL
 from lumiimg.host.container_view import see_inside
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ _VARIABLES = {
 _OF_ANOTHER_STEP = ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "PMIX_RANK")
 
 
-class Program(StrEnum):
+class CollectiveProgram(StrEnum):
     """Whose all-reduce it is."""
 
     RCCL_TESTS = "the image's rccl-tests"
@@ -68,7 +69,7 @@ class Program(StrEnum):
 class Collective:
     """An all-reduce over all GPUs of all nodes."""
 
-    program: Program
+    program: CollectiveProgram
     words: tuple[str, ...]
     """In the container, the same on every node."""
     binds: tuple[tuple[str, str], ...]
@@ -112,17 +113,17 @@ def choose(
     for path in _programs(image):
         process = Process(image.root, see_inside(image, environment).settings)
         process.start(path)
-        found = process.find("librccl.so.1") or process.find("librccl.so")
+        found = next(filter(None, map(process.find, LIBRCCL)), None)
         needs_mpi = any(name.startswith("libmpi") for loaded in process.objects[:1] for name in loaded.facts.needed)
         if found is None or _resolved(image, found.path) != resolved or (nodes > 1 and not needs_mpi):
             continue  # without MPI each node would be a job of its own
         tests = (path, *_SIZES, "-g", str(gpus))
-        return Collective(Program.RCCL_TESTS, tests, tools.binds, gpus, nodes, resolved, needs_mpi=needs_mpi)
+        return Collective(CollectiveProgram.RCCL_TESTS, tests, tools.binds, gpus, nodes, resolved, needs_mpi=needs_mpi)
     if (python := _python_of_torch(image, static.start)) is not None:
         script = (python, f"{MOUNTED}/{_SCRIPT}", *meeting)
-        return Collective(Program.TORCH, script, tools.binds, gpus, nodes, resolved, needs_mpi=False)
+        return Collective(CollectiveProgram.TORCH, script, tools.binds, gpus, nodes, resolved, needs_mpi=False)
     own = (tools.command(ALL_REDUCE), *meeting, rccl)
-    return Collective(Program.OWN, own, tools.binds, gpus, nodes, resolved, needs_mpi=False)
+    return Collective(CollectiveProgram.OWN, own, tools.binds, gpus, nodes, resolved, needs_mpi=False)
 
 
 def _resolved(image: Image, path: str) -> str:

@@ -17,12 +17,12 @@ from lumiimg.check.probe.container import read_run, require_start
 from lumiimg.check.probe.probe_output import EVIDENCE_LINES, ending, explained, tail
 from lumiimg.check.probe.tools import ALL_REDUCE, provide_tools
 from lumiimg.check.run.bandwidth import bandwidth_findings
-from lumiimg.check.run.collective import LOGS, RCCL_LOGS, TIMEOUT_S, Collective, Program, choose, prepare
+from lumiimg.check.run.collective import LOGS, RCCL_LOGS, TIMEOUT_S, Collective, CollectiveProgram, choose, prepare
 from lumiimg.check.run.job_environment import missing_here, tell, with_variables
 from lumiimg.engine.engine import execute
 from lumiimg.engine.process import run
 from lumiimg.errors import ExitCode, MissingHereError
-from lumiimg.findings import Findings, Level, Severity
+from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.nccl.parallel import read_logs
 from lumiimg.nccl.report import FAST, Verdict
 from lumiimg.nccl.sources import log_files
@@ -200,12 +200,12 @@ def _ran_another(program: ProbeRun, result: RunResult, *, cut: bool) -> bool:
     mapped = {told.get("path", ""): told.get("torch", "") for told in program.all("mapped")}
     wanted = result.collective.rccl
     other = next((path for path in sorted(mapped) if path != wanted), None)
-    if other is None and (mapped or result.collective.program is not Program.TORCH or program.exit_code != 0):
+    if other is None and (mapped or result.collective.program is not CollectiveProgram.TORCH or program.exit_code != 0):
         return False
     unseen = "an RCCL that its output, of which the start is not kept, does not tell"
     ran = other or (unseen if cut else "an RCCL that is no file of its own")
     result.findings.add(
-        "run.other-rccl",
+        Code.RUN_OTHER_RCCL,
         Severity.UNKNOWN,
         f"the collective ran with {ran}, and the RCCL looked at is {wanted}: what it did says nothing of that one",
         evidence=(f"imported: {mapped[other]}",) if other else (),
@@ -222,13 +222,13 @@ def _judge_end(
 ) -> None:
     """Judge how the program ended, whatever the network was; `silent`: nodes of which no rank showed itself."""
     wrong = program.all("wrong")
-    told = any(finding.id == "run.data-errors" for finding in result.findings.found)
+    told = any(finding.id is Code.RUN_DATA_ERRORS for finding in result.findings.found)
     nodes = result.collective.nodes
     severity = Severity.UNKNOWN if excuse or nodes == 1 else Severity.PROBLEM
     if wrong and not told:
         what = f"{count(len(wrong), 'all-reduce')} gave wrong sums to a rank"
         lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
-        result.findings.add("run.data-errors", Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
+        result.findings.add(Code.RUN_DATA_ERRORS, Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
     elif program.timed_out or program.exit_code == _TIMED_OUT or program.first("timeout") is not None:
         during = (program.first("timeout") or {}).get("during", "its run")
         what = f"the collective did not come back from {during} within {TIMEOUT_S} s"
@@ -236,11 +236,11 @@ def _judge_end(
             severity = Severity.UNKNOWN
             who = f"no rank of {silent} of {count(nodes, 'node')} showed itself"
             what += f", and {who}: whether the step and its container started there is not shown"
-        result.findings.add("run.hang", severity, what, **explained(causes, evidence=tail(program)))
+        result.findings.add(Code.RUN_HANG, severity, what, **explained(causes, evidence=tail(program)))
     elif program.exit_code != 0 and not told:
         what = f"the collective failed: {result.collective.program.value} {ending(program)}"
         severity = severity if result.report.failed_running else Severity.UNKNOWN
-        result.findings.add("run.failed", severity, what, **explained(causes, evidence=tail(program)))
+        result.findings.add(Code.RUN_FAILED, severity, what, **explained(causes, evidence=tail(program)))
 
 
 def _judge_network(
@@ -253,42 +253,44 @@ def _judge_network(
     proof = tuple(evidence.text for evidence in report.proof)
     if version and report.library and report.library.version != version:
         what = f"{by}: it ran with {report.library.name} {report.library.version}, and the RCCL looked at is {version}"
-        found.add("run.network", Severity.UNKNOWN, what, evidence=proof)
+        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof)
         return
     together = max((communicator.ranks for communicator in report.communicators), default=collective.ranks)
     if collective.nodes > 1 and (report.nothing_crossed or together < collective.ranks):
         what = f"{by}: the ranks did not come together (the largest communicator has {together}), so nothing is shown"
         remedy = ("MPI in the image must be started as it was built for: srun --mpi=pmi2, or --mpi=cray_shasta",)
-        found.add("run.network", Severity.UNKNOWN, what, evidence=proof, remedy=remedy if collective.needs_mpi else ())
+        found.add(
+            Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof, remedy=remedy if collective.needs_mpi else ()
+        )
     elif report.verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY} and collective.nodes == 1:
         what = f"{by}: the log does not tell which network RCCL selected"
-        found.add("run.network", Severity.UNKNOWN, what, evidence=proof, remedy=(_TWO_NODES,))
+        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof, remedy=(_TWO_NODES,))
     elif report.verdict in FAST and collective.nodes == 1:
         what = f"{by}: RCCL selected {network}; on one node nothing crosses it, so that it carries traffic is not shown"
-        found.add("run.selected", Severity.OK, what, evidence=proof, remedy=(_TWO_NODES,))
+        found.add(Code.RUN_SELECTED, Severity.OK, what, evidence=proof, remedy=(_TWO_NODES,))
     elif report.verdict in FAST and (missing := _missing(result, ended)):
         what = f"{by}: {network} was selected; that it carried all traffic is not shown: {missing}"
-        found.add("run.network", Severity.UNKNOWN, what, evidence=proof)
+        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof)
     elif report.verdict in FAST and report.answer is ExitCode.GOOD:
-        found.add("run.network", Severity.OK, f"{by}: {network} carried the traffic", evidence=proof)
+        found.add(Code.RUN_NETWORK, Severity.OK, f"{by}: {network} carried the traffic", evidence=proof)
     elif report.answer is ExitCode.UNDECIDED:
         what = f"{by}: the log does not prove which network carried the traffic ({report.verdict.value})"
-        found.add("run.network", Severity.UNKNOWN, what, **explained(causes, evidence=proof))
+        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, **explained(causes, evidence=proof))
     elif collective.nodes == 1 and any(cause.id in _NO_VNI for cause in causes):
         what = (
             f"{by}: RCCL fell back to {network}, as this step has no VNI on the NIC; that proves nothing of the image"
         )
         told = explained(causes, evidence=proof)
         told["remedy"] = (_VNI, _TWO_NODES)
-        found.add("run.network", Severity.UNKNOWN, what, **told)
+        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, **told)
     elif excuse:
         what = f"{by}: RCCL took {network}; that proves nothing here: {excuse}"
-        found.add("run.network", Severity.UNKNOWN, what, evidence=proof, remedy=(_TWO_NODES,))
+        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof, remedy=(_TWO_NODES,))
     else:
         would = (
             "carried the traffic" if collective.nodes > 1 else "is what RCCL took, and would carry that of two nodes"
         )
-        found.add("run.network", Severity.PROBLEM, f"{by}: {network} {would}", **explained(causes, evidence=proof))
+        found.add(Code.RUN_NETWORK, Severity.PROBLEM, f"{by}: {network} {would}", **explained(causes, evidence=proof))
 
 
 def _missing(result: RunResult, ended: Completed) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.mpi import read_by_srun
 from lumiimg.resolve.rules import environment as variables_of
@@ -34,7 +34,7 @@ def missing_here(
     """Return those of a site's variables that are not set here: whoever has set one meant it."""
     if site is None:
         return ()
-    wanted = same_everywhere(read_contents(image.root).stack, site, nodes=nodes)
+    wanted = same_everywhere(read_contents(image).stack, site, nodes=nodes)
     prefixes = ("", f"{engine.prefix}ENV_")
     return tuple(v for v in wanted if not any(f"{prefix}{v.name}" in environment for prefix in prefixes))
 
@@ -49,4 +49,4 @@ def tell(findings: Findings, site: Site | None, variables: Sequence[SiteVariable
     if site is not None and variables:
         names = ", ".join(f"{v.name}={v.value}" for v in variables)
         what = f"it ran with what a job on {site.name} sets: {names}"
-        findings.add("run.environment", Severity.INFO, what, source=site.source)
+        findings.add(Code.RUN_ENVIRONMENT, Severity.INFO, what, source=site.source)

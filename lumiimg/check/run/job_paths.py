@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.check.steps import Part, Side, State, Step, part_of_verdict
+from lumiimg.check.steps import part_of_verdict
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.path import Part, Side, State, Step
 from lumiimg.findings import Level
 from lumiimg.nccl.report import FAST, Confidence, Verdict, answer_of
 
 if TYPE_CHECKING:
-    from lumiimg.nccl.report import Cause, LogReport, NodeGroup
+    from lumiimg.nccl.report import Cause, LogReport, VerdictGroup
 
 PATHS_SHOWN = 3
 _ELSEWHERE = {
@@ -107,7 +108,7 @@ def job_paths(report: LogReport) -> tuple[JobPath, ...]:
     return tuple(JobPath(number, _steps(_of_group(report, groups[number]))) for number in shown)
 
 
-def _of_group(report: LogReport, group: NodeGroup) -> _Case:
+def _of_group(report: LogReport, group: VerdictGroup) -> _Case:
     cause = next((one for one in report.causes if one.id == group.cause), None)
     return _Case(report, group.verdict, group.confidence, group.provider, group.network, cause)
 

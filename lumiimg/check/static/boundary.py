@@ -17,13 +17,15 @@ from lumiimg.check.static.files import check_static
 from lumiimg.check.static.host_binds import with_host
 from lumiimg.elf.loader import Process
 from lumiimg.elf.system import glibc_version, libc_kind, loader_of
-from lumiimg.fabric.provider import LIBFABRIC, PROVIDER_PATH
-from lumiimg.findings import Severity
+from lumiimg.fabric.names import LIBFABRIC
+from lumiimg.fabric.path import Fabric
+from lumiimg.fabric.provider import PROVIDER_PATH
+from lumiimg.findings import Code, Severity
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand
-from lumiimg.host.container_view import PRIVATE, Machine, see_inside, variable_of
+from lumiimg.host.container_view import PRIVATE, LoaderMachine, see_inside, variable_of
 from lumiimg.host.engine_constraints import complete
-from lumiimg.host.manifest import Fabric, Loaded
+from lumiimg.host.manifest import Loaded
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.static.evidence import StaticResult
-    from lumiimg.elf.rules import Settings
-    from lumiimg.host.manifest import Manifest
+    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
 
@@ -52,7 +54,7 @@ class Boundary:
     glibc: str | None
     host_glibc: str | None
     torch: str | None
-    manifest: Manifest | None
+    manifest: BindManifest | None
     """None without a host, or without a process to look at."""
     loaded: tuple[Loaded, ...]
     missing: tuple[str, ...]
@@ -82,8 +84,8 @@ class Boundary:
         if self.manifest is not None and self.manifest.fabric is Fabric.NONE and refused:
             found += remedies(self.manifest.refusals)
         for finding in self.static.findings.found:
-            is_told = finding.severity is Severity.PROBLEM and finding.id != "bind.refused"
-            if is_told or finding.id == "plugin.symbols" or finding.id in findings:
+            is_told = finding.severity is Severity.PROBLEM and finding.id is not Code.BIND_REFUSED
+            if is_told or finding.id is Code.PLUGIN_SYMBOLS or finding.id in findings:
                 found += finding.remedy
         if self.decision is Outcome.UNKNOWN and (self.manifest is None or not self.manifest.host_has_fabric):
             found.append(
@@ -122,9 +124,9 @@ def study_open(
     site: Site | None = None,
 ) -> Boundary:
     """Return the account of an image whose files are checked already."""
-    machine = Machine.of(snapshot) if snapshot else Machine()
+    machine = LoaderMachine.of(snapshot) if snapshot else LoaderMachine()
     settings = see_inside(image, environment, machine=machine).settings
-    manifest: Manifest | None = None
+    manifest: BindManifest | None = None
     loaded: tuple[Loaded, ...] = ()
     missing: tuple[str, ...] = ()
     demand = demand_of(image, static, static.provider_path or variable_of(PROVIDER_PATH, image, environment))
@@ -162,7 +164,9 @@ def demand_of(image: Image, static: StaticResult, provider_path: str | None) -> 
     return Demand(loader, loader, (), provider_path=provider_path) if loader else None
 
 
-def _alone(root: RootFileSystem, settings: Settings, demand: Demand) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
+def _alone(
+    root: RootFileSystem, settings: LoaderSettings, demand: Demand
+) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
     """Return (what the process has with the image's files alone, names that it lacks)."""
     process = Process(root, settings)
     missing = [item.name for item in process.start(demand.start).missing]

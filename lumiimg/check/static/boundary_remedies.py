@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from lumiimg.fabric.provider import LIBCXI, LIBFABRIC
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

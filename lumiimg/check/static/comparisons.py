@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Severity
-from lumiimg.host.manifest import Fabric
+from lumiimg.fabric.path import Fabric
+from lumiimg.findings import Code, Family, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.findings import Finding
-    from lumiimg.host.manifest import Loaded, Manifest
+    from lumiimg.host.manifest import BindManifest, Loaded
 
 _PROVIDER_SOURCE = "libfabric prov/cxi/configure.m4: the built-in provider links libcxi"
 _LOADER_SOURCE = "glibc elf/dl-load.c, elf/dl-version.c, modelled"
 _VERSION_SOURCE = "glibc elf/dl-version.c: names of versions are compared before any code runs"
 _FREE = "nothing that keeps RCCL off the fabric"
 _SHOWN = 3
-_OF_LOADING = frozenset({"plugin.loads", "plugin.needs-host", "provider.no-libfabric", "provider.no-cxi"})
+_OF_LOADING = frozenset({Code.PLUGIN_LOADS, Code.PLUGIN_NEEDS_HOST, Code.PROVIDER_NO_LIBFABRIC, Code.PROVIDER_NO_CXI})
 """What binds can mend: of a process with the image's files alone."""
-_OF_THE_PROCESS = ("fabric.", "library.")
+_OF_THE_PROCESS = frozenset({Family.FABRIC, Family.LIBRARY})
 """Beside the plugin's own findings: of its libraries."""
 
 
@@ -101,7 +101,7 @@ class Margin:
 
 def rules_of(
     static: StaticResult,
-    manifest: Manifest | None,
+    manifest: BindManifest | None,
     loaded: Sequence[Loaded],
     missing: Sequence[str],
     margins: Sequence[Margin],
@@ -148,13 +148,13 @@ def _rules_of_rccl(static: StaticResult) -> Iterator[Rule]:
     fabric = static.path
     against = {finding.id: finding.severity for finding in static.findings.found if finding.severity in _OUTCOMES}
     for finding in static.findings.found:
-        if finding.id.startswith("rccl.") and finding.severity is Severity.PROBLEM:
+        if finding.id.family is Family.RCCL and finding.severity is Severity.PROBLEM:
             have = finding.evidence[0] if finding.evidence else "there is none"
             yield Rule("rccl", Outcome.REFUSED, "an RCCL that loads", have, finding.summary, "glibc elf/dl-load.c")
     if fabric.rccl is None or not fabric.plugin_files:
         return
     # where the search is not known as a whole, that nothing was found is open
-    is_sure = any(name.startswith("plugin.") and severity is Severity.PROBLEM for name, severity in against.items())
+    is_sure = any(code.family is Family.PLUGIN and severity is Severity.PROBLEM for code, severity in against.items())
     yield Rule(
         "plugin-name",
         Outcome.OK if fabric.plugin else Outcome.REFUSED if is_sure else Outcome.UNKNOWN,
@@ -166,7 +166,7 @@ def _rules_of_rccl(static: StaticResult) -> Iterator[Rule]:
     if fabric.plugin is not None and fabric.accepts:
         yield Rule(
             "plugin-api",
-            Outcome.OK if fabric.plugin_api else _OUTCOMES[against.get("plugin.api", Severity.PROBLEM)],
+            Outcome.OK if fabric.plugin_api else _OUTCOMES[against.get(Code.PLUGIN_API, Severity.PROBLEM)],
             f"net API v{', v'.join(map(str, fabric.accepts))}",
             f"v{fabric.plugin_api}" if fabric.plugin_api else "none of these is exported",
             "RCCL asks the plugin for one symbol a version, in this order",
@@ -175,29 +175,29 @@ def _rules_of_rccl(static: StaticResult) -> Iterator[Rule]:
 
 
 def _rule_of_finding(
-    finding: Finding, static: StaticResult, manifest: Manifest | None, missing: Sequence[str]
+    finding: Finding, static: StaticResult, manifest: BindManifest | None, missing: Sequence[str]
 ) -> Rule | None:
     """Return what a finding keeps from being a yes; None where it is none that does, or another rule tells it."""
     path = static.path
     is_bound = manifest is not None and manifest.fabric is not Fabric.NONE
     told = (
-        finding.id == "bind.refused"
-        or (finding.id.startswith("rccl.") and finding.severity is Severity.PROBLEM)
-        or (finding.id.startswith("plugin.") and path.plugin is None and bool(path.plugin_files))
-        or (finding.id == "plugin.api" and bool(path.accepts))
+        finding.id is Code.BIND_REFUSED
+        or (finding.id.family is Family.RCCL and finding.severity is Severity.PROBLEM)
+        or (finding.id.family is Family.PLUGIN and path.plugin is None and bool(path.plugin_files))
+        or (finding.id is Code.PLUGIN_API and bool(path.accepts))
         or (finding.id in _OF_LOADING and not is_bound and (manifest is not None or bool(missing)))
     )
     outcome = _OUTCOMES.get(finding.severity)
     if outcome is None or told:
         return None
-    if finding.id == "image.partly-read":
+    if finding.id is Code.IMAGE_PARTLY_READ:
         because = "variables and files that are not seen may lead the loader elsewhere"
         return Rule("image", outcome, "an image that is read whole", finding.summary, because, "lumiimg")
-    if finding.id == "plugin.symbols":
+    if finding.id is Code.PLUGIN_SYMBOLS:
         have = "; ".join(finding.evidence) or finding.summary
         because = "RCCL opens its plugin with RTLD_NOW: every symbol has to be there at once"
         return Rule("symbols", outcome, "every symbol of the plugin", have, because, _LOADER_SOURCE)
-    if not is_bound and (finding.id in _OF_LOADING or finding.id.startswith(_OF_THE_PROCESS)):
+    if not is_bound and (finding.id in _OF_LOADING or finding.id.family in _OF_THE_PROCESS):
         outcome = Outcome.UNKNOWN  # a library that is bound may take the place of this one
     because = finding.cause or "; ".join(finding.evidence[:_SHOWN])
     return Rule(finding.id, outcome, _FREE, finding.summary, because, finding.source or "lumiimg", is_finding=True)

@@ -14,7 +14,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.copies import second_copies
-from lumiimg.findings import Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.host.scan_facts import known
 from lumiimg.image.permissions import barred
 
@@ -32,7 +32,7 @@ def judge_process(root: RootFileSystem, process: Process, result: StaticResult) 
     copies = second_copies(process.objects)
     for stem, paths in copies.items():
         result.findings.add(
-            "fabric.mixed",
+            Code.FABRIC_MIXED,
             Severity.UNKNOWN,
             f"{len(paths)} copies of {stem} are in one process: symbols without versions may be mixed",
             evidence=paths,
@@ -42,7 +42,7 @@ def judge_process(root: RootFileSystem, process: Process, result: StaticResult) 
     cut = [loaded for loaded in process.objects if loaded.facts.missing_bytes]
     if cut:
         result.findings.add(
-            "library.cut-off",
+            Code.LIBRARY_CUT_OFF,
             Severity.PROBLEM,
             "a library of the fabric path was cut off: it loads, and the process dies of SIGBUS where it is read",
             where=cut[0].path,
@@ -54,7 +54,7 @@ def judge_process(root: RootFileSystem, process: Process, result: StaticResult) 
     if closed:
         first, obstacles = next(iter(closed)), list(dict.fromkeys(closed.values()))[:_SHOWN]
         result.findings.add(
-            "library.not-for-all",
+            Code.LIBRARY_NOT_FOR_ALL,
             Severity.UNKNOWN,
             f"not everybody may read {first}: for those who may not, it cannot be loaded",
             where=first,
@@ -72,7 +72,7 @@ def judge_process(root: RootFileSystem, process: Process, result: StaticResult) 
     ]
     if leaks:
         result.findings.add(
-            "fabric.search-path-leak",
+            Code.FABRIC_SEARCH_PATH_LEAK,
             Severity.UNKNOWN,
             "a library of the fabric path searches a folder that engines mount from the host: what is there is loaded",
             evidence=tuple(leaks[:_SHOWN]),

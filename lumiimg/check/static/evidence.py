@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import FabricPath
+from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Findings, Level
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ libfabric among it has the cxi provider. What may come from the host at run time
 
 from __future__ import annotations
 
-import re
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,10 @@ from lumiimg.check.static.evidence import StaticResult
 from lumiimg.check.static.plugin import judge_plugin, load_plugin
 from lumiimg.check.static.rccl import load_rccl, read_facts
 from lumiimg.check.static.variables import judge_binds, judge_variables, read_variables
+from lumiimg.fabric.names import RCCL_OR_PLUGIN
 from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.findings import Severity
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE
+from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import see_inside
 from lumiimg.host.ldd import refusal
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from lumiimg.image import Image
 
-_WANTED = re.compile(r"(librccl\.so|lib[nr]ccl-net).*")
 _FIND_LIMIT = 200
 
 
@@ -40,26 +40,26 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
     result = StaticResult()
     for warning in image.warnings:
         result.findings.add(
-            "image.partly-read",
+            Code.IMAGE_PARTLY_READ,
             Severity.UNKNOWN,
             warning,
             remedy=("what it comes to in a job: `lumiimg check IMAGE --level run` on nodes with GPUs",),
         )
     if (musl := refusal(image.root)) is not None:
         result.findings.add(
-            "image.musl",
+            Code.IMAGE_MUSL,
             Severity.UNKNOWN,
             musl,
             remedy=("use a base with glibc: RCCL and the host's fabric libraries are built for it",),
         )
         return result
-    files = sorted(islice(image.root.find(_WANTED), _FIND_LIMIT))
+    files = sorted(islice(image.root.find(RCCL_OR_PLUGIN), _FIND_LIMIT))
     process, rccl = load_rccl(image, see_inside(image, environment).settings, files, result)
     if rccl is None:
         return result
     variables = read_variables(image, environment)
-    read_facts(image, rccl, result, named=variables.get("NCCL_NET_PLUGIN"))
-    result.without_name = variables.without("NCCL_NET_PLUGIN", result.without_name)
+    read_facts(image, rccl, result, named=variables.get(PLUGIN_VARIABLE))
+    result.without_name = variables.without(PLUGIN_VARIABLE, result.without_name)
     result.start, result.loader = process.objects[0].path, process.system.loader
     result.provider_path = variables.get(PROVIDER_PATH)
     outcome = load_plugin(image, process, rccl, files, result)

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 from lumiimg.check.static.boundary_remedies import remedies
 from lumiimg.check.static.duplicates import judge_process
 from lumiimg.check.static.plugin import judge_plugin
-from lumiimg.findings import Findings, Level, Severity
-from lumiimg.host.manifest import Fabric
+from lumiimg.fabric.path import Fabric
+from lumiimg.findings import Code, Family, Findings, Level, Severity
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
-    from lumiimg.host.manifest import Manifest
+    from lumiimg.host.manifest import BindManifest
 
 # about the process of the plugin with the image's files alone: another one takes its place
-_OF_THE_PROCESS = ("plugin.", "provider.", "fabric.", "library.")
-_VARIABLES = ("provider.excluded",)
+_OF_THE_PROCESS = frozenset({Family.PLUGIN, Family.PROVIDER, Family.FABRIC, Family.LIBRARY})
 
 
-def with_host(static: StaticResult, manifest: Manifest, *, image: str, host: str) -> StaticResult:
+def with_host(static: StaticResult, manifest: BindManifest, *, image: str, host: str) -> StaticResult:
     """Return what the files say when a host's are there too; the result without them stays as it is."""
     if manifest.fabric is Fabric.NONE:
         return _refused(static, manifest, host) if manifest.host_has_fabric else static
@@ -32,7 +31,7 @@ def with_host(static: StaticResult, manifest: Manifest, *, image: str, host: str
     kept = [
         finding
         for finding in static.findings.found
-        if finding.id in _VARIABLES or not finding.id.startswith(_OF_THE_PROCESS)
+        if finding.id is Code.PROVIDER_EXCLUDED or finding.id.family not in _OF_THE_PROCESS
     ]
     result = replace(static, findings=Findings(Level.STATIC, kept), plugin_found_by=plugin.object.found_by)
     judge_plugin(trial.root, trial.outcome, trial.process, result)
@@ -40,7 +39,7 @@ def with_host(static: StaticResult, manifest: Manifest, *, image: str, host: str
     libraries = [bind for bind in manifest.binds if bind.chain]
     if libraries:
         result.findings.add(
-            "bind.loads",
+            Code.BIND_LOADS,
             Severity.OK,
             f"with {len(libraries)} libraries of {host} bound, the plugin and all that it needs load",
             evidence=tuple(f"{bind.source} at {bind.target}" for bind in libraries),
@@ -48,17 +47,17 @@ def with_host(static: StaticResult, manifest: Manifest, *, image: str, host: str
             source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
         )
     for note in manifest.notes:
-        result.findings.add("bind.note", Severity.INFO, note)
+        result.findings.add(Code.BIND_NOTE, Severity.INFO, note)
     return result
 
 
-def _refused(static: StaticResult, manifest: Manifest, host: str) -> StaticResult:
+def _refused(static: StaticResult, manifest: BindManifest, host: str) -> StaticResult:
     # of several attempts, the one that the C library ends is the one that no bind can mend
     telling = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), manifest.refusals[-1])
-    kept = [f for f in static.findings.found if f.id not in {"plugin.needs-host", "provider.no-cxi"}]
+    kept = [f for f in static.findings.found if f.id not in {Code.PLUGIN_NEEDS_HOST, Code.PROVIDER_NO_CXI}]
     result = replace(static, findings=Findings(Level.STATIC, kept))
     result.findings.add(
-        "bind.refused",
+        Code.BIND_REFUSED,
         Severity.PROBLEM,
         f"no set of binds of {host} loads: {telling.need} is needed, {telling.have}",
         evidence=tuple(refusal.words for refusal in manifest.refusals),

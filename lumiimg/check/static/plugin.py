@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING
 from lumiimg.elf.facts import exported_symbols, read_elf, undefined_symbols
 from lumiimg.elf.recorded import RecordedElf
 from lumiimg.errors import BadInputError, one_line
-from lumiimg.fabric.provider import LIBCXI, LIBFABRIC, PROVIDER_FILE, PROVIDER_PATH, cxi_provider
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PROVIDER_FILE, net_api, part_of
+from lumiimg.fabric.path import Part
+from lumiimg.fabric.provider import PROVIDER_PATH, cxi_provider
 from lumiimg.fabric.rccl import remedy_for_old_api
-from lumiimg.findings import Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
-    from lumiimg.elf.rules import Settings
+    from lumiimg.elf.rules import LoaderSettings
     from lumiimg.image import Image, RootFileSystem
 
-_NET_SYMBOL = re.compile(r"ncclNetPlugin_v(\d{1,2})")
 _LEFT_OUT = re.compile(r"[^ ]+: left out, beyond a plain export: (?:(?:then|else|do|export) )*[A-Za-z_]\w*=[^;&|]*")
 _OF_THE_SEARCH = ("LD_LIBRARY_PATH", "LD_PRELOAD", "NCCL_NET_PLUGIN")
 _MAX_WANTED_CHARS = 64 << 20
@@ -49,7 +50,7 @@ def load_plugin(
                 _report_broken(name, outcome, result)
             return outcome
         absent += outcome.errors
-    elsewhere = [file for file in files if re.search(r"/lib[nr]ccl-net[^/]*\.so[^/]*$", file)]
+    elsewhere = [file for file in files if part_of(file) is Part.PLUGIN]
     dangling = [file for file in elsewhere if not image.root.exists(file)]
     dangling.sort(key=lambda file: file.rpartition("/")[2] not in names)
     elsewhere = [file for file in elsewhere if file not in dangling]
@@ -60,7 +61,7 @@ def load_plugin(
     so_far = ", as far as the image is seen" if is_open else ""
     if dangling and not same_name:
         result.findings.add(
-            "plugin.dangling",
+            Code.PLUGIN_DANGLING,
             severity,
             f"{dangling[0]} is a link to {image.root.readlink(dangling[0])}, which is not in the image{so_far}",
             where=dangling[0],
@@ -71,7 +72,7 @@ def load_plugin(
         )
     elif passed_over is not None:
         result.findings.add(
-            "plugin.loads",
+            Code.PLUGIN_LOADS,
             Severity.PROBLEM,
             f"{same_name[0]} is passed over by the loader: {passed_over}",
             where=same_name[0],
@@ -82,7 +83,7 @@ def load_plugin(
     elif same_name:
         folder = same_name[0].rpartition("/")[0]
         result.findings.add(
-            "plugin.not-on-path",
+            Code.PLUGIN_NOT_ON_PATH,
             severity,
             f"{same_name[0]} is in the image, but not where the loader looks{so_far}",
             where=same_name[0],
@@ -94,7 +95,7 @@ def load_plugin(
         )
     elif elsewhere:
         result.findings.add(
-            "plugin.other-name",
+            Code.PLUGIN_OTHER_NAME,
             severity,
             f"this RCCL looks for {' or '.join(names)}; the image has {elsewhere[0]}{so_far}",
             where=elsewhere[0],
@@ -109,7 +110,7 @@ def load_plugin(
         )
     else:
         result.findings.add(
-            "plugin.absent",
+            Code.PLUGIN_ABSENT,
             severity,
             f"no net plugin: nothing called {' or '.join(names)} is in the image{so_far}",
             evidence=tuple(absent[:4]),
@@ -135,7 +136,7 @@ def judge_plugin(root: RootFileSystem, outcome: LoadOutcome, process: Process, r
         _report_load_errors(plugin, outcome, result)
     elif undefined and sure:
         result.findings.add(
-            "plugin.loads",
+            Code.PLUGIN_LOADS,
             Severity.PROBLEM,
             f"{plugin.path} cannot be loaded: nothing in the process defines {undefined[0].rpartition(' ')[2]}",
             where=plugin.path,
@@ -146,7 +147,7 @@ def judge_plugin(root: RootFileSystem, outcome: LoadOutcome, process: Process, r
         )
     else:
         result.findings.add(
-            "plugin.loads",
+            Code.PLUGIN_LOADS,
             Severity.OK,
             f"{plugin.path} and all that it needs would be loaded",
             where=plugin.path,
@@ -154,7 +155,7 @@ def judge_plugin(root: RootFileSystem, outcome: LoadOutcome, process: Process, r
         )
     if unread:
         result.findings.add(
-            "plugin.symbols",
+            Code.PLUGIN_SYMBOLS,
             Severity.UNKNOWN,
             f"whether all symbols of the plugin are defined cannot be told: {unread}",
             where=plugin.path,
@@ -163,7 +164,7 @@ def judge_plugin(root: RootFileSystem, outcome: LoadOutcome, process: Process, r
         )
     if undefined and not sure:
         result.findings.add(
-            "plugin.symbols",
+            Code.PLUGIN_SYMBOLS,
             Severity.UNKNOWN,
             "nothing of the image defines symbols of the plugin; whether the host's libraries do is not recorded",
             where=plugin.path,
@@ -202,7 +203,7 @@ def _beside(path: str, name: str) -> str:
     return f"{path.rpartition('/')[0]}/{name}"
 
 
-def _prepended(folder: str, settings: Settings) -> str:
+def _prepended(folder: str, settings: LoaderSettings) -> str:
     """Return LD_LIBRARY_PATH with a folder in front: what the engine is told replaces what the image says."""
     rest = [part for part in (settings.library_path or "").split(":") if part and part != ENGINE_LIBRARIES]
     return shlex.quote(":".join([folder, *rest]))
@@ -210,7 +211,7 @@ def _prepended(folder: str, settings: Settings) -> str:
 
 def _report_broken(name: str, outcome: LoadOutcome, result: StaticResult) -> None:
     result.findings.add(
-        "plugin.loads",
+        Code.PLUGIN_LOADS,
         Severity.PROBLEM,
         f"{name} is found, and is no library that can be loaded",
         evidence=outcome.errors[:4],
@@ -233,7 +234,7 @@ def _report_load_errors(plugin: LoadedObject, outcome: LoadOutcome, result: Stat
     if only_from_host:
         names = ", ".join(dict.fromkeys(missing.name for missing in from_host))
         result.findings.add(
-            "plugin.needs-host",
+            Code.PLUGIN_NEEDS_HOST,
             Severity.UNKNOWN,
             f"the plugin needs {names}, which the image does not have: it must come from the host",
             where=plugin.path,
@@ -244,7 +245,7 @@ def _report_load_errors(plugin: LoadedObject, outcome: LoadOutcome, result: Stat
         )
         return
     result.findings.add(
-        "plugin.loads",
+        Code.PLUGIN_LOADS,
         Severity.PROBLEM,
         f"{plugin.path} cannot be loaded",
         where=plugin.path,
@@ -315,25 +316,27 @@ def _undefined(
 def _judge_api(root: RootFileSystem, plugin: LoadedObject, result: StaticResult) -> None:
     try:
         file = root.open(plugin.path)
-        symbols = file.net_symbols if isinstance(file, RecordedElf) else exported_symbols(file, "ncclNetPlugin_v")
+        symbols = file.net_symbols if isinstance(file, RecordedElf) else exported_symbols(file, NET_SYMBOL)
     except BadInputError as error:
-        result.findings.add("plugin.api", Severity.UNKNOWN, f"its symbols cannot be read: {one_line(str(error))}")
+        result.findings.add(Code.PLUGIN_API, Severity.UNKNOWN, f"its symbols cannot be read: {one_line(str(error))}")
         return
-    exported = sorted({int(m[1]) for s in symbols if (m := _NET_SYMBOL.fullmatch(s))}, reverse=True)
+    exported = net_api(symbols)
     accepts = result.path.accepts
     taken = next((version for version in accepts if version in exported), None)
     shown = ", ".join(f"v{version}" for version in exported) or "none"
     if taken is not None:
         result.path = replace(result.path, plugin_api=taken)
-        result.findings.add("plugin.api", Severity.OK, f"the plugin exports net API {shown}; this RCCL takes v{taken}")
+        result.findings.add(
+            Code.PLUGIN_API, Severity.OK, f"the plugin exports net API {shown}; this RCCL takes v{taken}"
+        )
     elif accepts:
         result.findings.add(
-            "plugin.api",
+            Code.PLUGIN_API,
             Severity.PROBLEM,
             f"the plugin exports net API {shown}; RCCL {result.path.rccl_version or ''} takes only "
             f"v{', v'.join(map(str, accepts))}",
             where=plugin.path,
-            cause="aws-ofi-rccl exports v5 only, which RCCL gave up with 2.26 (ROCm 7.0)" if exported == [5] else None,
+            cause="aws-ofi-rccl exports v5 only, which RCCL gave up with 2.26 (ROCm 7.0)" if exported == (5,) else None,
             remedy=(remedy_for_old_api(),),
             source=_RULE_SOURCE,
         )
@@ -349,7 +352,7 @@ def _judge_libfabric(root: RootFileSystem, process: Process, result: StaticResul
     if libfabric is None:
         if not told:
             result.findings.add(
-                "provider.no-libfabric",
+                Code.PROVIDER_NO_LIBFABRIC,
                 Severity.UNKNOWN,
                 f"{result.path.plugin} does not use libfabric: it is not the OFI plugin, and whether it can use "
                 "Slingshot is not known here",
@@ -360,12 +363,12 @@ def _judge_libfabric(root: RootFileSystem, process: Process, result: StaticResul
         what = f"{libfabric.path} has the cxi provider"
         if provider != libfabric.path:
             what += f" in a file of its own, {provider}, which loads"
-        result.findings.add("provider.cxi-built-in", Severity.INFO, what, where=provider)
+        result.findings.add(Code.PROVIDER_CXI_BUILT_IN, Severity.INFO, what, where=provider)
         return
     if LIBCXI in libfabric.facts.needed:
         return  # it has the provider, and does not load: the plugin's own finding says what is missing
     result.findings.add(
-        "provider.no-cxi",
+        Code.PROVIDER_NO_CXI,
         Severity.UNKNOWN,
         f"{libfabric.path} has no cxi provider (it does not need {LIBCXI}, nor is there a {PROVIDER_FILE} that loads, "
         "where it looks for one): alone, it would use TCP",

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.loader import Process
-from lumiimg.fabric.rccl import generation_of, names_by_variable
-from lumiimg.fabric.rccl_strings import read_rccl
-from lumiimg.findings import Severity
+from lumiimg.fabric.names import LIBRCCL, part_of
+from lumiimg.fabric.path import Part
+from lumiimg.fabric.rccl import read_rccl
+from lumiimg.findings import Code, Severity
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.elf.objects import LoadedObject
-    from lumiimg.elf.rules import Settings
+    from lumiimg.elf.rules import LoaderSettings
     from lumiimg.image import Image
 
 
 def load_rccl(
-    image: Image, settings: Settings, files: list[str], result: StaticResult
+    image: Image, settings: LoaderSettings, files: list[str], result: StaticResult
 ) -> tuple[Process, LoadedObject | None]:
     """Start a process with the RCCL that matters: the one that torch gets, else the one on the loader's path."""
-    candidates = [file for file in files if re.search(r"/librccl\.so(\.\d+)*$", file) and image.root.is_file(file)]
+    candidates = [file for file in files if part_of(file) is Part.RCCL and image.root.is_file(file)]
     process, torch, rccl = _of_torch(image, settings)
     why = f"it is what {torch} loads"
     if rccl is None:
@@ -33,7 +33,7 @@ def load_rccl(
         process = Process(image.root, settings)
         if chosen is None:
             result.findings.add(
-                "rccl.absent",
+                Code.RCCL_ABSENT,
                 Severity.PROBLEM,
                 "no librccl.so was found in the image",
                 cause="the check is about RCCL: an image without it cannot use the fabric through it",
@@ -43,7 +43,7 @@ def load_rccl(
         outcome = process.start(chosen)
         if outcome.root is None or outcome.errors:
             result.findings.add(
-                "rccl.load",
+                Code.RCCL_LOAD,
                 Severity.PROBLEM,
                 f"{chosen} cannot be loaded in this image",
                 where=chosen,
@@ -57,7 +57,7 @@ def load_rccl(
     others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
     if others:
         result.findings.add(
-            "rccl.several",
+            Code.RCCL_SEVERAL,
             Severity.INFO,
             f"the image has more than one RCCL; {rccl.path} is looked at, because {why}",
             evidence=tuple(others[:8]),
@@ -65,7 +65,7 @@ def load_rccl(
     return process, rccl
 
 
-def _of_torch(image: Image, settings: Settings) -> tuple[Process, str | None, LoadedObject | None]:
+def _of_torch(image: Image, settings: LoaderSettings) -> tuple[Process, str | None, LoadedObject | None]:
     """Return the process of the image's torch, the library of it that uses RCCL, and the RCCL that the loader gives it.
 
     A wheel brings an RCCL along, and LD_LIBRARY_PATH decides whether it is taken: so the loader is asked, not the path.
@@ -73,13 +73,13 @@ def _of_torch(image: Image, settings: Settings) -> tuple[Process, str | None, Lo
     process = Process(image.root, settings)
     for library in islice(image.root.find({"libtorch_hip.so"}), 1):
         process.start(library)
-        for name in ("librccl.so.1", "librccl.so"):
+        for name in LIBRCCL:
             if (rccl := process.find(name)) is not None:
                 return process, library, rccl
     return process, None, None
 
 
-def _on_loader_path(image: Image, settings: Settings, candidates: list[str]) -> str | None:
+def _on_loader_path(image: Image, settings: LoaderSettings, candidates: list[str]) -> str | None:
     """Return what dlopen would give a program that asks for RCCL by name."""
     for candidate in candidates:
         of_image = Process(image.root, settings)
@@ -89,7 +89,7 @@ def _on_loader_path(image: Image, settings: Settings, candidates: list[str]) -> 
         program = Process(image.root, settings)
         if program.start(of_image.system.loader).root is None:
             return None
-        for name in ("librccl.so.1", "librccl.so"):
+        for name in LIBRCCL:
             outcome = program.dlopen(name)
             if outcome.root is not None:
                 return outcome.root.path
@@ -99,36 +99,30 @@ def _on_loader_path(image: Image, settings: Settings, candidates: list[str]) -> 
 
 def read_facts(image: Image, rccl: LoadedObject, result: StaticResult, *, named: str | None) -> None:
     """Fill in what this RCCL looks for and takes; `named` is NCCL_NET_PLUGIN, if it is set."""
-    strings = read_rccl(image.root.open(rccl.path))
-    generation = generation_of(strings.version) if strings.version else None
+    library = read_rccl(image.root.open(rccl.path))
+    generation, files, accepts = library.generation, library.names(named), library.accepts
     result.generation = generation
-    # All names stand in the bytes; in which order they are tried, only the table of the generations says.
-    known = generation.files if generation else ()
-    files = tuple(sorted(strings.plugin_files, key=lambda f: known.index(f) if f in known else len(known))) or known
-    accepts = strings.accepts or (generation.accepts if generation else ())
-    if named:
-        files = names_by_variable(named, files, generation)
     result.path = replace(
         result.path,
         rccl=rccl.path,
-        rccl_version=strings.version,
+        rccl_version=library.version,
         plugin_files=files,
         accepts=accepts,
         named_by=named or None,
     )
     if not files or not accepts:
         result.findings.add(
-            "rccl.unknown",
+            Code.RCCL_UNKNOWN,
             Severity.UNKNOWN,
-            f"{rccl.path} does not say which plugin it looks for (version {strings.version or 'not found in it'})",
+            f"{rccl.path} does not say which plugin it looks for (version {library.version or 'not found in it'})",
             where=rccl.path,
             remedy=("`lumiimg check --level probe` asks the library itself",),
         )
         return
     result.findings.add(
-        "rccl.found",
+        Code.RCCL_FOUND,
         Severity.INFO,
-        f"RCCL {strings.version or '(version not found)'} looks for {' or '.join(files)}"
+        f"RCCL {library.version or '(version not found)'} looks for {' or '.join(files)}"
         f"{f' (NCCL_NET_PLUGIN={named})' if named else ''} and takes net API v{', v'.join(map(str, accepts))}",
         where=rccl.path,
         source=f"strings in the library; {generation.basis}" if generation else "strings in the library",

@@ -1,7 +1,6 @@
 """Variables as RCCL's process has them in the container, and those that take RCCL off the fabric.
 
-RCCL itself sets some: what stands in `/etc/rccl.conf` and is not set yet, be it to nothing (src/misc/param.cc,
-`initEnv`; up to ROCm 5.1 the name was that of NCCL, `/etc/nccl.conf`). RCCL 2.13.4 and 2.27.7 were run on such files.
+RCCL itself sets some: what stands in its own file and is not set yet (`fabric/rccl.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError, one_line
-from lumiimg.findings import Severity
+from lumiimg.fabric.rccl import CONF, read_conf
+from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import PRIVATE, parse_binds, variable_of
 from lumiimg.nccl.vocabulary import vocabulary
 
@@ -23,11 +23,8 @@ if TYPE_CHECKING:
     from lumiimg.elf.loader import Process
     from lumiimg.image import Image, RootFileSystem
 
-RCCL_CONF = "/etc/rccl.conf"
 _CONF_VARIABLE = "NCCL_CONF_FILE"
 _FIRST_WITH_CONF_VARIABLE = (2, 23)
-_CONF_LIMIT_BYTES = 1 << 20
-_CONF_FIELD_BYTES = 1023
 _NET_SOURCE = "NCCL src/net.cc ncclNetInit"
 _SCAN_LIMIT_BYTES = 32 * 1024 * 1024
 """Of a plugin: its strings stand in front of what makes one large, its debugging information."""
@@ -51,11 +48,11 @@ class Variables:
 
     def shown(self, name: str) -> str:
         """Return `NAME=value` for a finding, and the file that sets it."""
-        return f"{name}={self.get(name)}" + (f" in {RCCL_CONF}" if self._is_of_conf(name) else "")
+        return f"{name}={self.get(name)}" + (f" in {CONF}" if self._is_of_conf(name) else "")
 
     def without(self, name: str, otherwise: str) -> str:
         """Return the remedy that takes a variable away."""
-        return f"take {name} out of the image's {RCCL_CONF}" if self._is_of_conf(name) else otherwise
+        return f"take {name} out of the image's {CONF}" if self._is_of_conf(name) else otherwise
 
     def _is_of_conf(self, name: str) -> bool:
         return name in self.of_conf and variable_of(name, self.image, self.environment) is None
@@ -64,30 +61,23 @@ class Variables:
 def read_variables(image: Image, environment: Mapping[str, str]) -> Variables:
     """Return the variables of RCCL's process; the user's home, and what is in it, is not of the image."""
     try:
-        data = image.root.read_bytes(RCCL_CONF, _CONF_LIMIT_BYTES)
+        return Variables(image, environment, read_conf(image.root))
     except OSError:  # RCCL cannot open it either, unless it is a link to what is bound
         return Variables(image, environment, unread=_link(image.root))
     except BadInputError as error:
         return Variables(image, environment, unread=one_line(str(error)))
-    of_conf: dict[str, str] = {}
-    for line in data.split(b"\n"):
-        name, equals, value = line.partition(b"\0")[0].partition(b"=")
-        if equals:  # blanks count, and the first line that sets a variable
-            words = (part[:_CONF_FIELD_BYTES].decode("utf-8", "replace") for part in (name, value))
-            of_conf.setdefault(*words)
-    return Variables(image, environment, of_conf)
 
 
 def _link(root: RootFileSystem) -> str | None:
     try:
-        return f"it is a link to {root.readlink(RCCL_CONF)}, which is not in the image"
+        return f"it is a link to {root.readlink(CONF)}, which is not in the image"
     except OSError:
         return None
 
 
 def judge_binds(environment: Mapping[str, str], process: Process, result: StaticResult) -> None:
     """Say that a bind in the environment lies over what the loader or RCCL reads: the files alone do not show it."""
-    searched = [RCCL_CONF, *(process.settings.library_path or "").split(":"), *process.system.directories]
+    searched = [CONF, *(process.settings.library_path or "").split(":"), *process.system.directories]
     searched += [loaded.path for loaded in process.objects]
     for name in ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH"):
         try:
@@ -97,7 +87,7 @@ def judge_binds(environment: Mapping[str, str], process: Process, result: Static
         over = [str(bind) for bind in binds if any(_overlap(bind.target, path) for path in searched if path)]
         if over:
             result.findings.add(
-                "image.binds",
+                Code.IMAGE_BINDS,
                 Severity.UNKNOWN,
                 f"{name} puts files of the host over what the loader or RCCL reads; the image alone does not show it",
                 evidence=tuple(over[:8]),
@@ -116,7 +106,7 @@ def judge_variables(variables: Variables, result: StaticResult) -> None:
     providers = variables.get("FI_PROVIDER")
     if providers and not _allows_cxi(providers):
         result.findings.add(
-            "provider.excluded",
+            Code.PROVIDER_EXCLUDED,
             Severity.PROBLEM,
             f"{variables.shown('FI_PROVIDER')} keeps libfabric from using cxi",
             remedy=(variables.without("FI_PROVIDER", "unset FI_PROVIDER, or FI_PROVIDER=cxi"),),
@@ -125,10 +115,10 @@ def judge_variables(variables: Variables, result: StaticResult) -> None:
     named = variables.get(_CONF_VARIABLE) if _takes_a_name(result.path.rccl_version) else None
     if named or variables.unread:
         result.findings.add(
-            "rccl.settings",
+            Code.RCCL_SETTINGS,
             Severity.UNKNOWN,
-            f"RCCL takes variables from {named or RCCL_CONF}, too, and which is not known here",
-            where=named or RCCL_CONF,
+            f"RCCL takes variables from {named or CONF}, too, and which is not known here",
+            where=named or CONF,
             cause=None if named else variables.unread,
             remedy=("`lumiimg check --level probe` runs RCCL with it",),
             source="RCCL src/misc/param.cc initEnv; NCCL_CONF_FILE: from NCCL 2.23.4 on, and in RCCL 2.27.7",
@@ -150,7 +140,7 @@ def _judge_network(variables: Variables, result: StaticResult) -> None:
     if family in {"socket", "ib"}:
         takes = "TCP sockets" if family == "socket" else "InfiniBand or end"
         result.findings.add(
-            "network.forced",
+            Code.NETWORK_FORCED,
             Severity.PROBLEM,
             f"{shown} makes RCCL use {takes}, whatever plugin there is",
             remedy=(f"{remedy}; on one node alone it may stay" if family == "socket" else remedy,),
@@ -162,7 +152,7 @@ def _judge_network(variables: Variables, result: StaticResult) -> None:
         return  # that there is no plugin is told by itself
     if not name or plugin is None or not _calls_itself(variables.image.root, plugin, name, of_ofi=family == "ofi"):
         result.findings.add(
-            "network.forced",
+            Code.NETWORK_FORCED,
             Severity.UNKNOWN,
             f"{shown} names a network, and none of that name is seen in {plugin or 'the image'}",
             where=plugin,

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.job.plan import RAY, VISIBLE, Scope
+from lumiimg.cluster.job.plan import RAY, VISIBLE, SettingScope
 from lumiimg.cluster.shell_quote import comment, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.cluster.job.plan import JobPlan, Setting
+    from lumiimg.cluster.job.plan import JobPlan, JobSetting
 
 # a connection first: Ray itself asks for minutes where nothing answers
 _ARE_HERE = (
@@ -76,7 +76,7 @@ def files(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
         return [_ray(plan, scheduler)]
     about = "In the container, each rank: its numbers, its variables, then the program takes its place"
     lines = [*_numbers(plan, scheduler), *_visible(plan), *_caches(plan)]
-    lines += [*_exports(plan, Scope.NODE), *_exports(plan, Scope.RANK)]
+    lines += [*_exports(plan, SettingScope.NODE), *_exports(plan, SettingScope.RANK)]
     return [JobFile("rank.sh", about, _text([*lines, "", 'exec "$@"']))]
 
 
@@ -113,7 +113,7 @@ def _caches(plan: JobPlan) -> Iterator[str]:
     yield "fi"
 
 
-def _exports(plan: JobPlan, scope: Scope) -> Iterator[str]:
+def _exports(plan: JobPlan, scope: SettingScope) -> Iterator[str]:
     before = None
     for setting in plan.in_scope(scope):
         if (reason := _reason(setting)) != before:  # several in a row may have one reason
@@ -126,13 +126,13 @@ def _exports(plan: JobPlan, scope: Scope) -> Iterator[str]:
             yield f'mkdir -p "${setting.name}"'
 
 
-def _reason(setting: Setting) -> str:
+def _reason(setting: JobSetting) -> str:
     return f"{setting.because} ({setting.source})" if setting.source else setting.because
 
 
 def _torchrun(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
     """Return node.sh, which starts torchrun, and rank.py, through which each of its ranks goes, if it has to."""
-    per_rank = plan.topology is not None or plan.in_scope(Scope.RANK)
+    per_rank = plan.topology is not None or plan.in_scope(SettingScope.RANK)
     rank = ['python3 "$LUMIIMG_JOB/rank.py" "$@"'] if per_rank else ['"$@"']
     start = [
         "",
@@ -146,13 +146,15 @@ def _torchrun(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
         *[f"    --no_python {line}" for line in rank],
     ]
     about = "In the container, once a node: variables, then torchrun, which starts the ranks"
-    node = JobFile("node.sh", about, _text([*_visible(plan), *_caches(plan), *_exports(plan, Scope.NODE), *start]))
+    node = JobFile(
+        "node.sh", about, _text([*_visible(plan), *_caches(plan), *_exports(plan, SettingScope.NODE), *start])
+    )
     return [node, _rank_program(plan)] if per_rank else [node]
 
 
 def _rank_program(plan: JobPlan) -> JobFile:
     lines = ["import os", "import sys", "", 'rank = int(os.environ["LOCAL_RANK"])']
-    for setting in plan.in_scope(Scope.RANK):
+    for setting in plan.in_scope(SettingScope.RANK):
         lines += ["", *comment(_reason(setting))]
         lines.append(f'os.environ["{setting.name}"] = os.path.expandvars({setting.value!r})')
         if setting.folder:
@@ -180,8 +182,8 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
     lines = [
         *_visible(plan),
         *_caches(plan),
-        *_exports(plan, Scope.NODE),
-        *_exports(plan, Scope.RANK),
+        *_exports(plan, SettingScope.NODE),
+        *_exports(plan, SettingScope.RANK),
         "",
         *comment("Ray and vLLM want addresses, not names: the node's own, by the name that the scheduler has for it"),
         "address() { python3 -c 'import socket, sys; print(socket.gethostbyname(sys.argv[1]))' \"$1\"; }",

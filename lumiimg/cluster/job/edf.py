@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job.container import JobFile
-from lumiimg.cluster.job.plan import Scope
+from lumiimg.cluster.job.plan import SettingScope
 from lumiimg.cluster.shell_quote import comment
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.cluster.job.plan import JobPlan, Setting
+    from lumiimg.cluster.job.plan import JobPlan, JobSetting
 
 EDF = "job.toml"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -42,9 +42,9 @@ def without_edf(plan: JobPlan) -> JobPlan:
     return replace(plan, settings=tuple(setting for setting in plan.settings if setting not in fixed))
 
 
-def _fixed(plan: JobPlan) -> tuple[Setting, ...]:
+def _fixed(plan: JobPlan) -> tuple[JobSetting, ...]:
     """Return the variables of the container that depend on nothing: where the file is read, no rank has its number."""
-    return tuple(s for s in plan.in_scope(Scope.NODE) if s.literal or "$" not in s.value)
+    return tuple(s for s in plan.in_scope(SettingScope.NODE) if s.literal or "$" not in s.value)
 
 
 def _mounts(plan: JobPlan) -> Iterator[str]:

@@ -17,7 +17,8 @@ from lumiimg.cluster.job.shape import shape_of
 from lumiimg.cluster.job.topology import bind_ranks, cores_of_a_gpu
 from lumiimg.cluster.job.vllm import told
 from lumiimg.errors import BadInputError, FailedError
-from lumiimg.host.manifest import Bind, Fabric
+from lumiimg.fabric.path import Fabric
+from lumiimg.host.manifest import Bind
 from lumiimg.image import ImageKind
 from lumiimg.resolve.mpi import OPEN_MPI, mpi_type, read_by_srun
 from lumiimg.resolve.rules import environment
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from lumiimg.cluster.job.shape import Shape, Wish
     from lumiimg.cluster.job.topology import Topology
     from lumiimg.cluster.python import Python
-    from lumiimg.host.manifest import Manifest
+    from lumiimg.host.manifest import BindManifest
     from lumiimg.resolve.stack import Stack
 
 VISIBLE = {None: "ROCR_VISIBLE_DEVICES", "NVIDIA": "CUDA_VISIBLE_DEVICES", "Intel": "ZE_AFFINITY_MASK"}
@@ -45,7 +46,7 @@ CONTAINER_ENGINE = "CSCS Container Engine"
 _OF_RANK = re.compile(r"\$\{?(SLURM_LOCALID|SLURM_PROCID|LOCAL_RANK|RANK)\b")
 
 
-class Scope(StrEnum):
+class SettingScope(StrEnum):
     """Where a variable gets its value."""
 
     JOB = "job"
@@ -57,7 +58,7 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class JobSetting:
     """A variable, and why."""
 
     name: str
@@ -65,7 +66,7 @@ class Setting:
     """It may name other variables, `$USER`, unless it is `literal`."""
     because: str
     source: str
-    scope: Scope
+    scope: SettingScope
     folder: str | None = None
     """To be made first."""
     literal: bool = False
@@ -106,7 +107,7 @@ class JobPlan:
     request_gpus: int
     """That are asked for on each node, which may be more than are used."""
     mpi: Choice | None
-    settings: tuple[Setting, ...]
+    settings: tuple[JobSetting, ...]
     binds: tuple[Bind, ...]
     notes: tuple[str, ...]
     """What whoever submits it should know."""
@@ -146,7 +147,7 @@ class JobPlan:
         """Folders of this job that are left on each node, as a shell reads them."""
         return (*([self.caches] if self.caches else []), *([RAY] if self.ray else []))
 
-    def in_scope(self, scope: Scope) -> tuple[Setting, ...]:
+    def in_scope(self, scope: SettingScope) -> tuple[JobSetting, ...]:
         """Return the variables that get their value there."""
         return tuple(setting for setting in self.settings if setting.scope is scope)
 
@@ -178,7 +179,7 @@ def starter_of(site: Site) -> str:
     return "mpiexec" if site.scheduler == "PBS" else "srun"
 
 
-def plan_job(request: Request, stack: Stack, site: Site, manifest: Manifest | None = None) -> JobPlan:
+def plan_job(request: Request, stack: Stack, site: Site, manifest: BindManifest | None = None) -> JobPlan:
     """Return the job; `stack` is what the image has, `manifest` what is bound from a node that was looked at.
 
     Raises ShapeError for a shape that the site does not have, BadInputError for what cannot be started so.
@@ -295,53 +296,57 @@ def _mpi(stack: Stack, site: Site) -> Choice | None:
     return Choice(found.value, f"{found.because} ({found.source})") if found else None
 
 
-def _of_python(python: Python | None) -> Iterator[Setting]:
+def _of_python(python: Python | None) -> Iterator[JobSetting]:
     if python is not None and python.folder is not None:
         why = f"torch is in the Python of {python.folder}, which is not on the image's own search path"
-        yield Setting("PATH", f"{python.folder}:$PATH", why, "", Scope.NODE)
+        yield JobSetting("PATH", f"{python.folder}:$PATH", why, "", SettingScope.NODE)
 
 
 def _settings(
-    stack: Stack, site: Site, shape: Shape, framework: Framework, cores: int | None, manifest: Manifest | None
-) -> Iterator[Setting]:
+    stack: Stack, site: Site, shape: Shape, framework: Framework, cores: int | None, manifest: BindManifest | None
+) -> Iterator[JobSetting]:
     """Yield the variables of a job, in the order in which they are set."""
     for item in manifest.variables if manifest else ():
-        yield Setting(item.name, item.value, item.reason, "lumiimg bind", Scope.NODE, literal=True)
+        yield JobSetting(item.name, item.value, item.reason, "lumiimg bind", SettingScope.NODE, literal=True)
     fits = {"any", "one" if shape.nodes == 1 else "several"}
     for variable in environment(stack, site):
         if variable.nodes in fits and (framework.task_a_gpu or not variable.ranks):
             value = variable.value.replace("SLURM_LOCALID", "LOCAL_RANK").replace("SLURM_PROCID", "RANK")
-            yield Setting(
+            yield JobSetting(
                 variable.name, value, variable.because, variable.source, _scope(variable.name, value), variable.folder
             )
     for entry in framework.variables:
         if entry.nodes in fits and entry.scheduler in (None, site.scheduler):
-            yield Setting(entry.name, entry.value, entry.because, entry.source, Scope.NODE)
+            yield JobSetting(entry.name, entry.value, entry.because, entry.source, SettingScope.NODE)
     if "python" in stack.offers or "python3" in stack.offers:
         why = "packages in ~/.local are of no image: they are not seen"
-        yield Setting("PYTHONNOUSERSITE", "1", why, "Python docs, site", Scope.NODE)
+        yield JobSetting("PYTHONNOUSERSITE", "1", why, "Python docs, site", SettingScope.NODE)
     if framework.task_a_gpu and cores:
         why = "threads of a rank: the cores of its GPU (torchrun sets 1; a rank that is not bound counts them all)"
-        yield Setting("OMP_NUM_THREADS", f"{cores}", why, "", Scope.NODE)
+        yield JobSetting("OMP_NUM_THREADS", f"{cores}", why, "", SettingScope.NODE)
     if site.vendor == "Intel":
         why = "only at this level oneCCL says which network it uses; it has no file of its own for that"
-        yield Setting("CCL_LOG_LEVEL", "info", why, "oneCCL docs, environment variables", Scope.NODE)
+        yield JobSetting("CCL_LOG_LEVEL", "info", why, "oneCCL docs, environment variables", SettingScope.NODE)
         return
     docs = "NCCL docs, environment variables"
     library = "RCCL" if site.vendor is None else "NCCL"
-    yield Setting("NCCL_DEBUG", "INFO", f"only at this level {library} says which network it uses", docs, Scope.NODE)
-    yield Setting("NCCL_DEBUG_SUBSYS", "INIT,NET,ENV", "of that, what `lumiimg log` reads", docs, Scope.NODE)
+    yield JobSetting(
+        "NCCL_DEBUG", "INFO", f"only at this level {library} says which network it uses", docs, SettingScope.NODE
+    )
+    yield JobSetting("NCCL_DEBUG_SUBSYS", "INIT,NET,ENV", "of that, what `lumiimg log` reads", docs, SettingScope.NODE)
     logs = "$LUMIIMG_JOB/nccl/%h.%p.log"
-    yield Setting("NCCL_DEBUG_FILE", logs, "a file for each rank, by node and process", docs, Scope.NODE)
+    yield JobSetting("NCCL_DEBUG_FILE", logs, "a file for each rank, by node and process", docs, SettingScope.NODE)
 
 
-def _scope(name: str, value: str) -> Scope:
+def _scope(name: str, value: str) -> SettingScope:
     if read_by_srun(name):
-        return Scope.JOB
-    return Scope.RANK if _OF_RANK.search(value) else Scope.NODE
+        return SettingScope.JOB
+    return SettingScope.RANK if _OF_RANK.search(value) else SettingScope.NODE
 
 
-def _notes(stack: Stack, site: Site, shape: Shape, framework: Framework, manifest: Manifest | None) -> Iterator[str]:
+def _notes(
+    stack: Stack, site: Site, shape: Shape, framework: Framework, manifest: BindManifest | None
+) -> Iterator[str]:
     """Yield what the script cannot see to."""
     if not site.partitions:
         yield f"the partitions of {site.name} and their limits are not known: the shape was not judged"
@@ -370,7 +375,7 @@ def _notes(stack: Stack, site: Site, shape: Shape, framework: Framework, manifes
             )
 
 
-def loading(boundary: Boundary) -> Manifest | None:
+def loading(boundary: Boundary) -> BindManifest | None:
     """Return what is bound for an image; None where it has nothing that could be bound for.
 
     Raises FailedError where nothing that could be bound loads.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.cluster.binds import spec
-from lumiimg.cluster.job.plan import Scope
+from lumiimg.cluster.job.plan import SettingScope
 from lumiimg.cluster.shell_quote import comment, value, word
 from lumiimg.errors import BadInputError
 from lumiimg.wording import count
@@ -92,7 +92,7 @@ def variables(plan: JobPlan) -> Iterator[str]:
     if any("$USER" in setting.value for setting in plan.settings) or plan.ray:
         yield from comment("folders are named by it, and a job that was submitted with few variables has none")
         yield 'export USER="${USER:-$(id -un)}"'
-    for setting in plan.in_scope(Scope.JOB):
+    for setting in plan.in_scope(SettingScope.JOB):
         yield from comment(f"{setting.because} ({setting.source})")
         yield f"export {setting.name}={value(setting.value, literal=setting.literal)}"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankCores:
     """The cores of one rank."""
 
     local_rank: int
@@ -36,7 +36,7 @@ class Place:
 class Topology:
     """Where the ranks of a node are bound; each node has the same."""
 
-    places: tuple[Place, ...]
+    places: tuple[RankCores, ...]
     """By local rank."""
     cores: int
     """Of a node."""
@@ -77,7 +77,7 @@ def bind_ranks(binding: SiteBinding, ranks: int, *, sparing: bool = False) -> To
 
     Only true on a node that the job has for itself, with all of its GPUs: else GPU 0 of the job is any GPU of the node.
     """
-    places = tuple(Place(gpu, binding.near[gpu], binding.cores_near(gpu, sparing=sparing)) for gpu in range(ranks))
+    places = tuple(RankCores(gpu, binding.near[gpu], binding.cores_near(gpu, sparing=sparing)) for gpu in range(ranks))
     return Topology(
         places=places,
         cores=binding.cores,

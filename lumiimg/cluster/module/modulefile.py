@@ -37,7 +37,7 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ModuleSetting:
     """One variable, and why: a comment above it."""
 
     act: Act
@@ -56,7 +56,7 @@ class ModuleFile:
     """Where it is from and what it was made for, a line each."""
     usage: tuple[str, ...]
     """For `module help`."""
-    settings: tuple[Setting, ...]
+    settings: tuple[ModuleSetting, ...]
     notes: tuple[str, ...] = ()
     """What it does not do, and why."""
     name: str | None = None

@@ -162,7 +162,7 @@ def plan_module(
         if snapshot is not None:
             static = check_static(image, environment)
             boundary = study_open(str(file), image, environment, snapshot, static, site)
-        contents = read_contents(image.root)
+        contents = read_contents(image)
         python = python_of(image, contents)
         folders = (*([python.folder] if python and python.folder else []), *search_path(image))
         bash = find_program(image.root, "bash", folders) or find_program(image.root, "sh", folders)

@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.binds import spec, variables_of_engine
-from lumiimg.cluster.module.modulefile import Act, ModuleFile, Setting
+from lumiimg.cluster.module.modulefile import Act, ModuleFile, ModuleSetting
 from lumiimg.cluster.module.plan import NOTHING_BOUND, VENV, When, missing_hint, origin_of
+from lumiimg.fabric.path import Fabric
 from lumiimg.host.container_view import PRIVATE
-from lumiimg.host.manifest import Fabric
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,19 +26,19 @@ def module_file(module: ImageModule) -> ModuleFile:
     """Return what the module file says."""
     label = re.sub(r"[^A-Z0-9]", "", module.name.upper())
     settings = [
-        Setting(Act.PREPEND, "PATH", str(module.home / "bin"), (f"wrappers: {', '.join(module.commands)}",)),
-        Setting(Act.SET, "SIF", str(module.image), ("for commands of your own: singularity exec $SIF COMMAND",)),
-        Setting(Act.SET, f"SIF{label}", str(module.image)),
+        ModuleSetting(Act.PREPEND, "PATH", str(module.home / "bin"), (f"wrappers: {', '.join(module.commands)}",)),
+        ModuleSetting(Act.SET, "SIF", str(module.image), ("for commands of your own: singularity exec $SIF COMMAND",)),
+        ModuleSetting(Act.SET, f"SIF{label}", str(module.image)),
         *_binding(module.engine, module.binds, module.container_variables),
     ]
     if module.python is not None:
         why = ("packages in ~/.local are of no image and would be seen by all: they are not",)
-        settings.append(Setting(Act.SET, f"{module.engine}ENV_{NO_USER_SITE}", "1", why))
+        settings.append(ModuleSetting(Act.SET, f"{module.engine}ENV_{NO_USER_SITE}", "1", why))
         if module.python.folder:
             why = (f"the image has its Python there, and its own PATH does not lead to it: {module.python.path}",)
-            settings.append(Setting(Act.PREPEND, f"{module.engine}ENV_PREPEND_PATH", module.python.folder, why))
+            settings.append(ModuleSetting(Act.PREPEND, f"{module.engine}ENV_PREPEND_PATH", module.python.folder, why))
     settings += [
-        Setting(Act.SET, item.name, item.value, (f"{item.because} ({item.source})",))
+        ModuleSetting(Act.SET, item.name, item.value, (f"{item.because} ({item.source})",))
         for item in module.variables(When.LOADED)
     ]
     return ModuleFile(
@@ -73,12 +73,12 @@ def binds_module(boundary: Boundary, snapshot: Snapshot) -> ModuleFile:
     )
 
 
-def _binding(engine: str, binds: Iterable[Bind], variables: Iterable[Variable]) -> Iterator[Setting]:
+def _binding(engine: str, binds: Iterable[Bind], variables: Iterable[Variable]) -> Iterator[ModuleSetting]:
     for bind in binds:
         chain = (f"    {' -> '.join(bind.chain)}",) if len(bind.chain) > 1 else ()
-        yield Setting(Act.BIND, f"{engine}_BIND", spec(bind), (f"{bind.source}: {bind.reason}", *chain))
+        yield ModuleSetting(Act.BIND, f"{engine}_BIND", spec(bind), (f"{bind.source}: {bind.reason}", *chain))
     for item in variables:
-        yield Setting(Act.SET, f"{engine}ENV_{item.name}", item.value, (f"{item.name}: {item.reason}",))
+        yield ModuleSetting(Act.SET, f"{engine}ENV_{item.name}", item.value, (f"{item.name}: {item.reason}",))
 
 
 def _variables_left(module: ImageModule) -> Iterator[str]:

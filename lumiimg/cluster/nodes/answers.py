@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote
 
-from lumiimg.check.answer import FabricPath
+from lumiimg.fabric.path import FabricPath
 from lumiimg.files import write_text
 from lumiimg.findings import Finding  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.host.codec import FormError, decode, encode

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lumiimg
-from lumiimg.check.answer import Answer, FabricPath, decide, sentence
+from lumiimg.check.answer import Answer, decide, sentence
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_files, conclude
 from lumiimg.check.probe.task import ProbeTask, make_task, with_manifest
@@ -30,6 +30,7 @@ from lumiimg.cluster.nodes.watch import Watch, limit_s
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.workspace import owner_mark, remove_stale, remove_tree
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
+from lumiimg.fabric.path import FabricPath  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.findings import Finding, Level
 from lumiimg.wording import count
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.check.probe.tools import Tools
     from lumiimg.check.run.execution import RunResult
     from lumiimg.check.static.evidence import StaticResult
-    from lumiimg.cluster.nodes.groups import Group
+    from lumiimg.cluster.nodes.groups import FingerprintGroup
     from lumiimg.engine.engine import Engine
     from lumiimg.image import Image
 
@@ -51,7 +51,7 @@ class Together:
     measurements: tuple[Measured, ...]
 
 
-def shared_gpus(groups: Sequence[Group]) -> int:
+def shared_gpus(groups: Sequence[FingerprintGroup]) -> int:
     """Return how many GPUs each node of these groups has, as HIP says on the nodes themselves.
 
     Raises MissingHereError where they have none, or some have other than the rest.
@@ -70,7 +70,7 @@ def shared_gpus(groups: Sequence[Group]) -> int:
     return next(iter(nodes_by_gpus))
 
 
-def without_nic(groups: Sequence[Group]) -> str | None:
+def without_nic(groups: Sequence[FingerprintGroup]) -> str | None:
     """Return why a collective over these nodes proves nothing of the image; None where each has a NIC to use."""
     of_groups = (g.nodes for g in groups if all(nic.link_is_up is False for nic in g.fingerprint.nics))
     nodes = sorted(node for nodes in of_groups for node in nodes)

@@ -28,7 +28,7 @@ _FILE_LIMIT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FingerprintGroup:
     """Nodes that are the same in all that is compared."""
 
     nodes: tuple[str, ...]
@@ -50,7 +50,7 @@ class Silent:
 class Gathered:
     """What a check's folder holds."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[FingerprintGroup, ...]
     """The largest first."""
     silent: tuple[Silent, ...]
 
@@ -73,7 +73,9 @@ def gather(folder: Path, run: str, nodes: Collection[str], started: Collection[s
         if whole:
             fingerprint, details = whole[0][1:]
             names = tuple(sorted(raw.head.node for raw, _, _ in whole))
-            groups.append(Group(names, fingerprint, details, max(raw.head.milliseconds for raw, _, _ in whole)))
+            groups.append(
+                FingerprintGroup(names, fingerprint, details, max(raw.head.milliseconds for raw, _, _ in whole))
+            )
     groups.sort(key=lambda group: (-len(group.nodes), group.nodes))
     for node in set(nodes) - found.keys() - faults.keys():
         faults[node] = "started, and gave no answer" if node in started else "never started"

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from lumiimg.check.steps import Step
     from lumiimg.cluster.nodes.check import NodesReport
+    from lumiimg.fabric.path import Step
 
 
 def paths_of(report: NodesReport, image: Path, environment: Mapping[str, str]) -> tuple[tuple[Step, ...], ...]:

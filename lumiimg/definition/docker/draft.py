@@ -21,7 +21,7 @@ from lumiimg.definition.docker.recognition import recognise
 from lumiimg.definition.docker.script import usable_arguments, write_script
 from lumiimg.definition.docker.shell import comment_text
 from lumiimg.definition.docker.stages import follow
-from lumiimg.definition.docker.substitution import Kind, text_of
+from lumiimg.definition.docker.substitution import PieceKind, text_of
 from lumiimg.definition.docker.withheld import without_secrets
 from lumiimg.definition.text import DefinitionError
 from lumiimg.errors import BadInputError, FailedError, one_line
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.definition.docker.recognition import Recognised
-    from lumiimg.definition.docker.steps import BuildPath, Declared, Step
+    from lumiimg.definition.docker.steps import BuildPath, Declared, DockerStep
     from lumiimg.definition.docker.substitution import Piece, Value
 
 _PATTERN = r"[A-Za-z0-9._:/@%+~=;,-]*"
@@ -53,7 +53,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class DraftEnvironment:
     """What the steps leave set for whoever runs the image."""
 
     set: Mapping[str, str]
@@ -68,7 +68,7 @@ class Draft:
 
     path: BuildPath
     recognised: Recognised
-    environment: Environment
+    environment: DraftEnvironment
     left_out: tuple[LeftOut, ...]
 
 
@@ -176,7 +176,7 @@ def _argument(default: str, line: int) -> dict[str, str]:
     return table | ({"pattern": _PATTERN} if re.fullmatch(_PATTERN, default) else {})
 
 
-def _source(step: Step, usable: Mapping[str, Declared]) -> dict[str, Any]:
+def _source(step: DockerStep, usable: Mapping[str, Declared]) -> dict[str, Any]:
     url = sources_of(step)[0]
     key = [piece for piece in url if _follows(piece, usable)]
     file = re.sub(r"[^A-Za-z0-9._-]", "-", text_of(url).partition("?")[0].rpartition("/")[2]).lstrip(".-")[:100]
@@ -230,14 +230,14 @@ def _post(draft: Draft) -> str:
     return text
 
 
-def _environment(path: BuildPath) -> Environment:
+def _environment(path: BuildPath) -> DraftEnvironment:
     usable = usable_arguments(path)
     put: dict[str, str] = {}
     before: dict[str, str] = {}
     notes: dict[str, list[str]] = {}
     for name, value in path.environment.items():
         text = _template(value, usable)
-        opened = [piece for piece in value if piece.kind is Kind.BASE]
+        opened = [piece for piece in value if piece.kind is PieceKind.BASE]
         note = ""
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             note = "no name of a variable"
@@ -249,18 +249,18 @@ def _environment(path: BuildPath) -> Environment:
             note = "empty in the Dockerfile's image; a layer sets no empty variable"
         elif [piece.name for piece in opened] == [name] and (added := _added(value, usable)):
             before[name] = added
-            if value[-1].kind is not Kind.BASE:
+            if value[-1].kind is not PieceKind.BASE:
                 note = "put in front of what the base has, all of it; the Dockerfile puts some behind it"
         else:
             note = "set while this is built only, as it is made of variables of the base"
         if note:
             notes.setdefault(note, []).append(name)
-    return Environment(put, before, tuple(f"{', '.join(names)}: {note}" for note, names in notes.items()))
+    return DraftEnvironment(put, before, tuple(f"{', '.join(names)}: {note}" for note, names in notes.items()))
 
 
 def _added(value: Value, usable: Mapping[str, Declared]) -> str:
     """Return what is put before and behind a list of folders with colons between them."""
-    at = next(number for number, piece in enumerate(value) if piece.kind is Kind.BASE)
+    at = next(number for number, piece in enumerate(value) if piece.kind is PieceKind.BASE)
     front, back = _template(value[:at], usable), _template(value[at + 1 :], usable)
     if (front and not front.endswith(":")) or (back and not back.startswith(":")):
         return ""

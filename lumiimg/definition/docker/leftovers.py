@@ -12,7 +12,7 @@ from lumiimg.definition.docker.substitution import Value, is_open, text_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.definition.docker.steps import Step
+    from lumiimg.definition.docker.steps import DockerStep
 
 NO_EFFECT = {
     "CMD": "a layer starts nothing: singularity exec image.sif COMMAND",
@@ -28,7 +28,7 @@ NO_EFFECT = {
 _DOES = frozenset({"ADD", "COPY", "RUN", "WORKDIR"})
 
 
-def left_out(step: Step) -> Iterator[tuple[str, bool]]:
+def left_out(step: DockerStep) -> Iterator[tuple[str, bool]]:
     """Yield what of a step a layer cannot carry over, and whether going on without it would be wrong."""
     if step.withheld:
         yield step.withheld, step.keyword in _DOES
@@ -44,13 +44,13 @@ def left_out(step: Step) -> Iterator[tuple[str, bool]]:
         yield from _run_left_out(step)
 
 
-def sources_of(step: Step) -> list[Value]:
+def sources_of(step: DockerStep) -> list[Value]:
     """Return what COPY or ADD takes, but for its heredocs."""
     names = {word for heredoc in step.instruction.heredocs for word in (f"<<{heredoc.name}", f"<<-{heredoc.name}")}
     return [value or () for _, value in step.values[:-1] if text_of(value or ()) not in names]
 
 
-def is_download(step: Step) -> bool:
+def is_download(step: DockerStep) -> bool:
     """Whether a step is ADD of one address: a source archive of the layer."""
     sources = sources_of(step)
     if step.keyword != "ADD" or len(sources) != 1 or step.instruction.heredocs or is_open(sources[0]):
@@ -60,7 +60,7 @@ def is_download(step: Step) -> bool:
     return url.startswith(("https://", "http://")) and url.isprintable() and not re.search(r"\.git(#|$)|[\s{}]", url)
 
 
-def _copy_left_out(step: Step) -> Iterator[tuple[str, bool]]:
+def _copy_left_out(step: DockerStep) -> Iterator[tuple[str, bool]]:
     sources = sources_of(step)
     if not sources or is_download(step):
         return
@@ -74,7 +74,7 @@ def _copy_left_out(step: Step) -> Iterator[tuple[str, bool]]:
     yield f"{kind}: name them in `files` of layer.toml, and copy them from $LAYER_FILES", True
 
 
-def _run_left_out(step: Step) -> Iterator[tuple[str, bool]]:
+def _run_left_out(step: DockerStep) -> Iterator[tuple[str, bool]]:
     for name, value in step.instruction.flags:
         mount = mount_of(value) if name == "mount" else {}
         kind = mount.get("type", "")

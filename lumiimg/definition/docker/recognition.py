@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
-    from lumiimg.definition.docker.steps import BuildPath, Step
+    from lumiimg.definition.docker.steps import BuildPath, DockerStep
 
 GPU = "gfx90a"
 """MI250X: what LUMI, and its sister machines with this network, have."""
@@ -74,7 +74,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownSoftware:
     """Software of the Dockerfile that a layer of the catalogue brings."""
 
     layer: str
@@ -103,7 +103,7 @@ class Recognised:
     """All that the catalogue says about a Dockerfile."""
 
     base: Base | None
-    known: tuple[Known, ...]
+    known: tuple[KnownSoftware, ...]
     architectures: tuple[Architectures, ...]
 
     @property
@@ -169,7 +169,7 @@ def _version(tag: str | None) -> str | None:
     return found and found[1]
 
 
-def _known(steps: Iterable[Step], layers: Iterable[Layer], has: frozenset[str]) -> Iterator[Known]:
+def _known(steps: Iterable[DockerStep], layers: Iterable[Layer], has: frozenset[str]) -> Iterator[KnownSoftware]:
     by_name = _brought(layers)
     seen = set()
     for stage, line, what, name, version in _found(steps):
@@ -182,7 +182,7 @@ def _known(steps: Iterable[Step], layers: Iterable[Layer], has: frozenset[str]) 
         # The version of a part (triton, torchvision) is not that of the layer.
         is_whole = _canonical(name) in {layer.name, "torch"} or _ALIASES.get(_canonical(name)) is None
         chosen = plain if plain in releases and is_whole else None
-        yield Known(layer.name, what, stage, line, chosen, bool({layer.name, *layer.provides} & has))
+        yield KnownSoftware(layer.name, what, stage, line, chosen, bool({layer.name, *layer.provides} & has))
 
 
 def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:
@@ -201,7 +201,7 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _found(steps: Iterable[Step]) -> Iterator[_Finding]:
+def _found(steps: Iterable[DockerStep]) -> Iterator[_Finding]:
     clone: _Finding | None = None
     for step in steps:
         if clone and clone[0] != step.stage:
@@ -224,7 +224,7 @@ def _found(steps: Iterable[Step]) -> Iterator[_Finding]:
         yield clone
 
 
-def _copied(step: Step) -> Iterator[_Finding]:
+def _copied(step: DockerStep) -> Iterator[_Finding]:
     """Yield the project whose own Dockerfile this is: it copies its checkout, all of it, to a folder of its name."""
     *sources, target = [text_of(value or ()) for _, value in step.values] or [""]
     if len(sources) == 1 and sources[0] in _WHOLE_CONTEXT and not step.sources:
@@ -245,7 +245,7 @@ def _commands(text: str) -> Iterator[list[str]]:
         yield words
 
 
-def _clone(step: Step, words: list[str]) -> _Finding | None:
+def _clone(step: DockerStep, words: list[str]) -> _Finding | None:
     url = next((word for word in words if (_REPOSITORY.fullmatch(word))), None)
     if url is None or (match := _REPOSITORY.fullmatch(url)) is None:
         return None
@@ -256,7 +256,7 @@ def _clone(step: Step, words: list[str]) -> _Finding | None:
     return (step.stage, step.line, f"git clone {url}" + (f" at {ref}" if ref else ""), match[1], ref)
 
 
-def _installed(step: Step, words: list[str]) -> Iterator[_Finding]:
+def _installed(step: DockerStep, words: list[str]) -> Iterator[_Finding]:
     skip = False
     for word in words:
         if skip or word.startswith("-"):
@@ -270,7 +270,7 @@ def _installed(step: Step, words: list[str]) -> Iterator[_Finding]:
             yield step.stage, step.line, what, match[1], match[3] if match[2] == "==" else None
 
 
-def _architectures(steps: Iterable[Step]) -> Iterator[Architectures]:
+def _architectures(steps: Iterable[DockerStep]) -> Iterator[Architectures]:
     seen = set()
     for step in steps:
         for name, value in step.values:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.layers import RESERVED, VARIABLE
 from lumiimg.definition.docker.leftovers import left_out, sources_of
 from lumiimg.definition.docker.shell import chunks, comment, is_heredoc_alone, is_plain, message, script_of
-from lumiimg.definition.docker.substitution import Kind, Piece, Value, is_open, text_of
+from lumiimg.definition.docker.substitution import Piece, PieceKind, Value, is_open, text_of
 from lumiimg.definition.text import checked_body, quote_bash
 from lumiimg.errors import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.definition.docker.steps import BuildPath, Declared, Step
+    from lumiimg.definition.docker.steps import BuildPath, Declared, DockerStep
 
 READ_ONLY = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"})
 """Variables that bash lets nobody set."""
@@ -57,7 +57,7 @@ def usable_arguments(path: BuildPath) -> dict[str, Declared]:
 
 def is_own(name: str, value: Value) -> bool:
     """Whether this is the value of the ARG itself, not that of an ENV of the same name, which always wins."""
-    return len(value) == 1 and value[0].kind is Kind.ARGUMENT and value[0].name == name
+    return len(value) == 1 and value[0].kind is PieceKind.ARGUMENT and value[0].name == name
 
 
 def write_script(path: BuildPath, head: str, downloads: dict[int, str]) -> str:
@@ -71,7 +71,7 @@ def write_script(path: BuildPath, head: str, downloads: dict[int, str]) -> str:
         "# Where the base's own WORKDIR is is not known here.",
         "cd /",
     ]
-    before: Step | None = None
+    before: DockerStep | None = None
     for step in path.steps:
         if before is None or step.stage != before.stage:
             lines += ["", f"# ---- stage {one_line(step.stage)}"]
@@ -90,7 +90,7 @@ class _Writer:
         self._downloads = downloads
         values = [value for step in path.steps if step.keyword != "ARG" for _, value in step.values if value]
         values += [content for step in path.steps for content in step.contents]
-        self._base = {piece.name for value in values for piece in value if piece.kind is Kind.BASE}
+        self._base = {piece.name for value in values for piece in value if piece.kind is PieceKind.BASE}
         # The value of these is wanted still when something else has their name.
         shadowed = {
             name
@@ -104,7 +104,7 @@ class _Writer:
             piece.name
             for value in values
             for piece in value
-            if piece.kind is Kind.ARGUMENT and piece.name in self._arguments
+            if piece.kind is PieceKind.ARGUMENT and piece.name in self._arguments
         }
         self._passed: dict[str, str] = {}
         """Variables that bash cannot hold, for env(1)."""
@@ -118,7 +118,7 @@ class _Writer:
         if self._base or self._held:
             yield ""
 
-    def step(self, step: Step) -> Iterator[str]:
+    def step(self, step: DockerStep) -> Iterator[str]:
         head = f"line {step.line}: {step.keyword}"
         if step.keyword == "ARG":
             for name, value in step.values:
@@ -174,7 +174,7 @@ class _Writer:
         words = []
         for piece in value:
             declared = self._arguments.get(piece.name)
-            if piece.kind is Kind.BASE:
+            if piece.kind is PieceKind.BASE:
                 words.append(f'"${{base_{piece.name}}}"')
             elif declared is not None and declared.value == (piece,):
                 words.append(f'"${{{"arg_" if piece.name in self._held else ""}{piece.name}}}"')
@@ -182,7 +182,7 @@ class _Writer:
                 words.append(quote_bash(piece.text))
         return "".join(words) or "''"
 
-    def _run(self, step: Step) -> Iterator[str]:
+    def _run(self, step: DockerStep) -> Iterator[str]:
         instruction = step.instruction
         before = " ".join(f"{name}={word}" for name, word in self._passed.items())
         before = f"env {before} " if before else ""
@@ -207,7 +207,7 @@ class _Writer:
             yield f"{before}{argv} \\"
             yield chunks(script)
 
-    def _files(self, step: Step) -> Iterator[str]:
+    def _files(self, step: DockerStep) -> Iterator[str]:
         if not step.values:
             return
         target = step.values[-1][1] or ()
@@ -219,7 +219,7 @@ class _Writer:
             folder = posixpath.dirname(text_of(path))
             if folder and not is_open(path):
                 yield f"mkdir -p -- {quote_bash(folder)}"
-            is_known = all(piece.kind is Kind.TEXT for piece in content)
+            is_known = all(piece.kind is PieceKind.TEXT for piece in content)
             text = chunks(text_of(content)) if is_known else self._word(content)
             yield f"printf %s {text} >{self._word(path)}"
             if re.fullmatch(r"[0-7]{3,4}", mode := step.instruction.flag("chmod") or ""):

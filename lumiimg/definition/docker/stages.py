@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING
 
 from lumiimg.definition.docker.dockerfile import Stage
 from lumiimg.definition.docker.instructions import DockerfileError, split_words
-from lumiimg.definition.docker.steps import PLATFORM, SHELL, BuildPath, Step, check_given, declared, mount_of, variables
-from lumiimg.definition.docker.substitution import Budget, Kind, Piece, Scope, Value, expand, text_of
+from lumiimg.definition.docker.steps import (
+    PLATFORM,
+    SHELL,
+    BuildPath,
+    DockerStep,
+    check_given,
+    declared,
+    mount_of,
+    variables,
+)
+from lumiimg.definition.docker.substitution import Budget, Piece, PieceKind, Scope, Value, expand, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,8 +57,8 @@ class _State:
     scope: Scope
     shell: tuple[str, ...] = SHELL
     folder: Value = (Piece("/"),)
-    steps: tuple[Step, ...] = ()
-    own: list[Step] = field(default_factory=list)
+    steps: tuple[DockerStep, ...] = ()
+    own: list[DockerStep] = field(default_factory=list)
     """Those of the last stage alone."""
     triggers: tuple[Instruction, ...] = ()
     """ONBUILD of the last stage alone: it is not handed on twice."""
@@ -144,7 +153,7 @@ class _Walk:
         state.steps += tuple(state.own)
         return state
 
-    def _step(self, stage: Stage, instruction: Instruction, state: _State) -> Step:
+    def _step(self, stage: Stage, instruction: Instruction, state: _State) -> DockerStep:
         """Do one instruction: change the state as it says, and tell what it comes to."""
         values: list[tuple[str, Value | None]] = []
         keyword = instruction.keyword
@@ -174,7 +183,7 @@ class _Walk:
             if keyword == "WORKDIR" and values:
                 state.folder = _joined(state.folder, values[0][1] or ())
                 values = [("", state.folder)]
-        return Step(
+        return DockerStep(
             stage=stage.label,
             instruction=instruction,
             values=tuple(values),
@@ -219,7 +228,7 @@ class _Walk:
             text = text_of(outer)
         elif scope.values.get(name) is not None:
             return scope.values[name]
-        scope.values[name] = None if text is None else (Piece(text, Kind.ARGUMENT, name),)
+        scope.values[name] = None if text is None else (Piece(text, PieceKind.ARGUMENT, name),)
         return scope.values[name]
 
     def _expanded(self, instruction: Instruction, scope: Scope) -> list[Value]:
@@ -279,9 +288,9 @@ class _Walk:
 
 def _joined(folder: Value, path: Value) -> Value:
     text = text_of(path)
-    if text.startswith("/") or any(piece.kind is not Kind.TEXT for piece in path[:1]):
+    if text.startswith("/") or any(piece.kind is not PieceKind.TEXT for piece in path[:1]):
         return path
-    if all(piece.kind is Kind.TEXT for piece in (*folder, *path)):
+    if all(piece.kind is PieceKind.TEXT for piece in (*folder, *path)):
         return (Piece(posixpath.normpath(posixpath.join(text_of(folder), text))),)
     return (*folder, Piece("/"), *path)
 

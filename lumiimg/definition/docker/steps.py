@@ -32,7 +32,7 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+))")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DockerStep:
     """One instruction, in the order of the build."""
 
     stage: str
@@ -82,14 +82,14 @@ class BuildPath:
     """The image, its variables replaced; None for `scratch`."""
     platform: str | None
     """What FROM --platform asks for."""
-    steps: tuple[Step, ...]
+    steps: tuple[DockerStep, ...]
     arguments: tuple[Declared, ...]
     environment: Mapping[str, Value]
     decided: frozenset[str]
     """Arguments whose value decided something when this was read: an image of FROM, a word of `${A:-word}`."""
     needed: tuple[Stage, ...]
     """Other stages, files of which are taken, directly or by one of them."""
-    needed_steps: tuple[Step, ...]
+    needed_steps: tuple[DockerStep, ...]
     """What is done in those."""
 
     @property
@@ -110,7 +110,7 @@ def variables(text: str) -> set[str]:
     return {match[1] or match[2] for match in _VARIABLE.finditer(text)}
 
 
-def declared(steps: Sequence[Step]) -> Iterator[Declared]:
+def declared(steps: Sequence[DockerStep]) -> Iterator[Declared]:
     """Yield the arguments that the steps declare, each once, with the lines that use them."""
     uses: dict[str, list[int]] = {}
     first: dict[str, tuple[Value | None, int]] = {}

@@ -29,7 +29,7 @@ _RUN = re.compile(r"[^$'\"\\`}]+")
 _OPERATOR = re.compile(r":?[-+?]|##?|%%?|//?")
 
 
-class Kind(Enum):
+class PieceKind(Enum):
     """Where a piece comes from."""
 
     TEXT = "text"
@@ -42,7 +42,7 @@ class Piece:
     """A part of a value; of the base image's variables only the name is known."""
 
     text: str
-    kind: Kind = Kind.TEXT
+    kind: PieceKind = PieceKind.TEXT
     name: str = ""
 
 
@@ -77,12 +77,12 @@ class Scope:
 
 def text_of(value: Iterable[Piece]) -> str:
     """Return a value as a person reads it."""
-    return "".join(f"${{{piece.name}}}" if piece.kind is Kind.BASE else piece.text for piece in value)
+    return "".join(f"${{{piece.name}}}" if piece.kind is PieceKind.BASE else piece.text for piece in value)
 
 
 def is_open(value: Iterable[Piece]) -> bool:
     """Whether a part of the value is not known here."""
-    return any(piece.kind is Kind.BASE for piece in value)
+    return any(piece.kind is PieceKind.BASE for piece in value)
 
 
 def expand(text: str, scope: Scope, where: str, *, escape: str = "\\", keep_quotes: bool = False) -> Value:
@@ -170,13 +170,13 @@ class _Reader:
     def _lookup(self, name: str) -> Value | None:
         if name in self._scope.values:
             return self._scope.values[name]
-        return (Piece("", Kind.BASE, name),) if self._scope.has_base else None
+        return (Piece("", PieceKind.BASE, name),) if self._scope.has_base else None
 
     def _operated(self, name: str, value: Value | None, operator: str, word: Value) -> Value:
         unknown = name not in self._scope.values and value is not None
         if value is None:
             self._scope.decided.add(name)
-        self._scope.decided |= {piece.name for piece in value or () if piece.kind is Kind.ARGUMENT}
+        self._scope.decided |= {piece.name for piece in value or () if piece.kind is PieceKind.ARGUMENT}
         if operator.strip(":") in {"-", "+", "?"}:
             is_set = value is not None and (is_open(value) or bool(text_of(value)) or ":" not in operator)
             if unknown:
@@ -210,9 +210,9 @@ class _Reader:
             size += len(piece.text) + len(piece.name)
             if size > VALUE_LIMIT:
                 raise self._fault(f"a value of more than {VALUE_LIMIT} characters", "shorten it")
-            if piece.kind is Kind.TEXT and merged and merged[-1].kind is Kind.TEXT:
+            if piece.kind is PieceKind.TEXT and merged and merged[-1].kind is PieceKind.TEXT:
                 merged[-1] = Piece(merged[-1].text + piece.text)
-            elif piece.text or piece.kind is not Kind.TEXT:
+            elif piece.text or piece.kind is not PieceKind.TEXT:
                 merged.append(piece)
         self._scope.budget.left -= size
         if self._scope.budget.left < 0:

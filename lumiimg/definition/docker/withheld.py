@@ -20,7 +20,7 @@ from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lumiimg.definition.docker.steps import BuildPath, Step
+    from lumiimg.definition.docker.steps import BuildPath, DockerStep
     from lumiimg.definition.docker.substitution import Value
 
 _SET = frozenset({"ARG", "ENV"})
@@ -39,7 +39,7 @@ _STEP_REMEDY = (
 
 
 def without_secrets(path: BuildPath) -> BuildPath:
-    """Return the way with what holds a secret taken out; `Step.withheld` says of what."""
+    """Return the way with what holds a secret taken out; `DockerStep.withheld` says of what."""
     steps, secret = _judged(path.steps, path.dockerfile.escape)
     needed, _ = _judged(path.needed_steps, path.dockerfile.escape)
     return replace(
@@ -51,14 +51,14 @@ def without_secrets(path: BuildPath) -> BuildPath:
     )
 
 
-def _judged(steps: Sequence[Step], escape: str) -> tuple[tuple[Step, ...], set[str]]:
+def _judged(steps: Sequence[DockerStep], escape: str) -> tuple[tuple[DockerStep, ...], set[str]]:
     """Return the steps, and the variables that hold a secret behind the last."""
     judge = _Judge(steps, escape)
     return tuple(map(judge.step, steps)), judge.named
 
 
 class _Judge:
-    def __init__(self, steps: Iterable[Step], escape: str) -> None:
+    def __init__(self, steps: Iterable[DockerStep], escape: str) -> None:
         self.named: set[str] = set()
         """Variables that hold a secret at this place."""
         self._escape = escape
@@ -69,7 +69,7 @@ class _Judge:
         self._behind = {value[0].name for name, value in pairs if value and len(value) == 1 and is_secret_name(name)}
         """Arguments that are nothing but the value of one."""
 
-    def step(self, step: Step) -> Step:
+    def step(self, step: DockerStep) -> DockerStep:
         if step.keyword in _SET:
             return self._setting(step)
         why = self._why(step)
@@ -79,7 +79,7 @@ class _Judge:
         what = f"{why}; {_STEP_REMEDY}"
         return replace(step, instruction=instruction, values=(), reading="", sources=(), contents=(), withheld=what)
 
-    def _why(self, step: Step) -> str | None:
+    def _why(self, step: DockerStep) -> str | None:
         instruction = step.instruction.trigger or step.instruction
         texts = [
             instruction.text,
@@ -101,7 +101,7 @@ class _Judge:
         first = re.split(r"[\s=]", instruction.text, maxsplit=1)[0]
         return "holds a secret" if instruction.keyword in _SET and is_secret_name(first) else None
 
-    def _setting(self, step: Step) -> Step:
+    def _setting(self, step: DockerStep) -> DockerStep:
         words = split_words(step.instruction.text, self._escape)
         if len(step.values) == 1:  # `ENV NAME value` too
             words = [step.instruction.text]

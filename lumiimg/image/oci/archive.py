@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from lumiimg.image.oci.choice import SAVE_ONE, choose_manifest, find_blob, read_blob, read_descriptor
 from lumiimg.image.oci.config import Config, config_of
 from lumiimg.image.oci.document import a_list, a_text, an_object, read_document
-from lumiimg.image.oci.layer import Allowance, Blob, Layer
+from lumiimg.image.oci.layer import Allowance, Blob, OciLayer
 from lumiimg.image.oci.tree import LayeredTree
 from lumiimg.image.oci.unpacking import Workspace
 from lumiimg.image.tree import ImageError
@@ -41,7 +41,7 @@ class LayeredImage:
         """Read all layers and verify them. Raises ImageError."""
         workspace = Workspace(len(self.layers))
         allowance = Allowance(sum(blob.source.size for blob in self.layers))
-        layers = (Layer(blob, number, workspace, allowance) for number, blob in enumerate(self.layers))
+        layers = (OciLayer(blob, number, workspace, allowance) for number, blob in enumerate(self.layers))
         return LayeredTree(layers, where)
 
 

@@ -29,7 +29,7 @@ _ZSTD_WINDOW_LOG = 27
 _ZSTD_USUAL_WINDOW = 8 << 20
 
 
-class Source(Protocol):
+class BlobSource(Protocol):
     """A blob."""
 
     name: str
@@ -48,7 +48,7 @@ class Decoder(Protocol):
         """What it keeps in memory, about."""
         ...
 
-    def mark(self, source: Source) -> Place | None:
+    def mark(self, source: BlobSource) -> Place | None:
         """Return what makes decoders at this place that read from `source`; None where there is no way to enter."""
         ...
 
@@ -60,7 +60,7 @@ class Decoder(Protocol):
 Place: TypeAlias = "Callable[[], Decoder]"
 
 
-class Compression(StrEnum):
+class LayerCompression(StrEnum):
     """Of a layer."""
 
     NONE = "none"
@@ -68,24 +68,24 @@ class Compression(StrEnum):
     ZSTD = "zstd"
 
 
-def compression_of(source: Source) -> Compression:
+def compression_of(source: BlobSource) -> LayerCompression:
     """Tell the compression by the first four bytes. Raises ImageError."""
     head = source.read_at(0, min(4, source.size))
     if head.startswith(_GZIP_MAGIC):
-        return Compression.GZIP
+        return LayerCompression.GZIP
     if _is_zstd(head):
-        return Compression.ZSTD
-    return Compression.NONE
+        return LayerCompression.ZSTD
+    return LayerCompression.NONE
 
 
-def decoder(source: Source, compression: Compression) -> Decoder:
+def decoder(source: BlobSource, compression: LayerCompression) -> Decoder:
     """Return a decoder at the front of a layer."""
     match compression:
-        case Compression.GZIP:
+        case LayerCompression.GZIP:
             return GzipDecoder(source)
-        case Compression.ZSTD:
+        case LayerCompression.ZSTD:
             return ZstdDecoder(source)
-        case Compression.NONE:
+        case LayerCompression.NONE:
             return PlainDecoder(source)
 
 
@@ -94,11 +94,11 @@ class PlainDecoder:
 
     held_bytes = 0
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: BlobSource) -> None:
         self._source = source
         self._next = 0
 
-    def mark(self, source: Source) -> None:
+    def mark(self, source: BlobSource) -> None:
         """Return None: such a layer needs no places to start from."""
 
     def read(self, size: int) -> bytes:
@@ -113,14 +113,14 @@ class GzipDecoder:
 
     held_bytes = _READ_BYTES + (64 << 10)
 
-    def __init__(self, source: Source, start: int = 0) -> None:
+    def __init__(self, source: BlobSource, start: int = 0) -> None:
         """`start` is where a gzip member begins."""
         self._source = source
         self._input = _Input(source, start)
         self._state = zlib.decompressobj(_GZIP_WINDOW)
         self._inside = False
 
-    def mark(self, source: Source) -> Place:
+    def mark(self, source: BlobSource) -> Place:
         """Return what makes decoders at this place. It holds some 40 KiB of state and a piece of input."""
         state, inside, position = self._state.copy(), self._inside, self._input.position
 
@@ -153,7 +153,7 @@ class GzipDecoder:
 class ZstdDecoder:
     """Unpacks zstd."""
 
-    def __init__(self, source: Source, start: int = 0) -> None:
+    def __init__(self, source: BlobSource, start: int = 0) -> None:
         """`start` is where a frame begins."""
         self._source = source
         self._input = _Input(source, start)
@@ -167,7 +167,7 @@ class ZstdDecoder:
         """What it keeps in memory, about."""
         return _READ_BYTES + self._window
 
-    def mark(self, source: Source) -> Place | None:
+    def mark(self, source: BlobSource) -> Place | None:
         """Return what makes decoders at this place: only where a frame starts."""
         if self._inside:
             return None
@@ -198,7 +198,7 @@ class ZstdDecoder:
 class _Input:
     """Compressed bytes from the front, read once, handed out in pieces: a decoder keeps what it did not use of one."""
 
-    def __init__(self, source: Source, start: int) -> None:
+    def __init__(self, source: BlobSource, start: int) -> None:
         self.position = start
         self._source = source
         self._data = b""

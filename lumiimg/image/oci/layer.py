@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from lumiimg.image.oci.decoding import Compression, compression_of, decoder
+from lumiimg.image.oci.decoding import LayerCompression, compression_of, decoder
 from lumiimg.image.oci.tar import Member, read_members
 from lumiimg.image.oci.unpacking import Unpacked
 from lumiimg.image.tree import ImageError
@@ -58,7 +58,7 @@ class Allowance:
             raise ImageError(f"layers that unpack to more than {_MAX_RATIO} times their size", where=where)
 
 
-class Layer:
+class OciLayer:
     """A layer whose members can be read once, and its content as often as one likes."""
 
     def __init__(self, blob: Blob, number: int, workspace: Workspace, allowance: Allowance) -> None:
@@ -71,7 +71,7 @@ class Layer:
     @property
     def content(self) -> Content:
         """What the members say where they are in."""
-        return self._blob.source if self._compression is Compression.NONE else self._unpacked
+        return self._blob.source if self._compression is LayerCompression.NONE else self._unpacked
 
     def members(self) -> Iterator[Member]:
         """Yield the members, then verify the digest. Raises ImageError."""

@@ -39,7 +39,7 @@ _MAX_CONTENT_BYTES = 1 << 50
 _MAX_DIGITS = 20
 
 
-class Reader(Protocol):
+class SequentialReader(Protocol):
     """Bytes that are read from the front to the back."""
 
     position: int
@@ -72,7 +72,7 @@ class Member:
     is_hard_link: bool
 
 
-def read_members(reader: Reader, where: str) -> Iterator[Member]:
+def read_members(reader: SequentialReader, where: str) -> Iterator[Member]:
     """Yield the members up to the end mark; content is passed over. Raises ImageError."""
     records: dict[str, str] = {}
     extensions = 0
@@ -92,7 +92,7 @@ def read_members(reader: Reader, where: str) -> Iterator[Member]:
         raise ImageError("a tar that ends after an extended header", where=where)
 
 
-def _header(reader: Reader, where: str) -> tarfile.TarInfo | None:
+def _header(reader: SequentialReader, where: str) -> tarfile.TarInfo | None:
     """Return the next header; None at the end mark, a block of zeros, or where the tar just ends."""
     position = reader.position
     block = reader.take(BLOCK_BYTES)
@@ -107,7 +107,7 @@ def _header(reader: Reader, where: str) -> tarfile.TarInfo | None:
     return header
 
 
-def _extension(reader: Reader, header: tarfile.TarInfo, where: str) -> dict[str, str]:
+def _extension(reader: SequentialReader, header: tarfile.TarInfo, where: str) -> dict[str, str]:
     if header.size > _MAX_EXTENSION_BYTES:
         _damaged(f"an extended header of {header.size} bytes", where)
     data = reader.take(_padded(header.size))[: header.size]

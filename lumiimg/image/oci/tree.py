@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.image.tree import Entry, FileKind, FileStat, ImageError
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lumiimg.image.oci.layer import Content, Layer
+    from lumiimg.image.oci.layer import Content, OciLayer
     from lumiimg.image.oci.tar import Member
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
@@ -59,7 +59,7 @@ class _MissingError(Exception):
 class LayeredTree:
     """The root file system of an image."""
 
-    def __init__(self, layers: Iterable[Layer], where: str) -> None:
+    def __init__(self, layers: Iterable[OciLayer], where: str) -> None:
         """Read all layers, the lowest first. Raises ImageError."""
         self._where = where
         self._contents: list[Content] = []
@@ -74,10 +74,10 @@ class LayeredTree:
         """Return what a name in a directory stands for."""
         return directory.names.get(name)
 
-    def entries(self, directory: LayerNode) -> Iterator[Entry]:
+    def entries(self, directory: LayerNode) -> Iterator[DirectoryEntry]:
         """Yield the names in a directory."""
         for name, node in directory.names.items():
-            yield Entry(name, node.kind)
+            yield DirectoryEntry(name, node.kind)
 
     def link_target(self, link: LayerNode) -> str:
         """Return the text of a symlink."""

@@ -14,7 +14,7 @@ from lumiimg.image.lru import Recent
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
-    from lumiimg.image.oci.decoding import Decoder, Place, Source
+    from lumiimg.image.oci.decoding import BlobSource, Decoder, Place
 
 _CHUNK_BYTES = 256 << 10
 _CACHED_BYTES = 32 << 20
@@ -87,7 +87,7 @@ class Workspace:
 class Unpacked:
     """The content of one compressed layer."""
 
-    source: Source
+    source: BlobSource
     """The blob."""
     number: int
     """Of the layer."""

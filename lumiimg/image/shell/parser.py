@@ -55,7 +55,7 @@ class Not:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BraceGroup:
     """`{ a; b; }`."""
 
     body: tuple[Command, ...]
@@ -92,7 +92,7 @@ class Function:
     name: str
 
 
-Command = Simple | AndOr | Not | Group | If | Maybe | Apart | Function
+Command = Simple | AndOr | Not | BraceGroup | If | Maybe | Apart | Function
 
 
 def parse(text: str) -> Iterator[Command]:
@@ -238,7 +238,7 @@ class _Parser:
             self._advance()
             body = self._list("}")
             self._advance()
-            return Group(body)
+            return BraceGroup(body)
         if token.text == "if":
             return self._if()
         if token.text in ("while", "until"):

@@ -34,7 +34,7 @@ class BeyondError(Exception):
 
 
 @dataclass
-class Variables:
+class ShellVariables:
     """What is set, and what of it is unsure."""
 
     values: dict[str, str] = field(default_factory=dict)

@@ -7,7 +7,7 @@ import sys
 import zlib
 from typing import TYPE_CHECKING, Protocol
 
-from lumiimg.image.squashfs.superblock import Compression
+from lumiimg.image.squashfs.superblock import Compressor
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class _Decoder(Protocol):
     def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
-def decompressor(compression: Compression) -> Callable[[bytes, int], bytes]:
+def decompressor(compression: Compressor) -> Callable[[bytes, int], bytes]:
     """Return a function of (stored block, limit in bytes) that gives the content. Raises ImageError, and so does it."""
     new_decoder, errors = _decoder(compression)
 
@@ -37,19 +37,19 @@ def decompressor(compression: Compression) -> Callable[[bytes, int], bytes]:
     return decompress
 
 
-def _decoder(compression: Compression) -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
+def _decoder(compression: Compressor) -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
     match compression:
-        case Compression.GZIP:
+        case Compressor.GZIP:
             return zlib.decompressobj, (zlib.error,)
-        case Compression.XZ:
+        case Compressor.XZ:
             return (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _LZMA_MEMORY_BYTES)), (lzma.LZMAError, EOFError)
-        case Compression.LZMA:
+        case Compressor.LZMA:
             return (lambda: lzma.LZMADecompressor(lzma.FORMAT_ALONE, _LZMA_MEMORY_BYTES)), (lzma.LZMAError, EOFError)
-        case Compression.ZSTD:
+        case Compressor.ZSTD:
             return _zstd()
-        case Compression.LZ4:
+        case Compressor.LZ4:
             return _lz4()
-        case Compression.LZO:
+        case Compressor.LZO:
             raise ImageError(
                 "squashfs compressed with lzo is not supported", hint="pack the image again with gzip, xz, lz4 or zstd"
             )

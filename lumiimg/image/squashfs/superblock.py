@@ -17,7 +17,7 @@ SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQQQQQQQ")
 _MIN_BLOCK_LOG, _MAX_BLOCK_LOG = 12, 20
 
 
-class Compression(IntEnum):
+class Compressor(IntEnum):
     """Of all blocks of one file system."""
 
     GZIP = 1
@@ -35,7 +35,7 @@ class Superblock:
     inode_count: int
     block_size_bytes: int
     fragment_count: int
-    compression: Compression
+    compression: Compressor
     id_count: int
     root_inode: int
     size_bytes: int
@@ -84,7 +84,7 @@ def read_superblock(source: ByteSource) -> Superblock:
             where=source.name,
             hint="download or copy it again",
         )
-    if compression not in list(Compression):
+    if compression not in list(Compressor):
         raise ImageError(f"unknown squashfs compression {compression}", where=source.name)
     if not SUPERBLOCK.size <= inode_table < directory_table <= used or not SUPERBLOCK.size <= id_table < used:
         raise ImageError("the tables of the squashfs file system lie outside of it", where=source.name)
@@ -92,7 +92,7 @@ def read_superblock(source: ByteSource) -> Superblock:
         inode_count=inodes,
         block_size_bytes=block_size,
         fragment_count=fragments,
-        compression=Compression(compression),
+        compression=Compressor(compression),
         id_count=ids,
         root_inode=root,
         size_bytes=used,

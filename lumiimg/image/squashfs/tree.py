@@ -14,7 +14,7 @@ from lumiimg.image.squashfs.inodes import NO_XATTRS, FileLayout, Inode, read_ino
 from lumiimg.image.squashfs.metadata import BLOCK_BYTES, Metadata
 from lumiimg.image.squashfs.superblock import read_superblock
 from lumiimg.image.squashfs.xattrs import Xattrs
-from lumiimg.image.tree import Entry, FileKind, FileStat, ImageError
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,10 +58,10 @@ class SquashfsTree:
             raise ImageError("a squashfs directory and an inode disagree on what it is", where=self._source.name)
         return inode
 
-    def entries(self, directory: Inode) -> Iterator[Entry]:
+    def entries(self, directory: Inode) -> Iterator[DirectoryEntry]:
         """Yield the names in a directory."""
         for name, found in self._listing(directory).items():
-            yield Entry(name, found.kind)
+            yield DirectoryEntry(name, found.kind)
 
     def link_target(self, link: Inode) -> str:
         """Return the text of a symlink."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lumiimg.files import EPOCH
 from lumiimg.image import FileKind, ImageError, open_stack
 from lumiimg.image.squashfs.inodes import NO_FRAGMENT, NO_XATTRS
-from lumiimg.image.squashfs.superblock import MAGIC, SUPERBLOCK, Compression
+from lumiimg.image.squashfs.superblock import MAGIC, SUPERBLOCK, Compressor
 from lumiimg.image.squashfs.table_writer import MetadataWriter, XattrWriter, compressor, lookup_table
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
@@ -60,7 +60,7 @@ def can_weave(layers: Sequence[Path]) -> bool:
     with open_stack(layers) as image:
         trees = _trees(image.root.tree)
         kinds = {(tree.superblock.compression, tree.superblock.block_size_bytes) for tree in trees}
-        return len(kinds) == 1 and next(iter(kinds))[0] is Compression.ZSTD
+        return len(kinds) == 1 and next(iter(kinds))[0] is Compressor.ZSTD
 
 
 def weave(layers: Sequence[Path], target: Path, offset: int) -> None:
@@ -155,7 +155,7 @@ class _Weaver:
                 EPOCH,
                 block_bytes,
                 len(self._fragment_records),
-                Compression.ZSTD,
+                Compressor.ZSTD,
                 block_bytes.bit_length() - 1,
                 _FLAGS | (_NO_XATTRS_FLAG if xattr_table is None else 0),
                 len(self._ids),

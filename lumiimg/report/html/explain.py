@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.static.boundary import Boundary
     from lumiimg.check.static.comparisons import Margin
-    from lumiimg.check.steps import Step
+    from lumiimg.fabric.path import Step
     from lumiimg.report.html.page import Node
 
 _KINDS = {Outcome.OK: "ok", Outcome.UNKNOWN: "unknown", Outcome.REFUSED: "problem"}

@@ -24,7 +24,7 @@ _HEADING, _NAME, _NAMES = 60, 100, 1500
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class NodeKind:
     """Nodes that are the same."""
 
     nodes: tuple[str, ...]
@@ -34,7 +34,7 @@ class Kind:
     details: tuple[str, ...] = ()
 
 
-def grid_figure(kinds: Sequence[Kind]) -> ET.Element:
+def grid_figure(kinds: Sequence[NodeKind]) -> ET.Element:
     """Return the grid and its words."""
     total = sum(len(kind.nodes) for kind in kinds)
     of_node = [(name, number) for number, kind in enumerate(kinds) for name in kind.nodes]
@@ -66,7 +66,7 @@ def named(number: int, nodes: Sequence[str]) -> str:
     return f"{_letter(number)}: {count(len(nodes), 'node')}, {short(folded(nodes), _HEADING)}"
 
 
-def _in_words(number: int, kind: Kind) -> ET.Element:
+def _in_words(number: int, kind: NodeKind) -> ET.Element:
     return element(
         "li",
         element("span", _letter(number), class_=f"cell {kind.kind}", aria_hidden="true"),

@@ -9,7 +9,7 @@ from lumiimg.findings import Severity
 from lumiimg.nccl.report import FAST, answer_of
 from lumiimg.report.html.check import PATH
 from lumiimg.report.html.findings import block, findings_list
-from lumiimg.report.html.grid import Kind, grid_figure, named
+from lumiimg.report.html.grid import NodeKind, grid_figure, named
 from lumiimg.report.html.page import Section, element, left_out, lines, page, table
 from lumiimg.report.html.picture import path_figure
 from lumiimg.report.html.text import short
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.run.job_paths import JobPath
     from lumiimg.findings import Finding
-    from lumiimg.nccl.report import Cause, LogReport, NodeGroup
+    from lumiimg.nccl.report import Cause, LogReport, VerdictGroup
     from lumiimg.report.html.page import Node
 
 _KINDS = {ExitCode.GOOD: "ok", ExitCode.NO: "problem"}
@@ -83,11 +83,11 @@ def _nodes(report: LogReport) -> Iterator[Node]:
         yield grid_figure([_kind(report, group) for group in report.nodes])
 
 
-def _kind(report: LogReport, group: NodeGroup) -> Kind:
+def _kind(report: LogReport, group: VerdictGroup) -> NodeKind:
     answer = ExitCode.GOOD if report.nothing_crossed else answer_of(group.verdict, group.provider, group.confidence)
     words = ", ".join(part for part in (group.verdict.value, group.network, group.provider, group.cause) if part)
     is_likely = group.verdict in FAST and answer is not ExitCode.GOOD
-    return Kind(group.nodes, _KINDS.get(answer, "unknown"), f"{words}, likely" if is_likely else words)
+    return NodeKind(group.nodes, _KINDS.get(answer, "unknown"), f"{words}, likely" if is_likely else words)
 
 
 def _causes(report: LogReport) -> Iterator[Node]:

@@ -9,7 +9,7 @@ from lumiimg.findings import Severity
 from lumiimg.report.html.check import FINDINGS, KINDS, LEVELS, PATH, levels_table
 from lumiimg.report.html.findings import FINDINGS as FINDINGS_SHOWN
 from lumiimg.report.html.findings import findings_list
-from lumiimg.report.html.grid import Kind, grid_figure, named
+from lumiimg.report.html.grid import NodeKind, grid_figure, named
 from lumiimg.report.html.page import Section, element, left_out, lines, page
 from lumiimg.report.html.picture import path_figure
 from lumiimg.wording import count
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from xml.etree import ElementTree as ET
 
-    from lumiimg.check.steps import Step
     from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
+    from lumiimg.fabric.path import Step
 
 _PATHS = 6
 _GROUPS = 40
@@ -27,7 +27,7 @@ _GROUPS = 40
 
 def nodes_page(report: NodesReport, paths: Sequence[Sequence[Step]]) -> str:
     """Return the report as a page; `paths` are those of its groups."""
-    kinds = [*map(_kind, report.groups), *(Kind(entry.nodes, "unknown", entry.why) for entry in report.silent)]
+    kinds = [*map(_kind, report.groups), *(NodeKind(entry.nodes, "unknown", entry.why) for entry in report.silent)]
     output = (
         [element("p", "What the step printed at its end:"), *lines(report.output, 20, "lines")] if report.output else []
     )
@@ -41,10 +41,10 @@ def nodes_page(report: NodesReport, paths: Sequence[Sequence[Step]]) -> str:
     return page("check --nodes", report.image, KINDS[report.answer], report.sentence, facts, parts)
 
 
-def _kind(group: NodeGroup) -> Kind:
+def _kind(group: NodeGroup) -> NodeKind:
     slowest = f"slowest answer {group.slowest_ms / 1000:.1f} s" if group.slowest_ms else ""
     details = (*(f"differs: {difference}" for difference in group.differs), *([slowest] if slowest else []))
-    return Kind(group.nodes, KINDS[group.answer], group.sentence, details)
+    return NodeKind(group.nodes, KINDS[group.answer], group.sentence, details)
 
 
 def _figures(report: NodesReport, paths: Sequence[Sequence[Step]]) -> Iterator[ET.Element]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from lumiimg.check.steps import State, in_one_sentence
+from lumiimg.check.steps import in_one_sentence
+from lumiimg.fabric.path import State
 from lumiimg.report.html.findings import REMEDIES
 from lumiimg.report.html.page import element, listed
 from lumiimg.report.html.text import short, shown, without_folders
@@ -20,7 +21,7 @@ from lumiimg.report.html.text import short, shown, without_folders
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.steps import Step
+    from lumiimg.fabric.path import Step
     from lumiimg.report.html.page import Node
 
 _MARKS = {State.HOLDS: "✓", State.BROKEN: "✗", State.UNKNOWN: "?"}

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lumiimg.resolve.network.registry import Manifest
+    from lumiimg.resolve.network.registry import ImageManifest
     from lumiimg.resolve.network.resume import Partial
     from lumiimg.resolve.network.web import Web
 
 _LAYER_S = 6 * 3600.0
 
 
-def save_sif(found: Manifest, web: Web, target: Path) -> None:
+def save_sif(found: ImageManifest, web: Web, target: Path) -> None:
     """Write the SIF that a registry holds to a file, verified by its digest.
 
     What came of it stays beside `target` for the next time, if the rest does not come. Raises FailedError if it is
@@ -35,7 +35,7 @@ def save_sif(found: Manifest, web: Web, target: Path) -> None:
         _blob(found.layers[0], Repository(found.reference, web), target.parent, held).data.replace(target)
 
 
-def save_image(found: Manifest, web: Web, folder: Path, store: Path, on_line: Callable[[str], None]) -> None:
+def save_image(found: ImageManifest, web: Web, folder: Path, store: Path, on_line: Callable[[str], None]) -> None:
     """Write an image into a new folder as an OCI layout: its manifest, config and layers, each verified by its digest.
 
     What came of it stays in `store`, on the same file system, for the next time, if the rest does not come. Raises

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 from lumiimg.errors import BadInputError, FailedError
-from lumiimg.resolve.network.web import Answer
+from lumiimg.resolve.network.web import Response
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -86,7 +86,7 @@ class ImageReference:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ImageManifest:
     """One image for one platform, as its registry describes it."""
 
     reference: ImageReference
@@ -147,7 +147,7 @@ def _is_name(registry: str, repository: str) -> bool:
     return bool(length <= _NAME_LIMIT and _REGISTRY.fullmatch(registry) and _REPOSITORY.fullmatch(repository))
 
 
-def resolve_image(reference: ImageReference, web: Web, *, platform: str = "linux/amd64") -> Manifest:
+def resolve_image(reference: ImageReference, web: Web, *, platform: str = "linux/amd64") -> ImageManifest:
     """Return what the reference means now, for one platform (`os/architecture`, or with `/variant`).
 
     Raises FailedError if the registry does not have it, does not give it, or says what is not true or not understood.
@@ -166,7 +166,7 @@ def resolve_image(reference: ImageReference, web: Web, *, platform: str = "linux
     made_for = _platform(config)
     if made_for is not None and made_for.split("/")[:2] != platform.split("/")[:2]:
         raise FailedError(f"is an image for {made_for[:100]}, not for {platform}", where=found.url)
-    return Manifest(
+    return ImageManifest(
         reference=replace(reference, digest=found.digest),
         digest=found.digest,
         index_digest=top.digest if top.is_index else None,
@@ -178,7 +178,7 @@ def resolve_image(reference: ImageReference, web: Web, *, platform: str = "linux
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class VerifiedManifest:
     """A manifest or an index, its digest verified."""
 
     url: str
@@ -217,12 +217,12 @@ class Repository:
         self._web = web
         self._token: str | None = None
 
-    def manifest(self, name: str) -> Found:
+    def manifest(self, name: str) -> VerifiedManifest:
         """Return what is there under a tag or a digest."""
         answer = self._get(f"manifests/{name}", _ACCEPT, _MANIFEST_LIMIT_BYTES)
         digest = _verified(answer, name if _DIGEST.fullmatch(name) else None)
         document = _document(answer)
-        return Found(answer.url, digest, _media_type(answer, document), document, answer.body)
+        return VerifiedManifest(answer.url, digest, _media_type(answer, document), document, answer.body)
 
     def blob_url(self, digest: str) -> str:
         """Return where a blob is."""
@@ -252,7 +252,7 @@ class Repository:
                 if stream.status not in _HANDLED:
                     yield stream
                     return
-                refusal = Answer(stream.url.partition("?")[0], stream.status, stream.headers, b"")
+                refusal = Response(stream.url.partition("?")[0], stream.status, stream.headers, b"")
             if is_last or not self._has_new_token(refusal):
                 self._refuse(refusal)
 
@@ -266,7 +266,7 @@ class Repository:
         _verified(answer, digest)
         return _document(answer)
 
-    def _get(self, path: str, headers: Mapping[str, str], limit_bytes: int) -> Answer:
+    def _get(self, path: str, headers: Mapping[str, str], limit_bytes: int) -> Response:
         url = f"{self._url}/{path}"
         answer = self._ask(url, headers, limit_bytes)
         if self._has_new_token(answer):
@@ -275,7 +275,7 @@ class Repository:
             self._refuse(answer)
         return answer
 
-    def _ask(self, url: str, headers: Mapping[str, str], limit_bytes: int) -> Answer:
+    def _ask(self, url: str, headers: Mapping[str, str], limit_bytes: int) -> Response:
         answer = self._web.ask(url, limit_bytes=limit_bytes, headers=self._with_token(headers), allow=_HANDLED)
         # Blobs are redirected to addresses whose query is a key to them: not for messages.
         return replace(answer, url=answer.url.partition("?")[0])
@@ -283,7 +283,7 @@ class Repository:
     def _with_token(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         return headers if self._token is None else {**headers, "Authorization": f"Bearer {self._token}"}
 
-    def _has_new_token(self, answer: Answer) -> bool:
+    def _has_new_token(self, answer: Response) -> bool:
         """Get a token where an answer wants one, the first or the next: they last minutes, layers may take longer.
 
         Only the registry's own word for where it is counts: the login goes there.
@@ -293,10 +293,10 @@ class Repository:
         self._token = self._new_token(answer)
         return True
 
-    def _is_from_registry(self, answer: Answer) -> bool:
+    def _is_from_registry(self, answer: Response) -> bool:
         return urlsplit(answer.url).netloc.lower() == self._host.lower()
 
-    def _new_token(self, refusal: Answer) -> str:
+    def _new_token(self, refusal: Response) -> str:
         """Return a token, for the login of the registry in ~/.netrc or else for everyone.
 
         Source: distribution docs/content/spec/auth/token.md.
@@ -326,7 +326,7 @@ class Repository:
             raise FailedError("gave no token", where=realm.partition("?")[0])
         return token
 
-    def _refuse(self, answer: Answer) -> NoReturn:
+    def _refuse(self, answer: Response) -> NoReturn:
         """Raise what a status means (§Error codes)."""
         registry = self._reference.registry
         if answer.status == 429:
@@ -352,7 +352,7 @@ class Repository:
         )
 
 
-def _verified(answer: Answer, asked: str | None) -> str:
+def _verified(answer: Response, asked: str | None) -> str:
     """Return the digest of a body, after comparing it with what was asked for and what the registry announced.
 
     An announced digest of another algorithm is passed over (§Pulling manifests: it MAY differ).
@@ -369,7 +369,7 @@ def _verified(answer: Answer, asked: str | None) -> str:
     return digest
 
 
-def _document(answer: Answer) -> dict[str, Any]:
+def _document(answer: Response) -> dict[str, Any]:
     try:
         value = json.loads(answer.body.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -384,7 +384,7 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _media_type(answer: Answer, document: dict[str, Any]) -> str:
+def _media_type(answer: Response, document: dict[str, Any]) -> str:
     """Return which of the types that we understand it is, on which header, word and content have to agree.
 
     They decide what the bytes mean: one document that is an image to one reader and an index to another is an attack
@@ -407,7 +407,7 @@ def _media_type(answer: Answer, document: dict[str, Any]) -> str:
     return str(said[0]) if said else kinds[0]
 
 
-def _of_platform(index: Found, platform: str) -> str:
+def _of_platform(index: VerifiedManifest, platform: str) -> str:
     """Return the digest of what an index has for a platform; or of the only one for which it names none."""
     listed = [_descriptor(item, index.url) for item in _list(index.document["manifests"], "manifests", index.url)]
     fitting = [item for item in listed if item.platform == platform]
@@ -449,7 +449,7 @@ def _platform(value: object) -> str | None:
     return None
 
 
-def _config(repository: Repository, image: Found) -> dict[str, Any]:
+def _config(repository: Repository, image: VerifiedManifest) -> dict[str, Any]:
     descriptor = _descriptor(image.document.get("config"), image.url)
     if descriptor.media_type not in _CONFIGS:
         raise FailedError(f"holds no image but {descriptor.media_type[:100]}", where=image.url)

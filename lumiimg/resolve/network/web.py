@@ -33,7 +33,7 @@ ELSEWHERE = "name a mirror (--mirror FROM=TO), or fetch it where there is a netw
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What a server said."""
 
     url: str
@@ -90,7 +90,7 @@ class Web:
         within_s: float = 120.0,
         allow: Collection[int] = (),
         login: str | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Return the whole answer; one of another status than 2xx or `allow` is a FailedError.
 
         Where `headers` carry no Authorization, the login that ~/.netrc has for the host of `login` (of `url`, if that
@@ -100,7 +100,7 @@ class Web:
             body = b"".join(
                 _bounded(answer, limit_bytes, time.monotonic() + within_s, within_s, answer.url, decode=True)
             )
-            return Answer(answer.url, answer.status_code, _lower(answer), body)
+            return Response(answer.url, answer.status_code, _lower(answer), body)
 
     @contextmanager
     def open(

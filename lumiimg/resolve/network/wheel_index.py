@@ -27,7 +27,7 @@ from lumiimg.secret import has_key
 if TYPE_CHECKING:
     from packaging.version import Version
 
-    from lumiimg.resolve.network.web import Answer, Web
+    from lumiimg.resolve.network.web import Response, Web
 
 PAGE_LIMIT_BYTES = 64 * 1024 * 1024
 FILES_LIMIT = 50_000
@@ -145,7 +145,7 @@ def _no_page(url: str, why: str) -> FailedError:
     )
 
 
-def _links(answer: Answer) -> tuple[str, list[_Link]]:
+def _links(answer: Response) -> tuple[str, list[_Link]]:
     """Return what links are relative to, and the links."""
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     api = _API_TYPE.fullmatch(kind)
@@ -198,7 +198,7 @@ class _Page(HTMLParser):
                 self.api_version = values.get("content") or ""
 
 
-def _html_links(answer: Answer) -> tuple[str, list[_Link]]:
+def _html_links(answer: Response) -> tuple[str, list[_Link]]:
     page = _Page()
     text = answer.body.decode("utf-8", "replace")
     try:
@@ -218,7 +218,7 @@ def _html_links(answer: Answer) -> tuple[str, list[_Link]]:
         raise _no_page(answer.url, "its base address is none") from error
 
 
-def _json_links(answer: Answer) -> list[_Link]:
+def _json_links(answer: Response) -> list[_Link]:
     try:
         page = json.loads(answer.body)
     except (ValueError, RecursionError) as error:

@@ -12,10 +12,10 @@ from lumiimg.elf.facts import exported_symbols, read_elf, undefined_symbols
 from lumiimg.elf.loader import Process
 from lumiimg.elf.notes import read_notes
 from lumiimg.elf.reader import BytesReader, ElfError
-from lumiimg.elf.rules import Settings
+from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.segments import Segments
 from lumiimg.elf.system import glibc_version, libc_kind
-from lumiimg.fabric.rccl_strings import read_rccl
+from lumiimg.fabric.rccl import read_rccl
 from lumiimg.report.ldd import print_ldd
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, printed, text_of
@@ -57,7 +57,7 @@ def _process(data: bytes) -> str:
     root = MemoryRoot({name: content for name, content in files.items() if content})
     glibc_version(root)
     libc_kind(root)
-    process = Process(root, Settings(library_path=text_of(path), preload=("libb.so",)))
+    process = Process(root, LoaderSettings(library_path=text_of(path), preload=("libb.so",)))
     outcome = process.start("/prog")
     assert outcome.ok == (not outcome.errors)
     if outcome.ok and process.objects[0].facts.is_dynamic:
@@ -226,5 +226,5 @@ TARGETS = (
         "bytes",
         rounds=10,
     ),
-    Target("rccl-strings", ("fabric.rccl_strings.read_rccl",), _rccl, _rccl_seeds, (), "bytes"),
+    Target("rccl-strings", ("fabric.rccl.read_rccl",), _rccl, _rccl_seeds, (), "bytes"),
 )

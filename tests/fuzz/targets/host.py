@@ -53,7 +53,7 @@ from lumiimg.host.codec import encode
 from lumiimg.host.library_search import package_variable
 from lumiimg.host.scan import fabric_entry, scan_host
 from lumiimg.host.snapshot_file import SnapshotError, read_snapshot, to_text
-from lumiimg.image import ImageError, RootFileSystem
+from lumiimg.image import ImageError, RootFileSystem, open_image
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.squashfs.weave import can_weave, weave
 from lumiimg.report.host import print_snapshot
@@ -109,7 +109,7 @@ def _texts(data: bytes) -> None:
 
 
 def _contents(data: bytes) -> None:
-    """What an image has: os-release, ROCm's version, the name of a distribution, a plugin, an RCCL."""
+    """What an image has: os-release, ROCm's version, the name of a distribution and of a plugin, that, an RCCL."""
     release, rocm, name, plugin, rccl = parts(data, 5)
     shutil.rmtree(scratch() / "root", ignore_errors=True)
     safe = text_of(name).replace("/", "_").replace("\0", "")[:60].encode("utf-8", "replace").decode()
@@ -117,11 +117,13 @@ def _contents(data: bytes) -> None:
         "/etc/os-release": release,
         "/opt/rocm/.info/version": rocm,
         f"/opt/venv/lib/python3.12/site-packages/{safe}.dist-info/METADATA": b"",
+        "/etc/rccl.conf": b"NCCL_NET_PLUGIN=" + name,
         "/opt/x/librccl-net.so": plugin,
         "/opt/rocm/lib/librccl.so.1": rccl,
     }
     root = root_of("root", files)
-    _ = read_contents(root).stack
+    with open_image(scratch() / "root") as image:
+        _ = read_contents(image).stack
     bill(root, (), "x")
 
 
@@ -269,7 +271,7 @@ def _written_as(*kinds: type) -> Callable[[], Iterator[bytes]]:
 
 
 def _snapshot_seeds() -> Iterator[bytes]:
-    from tests.unit.test_host_scan import ENVIRONMENT, make_host  # it needs a compiler
+    from tests.shared.lumi_node import ENVIRONMENT, make_host
 
     with tempfile.TemporaryDirectory() as name:
         snapshot = scan_host(ENVIRONMENT, root=RootFileSystem(FolderTree(make_host(Path(name)))))
@@ -386,7 +388,12 @@ TARGETS = (
         "host-texts", ("host.library_search.package_variable", "host.node.engine_settings"), _texts, _text_seeds, ()
     ),
     Target(
-        "image-contents", ("resolve.inventory.read_contents",), _contents, _contents_seeds, (ImageError,), rounds=10
+        "image-contents",
+        ("resolve.inventory.read_contents", "fabric.rccl.read_conf"),
+        _contents,
+        _contents_seeds,
+        (ImageError,),
+        rounds=10,
     ),
     Target("dpkg-status", ("build.sbom.bill",), _bill, _bill_seeds, ()),
     Target("engine-labels", ("build.facts.date_labels",), _labels, lambda: [b'{"a": "b"}'], (FailedError,), "json"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
-from lumiimg.image.environment import Environment
+from lumiimg.image.environment import ShellEnvironment
 from lumiimg.image.oci.archive import read_docker_archive, read_oci_layout
 from lumiimg.image.oci.files import StoredArchive, StoredFolder
 from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC, PARTITION, DataType, read_sif
@@ -118,7 +118,7 @@ def _docker(data: bytes) -> None:
 
 
 def _environment(data: bytes) -> str:
-    environment = Environment()
+    environment = ShellEnvironment()
     environment.read(text_of(data), "90-environment.sh")
     environment.result()
     return ""
@@ -309,7 +309,7 @@ TARGETS = (
         "oci-layer",
         (
             "image.oci.tar.read_members",
-            "image.oci.layer.Layer",
+            "image.oci.layer.OciLayer",
             "image.oci.decoding.decoder",
             "image.oci.unpacking.Unpacked",
             "image.oci.tree.LayeredTree",
@@ -347,7 +347,7 @@ TARGETS = (
     ),
     Target(
         "image-environment",
-        ("image.environment.Environment", "image.shell.parser.parse"),
+        ("image.environment.ShellEnvironment", "image.shell.parser.parse"),
         _environment,
         _script_seeds,
         (),

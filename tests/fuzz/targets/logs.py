@@ -16,8 +16,9 @@ from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import ProbeRun, read_events
 from lumiimg.cluster.nodes import slurm
 from lumiimg.engine import engine, failures, signing
-from lumiimg.engine.engine import Engine, Kind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, UndecidedError
+from lumiimg.fabric.path import Part
 from lumiimg.host import node as host_node
 from lumiimg.nccl.bandwidth import BandwidthReader
 from lumiimg.nccl.follow import Tail
@@ -102,7 +103,7 @@ def _probe(data: bytes) -> None:
     output = text_of(data)
     run = ProbeRun("probe", 0, timed_out=False, output=output, events=read_events(output))
     simulation.judge(run, "2.22.3", "/x.so", excuse=None)
-    run.mapped(r"lib[rn]ccl-net")
+    run.mapped(Part.PLUGIN)
 
 
 def _engine(data: bytes) -> None:
@@ -116,7 +117,7 @@ def _failure(data: bytes) -> None:
     failures.telling_line(output)
 
 
-ENGINE = Engine(scratch() / "engine", Kind.APPTAINER, "1.4.5", frozenset())
+ENGINE = Engine(scratch() / "engine", EngineKind.APPTAINER, "1.4.5", frozenset())
 
 
 def _verification(data: bytes) -> None:

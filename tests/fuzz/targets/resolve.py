@@ -15,15 +15,16 @@ from unittest import mock
 from packaging.version import Version
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
-from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError
+from lumiimg.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.resolve import pin
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.download import download
 from lumiimg.resolve.network.mirrors import Mirrors, checked
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.resume import Partial
-from lumiimg.resolve.network.web import Answer, Stream, Web
+from lumiimg.resolve.network.web import Response, Stream, Web
 from lumiimg.resolve.network.wheel_index import IndexFile, read_index
+from lumiimg.resolve.request import RefusedError
 from lumiimg.resolve.wheels import PythonTarget, Wheel, choose_wheel, read_metadata
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, text_of, written
@@ -40,21 +41,21 @@ _OF_TORCH = "torch-2.9.1-cp312-cp312-manylinux_2_28_x86_64.whl"
 class _Served(Web):
     """A web that gives one answer, or what `by_name` has under the end of the address."""
 
-    def __init__(self, answer: Answer, by_name: Mapping[str, bytes] | None = None) -> None:
+    def __init__(self, answer: Response, by_name: Mapping[str, bytes] | None = None) -> None:
         super().__init__()
         self._answer = answer
         self._by_name = by_name
 
-    def ask(self, url: str, **_: Any) -> Answer:
+    def ask(self, url: str, **_: Any) -> Response:
         if self._by_name is None:
-            return Answer(url, self._answer.status, self._answer.headers, self._answer.body)
+            return Response(url, self._answer.status, self._answer.headers, self._answer.body)
         found = self._by_name.get(url.rpartition("/")[2])
-        return Answer(url, 404 if found is None else 200, self._answer.headers, found or b"")
+        return Response(url, 404 if found is None else 200, self._answer.headers, found or b"")
 
 
 def _page(kind: str) -> Callable[[bytes], None]:
     def read(data: bytes) -> None:
-        web = _Served(Answer("", 200, {"content-type": kind}, data))
+        web = _Served(Response("", 200, {"content-type": kind}, data))
         read_index("torch", "https://h.test/simple", web)
         for wanted in ("torch", "torch==2.9.1"):
             choose_wheel(wanted, ["https://h.test/simple"], _TARGET, web)
@@ -74,7 +75,7 @@ def _metadata(data: bytes) -> None:
         yanked=None,
         metadata_sha256=True,
     )  # type: ignore[call-arg,arg-type,unused-ignore]
-    read_metadata(file, _Served(Answer("", 200, {}, data)))
+    read_metadata(file, _Served(Response("", 200, {}, data)))
 
 
 def _wheel(data: bytes) -> None:
@@ -93,7 +94,7 @@ def _wheel(data: bytes) -> None:
 
 
 def _requirement(data: bytes) -> None:
-    web = _Served(Answer("", 200, {"content-type": "text/html"}, f'<a href="{_OF_TORCH}">x</a>'.encode()))
+    web = _Served(Response("", 200, {"content-type": "text/html"}, f'<a href="{_OF_TORCH}">x</a>'.encode()))
     choose_wheel(text_of(data), ["https://h.test/simple"], _TARGET, web)
 
 
@@ -105,7 +106,7 @@ def _registry(data: bytes) -> None:
     named = {f"sha256:{hashlib.sha256(one).hexdigest()}": one for one in (config, image)}
     told = dict(re.findall(r"(?m)^([a-z-]{1,40}): ([ -~]*)$", text_of(headers)))
     resolve_image(
-        parse_reference("host.test/a", _NO_MIRRORS), _Served(Answer("", 200, told, b""), {**named, "latest": index})
+        parse_reference("host.test/a", _NO_MIRRORS), _Served(Response("", 200, told, b""), {**named, "latest": index})
     )
 
 
@@ -126,9 +127,11 @@ def _token(data: bytes) -> None:
     """What a registry answers to who has no token, and what its token server does."""
     challenge, retry, token = parts(data, 3)
     manifest = "https://host.test/v2/a/manifests/latest"
-    last = Answer(manifest, 429, {"retry-after": text_of(retry)}, b"") if retry else Answer(manifest, 200, {}, _OF_SIF)
-    refusal = Answer(manifest, 401, {"www-authenticate": text_of(challenge)}, b"")
-    answers = [refusal, Answer("https://auth.test/token", 200, {}, token), last]
+    last = (
+        Response(manifest, 429, {"retry-after": text_of(retry)}, b"") if retry else Response(manifest, 200, {}, _OF_SIF)
+    )
+    refusal = Response(manifest, 401, {"www-authenticate": text_of(challenge)}, b"")
+    answers = [refusal, Response("https://auth.test/token", 200, {}, token), last]
     web = Web()
     with mock.patch.object(web, "ask", side_effect=answers):
         resolve_image(parse_reference("host.test/a", _NO_MIRRORS), web)

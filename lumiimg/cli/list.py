@@ -12,14 +12,9 @@ if TYPE_CHECKING:
     import argparse
 
 
-def configure_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "list",
-        help="list bases, layers, recipes and sites",
-        description="List bases, layers, recipes and sites: yours first, then those that come with lumiimg.",
-        allow_abbrev=False,
-    )
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Say what the command does, and add what it takes."""
+    parser.description = "List bases, layers, recipes and sites: yours first, then those that come with\nlumiimg."
     add_layers(parser)
     add_json(parser)
     parser.set_defaults(execute=execute)

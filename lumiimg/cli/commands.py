@@ -1,0 +1,154 @@
+"""The commands of the program: their names, what `--help` says of each, and their parsers.
+
+A command is the module of this folder that has its name. It is imported when it is called: `lumiimg --help` needs
+none of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from lumiimg import __version__
+from lumiimg.errors import ExitCode, one_line
+from lumiimg.secret import hidden
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+GROUPS = {
+    "build": {
+        "build": "build an image from a base and layers",
+        "adapt": "give someone else's image what it lacks to use a machine's network",
+        "rebuild": "build an image again, from what it says about itself",
+        "lock": "settle every version, address and digest of an image, and write them down",
+        "diff": "what two locks, or two images, differ in",
+        "why": "why would a layer be built again?",
+        "draft": "read a Dockerfile: what is here already, and a draft of a layer",
+    },
+    "prove": {
+        "check": "will this image use the fast network? if not: what is missing, and what to do",
+        "bind": "the least that must be bound from a machine into an image, each line with its reason",
+        "drift": "what an update of the machine changed, which images it breaks, and what to do",
+        "reframe": "a ReFrame test of an image: does it use the fast network here, and how fast is it?",
+        "sign": "sign an image with a PGP key of the engine's keyring",
+        "verify": "who signed an image, and is all of it as it was signed?",
+    },
+    "explain": {
+        "explain": "why an image fits a machine, or a request its site, and why not",
+        "log": "which network did this job use, why not the fast one, what to do",
+        "ldd": "which libraries would a file of an image load, from where, and by which rule",
+        "bench": "what the start of a program asks of the shared file system",
+    },
+    "around it": {
+        "host": "what does this machine offer to a container?",
+        "job": "a job script for an image on a site: ranks, cores, variables, binds, each with its reason",
+        "module": "a module for an image (Lmod, Tcl) with wrappers: python, pip, torchrun, …",
+        "list": "list bases, layers, recipes and sites",
+        "show": "show a base, layer, recipe, site or image: what is known of it, and from where",
+        "cache": "layers that were built before: list, check, remove, carry elsewhere",
+        "doctor": "can this machine build images, and how?",
+        "schema": "what --json prints: a JSON Schema of each kind of output",
+        "completion": "let the shell complete commands, options and names",
+    },
+}
+"""The commands and what each is for, as `--help` groups them."""
+COMMANDS = {name: purpose for group in GROUPS.values() for name, purpose in group.items()}
+INTERNAL = "node"
+"""What `check --nodes` starts on each node: in no list of commands."""
+_EPILOG = """\
+exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input ·
+3 cannot decide (says what would) · 4 something needed is missing here
+what to do next here: lumiimg      of a command: lumiimg COMMAND --help
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but an error is one line: what is wrong, what was meant perhaps, and where the help is."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - as argparse has them
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+    @property
+    def below(self) -> dict[str, Parser]:
+        """The parsers of the commands below this one."""
+        actions = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001
+        return dict(actions[0].choices) if actions else {}
+
+    @property
+    def commands(self) -> Iterable[str]:
+        """The names of the commands below this one."""
+        return self.below
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - as argparse has it
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:  # noqa: SLF001
+            raise argparse.ArgumentError(None, f"there is no command {value!r}{meant(value, self.commands)}")
+        super()._check_value(action, value)
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """Print what cannot be understood, with the option that was meant perhaps, and leave with 2."""
+        first = words[0].partition("=")[0]
+        options = self._option_string_actions if first.startswith("-") else ()
+        self.error(f"unrecognized arguments: {' '.join(words)}{meant(first, options)}")
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and leave with 2."""
+        print(f"{self.prog}: {hidden(one_line(message))} (see `{self.prog} --help`)", file=sys.stderr)
+        raise SystemExit(ExitCode.BAD_INPUT)
+
+
+def meant(word: str, names: Iterable[str]) -> str:
+    """Return a question that names what is spelled alike."""
+    import difflib  # only where something is wrong
+
+    close = difflib.get_close_matches(word[:60], names, n=1, cutoff=0.7)
+    return f", did you mean {close[0]}?" if close else ""
+
+
+class MainParser(Parser):
+    """The parser above all commands; its help shows them in groups, whichever it has a parser of."""
+
+    @property
+    def commands(self) -> Iterable[str]:
+        """The names of all commands."""
+        return COMMANDS
+
+    def format_help(self) -> str:
+        """Return the help."""
+        formatter = self._get_formatter()
+        formatter.add_usage("lumiimg COMMAND ...", (), ())
+        formatter.add_text(self.description)
+        for title, group in GROUPS.items():
+            formatter.start_section(title)
+            formatter.add_arguments([argparse.Action((), name, help=purpose) for name, purpose in group.items()])
+            formatter.end_section()
+        formatter.start_section("options")
+        formatter.add_arguments([action for action in self._actions if action.option_strings])
+        formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+
+@functools.cache  # the same for a whole process
+def make_parser(names: tuple[str, ...] = (*COMMANDS, INTERNAL)) -> MainParser:
+    """Return the parser of the program with these of its commands, whose modules are imported."""
+    parser = MainParser(
+        prog="lumiimg",
+        description="Build ROCm AI images for HPE Slingshot machines, and prove which network\nthey use.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"lumiimg {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+    for name in names:
+        command = commands.add_parser(name) if name == INTERNAL else commands.add_parser(name, help=COMMANDS[name])
+        import_module(f"lumiimg.cli.{name}").configure_parser(command)
+    return parser
+
+
+def parser_for(words: Iterable[str]) -> MainParser:
+    """Return the parser of the program with the command that a command line names, and no other."""
+    name = next((word for word in words if not word.startswith("-")), None)
+    return make_parser((name,) if name in COMMANDS or name == INTERNAL else ())

@@ -1,0 +1,106 @@
+"""The fabric path as a value: RCCL → net plugin → libfabric → cxi provider → libcxi → NIC, and what is known of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lumiimg.findings import Code, Level
+
+
+class Fabric(StrEnum):
+    """Where the libraries of the fast network come from: libfabric with the cxi provider, and libcxi."""
+
+    HOST = "host"
+    """They are bound from the machine when the image runs."""
+    BUNDLED = "bundled"
+    """The image has its own, and needs no library of the machine."""
+    NONE = "none"
+    """From nowhere: no machine is named, it has none, or neither way loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class FabricPath:
+    """The files of the path and what they say, as far as it is known; None where it is not."""
+
+    rccl: str | None = None
+    rccl_version: str | None = None
+    plugin_files: tuple[str, ...] = ()
+    """Names that this RCCL gives to dlopen."""
+    named_by: str | None = None
+    """NCCL_NET_PLUGIN, where it is set and changes the names."""
+    accepts: tuple[int, ...] = ()
+    """Versions of the net API that this RCCL takes, in its order."""
+    plugin: str | None = None
+    plugin_api: int | None = None
+    libfabric: str | None = None
+    libcxi: str | None = None
+    provider: str | None = None
+
+
+class Part(StrEnum):
+    """A step of the path, in its order."""
+
+    RCCL = "RCCL"
+    PLUGIN = "net plugin"
+    LIBFABRIC = "libfabric"
+    PROVIDER = "cxi provider"
+    LIBCXI = "libcxi"
+    NIC = "Slingshot NIC"
+
+
+class State(StrEnum):
+    """What is known of a step."""
+
+    HOLDS = "holds"
+    """There is evidence for it."""
+    BROKEN = "broken"
+    """There is evidence against it: the path ends in front of it."""
+    UNKNOWN = "not known"
+
+
+class Side(StrEnum):
+    """Whose file it is."""
+
+    IMAGE = "image"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where one file of the path comes from."""
+
+    side: Side
+    host_path: str | None = None
+    """Where the file lies on the host; None where it is the image's, or not known."""
+    offers: str | None = None
+    """The newest version of its own interface that the file defines: `FABRIC_1.7`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the path, and the evidence for or against it."""
+
+    part: Part
+    state: State
+    why: str
+    level: Level | None = None
+    """Level of the evidence; None where there is none."""
+    file: str | None = None
+    """The path in the container; on the host where the file is known to come from there."""
+    side: Side | None = None
+    version: str | None = None
+    interface: str | None = None
+    """`net API v8`, `FABRIC_1.7`."""
+    remedy: tuple[str, ...] = ()
+    finding: Code | None = None
+    """The finding that says so."""
+    name: str | None = None
+    """What the step of another fabric is called; None where it has the name of its part."""
+
+    @property
+    def title(self) -> str:
+        """What the step is called."""
+        return self.name or self.part.value

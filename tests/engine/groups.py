@@ -1,0 +1,37 @@
+"""Which tests one worker runs, one after the other: those of a file, as they share its images; and all on the one Slurm."""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadScopeScheduling
+
+SLURM = "Slurm"
+ON_SLURM = (
+    "test_documents.py",
+    "test_jobs.py",
+    "test_nodes.py",
+    "test_a_real_srun_starts_ranks",
+    "test_the_one_file_starts_itself_on_other_nodes",
+)
+"""In the ids of all tests on the one Slurm: nodes die in some, so no other may use it meanwhile."""
+LONGEST = (SLURM, "test_strategies.py", "test_prediction.py", "test_build.py")
+"""The groups that begin, so that no worker is left with a long one at the end."""
+
+
+def group(nodeid: str) -> str:
+    """Return the group of a test: its file, or Slurm."""
+    path, _, name = nodeid.partition("::")
+    file = path.rpartition("/")[2]
+    return SLURM if file in ON_SLURM or name.startswith(ON_SLURM) else file
+
+
+def place(nodeid: str) -> int:
+    """Return the place of a test's group in the order in which the groups begin."""
+    name = group(nodeid)
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
+class Groups(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives a worker a group at a time. (pytest-xdist's `loadgroup` does nothing under pytest 9.2.)"""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)

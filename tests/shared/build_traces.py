@@ -1,0 +1,76 @@
+"""What a build leaves: in its image, in its folders, among the processes; and an engine that can do less."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from lumiimg.image import FileKind, open_image
+
+
+def shown(image: Path) -> dict[str, tuple[object, ...]]:
+    """What is in an image: kind, mode, owner, number of names of one file, content; the history is an engine's."""
+    with open_image(image) as opened:
+        names: dict[object, int] = {}
+        # the engine numbers its history; the number of an image is in its bill of materials
+        own = ("/.singularity.d/bootstrap_history", "/.lumiimg/sbom.cdx.json")
+        entries = [entry for entry in opened.root.walk() if not entry.path.startswith(own)]
+        seen = {entry.path: opened.root.stat(entry.path, follow=False) for entry in entries}
+        for stat in seen.values():
+            names[stat.identity] = names.get(stat.identity, 0) + 1
+        found: dict[str, tuple[object, ...]] = {}
+        for entry in entries:
+            stat = seen[entry.path]
+            content: object = None
+            if entry.kind is FileKind.FILE:
+                content = hashlib.sha256(opened.root.read_bytes(entry.path, 1 << 30)).digest()
+                if entry.path == "/.singularity.d/labels.json":
+                    labels = json.loads(opened.root.read_bytes(entry.path, 1 << 20))
+                    content = {name: value for name, value in labels.items() if "build-date" not in name}
+                if entry.path.endswith(".pyc"):
+                    content = opened.root.read_bytes(entry.path, 1 << 20)[16:]
+            elif entry.kind is FileKind.SYMLINK:
+                content = opened.root.readlink(entry.path)
+            links = names[stat.identity] if entry.kind is FileKind.FILE else 1
+            found[entry.path] = (entry.kind, stat.permissions, stat.uid, stat.gid, links, content)
+        return found
+
+
+def leftovers(*folders: Path) -> list[str]:
+    """What builds leave when they do not clean up."""
+    found = [str(path) for folder in folders for path in folder.rglob("*lumiimg-partial*")]
+    found += [str(path) for folder in folders for path in (folder / "locks").glob("*")]
+    mounts = Path("/proc/self/mountinfo").read_text()
+    return found + [str(folder) for folder in folders if str(folder) in mounts]
+
+
+def strays(marker: str) -> list[str]:
+    """Processes whose environment or arguments name a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if marker.encode() in (process / "cmdline").read_bytes() and int(process.name) != os.getpid():
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+SINGULARITY = """\
+#!/bin/bash
+# A stand-in for SingularityCE 4.1.3 of a machine without user namespaces for builds: the engine of this machine, less
+# the options that SingularityCE does not have.
+case "$*" in
+--version) echo 'singularity-ce version 4.1.3-150500.10.7'; exit ;;
+'build --help') "{engine}" build --help | grep -vE -- '--(mksquashfs-args|fakeroot)'; exit ;;
+esac
+for word; do
+    case $word in
+    --mksquashfs-args* | --fakeroot | --reproducible) echo "unknown flag: $word" >&2; exit 255 ;;
+    esac
+done
+export PATH={path}
+exec "{engine}" "$@"
+"""

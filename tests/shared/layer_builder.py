@@ -1,0 +1,93 @@
+"""Layer folders that are easy to break, a site, and values that are hard to write into a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from lumiimg.catalog.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LAYER = """\
+kind = "layer"
+summary = "A layer of the tests"
+status = "proved"
+source = "the tests"
+date = 2026-11-21
+"""
+BASE = LAYER.replace('"layer"', '"base"', 1) + '[[bootstrap]]\nagent = "docker"\nfrom = "busybox"\n'
+
+
+class MakeLayer(Protocol):
+    def __call__(self, name: str, toml: str = ..., *, post: str = ..., **files: str) -> Path: ...
+
+
+def catalogue_of(layers: Path, **tables: str) -> Catalogue:
+    """Write layers that do nothing, by their layer.toml, and return the catalogue of them alone."""
+    for name, toml in tables.items():
+        (layers / name).mkdir()
+        (layers / name / "layer.toml").write_text(toml)
+        (layers / name / "post.sh").write_text("true\n")
+    return Catalogue((layers,), ())
+
+
+ODD = [
+    "",
+    "a b",
+    "it's",
+    '"',
+    "$(id)",
+    "`id`",
+    "a\nb",
+    "%post\n",
+    "{{x}}",
+    "{{{",
+    "\\",
+    "\t",
+    "ä€😀",
+    "\x01ab",
+    "!",
+    "*",
+]
+ODD += [
+    "\r\n",
+    "\x1b[2J",
+    "\u2028",
+    "\x85",
+    "\x7f",
+    "-n",
+    "~",
+    "a=b",
+    "Bootstrap: docker",
+    "#",
+    "${HOME}",
+    "\\\n",
+    "'\"'\"'",
+]
+FREE = (
+    LAYER
+    + '[arguments.NOTE]\ndefault = ""\nhelp = "free"\n[environment.set]\nV = "{NOTE}"\n[environment.prepend]\nW = "{NOTE}"\n'
+)
+
+
+SITE = """\
+title = "a site of the tests"
+arch = "gfx90a"
+source = "the tests"
+date = 2026-11-21
+[driver]
+name = "a driver"
+rocm = ["rocm>=6.0,<8"]
+source = "the tests"
+date = 2026-11-21
+[fabric]
+slingshot = "12.0"
+libfabric = "1.22.0"
+glibc = "2.38"
+source = "the tests"
+date = 2026-11-21
+"""
+
+
+RECIPES = ("lumi-pytorch", "lumi-vllm", "lumi-deepspeed", "lumi-julia", "rccl-only")

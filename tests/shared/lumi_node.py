@@ -1,0 +1,160 @@
+"""Nodes in the likeness of LUMI's: one with all that a scan looks at, and two before and after the update of January 2026."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.shared import fabric_builder
+from tests.shared.elf_builder import LOADER, library
+from tests.shared.programs import needs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LIBFABRIC = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+ENVIRONMENT = {
+    "HOME": "/users/ada",
+    "USER": "ada",
+    "LD_LIBRARY_PATH": "/opt/cray/libfabric/1.22.0/lib64:/users/ada/lib:/scratch/p/ada/lib",
+    "PKG_CONFIG_PATH": "/opt/cray/libfabric/1.22.0/lib64/pkgconfig",
+}
+_ANY = "int f;"
+_LIBC = "int f225; int f238;"
+_VERSIONS = "GLIBC_2.2.5 { f225; };\nGLIBC_2.38 { f238; } GLIBC_2.2.5;\n"
+
+
+def ldconfig(root: Path) -> None:
+    needs("ldconfig")
+    argv = ["ldconfig", "-r", str(root)]
+    own = argv if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", *argv]
+    subprocess.run(own, check=True, capture_output=True)
+
+
+def put_files(root: Path, files: Mapping[str, str]) -> None:
+    """Write texts by their paths below a root."""
+    for path, text in files.items():
+        file = root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def make_host(root: Path) -> Path:
+    """Build the root of a node in the likeness of LUMI's: files by their names and needs, no code worth running."""
+    needs("gcc")
+    if not Path(LOADER).exists():
+        needs(LOADER)
+    (root / "lib64").mkdir(parents=True)
+    shutil.copy(LOADER, root / "lib64")
+    put_files(root, {"/versions": _VERSIONS})
+    system = root / "usr/lib64"
+    libc = library(system / "libc.so.6", f"-Wl,--version-script,{root}/versions", source=_LIBC)
+    (root / "versions").unlink()
+    nl = library(system / "libnl-3.so.200.26.0", "-Wl,-soname,libnl-3.so.200", source=_ANY)
+    json_c, curl = (library(system / name, source=_ANY) for name in ("libjson-c.so.5", "libcurl.so.4"))
+    cxi = library(system / "libcxi.so.1.5.0", "-Wl,-soname,libcxi.so.1", nl, libc, source=_ANY)
+    for version, file in (("1.15.2.0", "1.18.2"), ("1.22.0", "1.27.0")):
+        folder = root / f"opt/cray/libfabric/{version}/lib64"
+        source = "extern int f238; int *p = &f238;"
+        soname = "-Wl,-soname,libfabric.so.1"
+        fabric = library(folder / f"libfabric.so.{file}", soname, cxi, curl, json_c, libc, source=source)
+        (folder / "libfabric.so.1").symlink_to(fabric.name)
+        put_files(root, {f"/opt/cray/libfabric/{version}/lib64/pkgconfig/libfabric.pc": f"{PC}Version: {version}\n"})
+    library(root / "opt/cray/libfabric/1.22.0/lib64/libfabric/libtcp-fi.so", libc, source=_ANY)
+    plugin = "int ncclNetPlugin_v8; int ncclNetPlugin_v9; int ncclNetwork;"
+    library(root / "opt/aws-ofi-rccl/lib/librccl-net.so", fabric, libc, source=plugin)
+    (root / "opt/aws-ofi-rccl/lib/libnccl-net.so").symlink_to("librccl-net.so")
+    library(root / "opt/cray/xpmem/2.9.6/lib64/libxpmem.so.0", libc, source=_ANY)
+    (root / "etc").mkdir()
+    put_files(root, {"/etc/ld.so.conf": "/usr/lib64\n"})
+    ldconfig(root)  # makes the links of the sonames too
+    put_files(root, FILES)
+    (root / "opt/rocm").symlink_to("rocm-6.3.4")
+    for name, target in (("cxi/cxi0", "cxi/cxi0"), ("net/hsn0", "net/hsn0")):
+        link = root / f"sys/class/{name}"
+        link.parent.mkdir(parents=True)
+        link.symlink_to(f"../../devices/pci0000:20/0000:21:00.0/{target}")
+        (root / f"sys/devices/pci0000:20/0000:21:00.0/{target}/device").symlink_to("../..")
+    return root
+
+
+PC = "prefix=${pcfiledir}/../..\nexec_prefix=${prefix}\nlibdir=${exec_prefix}/lib64\n\nName: libfabric\n"
+_DEVICE = "/sys/devices/pci0000:20/0000:21:00.0"
+FILES = {
+    "/etc/os-release": 'ID="sles"\nVERSION_ID="15.6"\nPRETTY_NAME="SUSE Linux Enterprise Server 15 SP6"\n',
+    "/proc/cpuinfo": "vendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC 7A53\nflags\t\t: cx16 lahf_lm popcnt pni sse4_1 "
+    "sse4_2 ssse3 avx avx2 bmi1 bmi2 f16c fma abm movbe xsave\n",
+    "/proc/sys/kernel/hostname": "nid005001.lumi\n",
+    "/proc/sys/kernel/osrelease": "6.4.0-150600.23.73_15.0.14-cray_shasta_c\n",
+    "/sys/module/amdgpu/version": "6.3.60300\n",
+    "/opt/rocm-6.3.4/.info/version": "6.3.4-76\n",
+    "/dev/cxi0": "",
+    "/dev/kfd": "",
+    "/dev/dri/renderD128": "",
+    f"{_DEVICE}/uevent": "DRIVER=cxi_ss1\nPCI_SLOT_NAME=0000:21:00.0\n",
+    f"{_DEVICE}/properties/speed": "200000\n",
+    f"{_DEVICE}/properties/link": "1\n",
+    f"{_DEVICE}/properties/cassini_version": "1.1\n",
+    f"{_DEVICE}/properties/nic_addr": "0x1234\n",
+    f"{_DEVICE}/uc/qspi_blob_version": "2.0.21\n",
+    f"{_DEVICE}/cxi/cxi0/dev": "240:0\n",
+    f"{_DEVICE}/net/hsn0/address": "02:00:00:00:12:34\n",
+}
+
+
+KERNEL = "6.4.0-150600.23.73_15.0.14-cray_shasta_c"
+
+
+def november(root: Path) -> Path:
+    """A node before the update."""
+    fabric_builder.host(root, glibc=31, needs_glibc=14, json_c="libjson-c.so.3")
+    (root / "opt/cray/libfabric/1.22.0").rename(root / "opt/cray/libfabric/1.15.2.0")
+    put_files(
+        root,
+        {
+            "etc/os-release": 'ID=sles\nVERSION_ID=15.5\nPRETTY_NAME="SLES 15 SP5"\n',
+            "proc/cpuinfo": "vendor_id : AuthenticAMD\nmodel name : AMD EPYC 7A53\nflags : sse4_2\n",
+            "proc/sys/kernel/hostname": "nid005001\n",
+            "proc/sys/kernel/osrelease": "5.14.21-150500.55.49_13.0.56-cray_shasta_c\n",
+            "opt/rocm-6.0.3/.info/version": "6.0.3-91\n",
+            "sys/module/amdgpu/version": "6.3.6\n",
+            "sys/class/cxi/cxi0/device/uc/qspi_blob_version": "1.5.41\n",
+            "sys/class/cxi/cxi0/device/uevent": "PCI_SLOT_NAME=0000:d5:00.0\n",
+        },
+    )
+    return root
+
+
+def january(root: Path) -> Path:
+    """A node of the same kind after it."""
+    fabric_builder.host(root, glibc=38)
+    put_files(
+        root,
+        {
+            "etc/os-release": 'ID=sles\nVERSION_ID=15.6\nPRETTY_NAME="SLES 15 SP6"\n',
+            "proc/cpuinfo": "vendor_id : AuthenticAMD\nmodel name : AMD EPYC 7A53\nflags : sse4_2\n",
+            "proc/sys/kernel/hostname": "nid005002\n",
+            "proc/sys/kernel/osrelease": f"{KERNEL}\n",
+            "opt/rocm-6.3.4/.info/version": "6.3.4-101\n",
+            "sys/module/amdgpu/version": "6.3.6\n",
+            "sys/class/cxi/cxi0/device/uc/qspi_blob_version": "1.5.53\n",
+            "sys/class/cxi/cxi0/device/uevent": "PCI_SLOT_NAME=0000:c9:00.0\n",
+        },
+    )
+    return root
+
+
+# LUMI AI workshop 09_Extreme_scale_AI and lumi-containers: the mask of rank i, for GPU i
+LUMI_MASKS = (
+    0x00FE000000000000,
+    0xFE00000000000000,
+    0x0000000000FE0000,
+    0x00000000FE000000,
+    0x00000000000000FE,
+    0x000000000000FE00,
+    0x000000FE00000000,
+    0x0000FE0000000000,
+)

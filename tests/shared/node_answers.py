@@ -1,0 +1,46 @@
+"""What nodes answer to a check of many, and what is made of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.nodes import check as nodes
+from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
+from lumiimg.cluster.nodes.groups import gather
+from lumiimg.fabric.path import FabricPath
+from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.host.snapshot import Nic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUN = "of-this-check"
+CXI = Library("libcxi.so.1.5.0", "/usr/lib64/libcxi.so.1.5.0", "aa" * 20)
+FABRIC = Library("libfabric.so.1.18.2", "/opt/cray/libfabric.so.1.18.2", "bb" * 20)
+WELL = Fingerprint(
+    findings=("provider.cxi ok", "rccl.runs ok"),
+    fabric=FabricPath(
+        rccl="/opt/rocm/lib/librccl.so.1", rccl_version="2.20.5", plugin="/l/librccl-net.so", provider="cxi"
+    ),
+    libraries=(FABRIC, CXI),
+    engine="SingularityCE 4.1.3",
+    kernel="6.4.0-150600.23.73_15.0.14-cray_shasta_c",
+    gpu_driver="6.3.60300",
+    gpus=8,
+    nics=tuple(Nic(f"cxi{n}", 200000, link_is_up=True, firmware="1.5.53") for n in range(4)),
+)
+OTHER_CXI = replace(WELL, libraries=(FABRIC, replace(CXI, name="libcxi.so.1.7.0", build="cc" * 20)))
+
+
+def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = RUN, *findings: Finding) -> None:
+    """Write what a node answers; its evidence is that of its fingerprint, unless it is named."""
+    made = (
+        Finding(Code(text.split()[0]), Severity(text.split()[1]), Level.PROBE, "as it was")
+        for text in fingerprint.findings
+    )
+    write_answer(folder, Head(1, run, node, 900), fingerprint, Details(findings or tuple(made)))
+
+
+def summed(folder: Path, job: list[str]) -> nodes.NodesReport:
+    return nodes.sum_up("image.sif", "7", gather(folder, RUN, job, started=job), (), {}, output=("srun: error: x",))

@@ -1,0 +1,19 @@
+"""Images of one layer, without an engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.build.provenance import PLAN, SBOM
+from lumiimg.image import sif_writer
+from tests.shared.programs import squashed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def made_sif(root: Path, target: Path, plan: bytes = b"{}", bill: bytes = b"{}") -> Path:
+    front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan, SBOM: bill})
+    squashed(root, target, offset=front.size_bytes)
+    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="one")
+    return target

@@ -1,0 +1,87 @@
+"""The registry of findings: each code has its meaning, is produced as the registry says, and is written nowhere else."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.check.codes import MEANINGS
+from lumiimg.findings import Code, Family, Level, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "lumiimg"
+WINGS = {Level.STATIC: "static", Level.PROBE: "probe", Level.RUN: "run"}
+CODE_LIKE = re.compile(rf"(?:{'|'.join(Family)})\.[a-z]+(?:-[a-z]+)*")
+FILE_NAMES = {"c", "conf", "def", "h", "out", "py", "rccl", "sif", "so", "sqfs", "tar", "toml"}
+"""Endings of names that look like codes, and are those of files and modules."""
+
+
+def attributes(node: ast.AST, owner: str) -> set[str]:
+    """Return the members of an enumeration that an expression names."""
+    return {
+        part.attr
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == owner
+    }
+
+
+def produced(level: Level) -> Iterator[tuple[Code, Severity]]:
+    """Yield what the code of a wing of check/ gives to findings: (code, severity)."""
+    for path in (PACKAGE / "check" / WINGS[level]).glob("*.py"):
+        module = ast.parse(path.read_text())
+        tables = [node for node in module.body if isinstance(node, ast.Assign) and attributes(node, "Code")]
+        for call in ast.walk(module):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add"):
+                continue
+            if len(call.args) < 3:
+                continue
+            codes = attributes(call.args[0], "Code") or {name for table in tables for name in attributes(table, "Code")}
+            # a severity in a variable is one of these two
+            severities = attributes(call.args[1], "Severity") or {"PROBLEM", "UNKNOWN"}
+            yield from ((Code[code], Severity[severity]) for code in codes for severity in severities)
+
+
+@pytest.mark.parametrize("level", Level)
+def test_each_level_finds_what_the_registry_says_with_the_severities_that_it_says(level: Level) -> None:
+    said = {(code, severity) for code, meaning in MEANINGS.items() for severity in meaning.severities(level)}
+    assert said == set(produced(level))
+
+
+def test_each_code_has_one_meaning_and_is_found_at_some_level() -> None:
+    assert set(MEANINGS) == set(Code)
+    for code, meaning in MEANINGS.items():
+        assert any(meaning.severities(level) for level in Level), code
+        assert meaning.text.endswith("."), code
+        assert (meaning.no is None) or Severity.PROBLEM in (*meaning.static, *meaning.probe, *meaning.run), code
+
+
+def test_what_answers_a_finding_is_seen_by_a_probe() -> None:
+    for code, meaning in MEANINGS.items():
+        for answer in filter(None, (meaning.replaced_by, meaning.noted_beside)):
+            assert Severity.OK in MEANINGS[answer].probe, code
+
+
+def test_a_code_in_a_terminal_is_found_by_one_search() -> None:
+    for code in Code:  # its member is its text in capitals
+        assert code.name == code.value.upper().replace(".", "_").replace("-", "_")
+
+
+def test_codes_are_written_as_members_in_the_package_and_never_wrong_in_tests() -> None:
+    known = {code.value for code in Code}
+    for folder in ("lumiimg", "tests", "tools"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path == PACKAGE / "findings.py":
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                    continue
+                if CODE_LIKE.fullmatch(node.value) and node.value.rpartition(".")[2] not in FILE_NAMES:
+                    assert folder != "lumiimg", f"{path}:{node.lineno}: {node.value} is a member of Code"
+                    assert node.value in known, f"{path}:{node.lineno}: {node.value} is not a code"
