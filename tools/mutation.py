@@ -53,7 +53,7 @@ MODULES = (
     *(f"fabric/{name}" for name in ("names", "rccl")),
     *(f"nccl/{name}" for name in ("verdict", "causes", "report", "job", "events")),
     *(f"check/{name}" for name in ("answer", "drift")),
-    *(f"check/static/{name}" for name in ("plugin", "rccl", "variables", "duplicates", "host_binds")),
+    *(f"check/static/{name}" for name in ("plugin", "plugin_search", "rccl", "variables", "duplicates", "host_binds")),
     *(f"check/static/{name}" for name in ("boundary", "comparisons")),
     *(f"check/run/{name}" for name in ("bandwidth", "execution")),
     *(f"elf/{name}" for name in ("version_check", "rules", "search", "loader")),

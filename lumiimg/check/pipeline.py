@@ -83,7 +83,7 @@ def check_image(
         taken = Level.RUN if ran else Level.PROBE if probed else Level.STATIC
         fabric = probed.path if probed else static.path
         results = (probed.findings.found if probed else (), ran.findings.found if ran else ())
-        findings = conclude(image.labels, static.findings.found, *results)
+        findings = conclude(image.labels, static.findings, *results)
         known = origins(fabric, image, environment, manifest.loaded if manifest else (), running=probed is not None)
     answer = decide(findings, fabric, level=taken, level_was_asked_for=level is not None)
     return CheckReport(

@@ -106,7 +106,7 @@ def boundary_steps(boundary: Boundary) -> tuple[Step, ...]:
     """Return the path of an image beside a host, as far as files tell."""
     path = boundary.static.path
     known = origins(path, None, {}, boundary.loaded, running=False)
-    return fabric_steps(path, boundary.static.findings.found, known)
+    return fabric_steps(path, boundary.static.findings, known)
 
 
 def fabric_steps(

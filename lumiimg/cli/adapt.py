@@ -88,16 +88,14 @@ def execute(arguments: argparse.Namespace) -> int:
 def _variables_against(path: Path) -> list[Finding]:
     """Return what the image itself sets that keeps RCCL or libfabric off the network: no layer takes that away."""
     from lumiimg.check.opening import opened
-    from lumiimg.check.static.evidence import StaticResult
     from lumiimg.check.static.files import check_static
     from lumiimg.check.static.variables import judge_variables, read_variables
     from lumiimg.findings import Severity
 
     with opened(path) as image:
         # by what the image has; one without an RCCL that loads gets its own by a layer, and is judged as well
-        result = StaticResult(path=check_static(image, {}).path)
-        judge_variables(read_variables(image, {}), result)
-    return [finding for finding in result.findings.found if finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}]
+        found = judge_variables(read_variables(image, {}), check_static(image, {}).path)
+    return [finding for finding in found if finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}]
 
 
 _TOLD = ("os", "glibc", "python", "rocm", "rccl", "torch", "vllm", "sglang", "net-api")

@@ -99,7 +99,7 @@ def print_refusals(boundary: Boundary) -> None:
     out = console(stderr=True)
     manifest = boundary.manifest
     if manifest is None:
-        first = next((finding.summary for finding in boundary.static.findings.found), "there is no loader in it")
+        first = next((finding.summary for finding in boundary.static.findings), "there is no loader in it")
         what = f"{'REFUSED' if boundary.decision is Outcome.REFUSED else 'CANNOT TELL'}: {first}"
     elif manifest.host_has_fabric:
         what = f"REFUSED: no set of binds of {boundary.host} loads"
@@ -140,7 +140,7 @@ def sentence(boundary: Boundary) -> str:
             return f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider"
         if boundary.host:
             unknown = (rule.clause for rule in boundary.rules if rule.outcome is Outcome.UNKNOWN)
-            found = (finding.summary for finding in boundary.static.findings.found)
+            found = (finding.summary for finding in boundary.static.findings)
             return "CANNOT TELL: " + next(itertools.chain(unknown, found), "there is no loader in it")
         return "CANNOT TELL from the image alone what the fabric path gets (a host snapshot would: --host)"
     if boundary.fabric is Fabric.BUNDLED:

@@ -14,7 +14,7 @@ from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.versions import VersionNeed
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal
 
@@ -28,9 +28,10 @@ def boundary(
     manifest: BindManifest | None, *outcomes: Outcome, findings: tuple[tuple[str, Severity], ...] = ()
 ) -> Boundary:
     rules = tuple(Rule("glibc-gate", outcome, "", "", "", "") for outcome in outcomes)
-    static = StaticResult()
+    found = Findings(Level.STATIC)
     for identity, severity in findings:
-        static.findings.add(Code(identity), severity, "", remedy=(f"mend {identity}",))
+        found.add(Code(identity), severity, "", remedy=(f"mend {identity}",))
+    static = StaticResult(findings=tuple(found.found))
     return Boundary("image.sif", None, static, None, None, None, manifest, (), (), rules, ())
 
 

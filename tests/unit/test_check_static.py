@@ -59,11 +59,11 @@ def check(root: Path, environment: dict[str, str] | None = None) -> StaticResult
 
 
 def severities(result: StaticResult) -> dict[str, Severity]:
-    return {finding.id: finding.severity for finding in result.findings.found}
+    return {finding.id: finding.severity for finding in result.findings}
 
 
 def finding(result: StaticResult, identity: str) -> Finding:
-    return next(finding for finding in result.findings.found if finding.id == identity)
+    return next(finding for finding in result.findings if finding.id == identity)
 
 
 def test_rccl_tells_what_it_looks_for(root: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_library_of_the_fabric_may_come_from_the_host_any_other_may_not(root: 
     result = check(root)
     assert severities(result)["plugin.needs-host"] is Severity.UNKNOWN
     assert finding(result, "plugin.needs-host").chain[-1] == "libfabric.so.1"
-    assert decide(result.findings.found, result.path, level=Level.STATIC, level_was_asked_for=True) is Answer.UNDECIDED
+    assert decide(result.findings, result.path, level=Level.STATIC, level_was_asked_for=True) is Answer.UNDECIDED
     hwloc = library(tmp_path / "elsewhere/libhwloc.so.15")
     plugin(root / LIB / "librccl-net.so", hwloc)
     result = check(root)
@@ -237,10 +237,8 @@ def test_libfabric_without_cxi_would_use_tcp_alone(root: Path) -> None:
     result = check(root)
     assert severities(result)["provider.cxi-built-in"] is Severity.INFO
     assert result.path.libcxi is not None
-    assert (
-        decide(result.findings.found, result.path, level=Level.STATIC, level_was_asked_for=True) is Answer.NO_OBSTACLE
-    )
-    assert decide(result.findings.found, result.path, level=Level.STATIC, level_was_asked_for=False) is Answer.UNDECIDED
+    assert decide(result.findings, result.path, level=Level.STATIC, level_was_asked_for=True) is Answer.NO_OBSTACLE
+    assert decide(result.findings, result.path, level=Level.STATIC, level_was_asked_for=False) is Answer.UNDECIDED
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def _judge_failed_open(
     opened = run.first("dlopen") or {}
     path, error = opened.get("path", "the plugin"), opened.get("error", "")
     if _is_absent(run, path) and static.path.plugin is None:
-        if not any(finding.id.family is Family.PLUGIN for finding in static.findings.found):
+        if not any(finding.id.family is Family.PLUGIN for finding in static.findings):
             what = f"no net plugin: nothing called {' or '.join(names)} is on the loader's path"
             result.findings.add(Code.PLUGIN_ABSENT, Severity.PROBLEM, what, evidence=(error,))
         return  # else the files say more: another name, another folder, or nothing at all

@@ -16,7 +16,7 @@ from lumiimg.elf.objects import FoundBy  # noqa: TC001 - as above
 from lumiimg.errors import MissingHereError
 from lumiimg.fabric.path import FabricPath, Part
 from lumiimg.fabric.rccl import generation_of, version_of_code
-from lumiimg.findings import Code, Finding, Findings, Level, Severity
+from lumiimg.findings import Code, Finding, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,7 @@ class ProbeTask:
             generation=generation_of(version) if version else None,
             loader=self.loader,
             plugin_found_by=self.plugin_found_by,
-            findings=Findings(Level.STATIC, list(self.findings)),
+            findings=self.findings,
         )
 
 
@@ -84,7 +84,7 @@ def make_task(
         fabric=static.path,
         loader=static.loader,
         plugin_found_by=static.plugin_found_by,
-        findings=tuple(static.findings.found),
+        findings=static.findings,
         tools=provide_tools(engine, path, image, environment, scratch, programs),
         binds=tuple((bind.source, bind.target) for bind in manifest.binds) if manifest else (),
         variables=tuple((item.name, item.value) for item in manifest.variables) if manifest else (),

@@ -83,7 +83,7 @@ class Boundary:
         found: list[str] = []
         if self.manifest is not None and self.manifest.fabric is Fabric.NONE and refused:
             found += remedies(self.manifest.refusals)
-        for finding in self.static.findings.found:
+        for finding in self.static.findings:
             is_told = finding.severity is Severity.PROBLEM and finding.id is not Code.BIND_REFUSED
             if is_told or finding.id is Code.PLUGIN_SYMBOLS or finding.id in findings:
                 found += finding.remedy

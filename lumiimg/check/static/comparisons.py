@@ -111,7 +111,7 @@ def rules_of(
     `loaded`, `missing`, `margins`: the process as it is with the manifest; without one, with the image's files alone.
     """
     yield from _rules_of_rccl(static)
-    for finding in static.findings.found:
+    for finding in static.findings:
         rule = _rule_of_finding(finding, static, manifest, missing)
         if rule is not None:
             yield rule
@@ -146,8 +146,8 @@ def rules_of(
 def _rules_of_rccl(static: StaticResult) -> Iterator[Rule]:
     """Yield what RCCL asks of the plugin; that it is not there, or not loaded, is a rule of its own."""
     fabric = static.path
-    against = {finding.id: finding.severity for finding in static.findings.found if finding.severity in _OUTCOMES}
-    for finding in static.findings.found:
+    against = {finding.id: finding.severity for finding in static.findings if finding.severity in _OUTCOMES}
+    for finding in static.findings:
         if finding.id.family is Family.RCCL and finding.severity is Severity.PROBLEM:
             have = finding.evidence[0] if finding.evidence else "there is none"
             yield Rule("rccl", Outcome.REFUSED, "an RCCL that loads", have, finding.summary, "glibc elf/dl-load.c")

@@ -14,24 +14,25 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.copies import second_copies
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.host.scan_facts import known
 from lumiimg.image.permissions import barred
 
 if TYPE_CHECKING:
-    from lumiimg.check.static.evidence import StaticResult
     from lumiimg.elf.loader import Process
+    from lumiimg.findings import Finding
     from lumiimg.image import RootFileSystem
 
 _MOUNTED = ("/tmp", "/var/tmp")  # noqa: S108 - where others may put files is the point
 _SHOWN = 8
 
 
-def judge_process(root: RootFileSystem, process: Process, result: StaticResult) -> None:
-    """Add what is wrong with the process as a whole; `root` is what it sees (a host's recorded files are for all)."""
+def judge_process(root: RootFileSystem, process: Process) -> tuple[Finding, ...]:
+    """Return what is wrong with the process as a whole; `root` is what it sees: a host's recorded files are for all."""
+    found = Findings(Level.STATIC)
     copies = second_copies(process.objects)
     for stem, paths in copies.items():
-        result.findings.add(
+        found.add(
             Code.FABRIC_MIXED,
             Severity.UNKNOWN,
             f"{len(paths)} copies of {stem} are in one process: symbols without versions may be mixed",
@@ -41,7 +42,7 @@ def judge_process(root: RootFileSystem, process: Process, result: StaticResult) 
         )
     cut = [loaded for loaded in process.objects if loaded.facts.missing_bytes]
     if cut:
-        result.findings.add(
+        found.add(
             Code.LIBRARY_CUT_OFF,
             Severity.PROBLEM,
             "a library of the fabric path was cut off: it loads, and the process dies of SIGBUS where it is read",
@@ -53,7 +54,7 @@ def judge_process(root: RootFileSystem, process: Process, result: StaticResult) 
     closed = dict(barred(root, (process.settings.absolute(loaded.path) for loaded in process.objects)))
     if closed:
         first, obstacles = next(iter(closed)), list(dict.fromkeys(closed.values()))[:_SHOWN]
-        result.findings.add(
+        found.add(
             Code.LIBRARY_NOT_FOR_ALL,
             Severity.UNKNOWN,
             f"not everybody may read {first}: for those who may not, it cannot be loaded",
@@ -71,7 +72,7 @@ def judge_process(root: RootFileSystem, process: Process, result: StaticResult) 
         if f"{element}/".startswith(mounted)
     ]
     if leaks:
-        result.findings.add(
+        found.add(
             Code.FABRIC_SEARCH_PATH_LEAK,
             Severity.UNKNOWN,
             "a library of the fabric path searches a folder that engines mount from the host: what is there is loaded",
@@ -79,3 +80,4 @@ def judge_process(root: RootFileSystem, process: Process, result: StaticResult) 
             remedy=("patchelf --remove-rpath FILE in the image's %post, or build it in a folder of its own",),
             source="ld.so(8), RUNPATH comes before the cache; apptainer.conf, mount home and mount tmp",
         )
+    return tuple(found.found)

@@ -1,4 +1,4 @@
-"""What the static check collects on its way: the path as far as it is known, and the findings."""
+"""What the files of an image say: the path as far as it is known, and the findings."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Findings, Level
 
 if TYPE_CHECKING:
     from lumiimg.elf.objects import FoundBy
     from lumiimg.fabric.rccl import Generation
+    from lumiimg.findings import Finding
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class StaticResult:
     """What the files say."""
 
@@ -26,6 +26,4 @@ class StaticResult:
     """Path of the file whose process has RCCL: itself, or torch's library that needs it."""
     provider_path: str | None = None
     """FI_PROVIDER_PATH as it is in the container."""
-    without_name: str = "unset NCCL_NET_PLUGIN"
-    """What to do where NCCL_NET_PLUGIN is the trouble."""
-    findings: Findings = field(default_factory=lambda: Findings(Level.STATIC))
+    findings: tuple[Finding, ...] = ()

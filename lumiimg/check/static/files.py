@@ -7,18 +7,21 @@ libfabric among it has the cxi provider. What may come from the host at run time
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.check.static.duplicates import judge_process
 from lumiimg.check.static.evidence import StaticResult
-from lumiimg.check.static.plugin import judge_plugin, load_plugin
+from lumiimg.check.static.plugin import judge_plugin
+from lumiimg.check.static.plugin_search import load_plugin
 from lumiimg.check.static.rccl import load_rccl, read_facts
 from lumiimg.check.static.variables import judge_binds, judge_variables, read_variables
 from lumiimg.fabric.names import RCCL_OR_PLUGIN
+from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.host.container_view import see_inside
 from lumiimg.host.ldd import refusal
 
@@ -37,35 +40,42 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
 
     Raises BadInputError only where the image itself cannot be read; a broken library in it is a finding.
     """
-    result = StaticResult()
+    found = Findings(Level.STATIC)
     for warning in image.warnings:
-        result.findings.add(
+        found.add(
             Code.IMAGE_PARTLY_READ,
             Severity.UNKNOWN,
             warning,
             remedy=("what it comes to in a job: `lumiimg check IMAGE --level run` on nodes with GPUs",),
         )
     if (musl := refusal(image.root)) is not None:
-        result.findings.add(
+        found.add(
             Code.IMAGE_MUSL,
             Severity.UNKNOWN,
             musl,
             remedy=("use a base with glibc: RCCL and the host's fabric libraries are built for it",),
         )
-        return result
+        return StaticResult(findings=tuple(found.found))
     files = sorted(islice(image.root.find(RCCL_OR_PLUGIN), _FIND_LIMIT))
-    process, rccl = load_rccl(image, see_inside(image, environment).settings, files, result)
+    search = load_rccl(image, see_inside(image, environment).settings, files)
+    process, rccl = search.process, search.rccl
+    found.found += search.findings
     if rccl is None:
-        return result
+        return StaticResult(FabricPath(rccl=search.path), findings=tuple(found.found))
     variables = read_variables(image, environment)
-    read_facts(image, rccl, result, named=variables.get(PLUGIN_VARIABLE))
-    result.without_name = variables.without(PLUGIN_VARIABLE, result.without_name)
-    result.start, result.loader = process.objects[0].path, process.system.loader
-    result.provider_path = variables.get(PROVIDER_PATH)
-    outcome = load_plugin(image, process, rccl, files, result)
+    facts = read_facts(image, rccl, named=variables.get(PLUGIN_VARIABLE))
+    without_name = variables.without(PLUGIN_VARIABLE, f"unset {PLUGIN_VARIABLE}")
+    outcome, of_search = load_plugin(image, process, rccl, files, facts.path, without_name=without_name)
+    result = StaticResult(
+        path=facts.path,
+        generation=facts.generation,
+        loader=process.system.loader,
+        start=process.objects[0].path,
+        provider_path=variables.get(PROVIDER_PATH),
+        findings=(*found.found, *facts.findings, *of_search),
+    )
     if outcome is not None and outcome.root is not None:
-        judge_plugin(image.root, outcome, process, result)
-        judge_process(image.root, process, result)
-    judge_variables(variables, result)
-    judge_binds(environment, process, result)
-    return result
+        result = judge_plugin(image.root, outcome, process, result)
+        result = replace(result, findings=(*result.findings, *judge_process(image.root, process)))
+    outside = (*judge_variables(variables, result.path), *judge_binds(environment, process))
+    return replace(result, findings=(*result.findings, *outside))

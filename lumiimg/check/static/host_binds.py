@@ -28,17 +28,16 @@ def with_host(static: StaticResult, manifest: BindManifest, *, image: str, host:
     plugin = next((item for item in manifest.loaded if item.object.name in static.path.plugin_files), None)
     if trial is None or plugin is None or trial.outcome.root is None:
         return static  # no plugin on either side: the finding that says so stands
-    kept = [
+    kept = tuple(
         finding
-        for finding in static.findings.found
+        for finding in static.findings
         if finding.id is Code.PROVIDER_EXCLUDED or finding.id.family not in _OF_THE_PROCESS
-    ]
-    result = replace(static, findings=Findings(Level.STATIC, kept), plugin_found_by=plugin.object.found_by)
-    judge_plugin(trial.root, trial.outcome, trial.process, result)
-    judge_process(trial.root, trial.process, result)
+    )
+    result = judge_plugin(trial.root, trial.outcome, trial.process, replace(static, findings=kept))
+    found = Findings(Level.STATIC, [*result.findings, *judge_process(trial.root, trial.process)])
     libraries = [bind for bind in manifest.binds if bind.chain]
     if libraries:
-        result.findings.add(
+        found.add(
             Code.BIND_LOADS,
             Severity.OK,
             f"with {len(libraries)} libraries of {host} bound, the plugin and all that it needs load",
@@ -47,16 +46,16 @@ def with_host(static: StaticResult, manifest: BindManifest, *, image: str, host:
             source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
         )
     for note in manifest.notes:
-        result.findings.add(Code.BIND_NOTE, Severity.INFO, note)
-    return result
+        found.add(Code.BIND_NOTE, Severity.INFO, note)
+    return replace(result, findings=tuple(found.found))
 
 
 def _refused(static: StaticResult, manifest: BindManifest, host: str) -> StaticResult:
     # of several attempts, the one that the C library ends is the one that no bind can mend
     telling = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), manifest.refusals[-1])
-    kept = [f for f in static.findings.found if f.id not in {Code.PLUGIN_NEEDS_HOST, Code.PROVIDER_NO_CXI}]
-    result = replace(static, findings=Findings(Level.STATIC, kept))
-    result.findings.add(
+    kept = [f for f in static.findings if f.id not in {Code.PLUGIN_NEEDS_HOST, Code.PROVIDER_NO_CXI}]
+    found = Findings(Level.STATIC, kept)
+    found.add(
         Code.BIND_REFUSED,
         Severity.PROBLEM,
         f"no set of binds of {host} loads: {telling.need} is needed, {telling.have}",
@@ -65,4 +64,4 @@ def _refused(static: StaticResult, manifest: BindManifest, host: str) -> StaticR
         remedy=tuple(remedies(manifest.refusals)),
         source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
     )
-    return result
+    return replace(static, findings=tuple(found.found))

@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.loader import Process
 from lumiimg.fabric.names import LIBRCCL, part_of
-from lumiimg.fabric.path import Part
+from lumiimg.fabric.path import FabricPath, Part
 from lumiimg.fabric.rccl import read_rccl
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Findings, Level, Severity
 
 if TYPE_CHECKING:
-    from lumiimg.check.static.evidence import StaticResult
     from lumiimg.elf.objects import LoadedObject
     from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.fabric.rccl import Generation
+    from lumiimg.findings import Finding
     from lumiimg.image import Image
 
 
-def load_rccl(
-    image: Image, settings: LoaderSettings, files: list[str], result: StaticResult
-) -> tuple[Process, LoadedObject | None]:
+@dataclass(frozen=True, slots=True)
+class RcclSearch:
+    """The RCCL that matters, and the process that was started for it."""
+
+    process: Process
+    rccl: LoadedObject | None
+    """None where there is none, or it cannot be loaded."""
+    path: str | None
+    """The path of its file; None where there is none."""
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RcclFacts:
+    """What an RCCL says of itself."""
+
+    path: FabricPath
+    """The path so far: RCCL, the plugin that it looks for, and the net APIs that it takes."""
+    generation: Generation | None
+    """None where its version is not known."""
+    findings: tuple[Finding, ...]
+
+
+def load_rccl(image: Image, settings: LoaderSettings, files: list[str]) -> RcclSearch:
     """Start a process with the RCCL that matters: the one that torch gets, else the one on the loader's path."""
+    found = Findings(Level.STATIC)
     candidates = [file for file in files if part_of(file) is Part.RCCL and image.root.is_file(file)]
     process, torch, rccl = _of_torch(image, settings)
     why = f"it is what {torch} loads"
@@ -32,17 +55,17 @@ def load_rccl(
         why = "it is on the loader's path" if named else "none is on the loader's path, and it is the first"
         process = Process(image.root, settings)
         if chosen is None:
-            result.findings.add(
+            found.add(
                 Code.RCCL_ABSENT,
                 Severity.PROBLEM,
                 "no librccl.so was found in the image",
                 cause="the check is about RCCL: an image without it cannot use the fabric through it",
                 remedy=("start from a base with ROCm: `lumiimg list`",),
             )
-            return process, None
+            return RcclSearch(process, None, None, tuple(found.found))
         outcome = process.start(chosen)
         if outcome.root is None or outcome.errors:
-            result.findings.add(
+            found.add(
                 Code.RCCL_LOAD,
                 Severity.PROBLEM,
                 f"{chosen} cannot be loaded in this image",
@@ -51,18 +74,17 @@ def load_rccl(
                 cause="what a bind of the host (--rocm) would bring is not counted",
                 remedy=("add the libraries that it names to the image",),
             )
-            result.path = replace(result.path, rccl=chosen)
-            return process, None
+            return RcclSearch(process, None, chosen, tuple(found.found))
         rccl = outcome.root
     others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
     if others:
-        result.findings.add(
+        found.add(
             Code.RCCL_SEVERAL,
             Severity.INFO,
             f"the image has more than one RCCL; {rccl.path} is looked at, because {why}",
             evidence=tuple(others[:8]),
         )
-    return process, rccl
+    return RcclSearch(process, rccl, rccl.path, tuple(found.found))
 
 
 def _of_torch(image: Image, settings: LoaderSettings) -> tuple[Process, str | None, LoadedObject | None]:
@@ -97,13 +119,12 @@ def _on_loader_path(image: Image, settings: LoaderSettings, candidates: list[str
     return None
 
 
-def read_facts(image: Image, rccl: LoadedObject, result: StaticResult, *, named: str | None) -> None:
-    """Fill in what this RCCL looks for and takes; `named` is NCCL_NET_PLUGIN, if it is set."""
+def read_facts(image: Image, rccl: LoadedObject, *, named: str | None) -> RcclFacts:
+    """Return what this RCCL looks for and takes; `named` is NCCL_NET_PLUGIN, if it is set."""
+    found = Findings(Level.STATIC)
     library = read_rccl(image.root.open(rccl.path))
     generation, files, accepts = library.generation, library.names(named), library.accepts
-    result.generation = generation
-    result.path = replace(
-        result.path,
+    path = FabricPath(
         rccl=rccl.path,
         rccl_version=library.version,
         plugin_files=files,
@@ -111,19 +132,20 @@ def read_facts(image: Image, rccl: LoadedObject, result: StaticResult, *, named:
         named_by=named or None,
     )
     if not files or not accepts:
-        result.findings.add(
+        found.add(
             Code.RCCL_UNKNOWN,
             Severity.UNKNOWN,
             f"{rccl.path} does not say which plugin it looks for (version {library.version or 'not found in it'})",
             where=rccl.path,
             remedy=("`lumiimg check --level probe` asks the library itself",),
         )
-        return
-    result.findings.add(
-        Code.RCCL_FOUND,
-        Severity.INFO,
-        f"RCCL {library.version or '(version not found)'} looks for {' or '.join(files)}"
-        f"{f' (NCCL_NET_PLUGIN={named})' if named else ''} and takes net API v{', v'.join(map(str, accepts))}",
-        where=rccl.path,
-        source=f"strings in the library; {generation.basis}" if generation else "strings in the library",
-    )
+    else:
+        found.add(
+            Code.RCCL_FOUND,
+            Severity.INFO,
+            f"RCCL {library.version or '(version not found)'} looks for {' or '.join(files)}"
+            f"{f' (NCCL_NET_PLUGIN={named})' if named else ''} and takes net API v{', v'.join(map(str, accepts))}",
+            where=rccl.path,
+            source=f"strings in the library; {generation.basis}" if generation else "strings in the library",
+        )
+    return RcclFacts(path, generation, tuple(found.found))

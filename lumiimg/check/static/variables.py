@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.rccl import CONF, read_conf
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.host.container_view import PRIVATE, parse_binds, variable_of
 from lumiimg.nccl.vocabulary import vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lumiimg.check.static.evidence import StaticResult
     from lumiimg.elf.loader import Process
+    from lumiimg.fabric.path import FabricPath
+    from lumiimg.findings import Finding
     from lumiimg.image import Image, RootFileSystem
 
 _CONF_VARIABLE = "NCCL_CONF_FILE"
@@ -75,8 +76,9 @@ def _link(root: RootFileSystem) -> str | None:
         return None
 
 
-def judge_binds(environment: Mapping[str, str], process: Process, result: StaticResult) -> None:
-    """Say that a bind in the environment lies over what the loader or RCCL reads: the files alone do not show it."""
+def judge_binds(environment: Mapping[str, str], process: Process) -> tuple[Finding, ...]:
+    """Return the binds of the environment that lie over what the loader or RCCL reads: files alone do not show it."""
+    found = Findings(Level.STATIC)
     searched = [CONF, *(process.settings.library_path or "").split(":"), *process.system.directories]
     searched += [loaded.path for loaded in process.objects]
     for name in ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH"):
@@ -86,13 +88,14 @@ def judge_binds(environment: Mapping[str, str], process: Process, result: Static
             continue  # the engine refuses it, and says so
         over = [str(bind) for bind in binds if any(_overlap(bind.target, path) for path in searched if path)]
         if over:
-            result.findings.add(
+            found.add(
                 Code.IMAGE_BINDS,
                 Severity.UNKNOWN,
                 f"{name} puts files of the host over what the loader or RCCL reads; the image alone does not show it",
                 evidence=tuple(over[:8]),
                 remedy=("`lumiimg check --level probe` runs with it; `lumiimg ldd --bind` models it",),
             )
+    return tuple(found.found)
 
 
 def _overlap(target: str, path: str) -> bool:
@@ -100,21 +103,22 @@ def _overlap(target: str, path: str) -> bool:
     return (one.startswith(other) or other.startswith(one)) and not one.startswith(f"{PRIVATE}/")
 
 
-def judge_variables(variables: Variables, result: StaticResult) -> None:
-    """Judge what is set and takes RCCL or libfabric off the fabric; the plugin is looked for already."""
-    _judge_network(variables, result)
+def judge_variables(variables: Variables, path: FabricPath) -> tuple[Finding, ...]:
+    """Return what is set and takes RCCL or libfabric off the fabric, for a path whose plugin is looked for already."""
+    found = Findings(Level.STATIC)
+    found.found += _judge_network(variables, path.plugin)
     providers = variables.get("FI_PROVIDER")
     if providers and not _allows_cxi(providers):
-        result.findings.add(
+        found.add(
             Code.PROVIDER_EXCLUDED,
             Severity.PROBLEM,
             f"{variables.shown('FI_PROVIDER')} keeps libfabric from using cxi",
             remedy=(variables.without("FI_PROVIDER", "unset FI_PROVIDER, or FI_PROVIDER=cxi"),),
             source="fabric(7), FI_PROVIDER",
         )
-    named = variables.get(_CONF_VARIABLE) if _takes_a_name(result.path.rccl_version) else None
+    named = variables.get(_CONF_VARIABLE) if _takes_a_name(path.rccl_version) else None
     if named or variables.unread:
-        result.findings.add(
+        found.add(
             Code.RCCL_SETTINGS,
             Severity.UNKNOWN,
             f"RCCL takes variables from {named or CONF}, too, and which is not known here",
@@ -123,6 +127,7 @@ def judge_variables(variables: Variables, result: StaticResult) -> None:
             remedy=("`lumiimg check --level probe` runs RCCL with it",),
             source="RCCL src/misc/param.cc initEnv; NCCL_CONF_FILE: from NCCL 2.23.4 on, and in RCCL 2.27.7",
         )
+    return tuple(found.found)
 
 
 def _takes_a_name(version: str | None) -> bool:
@@ -130,28 +135,27 @@ def _takes_a_name(version: str | None) -> bool:
     return version is None or tuple(int(part) for part in version.split(".")[:2]) >= _FIRST_WITH_CONF_VARIABLE
 
 
-def _judge_network(variables: Variables, result: StaticResult) -> None:
-    """Judge NCCL_NET: RCCL compares it with the names of its networks, and ends where none is called so."""
+def _judge_network(variables: Variables, plugin: str | None) -> list[Finding]:
+    """Return what NCCL_NET does: RCCL compares it with the names of its networks, and ends where none is called so."""
     name = variables.get("NCCL_NET")
     if name is None:
-        return
+        return []
+    found = Findings(Level.STATIC)
     family = vocabulary().networks.get(name.lower())
     shown, remedy = variables.shown("NCCL_NET"), variables.without("NCCL_NET", "unset NCCL_NET")
     if family in {"socket", "ib"}:
         takes = "TCP sockets" if family == "socket" else "InfiniBand or end"
-        result.findings.add(
+        found.add(
             Code.NETWORK_FORCED,
             Severity.PROBLEM,
             f"{shown} makes RCCL use {takes}, whatever plugin there is",
             remedy=(f"{remedy}; on one node alone it may stay" if family == "socket" else remedy,),
             source=_NET_SOURCE,
         )
-        return
-    plugin = result.path.plugin
-    if plugin is None and family == "ofi":
-        return  # that there is no plugin is told by itself
-    if not name or plugin is None or not _calls_itself(variables.image.root, plugin, name, of_ofi=family == "ofi"):
-        result.findings.add(
+    elif plugin is None and family == "ofi":
+        pass  # that there is no plugin is a finding of its own
+    elif not name or plugin is None or not _calls_itself(variables.image.root, plugin, name, of_ofi=family == "ofi"):
+        found.add(
             Code.NETWORK_FORCED,
             Severity.UNKNOWN,
             f"{shown} names a network, and none of that name is seen in {plugin or 'the image'}",
@@ -160,6 +164,7 @@ def _judge_network(variables: Variables, result: StaticResult) -> None:
             remedy=(remedy,),
             source=_NET_SOURCE,
         )
+    return found.found
 
 
 def _calls_itself(root: RootFileSystem, plugin: str, name: str, *, of_ofi: bool) -> bool:

@@ -161,7 +161,7 @@ def check_nodes(
     with opened(path) as image, shared_folder() as folder:
         labels = image.labels
         static, manifest = check_files(path, image, environment, request.snapshot)
-        files = tuple(static.findings.found)
+        files = static.findings
         if static.path.rccl is None:
             group = _group(nodes, static.path, conclude(labels, files, ()), Level.STATIC, slowest_ms=0)
             levels = {Level.STATIC.value: "done", Level.PROBE.value: NOTHING, Level.RUN.value: NOTHING}

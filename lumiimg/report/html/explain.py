@@ -33,7 +33,7 @@ def boundary_page(boundary: Boundary, steps: Sequence[Step]) -> str:
         Section(PATH, [path_figure(steps, "path"), *_remedies(boundary, steps)]),
         Section("Versions at the boundary", list(_margins(boundary))),
         Section("Rules", list(_rules(boundary))),
-        Section(FINDINGS, findings_list(boundary.static.findings.found)),
+        Section(FINDINGS, findings_list(boundary.static.findings)),
         Section("Whose file each library is", list(_files(boundary))),
     ]
     kind = _KINDS[boundary.decision]

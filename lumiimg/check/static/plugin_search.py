@@ -1,0 +1,161 @@
+"""Where RCCL finds its net plugin among the files, and where it finds none: why not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.facts import read_elf
+from lumiimg.errors import BadInputError
+from lumiimg.fabric.names import part_of
+from lumiimg.fabric.path import Part
+from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.host.container_view import ENGINE_LIBRARIES
+
+if TYPE_CHECKING:
+    from lumiimg.elf.loader import Process
+    from lumiimg.elf.objects import LoadedObject, LoadOutcome
+    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.fabric.path import FabricPath
+    from lumiimg.findings import Finding
+    from lumiimg.image import Image
+
+_LEFT_OUT = re.compile(r"[^ ]+: left out, beyond a plain export: (?:(?:then|else|do|export) )*[A-Za-z_]\w*=[^;&|]*")
+_OF_THE_SEARCH = ("LD_LIBRARY_PATH", "LD_PRELOAD", "NCCL_NET_PLUGIN")
+RULE_SOURCE = "RCCL src/net.cc, src/plugin/plugin_open.cc; glibc elf/dl-load.c"
+
+
+def load_plugin(
+    image: Image, process: Process, rccl: LoadedObject, files: list[str], path: FabricPath, *, without_name: str
+) -> tuple[LoadOutcome | None, tuple[Finding, ...]]:
+    """Follow RCCL's dlopen of its plugin; where nothing is found, say why: another folder, name, or nothing at all.
+
+    `without_name`: the remedy where NCCL_NET_PLUGIN is the trouble.
+    """
+    found = Findings(Level.STATIC)
+    names = path.plugin_files
+    if not names:
+        return None, ()
+    absent: list[str] = []
+    for name in names:
+        outcome = process.dlopen(name, rccl)
+        if not outcome.finds_nothing(name):
+            if outcome.root is None:
+                found.add(
+                    Code.PLUGIN_LOADS,
+                    Severity.PROBLEM,
+                    f"{name} is found, and is no library that can be loaded",
+                    evidence=outcome.errors[:4],
+                    remedy=(
+                        "build or copy the plugin again; a text of three lines is a git-lfs pointer, not the file",
+                    ),
+                    source=RULE_SOURCE,
+                )
+            return outcome, tuple(found.found)
+        absent += outcome.errors
+    elsewhere = [file for file in files if part_of(file) is Part.PLUGIN]
+    dangling = [file for file in elsewhere if not image.root.exists(file)]
+    dangling.sort(key=lambda file: file.rpartition("/")[2] not in names)
+    elsewhere = [file for file in elsewhere if file not in dangling]
+    same_name = [file for file in elsewhere if file.rpartition("/")[2] in names]
+    passed_over = next((why for file in same_name if (why := _passed_over(image, process, file))), None)
+    is_open = _hides_a_search(image)
+    severity = Severity.UNKNOWN if is_open else Severity.PROBLEM
+    so_far = ", as far as the image is seen" if is_open else ""
+    if dangling and not same_name:
+        found.add(
+            Code.PLUGIN_DANGLING,
+            severity,
+            f"{dangling[0]} is a link to {image.root.readlink(dangling[0])}, which is not in the image{so_far}",
+            where=dangling[0],
+            evidence=tuple(absent[:4]),
+            cause="a link into a folder of the host leads somewhere only where that folder is bound",
+            remedy=("put the file itself into the image",),
+            source=RULE_SOURCE,
+        )
+    elif passed_over is not None:
+        found.add(
+            Code.PLUGIN_LOADS,
+            Severity.PROBLEM,
+            f"{same_name[0]} is passed over by the loader: {passed_over}",
+            where=same_name[0],
+            evidence=tuple(absent[:4]),
+            remedy=("build or copy the plugin again, for this machine, readable for everybody",),
+            source=RULE_SOURCE,
+        )
+    elif same_name:
+        folder = same_name[0].rpartition("/")[0]
+        found.add(
+            Code.PLUGIN_NOT_ON_PATH,
+            severity,
+            f"{same_name[0]} is in the image, but not where the loader looks{so_far}",
+            where=same_name[0],
+            evidence=tuple(absent[:4]),
+            cause=f"LD_LIBRARY_PATH in the image is {process.settings.library_path}; {folder} is not in it, "
+            "nor in the loader's cache",
+            remedy=(f"export SINGULARITYENV_LD_LIBRARY_PATH={_prepended(folder, process.settings)}",),
+            source=RULE_SOURCE,
+        )
+    elif elsewhere:
+        found.add(
+            Code.PLUGIN_OTHER_NAME,
+            severity,
+            f"this RCCL looks for {' or '.join(names)}; the image has {elsewhere[0]}{so_far}",
+            where=elsewhere[0],
+            evidence=tuple(absent[:4]),
+            cause="NCCL_NET_PLUGIN asks for another name; up to RCCL 2.20 it is a part of the name only, never a path"
+            if path.named_by
+            else "the name that RCCL looks for changed with ROCm 7.1, and back after 7.2",
+            remedy=(without_name,)
+            if path.named_by
+            else (f"ln -s {shlex.quote(elsewhere[0])} {shlex.quote(_beside(elsewhere[0], names[0]))}",),
+            source=RULE_SOURCE,
+        )
+    else:
+        found.add(
+            Code.PLUGIN_ABSENT,
+            severity,
+            f"no net plugin: nothing called {' or '.join(names)} is in the image{so_far}",
+            evidence=tuple(absent[:4]),
+            chain=(rccl.path, names[0]),
+            cause="without a plugin RCCL has InfiniBand verbs, which Slingshot 11 does not speak, and TCP sockets",
+            remedy=("build a plugin into the image: `lumiimg list` shows the layers that do",),
+            source=RULE_SOURCE,
+        )
+    return None, tuple(found.found)
+
+
+def _hides_a_search(image: Image) -> bool:
+    """Whether what is not seen of an image may lead the loader to a plugin: all but an export of another variable."""
+    for warning in image.warnings:
+        if not _LEFT_OUT.fullmatch(warning) or any(name in warning for name in _OF_THE_SEARCH):
+            return True
+    return False
+
+
+def _passed_over(image: Image, process: Process, file: str) -> str | None:
+    """Return why the loader goes past a file as if it were not there; None where it would take it."""
+    try:
+        with contextlib.closing(image.root.open(file)) as opened:
+            facts = read_elf(opened)
+    except OSError as error:
+        return error.strerror if error.errno == errno.EACCES else None
+    except BadInputError:
+        return None
+    own = process.objects[0].facts
+    if (facts.machine, facts.elf_class) != (own.machine, own.elf_class):
+        return "it is for another kind of machine"
+    return None
+
+
+def _beside(path: str, name: str) -> str:
+    return f"{path.rpartition('/')[0]}/{name}"
+
+
+def _prepended(folder: str, settings: LoaderSettings) -> str:
+    """Return LD_LIBRARY_PATH with a folder in front: what the engine is told replaces what the image says."""
+    rest = [part for part in (settings.library_path or "").split(":") if part and part != ENGINE_LIBRARIES]
+    return shlex.quote(":".join([folder, *rest]))
