@@ -53,6 +53,10 @@ class FailedError(LumiimgError):
     exit_code = ExitCode.NO
 
 
+class RefusedError(FailedError):
+    """What is asked for cannot be: a rule stands against it, or what was locked is another thing now."""
+
+
 class UndecidedError(LumiimgError):
     """The question stays open, for no fault of what it is about: a job that was not taken, or that ended too early."""
 

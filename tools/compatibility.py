@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import generations
-from lumiimg.resolve.plan import Asked, Planner
+from lumiimg.resolve.plan import Planner
+from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome
 from tools.reference import REFERENCE, WRITTEN, cell, text
 
@@ -71,9 +72,9 @@ def on_lumi(catalogue: Catalogue) -> Iterator[str]:
     yield "\n## On LUMI, with the newest release that fits each base\n"
     yield f"| base | on LUMI | fabric | {' | '.join(NEWEST.values())} |\n|---|---|---|{'---|' * len(NEWEST)}"
     planner = Planner(catalogue, find_site("lumi", HOME))
-    fitting = {layer: {plan.base.name: plan for plan in planner.working((layer,), None)} for layer in NEWEST}
+    fitting = {layer: {p.base.name: p for p in planner.working(Request("", (layer,)))[0]} for layer in NEWEST}
     for name in natural(catalogue.base_names()):
-        plan = planner.plan(Asked(name))
+        plan = planner.plan(Request(name))
         if plan.refused:
             against = next(rule for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
             yield f"| {name} | no: {cell(against.have)} | | {' | ' * (len(NEWEST) - 1)} |"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cli import build
 from lumiimg.cli.options import IMAGES
-from lumiimg.cli.request import add_layers_and_sources, puller
+from lumiimg.cli.request import add_layers_and_sources, planned, puller
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.findings import Severity
     from lumiimg.report.build import print_doubts
     from lumiimg.report.console import console, headline, marked, print_json, remedies, say
+    from lumiimg.resolve.decide import locked
     from lumiimg.resolve.image_base import read_foreign
 
     if not arguments.site:
@@ -54,6 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return read[-1]
 
     base = read_foreign(arguments.base, pull_once)
+    request, plan = planned(arguments, images={arguments.base: base})
     out = console(stderr=True, quiet=arguments.quiet)
     has = ", ".join(f"{name} {base.has[name]}" for name in _TOLD if name in base.has)
     say(out, f"{arguments.base} has {has or 'nothing that is known here'}")
@@ -61,9 +63,10 @@ def execute(arguments: argparse.Namespace) -> int:
     for finding in against:
         marked(out, finding.severity.value, f"{finding.summary}; what is built on it sets that, too  [{finding.id}]")
         remedies(out, finding.remedy)
-    lock, _ = build.resolved(arguments)
+    lock = locked(plan)
     if lock.layers:
-        return build.execute(arguments)
+        build.check_options(arguments)
+        return build.make(arguments, lock, request)
     # nothing to add is an answer only where all that it rests on is known
     unknown = lock.fabric is Fabric.NONE and arguments.fabric != Fabric.NONE.value
     answer = ExitCode.UNDECIDED if lock.doubts or unknown or against else ExitCode.GOOD

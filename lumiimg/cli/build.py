@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cli.lock import LOCK
 from lumiimg.cli.options import OFFLINE, add_jobs, add_json, add_page, add_quiet, add_verbose, refuse_places
-from lumiimg.cli.request import add_request, headers_of, puller, read_request, read_site, sources_of
+from lumiimg.cli.request import add_request, planned, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.settings import UserSettings
     from lumiimg.engine.engine import Engine
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.request import Request
     from lumiimg.resolve.store import Store
 
@@ -113,30 +112,48 @@ def check_result(arguments: argparse.Namespace) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Plan, settle what only the network can tell, and build unless asked not to."""
+    """Plan, and build unless asked not to."""
+    from lumiimg.resolve.decide import locked
+
+    check_options(arguments)
+    if arguments.locked:
+        return make(arguments, *_read_lock(arguments))
+    request, plan = planned(arguments)
+    return make(arguments, locked(plan), request)
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    """Refuse what does not go together, and what would be lost. Raises BadInputError."""
+    if arguments.lock and arguments.dry_run and not arguments.locked:
+        raise BadInputError("--dry-run and --lock", hint="lumiimg lock settles and writes, and builds nothing")
+    if arguments.definitions is not None:
+        _check_folder(arguments.definitions, force=arguments.force)
+    elif not arguments.dry_run:
+        may_be_the_same = arguments.lock is None or arguments.locked
+        check_output(_output_of(arguments), force=arguments.force, may_be_the_same=may_be_the_same)
+    check_result(arguments)
+    if arguments.lock and not arguments.locked:
+        from lumiimg.resolve.lockfile import refuse_other_file
+
+        refuse_other_file(arguments.lock)
+
+
+def _output_of(arguments: argparse.Namespace) -> Path:
+    return arguments.output or Path(f"{Path(arguments.recipe).stem if arguments.recipe else 'image'}.sif")
+
+
+def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
+    """Settle what only the network can tell, and build, unless something less is asked for."""
     from lumiimg.catalog.settings import read_settings
     from lumiimg.definition.writer import write_chain, write_flat
     from lumiimg.report import build as report
     from lumiimg.resolve.network.mirrors import parse_mirrors
 
-    if arguments.lock and arguments.dry_run and not arguments.locked:
-        raise BadInputError("--dry-run and --lock", hint="lumiimg lock settles and writes, and builds nothing")
-    output = arguments.output or Path(f"{Path(arguments.recipe).stem if arguments.recipe else 'image'}.sif")
-    if arguments.definitions is not None:
-        _check_folder(arguments.definitions, force=arguments.force)
-    elif not arguments.dry_run:
-        check_output(output, force=arguments.force, may_be_the_same=arguments.lock is None or arguments.locked)
-    check_result(arguments)
-    settings = read_settings(os.environ)
-    mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
-    if arguments.lock and not arguments.locked:
-        from lumiimg.resolve.lockfile import refuse_other_file
-
-        refuse_other_file(arguments.lock)
-    lock, request = _locked(arguments, mirrors) if arguments.locked else resolved(arguments)
     if arguments.dry_run:
         report.print_plan(lock, write_chain(lock), as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
+    settings = read_settings(os.environ)
+    mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
     sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet, jobs=arguments.jobs)
     if lock.unsettled or arguments.lock:
         from lumiimg.resolve.pin import settle
@@ -147,40 +164,24 @@ def execute(arguments: argparse.Namespace) -> int:
         from lumiimg.resolve.lockfile import to_text
 
         write_text(arguments.lock, to_text(lock, request))
-    chain = write_chain(lock)
     if arguments.definitions is not None:
         from lumiimg.build.builder import write_definitions
 
-        definitions = [*chain, write_flat(lock)]
+        definitions = [*write_chain(lock), write_flat(lock)]
         folder = arguments.definitions
         write_definitions(definitions, folder, sources.store, progress_of(arguments).line)
         report.print_definitions(definitions, folder, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
-    return _build(arguments, settings, sources.store, lock, request, output)
+    return _build(arguments, settings, sources.store, lock, request, _output_of(arguments))
 
 
-def resolved(arguments: argparse.Namespace) -> tuple[Lock, Request]:
-    """Return the lock of what is asked for, as far as no network is needed. Raises as `resolve` does."""
-    from lumiimg.catalog.catalogue import open_catalogue
-    from lumiimg.catalog.settings import read_settings
-    from lumiimg.resolve.network.mirrors import parse_mirrors
-    from lumiimg.resolve.request import resolve
-
-    settings = read_settings(os.environ)
-    mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
-    catalogue = open_catalogue(os.environ, arguments.layers)
-    request = read_request(arguments, catalogue)
-    site, node = read_site(request.site, arguments.host)
-    headers = headers_of(node, settings, quiet=arguments.quiet)
-    path = os.environ.get("PATH")
-    return resolve(request, catalogue, mirrors, path, site, pull=puller(arguments), headers=headers), request
-
-
-def _locked(arguments: argparse.Namespace, mirrors: Mirrors) -> tuple[Lock, Request]:
+def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     """Read the lock. Raises BadInputError where the command line asks for something else beside it."""
     from lumiimg.catalog.catalogue import open_catalogue
+    from lumiimg.catalog.settings import read_settings
     from lumiimg.catalog.sites import find_site
     from lumiimg.resolve.lockfile import read_lock
+    from lumiimg.resolve.network.mirrors import parse_mirrors
 
     for option in ("base", "recipe", "add", "arg", "source", "fabric", "host"):
         if getattr(arguments, option) and getattr(arguments, option) != "auto":
@@ -188,6 +189,7 @@ def _locked(arguments: argparse.Namespace, mirrors: Mirrors) -> tuple[Lock, Requ
                 f"--{option} and --locked", hint="what is built is what the lock says; write it anew first"
             )
     catalogue = open_catalogue(os.environ, arguments.layers)
+    mirrors = parse_mirrors(read_settings(os.environ).mirrors, arguments.mirror)
     path = arguments.lock or Path(LOCK)
     lock, request = read_lock(path, catalogue, mirrors, os.environ.get("PATH"))
     if arguments.site is not None and find_site(arguments.site, os.environ).name != lock.site:

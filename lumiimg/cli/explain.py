@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import IMAGES, add_json, add_page, add_quiet, add_verbose, refuse_places
-from lumiimg.cli.request import add_request, puller, read_request, read_site, words_of
+from lumiimg.cli.request import add_request, ground_of, planned, read_request
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ exit codes: 0 no obstacle found: everything on the path to the NIC loads, or the
             1 something stands against it; of a request, the nearest that works
             2 not an image, no snapshot, or a name that is not there
             3 a host snapshot would decide it, or something is not known here
+            4 the base of a request cannot be had on this machine
 """
 
 
@@ -88,53 +90,42 @@ def _image(arguments: argparse.Namespace) -> int:
 
 
 def _request(arguments: argparse.Namespace) -> int:
-    from lumiimg.catalog.catalogue import open_catalogue
     from lumiimg.report.console import print_json
     from lumiimg.report.plan import print_plan, to_json
-    from lumiimg.resolve.image_base import read_bases
-    from lumiimg.resolve.plan import HEADERS, Planner
-    from lumiimg.resolve.request import asked_by
 
-    catalogue = open_catalogue(os.environ, arguments.layers)
-    request = read_request(arguments, catalogue)
-    words = words_of(arguments, request.site)
-    site, node = read_site(request.site, arguments.host)
-    has_headers = HEADERS in request.sources or (node is not None and node.no_headers is None)
-    foreign = read_bases(request.base, catalogue, puller(arguments))
-    planner = Planner(catalogue, site, foreign=foreign, has_headers=has_headers)
-    plan = planner.with_changes(planner.plan(asked_by(request, catalogue)))
+    _, plan = planned(arguments, changes=True)
     if arguments.html:
         from lumiimg.files import write_text
         from lumiimg.report.html.request import request_page
 
-        write_text(arguments.html, request_page(plan, site, words))
+        write_text(arguments.html, request_page(plan))
     if arguments.json:
         print_json("explain-request", to_json(plan))
-    print_plan(plan, site, words, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
-    return ExitCode.NO if plan.refused else ExitCode.GOOD
+    print_plan(plan, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
+    if plan.refused:
+        return ExitCode.NO
+    return ExitCode.MISSING_HERE if plan.missing else ExitCode.GOOD
 
 
 def _bases(arguments: argparse.Namespace) -> int:
-    """Tell on which bases of the catalogue the layers can be put that are asked for."""
+    """Report on which bases of the catalogue the layers can be put that are asked for."""
     from lumiimg.catalog.catalogue import open_catalogue
-    from lumiimg.fabric.path import Fabric
     from lumiimg.report.console import print_json
     from lumiimg.report.plan import bases_data, print_bases
-    from lumiimg.resolve.plan import Planner, unpinned
+    from lumiimg.resolve.decide import working
 
-    site, node = read_site(arguments.site, arguments.host)
-    fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
-    has_headers = node is not None and node.no_headers is None
-    planner = Planner(open_catalogue(os.environ, arguments.layers), site, has_headers=has_headers)
-    plans = list(planner.working(tuple(arguments.add), fabric))
-    free = [] if plans else list(planner.working(unpinned(arguments.add), fabric))
+    catalogue = open_catalogue(os.environ, arguments.layers)
+    request = read_request(arguments, catalogue, needs_base=False)
+    ground = ground_of(arguments, request, catalogue)
+    plans, others = working(request, ground)
+    free = [] if plans else working(replace(request.plainly(), add=request.unpinned), ground)[0]
     if arguments.html:
         from lumiimg.files import write_text
         from lumiimg.report.html.request import bases_page
 
-        write_text(arguments.html, bases_page(plans, arguments.add, site))
+        write_text(arguments.html, bases_page(plans, arguments.add, ground.site))
     if arguments.json:
         print_json("explain-bases", bases_data(plans))
-    words = words_of(arguments)
-    print_bases(plans, arguments.add, site, words, free=free, quiet=arguments.quiet, stderr=arguments.json)
+    shown = {"quiet": arguments.quiet, "stderr": arguments.json}
+    print_bases(plans, request, ground.site, others=others, free=free, **shown)
     return ExitCode.GOOD if plans else ExitCode.NO

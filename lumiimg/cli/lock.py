@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import OFFLINE, add_jobs, add_json, add_quiet, refuse_places
-from lumiimg.cli.request import add_request, headers_of, puller, read_request, read_site, sources_of
+from lumiimg.cli.request import add_request, decided, ground_of, read_request, sources_of
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 
 if TYPE_CHECKING:
@@ -56,43 +57,31 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Resolve, look up, write."""
+    """Plan, look up, write."""
     from lumiimg.catalog.catalogue import open_catalogue
     from lumiimg.catalog.settings import read_settings
     from lumiimg.files import write_text
     from lumiimg.report.lock import print_lock
+    from lumiimg.resolve.decide import Held, held_by, locked
     from lumiimg.resolve.lock_diff import changes, entries
     from lumiimg.resolve.lockfile import read_document, refuse_other_file, to_text
     from lumiimg.resolve.network.mirrors import parse_mirrors
     from lumiimg.resolve.pin import settle
-    from lumiimg.resolve.request import Held, held_by, resolve
 
     refuse_places({"-o": arguments.output}, ())
     settings = read_settings(os.environ)
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
     catalogue = open_catalogue(os.environ, arguments.layers)
-    path = os.environ.get("PATH")
-    wanted = bool(arguments.base or arguments.recipe)
-    if wanted:
+    named = bool(arguments.base or arguments.recipe)
+    if named:
         refuse_other_file(arguments.output)
-    before = _before(arguments, catalogue, mirrors, must=not wanted)
+    before = _before(arguments, catalogue, mirrors, must=not named)
     if arguments.upgrade and before is None:
         raise BadInputError(f"nothing to upgrade: there is no {arguments.output} that can be read")
-    if wanted:
-        request = read_request(arguments, catalogue)
-    elif before is not None:
-        given = [f"--{name}" for name in ("add", "arg", "source", "site", "host") if getattr(arguments, name)]
-        if given or arguments.fabric != "auto":
-            raise BadInputError(
-                f"{(given or ['--fabric'])[0]} without --base or --recipe", hint="name the whole request to change it"
-            )
-        request = before[1]
-    else:
-        raise BadInputError("no base", hint=f"give --base NAME or --recipe NAME; there is no {arguments.output} yet")
-    site, node = read_site(request.site, request.host)
-    headers = headers_of(node, settings, quiet=arguments.quiet)
+    request = read_request(arguments, catalogue) if named else _request_of(before, arguments)
     held = held_by(before[0], arguments.upgrade) if before else Held({}, {}, None)
-    lock = resolve(request, catalogue, mirrors, path, site, held=held.layers, pull=puller(arguments), headers=headers)
+    ground = replace(ground_of(arguments, request, catalogue), held=held.layers)
+    lock = locked(decided(request, ground, quiet=arguments.quiet))
     sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet, jobs=arguments.jobs)
     lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock)
     old = entries(read_document(arguments.output), arguments.output) if before else None
@@ -100,6 +89,18 @@ def execute(arguments: argparse.Namespace) -> int:
     found = None if old is None else changes(old, entries(read_document(arguments.output), arguments.output))
     print_lock(lock, found, arguments.output, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD
+
+
+def _request_of(before: tuple[Lock, Request] | None, arguments: argparse.Namespace) -> Request:
+    """Return what the lock that is there was made from. Raises BadInputError, also for options that would change it."""
+    if before is None:
+        raise BadInputError("no base", hint=f"give --base NAME or --recipe NAME; there is no {arguments.output} yet")
+    given = [f"--{name}" for name in ("add", "arg", "source", "site", "host") if getattr(arguments, name)]
+    if given or arguments.fabric != "auto":
+        raise BadInputError(
+            f"{(given or ['--fabric'])[0]} without --base or --recipe", hint="name the whole request to change it"
+        )
+    return replace(before[1], mirrors=tuple(arguments.mirror), layers=tuple(arguments.layers))
 
 
 def _before(

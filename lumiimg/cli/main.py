@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
         where = f"{error.filename}: " if error.filename else ""
-        print(f"lumiimg: {one_line(f'{where}{error.strerror or error}')}", file=sys.stderr)
+        print(f"lumiimg: {hidden(one_line(f'{where}{error.strerror or error}'))}", file=sys.stderr)
         return ExitCode.NO if error.errno in {errno.ENOSPC, errno.EDQUOT} else ExitCode.BAD_INPUT
     except Exception as error:
         if os.environ.get("LUMIIMG_DEBUG"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_layers, add_node, add_site
@@ -12,16 +12,18 @@ from lumiimg.errors import BadInputError, one_line
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.settings import UserSettings
     from lumiimg.catalog.sites import Site
-    from lumiimg.report.plan import RequestWords
+    from lumiimg.resolve.decide import Ground
     from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.observed_node import ObservedNode
     from lumiimg.resolve.pin import Sources
+    from lumiimg.resolve.plan import Plan
     from lumiimg.resolve.request import Request
 
 
@@ -75,68 +77,121 @@ def add_mirror(what: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     )
 
 
-def read_request(arguments: argparse.Namespace, catalogue: Catalogue) -> Request:
+def planned(
+    arguments: argparse.Namespace, *, images: Mapping[str, Layer] | None = None, changes: bool = False
+) -> tuple[Request, Plan]:
+    """Return what is asked for, and the answer. Raises as `decided` does.
+
+    `images` are bases that were read before; `changes` adds what the answer would be if something were otherwise.
+    """
+    from lumiimg.catalog.catalogue import open_catalogue
+
+    catalogue = open_catalogue(os.environ, arguments.layers)
+    request = read_request(arguments, catalogue)
+    ground = replace(ground_of(arguments, request, catalogue), images=images or {})
+    return request, decided(request, ground, changes=changes, quiet=changes or arguments.quiet)
+
+
+def decided(request: Request, ground: Ground, *, quiet: bool, changes: bool = False) -> Plan:
+    """Return the answer to a request. A plan whose definitions cannot be written is none.
+
+    Raises BadInputError for what is wrong with the request; a refusal is an answer (`locked` makes an error of it).
+    """
+    from lumiimg.definition.writer import write_chain
+    from lumiimg.resolve.decide import decide
+
+    plan = decide(request, ground, changes=changes)
+    if plan.lock is not None:
+        write_chain(plan.lock)
+    if ground.no_headers is not None and not quiet and not plan.refused:
+        print(f"lumiimg: {ground.no_headers}", file=sys.stderr)
+    return plan
+
+
+def ground_of(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> Ground:
+    """Return what a request is judged on, by the options of every command that takes one. Raises BadInputError."""
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.resolve.decide import Ground
+    from lumiimg.resolve.network.mirrors import parse_mirrors
+
+    settings = read_settings(os.environ)
+    mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
+    site, node = read_site(request.site, request.host)
+    ground = Ground(catalogue, mirrors, os.environ.get("PATH"), site, pull=puller(arguments))
+    if node is None:
+        return ground
+    if node.no_headers is not None:
+        return replace(ground, no_headers=node.no_headers)
+    return replace(ground, headers=lambda: node.archive(settings.cache / "host"))
+
+
+def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_base: bool = True) -> Request:
     """Return what is asked for. Raises BadInputError."""
     from lumiimg.fabric.path import Fabric
-    from lumiimg.resolve.plan import name_of
-    from lumiimg.resolve.request import Request
+    from lumiimg.resolve.request import Request, name_of
 
     recipe = catalogue.recipe(arguments.recipe) if arguments.recipe else None
-    base = arguments.base or (recipe.base if recipe else None)
-    if base is None:
+    base = arguments.base or (recipe.base if recipe else "")
+    if needs_base and not base:
         raise BadInputError("no base", hint="give --base NAME or --recipe NAME; see `lumiimg list`")
-    values = dict(recipe.arguments) if recipe else {}
-    for word in arguments.arg:
-        name, equals, value = word.partition("=")
-        layer, dot, argument = name.rpartition(".")
-        if not (equals and dot and layer and argument):
-            raise BadInputError(
-                f"--arg {word!r} is not LAYER.NAME=VALUE", hint="for example aws-ofi-nccl.PREFIX=/opt/x"
-            )
-        values[layer, argument] = value
-    sources = {}
-    for word in arguments.source:
-        name, equals, location = word.partition("=")
-        if not (name and equals and location):
-            raise BadInputError(f"--source {word!r} is not NAME=FILE or NAME=URL")
-        sources[name] = location
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
+    written = _as_written(arguments)
     if fabric is None and recipe is not None and recipe.fabric is not None:
         # to add the layer of a fabric is to name one, too
         layers = {f"fabric-{other.value}" for other in Fabric}
         fabric = None if layers & {name_of(text) for text in arguments.add} else Fabric(recipe.fabric)
-    site = arguments.site or (recipe.site if recipe else None)
     own = recipe.add if recipe else ()
     named = {name_of(text): text for text in arguments.add if text not in own}
     add = [named.get(name_of(text), text) for text in own]
     add += [text for text in arguments.add if text not in add]
-    return Request(base, tuple(add), values, fabric, sources, site, arguments.host)
+    return Request(
+        base=base,
+        add=tuple(add),
+        arguments=dict(recipe.arguments if recipe else {}) | dict(_values(arguments.arg)),
+        fabric=fabric,
+        sources=dict(_sources(arguments.source)),
+        site=arguments.site or (recipe.site if recipe else None),
+        host=arguments.host,
+        mirrors=tuple(arguments.mirror),
+        layers=tuple(arguments.layers),
+        written=written,
+    )
 
 
-def words_of(arguments: argparse.Namespace, of_recipe: str | None = None) -> RequestWords:
-    """Return the request as it was written, for the commands that are proposed.
+def _values(words: Iterable[str]) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield what --arg says. A word that is wrong is not repeated behind its `=`: it may be a secret."""
+    for word in words:
+        name, equals, value = word.partition("=")
+        layer, dot, argument = name.rpartition(".")
+        if not (equals and dot and layer and argument):
+            raise BadInputError(
+                f"--arg {name!r}{equals and ' with a value'} is not LAYER.NAME=VALUE",
+                hint="for example aws-ofi-nccl.PREFIX=/opt/x",
+            )
+        yield (layer, argument), value
 
-    `of_recipe` is the site that a recipe names: with --recipe it goes without saying, with --base it does not.
-    """
-    from lumiimg.report.plan import RequestWords
 
-    node = ("--host", arguments.host)
-    pairs = [("--base", arguments.base), ("--recipe", arguments.recipe)]
-    pairs += [
-        (f"--{name}", value)
-        for name in ("add", "arg", "source", "mirror", "layers")
-        for value in getattr(arguments, name)
-    ]
-    pairs += [("--fabric", None if arguments.fabric == "auto" else arguments.fabric)]
-    same = [
-        word
-        for option, value in (*pairs, ("--site", arguments.site), node)
-        if value is not None
-        for word in (option, str(value))
-    ]
-    machine = (("--site", arguments.site or of_recipe), node)
-    site = [word for option, value in machine if value is not None for word in (option, str(value))]
-    return RequestWords(shlex.join(same), f" {shlex.join(site)}" if site else "")
+def _sources(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for word in words:
+        name, equals, location = word.partition("=")
+        if not (name and equals and location):
+            raise BadInputError(f"--source {word!r} is not NAME=FILE or NAME=URL")
+        yield name, location
+
+
+def _as_written(arguments: argparse.Namespace) -> str:
+    """Return the options of a request as they were given, for a shell."""
+    from lumiimg.resolve.request import words_of
+
+    many = ("add", "arg", "source", "mirror", "layers")
+    return words_of(
+        ("--base", (arguments.base,)),
+        ("--recipe", (arguments.recipe,)),
+        *((f"--{name}", getattr(arguments, name)) for name in many),
+        ("--fabric", (None if arguments.fabric == "auto" else arguments.fabric,)),
+        ("--site", (arguments.site,)),
+        ("--host", (arguments.host,)),
+    )
 
 
 def read_site(name: str | None, host: Path | None) -> tuple[Site | None, ObservedNode | None]:
@@ -159,17 +214,6 @@ def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Observe
 
     node = seen(site, read_snapshot(host), str(host))
     return node.site, node
-
-
-def headers_of(node: ObservedNode | None, settings: UserSettings, *, quiet: bool) -> Callable[[], Path] | None:
-    """Return what makes an archive of the node's libfabric; None, and why is said, where none can be made here."""
-    if node is None:
-        return None
-    if node.no_headers is not None:
-        if not quiet:
-            print(f"lumiimg: {one_line(str(node.no_headers))}", file=sys.stderr)
-        return None
-    return lambda: node.archive(settings.cache / "host")
 
 
 def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:

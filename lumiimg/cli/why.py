@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
-from lumiimg.cli.request import add_request
+from lumiimg.cli.request import add_request, planned
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.build.capability_cache import look_or_recall
     from lumiimg.build.keys import layer_keys
     from lumiimg.catalog.settings import read_settings
-    from lumiimg.cli.build import resolved
     from lumiimg.definition.writer import write_chain
     from lumiimg.engine.engine import clean_environment, find_engine
     from lumiimg.report.cache import print_why
+    from lumiimg.resolve.decide import locked
 
-    lock, _ = resolved(arguments)
-    chain = write_chain(lock)
+    _, plan = planned(arguments)
+    chain = write_chain(locked(plan))
     names = [definition.layers[0] for definition in chain]
     if arguments.layer not in names:
         raise BadInputError(f"{arguments.layer!r} is no layer of this image", hint=f"it has: {', '.join(names)}")

@@ -22,7 +22,7 @@ from lumiimg.host import refusals
 from lumiimg.host.bind_trial import PROVIDER_NAME, BindPlan, BindTrial, Demand, HostOffer, attempt
 from lumiimg.host.container_view import ENGINE_LIBRARIES, PRIVATE
 from lumiimg.host.manifest import Bind, BindManifest, Loaded, Variable
-from lumiimg.host.refusals import RefusedError, name_of
+from lumiimg.host.refusals import BindRefusedError, name_of
 from lumiimg.host.snapshot_tree import host_native
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class _Solver:
             try:
                 trial = self._complete(plan, offer)
                 trial = self._reduce(plan, trial)
-            except RefusedError as error:
+            except BindRefusedError as error:
                 refused.append(error.refusal)
                 furthest = error.loaded or furthest
                 continue
@@ -158,7 +158,7 @@ class _Solver:
     # -- how a plan becomes one that loads --
 
     def _complete(self, plan: BindPlan, offer: HostOffer) -> BindTrial:
-        """Bind what a plan still lacks until its process loads. Raises RefusedError."""
+        """Bind what a plan still lacks until its process loads. Raises BindRefusedError."""
         refusals.check_machine(self._root, self._demand.start, host_native(self._snapshot), plan)
         seen: set[object] = set()
         while True:
@@ -178,7 +178,7 @@ class _Solver:
             self._advance(plan, offer, trial)
 
     def _advance(self, plan: BindPlan, offer: HostOffer, trial: BindTrial) -> None:
-        """Change a plan by what its trial met first. Raises RefusedError where nothing can be changed."""
+        """Change a plan by what its trial met first. Raises BindRefusedError where nothing can be changed."""
         # several libraries may lack the same one: the first of them is the reason
         for missing in {missing.name: missing for missing in reversed(trial.outcome.missing)}.values():
             if missing.name not in offer or missing.name in plan.paths or missing.name in plan.from_image:
@@ -215,7 +215,7 @@ class _Solver:
         return process.find(name) is not None or process.dlopen(name).root is not None
 
     def _reduce(self, plan: BindPlan, trial: BindTrial) -> BindTrial:
-        """Take out what nothing loads, and what the process loads without. Raises RefusedError."""
+        """Take out what nothing loads, and what the process loads without. Raises BindRefusedError."""
         used = {item.path for item in trial.objects}
         for name in [name for name in plan.paths if f"{PRIVATE}/{name}" not in used]:
             if name == LIBFABRIC:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
 
 
-class RefusedError(Exception):
+class BindRefusedError(Exception):
     """An attempt that cannot be mended; caught by the solver, which tries the next."""
 
     def __init__(self, refusal: Refusal, loaded: tuple[Loaded, ...] = ()) -> None:
@@ -29,14 +29,14 @@ class RefusedError(Exception):
         super().__init__(str(refusal))
 
 
-def missing(plan: BindPlan, trial: BindTrial, lacking: MissingLibrary) -> RefusedError:
+def missing(plan: BindPlan, trial: BindTrial, lacking: MissingLibrary) -> BindRefusedError:
     """Return the refusal of a library that is on neither side."""
     have = "neither the image nor the host's closure has it" if plan.of_host else "the image has none"
     words = next((error for error in trial.outcome.errors if lacking.name in error), lacking.name)
     return _refused(plan, trial, lacking.name, lacking.name, have, lacking.chain[:-1] or lacking.chain, words)
 
 
-def too_old(plan: BindPlan, trial: BindTrial, version: MissingVersion) -> RefusedError:
+def too_old(plan: BindPlan, trial: BindTrial, version: MissingVersion) -> BindRefusedError:
     """Return the refusal of a library that lacks a version which another one needs."""
     provider, requirer = trial.process.find(version.provider), trial.process.find(version.required_by)
     stem = version.version.rpartition("_")[0] + "_"
@@ -50,14 +50,14 @@ def too_old(plan: BindPlan, trial: BindTrial, version: MissingVersion) -> Refuse
     return _refused(plan, trial, version.required_by, need, have, chain, str(version))
 
 
-def too_many(plan: BindPlan, trial: BindTrial, rounds: int) -> RefusedError:
+def too_many(plan: BindPlan, trial: BindTrial, rounds: int) -> BindRefusedError:
     """Return the refusal of a host whose libraries need each other in more rounds than any real ones."""
     have = f"after {rounds} rounds of adding what is missing there is still more: that is where the search ends"
     words = trial.outcome.errors[0] if trial.outcome.errors else "nothing is loaded"
     return _refused(plan, trial, plan.attempt, "a closure that ends", have, (plan.attempt,), words)
 
 
-def cannot_load(plan: BindPlan, trial: BindTrial) -> RefusedError:
+def cannot_load(plan: BindPlan, trial: BindTrial) -> BindRefusedError:
     """Return the refusal of anything else: the first version that is lacking, or the loader's first words."""
     if trial.outcome.missing_versions:
         return too_old(plan, trial, trial.outcome.missing_versions[0])
@@ -68,7 +68,7 @@ def cannot_load(plan: BindPlan, trial: BindTrial) -> RefusedError:
     return _refused(plan, trial, library, "a file that ld.so takes", f"it does not take {library}", chain, words)
 
 
-def no_provider(plan: BindPlan, trial: BindTrial) -> RefusedError:
+def no_provider(plan: BindPlan, trial: BindTrial) -> BindRefusedError:
     """Return the refusal of a libfabric that loads, and knows nothing of Slingshot."""
     libfabric, opened = trial.process.find(LIBFABRIC), trial.outcome.root
     whose = libfabric.path if libfabric else (opened.path if opened else "the plugin")
@@ -78,7 +78,7 @@ def no_provider(plan: BindPlan, trial: BindTrial) -> RefusedError:
     return _refused(plan, trial, whose, "the cxi provider", have, chain, words)
 
 
-def passed_over(plan: BindPlan, trial: BindTrial) -> RefusedError:
+def passed_over(plan: BindPlan, trial: BindTrial) -> BindRefusedError:
     """Return the refusal of a bind that the process passes over: a DT_RPATH comes before LD_LIBRARY_PATH."""
     libfabric = trial.process.find(LIBFABRIC)
     path = libfabric.path if libfabric else "another one"
@@ -88,20 +88,22 @@ def passed_over(plan: BindPlan, trial: BindTrial) -> RefusedError:
     return _refused(plan, trial, path, "the host's libfabric", f"the process takes {path} instead", chain, words)
 
 
-def no_target(plan: BindPlan, error: OSError) -> RefusedError:
+def no_target(plan: BindPlan, error: OSError) -> BindRefusedError:
     """Return the refusal of an image in which the private folder cannot be made."""
     words = f"{PRIVATE}: {error.strerror}"
     have = f"in this image that cannot be: {error.strerror}"
-    return RefusedError(Refusal(plan.attempt, PRIVATE, f"the folder {PRIVATE}", have, (PRIVATE,), words, plan.of_host))
+    return BindRefusedError(
+        Refusal(plan.attempt, PRIVATE, f"the folder {PRIVATE}", have, (PRIVATE,), words, plan.of_host)
+    )
 
 
 def check_machine(root: RootFileSystem, start: str, native: Native, plan: BindPlan) -> None:
-    """Raise RefusedError where a plan would bind libraries of another kind of machine."""
+    """Raise BindRefusedError where a plan would bind libraries of another kind of machine."""
     own = Files(root).native_of(start)
     if plan.paths and own is not None and own.machine != native.machine:
         have, need = (MACHINES.get(kind.machine, f"machine {kind.machine}") for kind in (native, own))
         words = f"{start} is for {need}, the libraries of the host are for {have}"
-        raise RefusedError(
+        raise BindRefusedError(
             Refusal(plan.attempt, start, f"libraries for {need}", f"the host's are for {have}", (start,), words, True)
         )
 
@@ -113,8 +115,8 @@ def name_of(path: str, loaded: LoadedObject | None) -> str:
 
 def _refused(
     plan: BindPlan, trial: BindTrial, library: str, need: str, have: str, chain: Sequence[str], words: str
-) -> RefusedError:
+) -> BindRefusedError:
     marked = tuple(f"{name} (host)" if name in plan.paths else name for name in chain)
     of_host = any(name in plan.paths for name in chain) or library in plan.paths
     loaded = tuple(Loaded(item, trial.host_path(plan, item.path)) for item in trial.objects)
-    return RefusedError(Refusal(plan.attempt, library, need, have, marked, words, of_host), loaded)
+    return BindRefusedError(Refusal(plan.attempt, library, need, have, marked, words, of_host), loaded)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from lumiimg.report.console import INDENT, console, detail, headline, marked, proposal, say, verbatim
-from lumiimg.resolve.plan import command_of, in_short, name_of
+from lumiimg.resolve.plan import outcome_of
+from lumiimg.resolve.request import in_short, options_of
 from lumiimg.resolve.rules import RuleOutcome
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.launch import SiteAnnotation, SiteOption
     from lumiimg.catalog.sites import Site, SiteVariable
-    from lumiimg.resolve.plan import Asked, Plan
+    from lumiimg.resolve.plan import Plan
+    from lumiimg.resolve.request import Request
     from lumiimg.resolve.rules import RuleResult
 
 KINDS = {
@@ -30,16 +32,6 @@ _WORDS = {
     RuleOutcome.UNKNOWN: "not known: ",
     RuleOutcome.REFUSED: "refused: ",
 }
-_SEE_LIST = "`lumiimg list`"
-
-
-class RequestWords(NamedTuple):
-    """A request as its user wrote it, for commands to go on with."""
-
-    same: str
-    """All of its options."""
-    site: str
-    """Those that name the machine, with a blank in front."""
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -72,50 +64,53 @@ def to_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def print_plan(
-    plan: Plan, site: Site | None, words: RequestWords, *, verbose: bool, quiet: bool = False, stderr: bool = False
-) -> None:
+def print_plan(plan: Plan, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
     """Print the plan for a person."""
     out = console(stderr=stderr, quiet=quiet)
     kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
-    headline(out, sentence(plan, site), kind)
+    headline(out, sentence(plan), kind)
     if not plan.refused:
         detail(out, _chosen(plan))
-    if site is None:
+    if plan.site is None:
         note = "no machine is named, so neither its driver nor its network was judged: --site lumi"
         detail(out, note, style="yellow")
     for rule in plan.rules:
         _print_rule(out, rule, verbose=verbose)
     if plan.refused:
-        _print_nearest(out, plan, words)
+        _print_nearest(out, plan)
     else:
-        _print_jobs(out, plan, site, verbose=verbose)
+        _print_jobs(out, plan, verbose=verbose)
     if plan.changes:
         out.print("\nthe same request:", style="dim")
         for what, told in plan.changes:
             detail(out, f"{what}: {told}", style="dim")
     if not plan.refused:
         out.print()
-        for word, command in told_next(plan, words):
+        if plan.missing is not None:
+            say(out, f"not here: {plan.missing}", style="yellow")
+        for word, command in told_next(plan):
             proposal(out, command, word=word)
 
 
-def told_next(plan: Plan, words: RequestWords) -> Iterator[tuple[str, str]]:
+def told_next(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield what to do with a plan: a word or two, and the command."""
-    same = f"lumiimg build {words.same} -o image.sif"
-    if plan.surer is None:
+    written = plan.asked.written
+    same = f"lumiimg build {written} -o image.sif"
+    if plan.missing is not None:
+        yield "where its base is", same
+    elif plan.surer is None:
         yield "next", same
     else:
-        yield "next, without these doubts", f"lumiimg build {words.same} --fabric bundled -o image.sif"
+        yield "next, without these doubts", f"lumiimg build {written} --fabric bundled -o image.sif"
         yield "as asked for", same
 
 
-def sentence(plan: Plan, site: Site | None) -> str:
+def sentence(plan: Plan) -> str:
     """Return the answer in one line."""
-    where = f" on {site.name}" if site else ""
-    found = "no obstacle found" if site else "no obstacle found among the layers"
+    where = f" on {plan.site.name}" if plan.site else ""
+    found = "no obstacle found" if plan.site else "no obstacle found among the layers"
     answer = "refused" if plan.refused else f"{found}, with doubts" if plan.is_doubtful else found
-    return f"{answer}: {command_of(plan.asked)}{where}"
+    return f"{answer}: {in_short(plan.asked)}{where}"
 
 
 def _print_rule(out: Console, rule: RuleResult, *, verbose: bool) -> None:
@@ -128,15 +123,15 @@ def _print_rule(out: Console, rule: RuleResult, *, verbose: bool) -> None:
         detail(out, f"source: {rule.source}", style="dim")
 
 
-def _print_nearest(out: Console, plan: Plan, words: RequestWords) -> None:
+def _print_nearest(out: Console, plan: Plan) -> None:
     out.print()
-    for title, command in told_nearest(plan, words):
+    for title, command in told_nearest(plan):
         say(out, title)
         if command:
             verbatim(out, f"{INDENT}{command}")
 
 
-def told_nearest(plan: Plan, words: RequestWords) -> Iterator[tuple[str, str | None]]:
+def told_nearest(plan: Plan) -> Iterator[tuple[str, str | None]]:
     """Yield what works instead of a request that is refused: a sentence, and the command."""
     if plan.nearest is None:
         yield "no request near it works: ask for less (`lumiimg list`)", None
@@ -145,77 +140,78 @@ def told_nearest(plan: Plan, words: RequestWords) -> Iterator[tuple[str, str | N
         (plan.keeping, "with the versions that you name, on another base:"),
     ):
         if asked is not None:
-            yield title, f"lumiimg build {command_of(asked)}{words.site} -o image.sif"
+            yield title, f"lumiimg build {options_of(asked)} -o image.sif"
 
 
-def _print_jobs(out: Console, plan: Plan, site: Site | None, *, verbose: bool) -> None:
+def _print_jobs(out: Console, plan: Plan, *, verbose: bool) -> None:
     entries = [(plan.base.name, plan.base.status)]
     entries += [(c.layer.name, c.status) for c in (plan.stack.layers if plan.stack else ())]
     if unproved := [name for name, status in entries if status == "unproved"]:
         note = f"documented, never built end to end by the project: {', '.join(unproved)}"
         out.print()
         say(out, note, style="yellow")
-    if not plan.environment or site is None:
+    if not plan.environment or plan.site is None:
         return
-    out.print(f"\nfor jobs on {site.name}:", style="dim")
+    out.print(f"\nfor jobs on {plan.site.name}:", style="dim")
     for variable in plan.environment:
         verbatim(out, f"{INDENT}export {variable.name}={variable.value}{when_of(variable)}")
         if verbose:
             say(out, f"{variable.because} ({variable.source})", first=INDENT * 2, rest=INDENT * 2, style="dim")
 
 
-def _left_out(asked: Asked, nearest: Asked | None) -> str:
+def _left_out(asked: Request, nearest: Request | None) -> str:
     if nearest is None:
         return ""
-    left = [name for name in map(name_of, asked.add) if name not in map(name_of, nearest.add)]
+    left = [name for name in asked.unpinned if name not in nearest.unpinned]
     pinned = {tuple(text.split("==")) for text in asked.add}  # an argument VERSION is one of these
     given = [
         f"--arg {layer}.{name}" for (layer, name), value in asked.arguments.items() if (layer, value) not in pinned
     ]
-    left += [] if nearest.arguments else given
+    left += [*given, *(f"--source {name}" for name in asked.sources)]  # no nearest has one
     return f", without {' and '.join(left)}" if left else ""
 
 
 def bases_data(plans: Sequence[Plan]) -> dict[str, Any]:
     """Return on which bases a request for layers alone can be met, as JSON data."""
     return {
-        "bases": [{"base": plan.base.name, "doubts": plan.is_doubtful, "answer": in_short(plan)} for plan in plans],
+        "bases": [{"base": plan.base.name, "doubts": plan.is_doubtful, "answer": outcome_of(plan)} for plan in plans],
     }
 
 
 def print_bases(
     plans: Sequence[Plan],
-    add: Sequence[str],
+    request: Request,
     site: Site | None,
-    words: RequestWords,
     *,
+    others: Sequence[Plan] = (),
     free: Sequence[Plan] = (),
     quiet: bool = False,
     stderr: bool = False,
 ) -> None:
-    """Print on which bases a request for layers alone can be met; where on none, `free` without the versions in it."""
+    """Print on which bases a request for layers alone can be met; where on none, `free` without versions."""
     out = console(stderr=stderr, quiet=quiet)
-    asked = f"{' + '.join(add)}{f' on {site.name}' if site else ''}"
+    asked = f"{' + '.join(request.add)}{f' on {site.name}' if site else ''}"
     if plans:
         headline(out, f"bases that take {asked}, those without doubts first:")
         _print_each(out, plans)
         out.print()
-        proposal(out, f"lumiimg explain --base {plans[0].base.name} {words.same}", word="more of one")
+        one = next((plan for plan in plans if plan.missing is None), plans[0])
+        proposal(out, f"lumiimg explain --base {one.base.name} {request.written}", word="more of one")
         return
     headline(out, f"no base of the catalogue takes {asked}", "problem")
     if free:
         say(out, "bases that take another version:")
         _print_each(out, free)
         out.print()
-    see = "" if free else f"  ({_SEE_LIST})"
-    proposal(out, f"lumiimg explain --base {free[0].base.name if free else 'NAME'} {words.same}{see}", word="why not")
+    for plan in (*free, *others)[:1]:
+        proposal(out, f"lumiimg explain --base {plan.base.name} {request.written}", word="why not")
 
 
 def _print_each(out: Console, plans: Sequence[Plan]) -> None:
     width = max(len(plan.base.name) for plan in plans)
     for plan in plans:
         first = f"{INDENT}{plan.base.name:<{width}}  "
-        say(out, in_short(plan), first=first, rest=" " * len(first))
+        say(out, outcome_of(plan), first=first, rest=" " * len(first))
 
 
 def when_of(variable: SiteVariable | SiteOption | SiteAnnotation) -> str:
@@ -240,5 +236,5 @@ def _chosen(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def _asked_data(asked: Asked) -> dict[str, Any]:
+def _asked_data(asked: Request) -> dict[str, Any]:
     return {"base": asked.base, "add": list(asked.add), "fabric": asked.fabric.value if asked.fabric else "auto"}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.layers import expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
-from lumiimg.resolve.plan import PLUGIN_COMPONENT
 from lumiimg.resolve.rules import NO_MACHINE, RuleOutcome
+from lumiimg.resolve.stack import PLUGIN_COMPONENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,15 +17,15 @@ import tomli_w
 
 from lumiimg import __version__
 from lumiimg.catalog.table import CatalogError, Table, read_limited
-from lumiimg.errors import BadInputError, MissingHereError, one_line
+from lumiimg.errors import BadInputError, MissingHereError, RefusedError, one_line
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
 from lumiimg.resolve.image_base import foreign_layer
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.network.registry import parse_reference
-from lumiimg.resolve.plan import HEADERS
-from lumiimg.resolve.request import RefusedError, Request
+from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.stack import HEADERS
 from lumiimg.resolve.wheels import PythonTarget
 
 if TYPE_CHECKING:

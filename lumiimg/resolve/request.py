@@ -1,43 +1,28 @@
-"""Request to lock: the plan's stack with every argument and source settled, as far as no network is needed."""
+"""What somebody asks for, as a value and as options of a command line."""
 
 from __future__ import annotations
 
-import re
+import shlex
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
+from packaging.requirements import InvalidRequirement, Requirement
 
-from lumiimg.catalog.layers import expand
-from lumiimg.errors import BadInputError, FailedError
-from lumiimg.fabric.path import Fabric
-from lumiimg.resolve.arguments import values_of
-from lumiimg.resolve.bootstrap import choose_bootstrap
-from lumiimg.resolve.image_base import read_bases
-from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
-from lumiimg.resolve.network.mirrors import refuse_password
-from lumiimg.resolve.plan import HEADERS, Asked, Planner, command_of, name_of
-from lumiimg.resolve.rules import RuleOutcome
-from lumiimg.resolve.wheels import PythonTarget
+from lumiimg.errors import BadInputError
 from lumiimg.secret import has_secret, is_secret_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from packaging.specifiers import SpecifierSet
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.catalog.layers import Layer, LayerSource, Release
-    from lumiimg.catalog.sites import Site
-    from lumiimg.resolve.network.mirrors import Mirrors
-    from lumiimg.resolve.plan import Plan
-    from lumiimg.resolve.stack import Stack
+    from lumiimg.fabric.path import Fabric
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-MADE_HERE = "nobody has published a digest; it is made at the first download and holds from then on"
-
-
-class RefusedError(FailedError):
-    """A combination of layers that cannot work; says which rule, and what would."""
+_LIMIT = 300
+"""Characters of a layer and its versions."""
+_LAYER_HINT = "a name (the newest that fits), or a name with a version: 'vllm==0.10.1'; one --add for each layer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +31,7 @@ class Request:
 
     base: str
     add: tuple[str, ...] = ()
+    """Layers, with versions where the user names them: `vllm==0.10.1`."""
     arguments: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Value by (layer, argument)."""
     fabric: Fabric | None = None
@@ -56,132 +42,50 @@ class Request:
     """The site as it was named: a name, or the path of a file."""
     host: Path | None = None
     """The snapshot of one of its nodes."""
+    mirrors: tuple[str, ...] = ()
+    """FROM=TO, those of the command line."""
+    layers: tuple[Path, ...] = ()
+    """The user's folders of layers, those of the command line."""
+    written: str = ""
+    """The options as the user wrote them, for a shell."""
+
+    @property
+    def pinned(self) -> bool:
+        """Whether a version is asked for."""
+        return any(wanted(text)[1] for text in self.add)
+
+    @property
+    def unpinned(self) -> tuple[str, ...]:
+        """The layers without their versions."""
+        return tuple(map(name_of, self.add))
+
+    def plainly(self, base: str | None = None) -> Request:
+        """Return the request without arguments and sources, which can be what is at fault; on `base`, if given."""
+        return replace(self, base=base or self.base, arguments={}, sources={})
 
 
-def resolve(
-    request: Request,
-    catalogue: Catalogue,
-    mirrors: Mirrors,
-    path: str | None,
-    site: Site | None = None,
-    *,
-    held: Mapping[str, str] | None = None,
-    pull: Callable[[str], Path] | None = None,
-    headers: Callable[[], Path] | None = None,
-) -> Lock:
-    """Settle a request. `path` is the PATH in which bootstrap programs are looked for.
-
-    `held` are releases of layers to keep, by name, where the request does not name another; `pull` brings a base out of
-    a registry here, to be read; `headers` makes an archive of the host's own libfabric, for layers that are compiled
-    against it.
-
-    Raises BadInputError for a wrong name, argument or source, RefusedError for what the rules refuse, MissingHereError
-    if the base cannot be had on this machine.
-    """
-    foreign = read_bases(request.base, catalogue, pull or _not_pulled)
-    has_headers = headers is not None or HEADERS in request.sources
-    planner = Planner(catalogue, site, held or {}, foreign, has_headers=has_headers)
-    plan = planner.plan(asked_by(request, catalogue))
-    if plan.stack is None or plan.refused:
-        raise refusal_of(plan, request)
-    layers = [chosen.layer for chosen in plan.stack.layers]
-    if plan.fabric is Fabric.HOST:
-        request = _with_headers(request, layers, headers)
-    elif HEADERS in request.sources:
-        raise BadInputError(
-            f"the host's libfabric is not used: the fabric is {plan.fabric.value}",
-            where=f"--source {HEADERS}",
-            hint="leave it out, or say --fabric host",
-        )
-    _check_used(request, [plan.base, *layers])
-    releases = {chosen.layer.name: chosen.release for chosen in plan.stack.layers}
-    locked = []
-    for layer in (plan.base, *layers):
-        release = None if layer is plan.base else releases.get(layer.name)
-        arguments = _arguments(layer, release, request)
-        _refuse_secrets(layer, arguments)
-        wanted = [source for source in layer.sources if not source.optional or source.name in request.sources]
-        sources = tuple(_lock_source(source, arguments, request) for source in wanted)
-        locked.append(LockedLayer(layer, arguments, sources, release))
-    return Lock(
-        bootstrap=choose_bootstrap(plan.base, mirrors, path),
-        base=locked[0],
-        layers=tuple(locked[1:]),
-        fabric=plan.fabric,
-        site=site.name if site else None,
-        python=_python(plan.stack),
-        rules=plan.rules,
-    )
-
-
-def _with_headers(request: Request, layers: Sequence[Layer], headers: Callable[[], Path] | None) -> Request:
-    """Return the request with the host's libfabric among its sources, where a layer takes it and it can be had."""
-    taken = any(source.name == HEADERS for layer in layers for source in layer.sources)
-    if headers is None or not taken or HEADERS in request.sources:
-        return request
-    return replace(request, sources={**request.sources, HEADERS: str(headers())})
-
-
-class Held(NamedTuple):
-    """What a lock holds already, and the next one is to keep where it still fits."""
-
-    layers: Mapping[str, str]
-    """Releases by layer."""
-    wheels: Mapping[str, str]
-    """Versions by Python distribution."""
-    lock: Lock | None
-    """Whose base and sources keep their digests; None where everything is taken anew."""
-
-
-def held_by(lock: Lock, upgraded: Collection[str]) -> Held:
-    """Return what a lock holds, but for what is to be upgraded.
-
-    Raises BadInputError for a name that the lock does not have.
-    """
-    layers = {layer.layer.name: layer.release.version for layer in lock.layers if layer.release}
-    wheels = {wheel.name: wheel.version for layer in lock.stack for wheel in layer.wheels}
-    for name in upgraded:
-        if name not in {*layers, *wheels, "all"}:
-            known = ", ".join(sorted({*layers, *wheels}))
-            raise BadInputError(f"the lock has no {name!r}", where="--upgrade", hint=f"it has: {known or 'nothing'}")
-    if "all" in upgraded:
-        return Held({}, {}, None)
-    kept = [{name: version for name, version in part.items() if name not in upgraded} for part in (layers, wheels)]
-    return Held(kept[0], kept[1], lock)
-
-
-def refusal_of(plan: Plan, request: Request) -> RefusedError:
-    """Return what stands against a plan as an error: the rule, both numbers, and the nearest request that works."""
-    against = next(rule for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
-    site, host = request.site, request.host
-    nearest = f"the nearest that works: lumiimg build {command_of(plan.nearest, site, host)}" if plan.nearest else None
-    return RefusedError(
-        f"{against.because} (rule {against.id}: {against.sides})",
-        hint=nearest or f"what stands against it: lumiimg explain {command_of(plan.asked, site, host)}",
-    )
-
-
-def _not_pulled(base: str) -> Path:
-    raise BadInputError("cannot be read without asking its registry", where=base)
-
-
-def _python(stack: Stack) -> PythonTarget | None:
-    python, glibc = _pair(stack.version("python")), _pair(stack.version("glibc"))
-    return PythonTarget(python, glibc) if python and glibc else None
-
-
-def _pair(version: str | None) -> tuple[int, int] | None:
+def wanted(text: str) -> tuple[str, SpecifierSet]:
+    """Return layer and versions of `vllm==0.10.1`. Raises BadInputError for what is not a layer."""
+    if len(text) > _LIMIT:
+        raise BadInputError(f"{text[:40]!r}… is no layer", hint=_LAYER_HINT)
     try:
-        release = Version(version or "").release
-    except InvalidVersion:
-        return None
-    return (release[0], release[1]) if len(release) > 1 else None
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        raise BadInputError(f"{text!r} is no layer", hint=_LAYER_HINT) from error
+    if requirement.extras or requirement.url or requirement.marker:
+        raise BadInputError(f"{text!r} is no layer", hint=_LAYER_HINT)
+    return requirement.name, requirement.specifier
 
 
-def asked_by(request: Request, catalogue: Catalogue) -> Asked:
-    """Return the request as the planner takes it: an argument VERSION is a release that is wished for.
+def name_of(text: str) -> str:
+    """Return the layer of `vllm==0.10.1`. Raises BadInputError for what is not a layer."""
+    return wanted(text)[0]
 
-    Raises BadInputError where it is not the one that `--add` names.
+
+def with_releases(request: Request, catalogue: Catalogue) -> Request:
+    """Return the request with its arguments VERSION as the releases that they ask for.
+
+    Raises BadInputError where one is not the release that `--add` names.
     """
     add = list(request.add)
     for (layer, name), version in request.arguments.items():
@@ -194,102 +98,48 @@ def asked_by(request: Request, catalogue: Catalogue) -> Asked:
             add[at] = f"{layer}=={version}"
         elif add[at] != f"{layer}=={version}":
             raise BadInputError(f"--add {add[at]} and --arg {layer}.VERSION={version}", hint="name one of them")
-    return Asked(request.base, tuple(add), request.fabric, request.arguments)
+    return replace(request, add=tuple(add))
 
 
-def _check_used(request: Request, stack: Sequence[Layer]) -> None:
-    """Refuse an argument or a source that nothing takes: it is a typing error, not a wish."""
-    known_arguments = [f"{layer.name}.{name}" for layer in stack for name in layer.arguments]
-    for layer_name, name in request.arguments:
-        if f"{layer_name}.{name}" not in known_arguments:
-            raise BadInputError(
-                f"no layer of this image takes the argument {layer_name}.{name}",
-                hint=f"known: {', '.join(known_arguments) or 'none'}",
-            )
-    known_sources = [source.name for layer in stack for source in layer.sources]
-    for name in request.sources:
-        if name not in known_sources:
-            raise BadInputError(
-                f"no layer of this image takes a source called {name!r}",
-                hint=f"known: {', '.join(known_sources) or 'none'}",
-            )
-
-
-def _arguments(layer: Layer, release: Release | None, request: Request) -> dict[str, str]:
-    values = values_of(layer, release, request.arguments)
-    for argument in layer.arguments.values():
-        value = values[argument.name]
-        if argument.pattern is not None and not argument.pattern.fullmatch(value):
-            raise BadInputError(
-                f"{layer.name}.{argument.name}={value[:80]!r} does not match {argument.pattern.pattern}",
-                hint=f"{argument.name}: {argument.help}; default {argument.default!r}",
-            )
-        if "\0" in value:
-            raise BadInputError(f"{layer.name}.{argument.name} holds a NUL byte")
-        if has_secret(value) or (value and is_secret_name(argument.name)):
-            raise BadInputError(
-                f"{layer.name}.{argument.name} looks like a secret, and would be in the image, the lock and the log",
-                hint="give it to the job that runs the image, as a variable there",
-            )
-    return values
-
-
-def _refuse_secrets(layer: Layer, arguments: Mapping[str, str]) -> None:
-    """Refuse a variable of the layer's [environment] that holds a secret: everyone who has the image could read it."""
-    for name, template in (*layer.set_environment.items(), *layer.prepend_environment.items()):
-        value = expand(template, arguments)
+def refuse_secrets(request: Request) -> None:
+    """Refuse a value that looks like a secret, without repeating it. Raises BadInputError."""
+    for (layer, name), value in request.arguments.items():
         if has_secret(value) or (value and is_secret_name(name)):
             raise BadInputError(
-                f"{name} in [environment] looks like a secret, and would be in the image and its definition",
-                where=str(layer.folder / "layer.toml"),
-                hint="take it out, and give it to the job that runs the image, as a variable there",
+                f"{layer}.{name} looks like a secret, and would be in the image, the lock and the log",
+                hint="give it to the job that runs the image, as a variable there",
             )
 
 
-def _lock_source(source: LayerSource, arguments: Mapping[str, str], request: Request) -> LockedSource:
-    """Settle one archive: pinned digest for a known release; a file that the user names is taken at its own digest.
-
-    A file whose *name* is that of a known release must be that release: a download that broke, or was tampered with, is
-    the likely reason why it is not.
-    """
-    key = expand(source.key, arguments)
-    file = expand(source.file, arguments)
-    pinned = source.sha256.get(key)
-    given = request.sources.get(source.name)
-    if given is None:
-        url = expand(source.url, arguments)
-        return LockedSource(source.name, source.variable, _safe(file), pinned, url, "" if pinned else MADE_HERE)
-    location, digest = _split_digest(source.name, given)
-    if location.startswith(("http://", "https://")):
-        refuse_password(location, f"--source {source.name}")
-        expected = digest or pinned
-        note = "" if expected else MADE_HERE
-        return LockedSource(source.name, source.variable, _safe(file), expected, location, note)
-    path = Path(location)
-    actual = file_sha256(path)
-    expected = digest or (pinned if path.name in {file, Path(expand(source.url, arguments)).name} else None)
-    if expected is not None and actual != expected:
-        raise BadInputError(
-            f"has another digest: sha256 is {actual}, not {expected}" + ("" if digest else f" ({source.name} {key})"),
-            where=location,
-            hint=f"fetch it again, or say that you mean it: --source '{source.name}={location}#sha256={actual}'",
-        )
-    is_known = actual == pinned or source.optional
-    note = "" if is_known else "your own archive, none of the releases that lumiimg has a digest of"
-    staged = _safe(file if source.optional else path.name)
-    return LockedSource(source.name, source.variable, staged, actual, str(path.absolute()), note)
+def in_short(request: Request) -> str:
+    """Return base, layers and fabric as options, for a shell."""
+    return options_of(Request(request.base, request.add, fabric=request.fabric))
 
 
-def _split_digest(name: str, given: str) -> tuple[str, str | None]:
-    location, mark, digest = given.rpartition("#sha256=")
-    if not mark:
-        return given, None
-    if not _SHA256.fullmatch(digest.lower()):
-        raise BadInputError(f"--source {name}: the digest should be 64 hexadecimal digits, is {digest!r}")
-    return location, digest.lower()
+def options_of(request: Request) -> str:
+    """Return the whole request as options of `lumiimg build`, for a shell."""
+    return words_of(
+        ("--base", (request.base,)),
+        ("--add", request.add),
+        ("--arg", (f"{layer}.{name}={value}" for (layer, name), value in request.arguments.items())),
+        ("--source", (f"{name}={location}" for name, location in request.sources.items())),
+        ("--mirror", request.mirrors),
+        ("--layers", request.layers),
+        ("--fabric", (request.fabric,)),
+        ("--site", (request.site,)),
+        ("--host", (request.host,)),
+    )
 
 
-def _safe(name: str) -> str:
-    """Return a file name that needs no quoting anywhere; the extension stays, tools go by it."""
-    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[-100:]
-    return cleaned.lstrip(".-") or "source"
+def words_of(*options: tuple[str, Iterable[object]]) -> str:
+    """Return options with their values, None for one that is not given, for a shell."""
+    return shlex.join(_words(options))
+
+
+def _words(options: Iterable[tuple[str, Iterable[object]]]) -> Iterator[str]:
+    for option, values in options:
+        for value in values:
+            if str(value).startswith("-"):  # argparse would take it for an option
+                yield f"{option}={value}"
+            elif value is not None:
+                yield from (option, str(value))

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import KnownTrouble, Layer
 
+PLUGIN = "aws-ofi-nccl"
+"""Put in where a site's fabric is used and nobody asked for another: RCCL of every release takes it."""
+PLUGIN_COMPONENT = "net-plugin"
+HEADERS = "host-libfabric"
+"""The host's own libfabric with its headers: an archive for compilers (observed_node.py), and its component."""
 DEPTH_LIMIT = 40
 UNLISTED = "unlisted"
 """Status of a release that the catalogue has no facts about."""
@@ -37,7 +42,7 @@ class OfferedComponent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WantedLayer:
     """A layer that somebody wants."""
 
     layer: str
@@ -108,7 +113,7 @@ class StackSearch:
         self._arguments = arguments
         self._held = held
         self._provider_of = provider_of
-        self._wished_for: dict[str, Wish] = {}
+        self._wished_for: dict[str, WantedLayer] = {}
         """By each component that a wished layer brings."""
         self._steps = 0
         self._placed: set[str] = set()
@@ -119,7 +124,7 @@ class StackSearch:
         """What stood against layers that found no place at all; else, as they do not go together, all that did."""
         return [entry for entry in self._unmet if entry.layer not in self._placed] or self._unmet
 
-    def solve(self, base: Stack, wishes: Sequence[Wish]) -> Stack | None:
+    def solve(self, base: Stack, wishes: Sequence[WantedLayer]) -> Stack | None:
         """Return the preferred stack with all wishes, or None.
 
         Raises BadInputError for layers that require each other in a circle.
@@ -130,14 +135,14 @@ class StackSearch:
             self._wished_for.update(dict.fromkeys((layer.name, *layer.provides, *layer.has), wish))
         return next(self._all(base, tuple(wishes), ()), None)
 
-    def _all(self, stack: Stack, wishes: tuple[Wish, ...], path: tuple[str, ...]) -> Iterator[Stack]:
+    def _all(self, stack: Stack, wishes: tuple[WantedLayer, ...], path: tuple[str, ...]) -> Iterator[Stack]:
         if not wishes:
             yield stack
             return
         for grown in self._add(stack, wishes[0], path):
             yield from self._all(grown, wishes[1:], path)
 
-    def _add(self, stack: Stack, wish: Wish, path: tuple[str, ...]) -> Iterator[Stack]:
+    def _add(self, stack: Stack, wish: WantedLayer, path: tuple[str, ...]) -> Iterator[Stack]:
         if len(path) > DEPTH_LIMIT:
             raise BadInputError(f"layers require each other more than {DEPTH_LIMIT} deep: {' -> '.join(path[:3])} …")
         if wish.layer in path:
@@ -162,7 +167,7 @@ class StackSearch:
                 others = _others(chosen, self._arguments)
                 yield from self._on_top(below, replace(chosen, unjudged=_unjudged(below, needs), others=others))
 
-    def _candidates(self, layer: Layer, wish: Wish) -> Iterator[Chosen]:
+    def _candidates(self, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
         if not layer.releases:
             yield from self._without_releases(layer, wish)
             return
@@ -184,7 +189,7 @@ class StackSearch:
         fitting.sort(key=lambda release: release.version != self._held.get(layer.name))
         yield from (Chosen(layer, release, wish.because) for release in fitting)
 
-    def _without_releases(self, layer: Layer, wish: Wish) -> Iterator[Chosen]:
+    def _without_releases(self, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
         """Yield a layer that has no releases; a version that is wished for is its argument VERSION, if it has one."""
         if not wish.versions:
             yield Chosen(layer, None, wish.because)
@@ -216,12 +221,12 @@ class StackSearch:
         elif self._holds(need, offer, chosen):
             yield from self._satisfied(stack, chosen, rest, path)
 
-    def _bringing(self, need: Need, chosen: Chosen) -> Wish | None:
+    def _bringing(self, need: Need, chosen: Chosen) -> WantedLayer | None:
         """Return the layer to add for a component that nothing below has."""
         if (wish := self._wished_for.get(need.component)) is not None:
             return wish
         provider = self._provider_of(need.component)
-        return Wish(provider, because=f"{chosen.layer.name} requires {need}") if provider else None
+        return WantedLayer(provider, because=f"{chosen.layer.name} requires {need}") if provider else None
 
     def _holds(self, need: Need, offer: OfferedComponent | None, chosen: Chosen) -> bool:
         if offer is not None and need.holds_for(offer.version) is not False:
@@ -305,7 +310,7 @@ def _others(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> tuple[s
     return tuple(name for name in dict.fromkeys(choosing) if values[name] != usual[name])
 
 
-def _unlisted(layer: Layer, wish: Wish) -> Release | None:
+def _unlisted(layer: Layer, wish: WantedLayer) -> Release | None:
     """Return the one release that is wished for, where it is not listed and its source can be had all the same."""
     exact = [spec.version for spec in wish.versions if spec.operator == "==" and "*" not in spec.version]
     argument = layer.arguments.get("VERSION")

@@ -14,8 +14,9 @@ from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import Definition, write_chain
 from lumiimg.engine import engine as engines
+from lumiimg.resolve.decide import Ground, resolve
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.request import Request, resolve
+from lumiimg.resolve.request import Request
 from tests.shared.layer_builder import BASE, FREE, ODD
 from tests.shared.programs import examples
 
@@ -78,7 +79,7 @@ def test_the_engine_says_of_an_image_what_was_written(engine: Engine, tmp_path: 
     catalogue = _catalogue(tmp_path / "layers")
     built = 0
     for number, value in enumerate(_values()):
-        lock = resolve(Request("base", ("free",), {("free", "NOTE"): value}), catalogue, Mirrors({}), "")
+        lock = resolve(Request("base", ("free",), {("free", "NOTE"): value}), Ground(catalogue, Mirrors({}), ""))
         try:
             definition = write_chain(lock)[1]
         except DefinitionError:

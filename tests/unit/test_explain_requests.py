@@ -15,7 +15,8 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
-from lumiimg.resolve.plan import Asked, Plan, Planner
+from lumiimg.resolve.plan import Plan, Planner
+from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome
 
 HOME = {"HOME": "/nonexistent"}
@@ -103,7 +104,7 @@ def plan_of(asked: str) -> Plan:
     fabric = next((Fabric(word[1:]) for word in words if word.startswith("%")), None)
     site = next((word[1:] for word in words if word.startswith("@")), "lumi")
     add = tuple(word for word in words if word[0] not in "@%")
-    return planner(site).plan(Asked(base, add, fabric))
+    return planner(site).plan(Request(base, add, fabric=fabric))
 
 
 def answer_of(plan: Plan) -> str:
@@ -148,7 +149,8 @@ def test_each_rule_tells_both_sides_and_its_source(case: Case) -> None:
 def test_no_plan_is_free_of_doubts_while_a_version_that_a_layer_needs_is_not_known(site: str) -> None:
     clean = 0
     for layer in ("apex", "bitsandbytes", "deepspeed", "jax", "vllm"):
-        for plan in planner(site).working((layer,), Fabric.BUNDLED if site == "lumi" else None):
+        request = Request("", (layer,), fabric=Fabric.BUNDLED if site == "lumi" else None)
+        for plan in planner(site).working(request)[0]:
             if plan.is_doubtful or plan.stack is None:
                 continue
             clean += 1
@@ -235,7 +237,7 @@ def test_code_for_other_gpus_is_refused_with_what_works(tmp_path: Path, capsys: 
     words = [*VLLM, "--arg", "vllm.ARCH=gfx942"]
     error = refused_by(words, capsys)
     assert "needs code for gfx90a, has vllm for gfx942" in error
-    assert "the nearest that works: lumiimg build --base rocm-6.4.4 --add vllm --site lumi --fabric bundled\n" in error
+    assert "the nearest that works: lumiimg build --base rocm-6.4.4 --add vllm --fabric bundled --site lumi\n" in error
     assert main(["explain", *words, "--site", "lumi"]) == ExitCode.NO
     assert "the nearest that works, without --arg vllm.ARCH:" in capsys.readouterr().out
     assert main(["explain", *VLLM, "--arg", "vllm.ARCH=gfx942;gfx90a", "--site", "lumi"]) == ExitCode.GOOD

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "recipes"
 HOME = {"HOME": "/nonexistent"}
-REFUSED = {"lumi-sglang": "lumiimg build --base rocm-6.4.4 --add vllm --site lumi --fabric bundled"}
+REFUSED = {"lumi-sglang": "lumiimg build --base rocm-6.4.4 --add vllm --fabric bundled --site lumi"}
 
 
 @pytest.fixture(scope="module")

@@ -57,9 +57,10 @@ from lumiimg.report.doctor import print_doctor
 from lumiimg.report.lock import print_changes, print_lock
 from lumiimg.report.schema import json_text, names, number_of, read_schema, strict_json, whole_schema
 from lumiimg.report.signing import print_signed
+from lumiimg.resolve.decide import Ground, resolve
 from lumiimg.resolve.lock_diff import LockChange
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.request import Request, resolve
+from lumiimg.resolve.request import Request
 from tests.shared import fabric_builder
 from tests.shared.node_answers import OTHER_CXI, answer, summed
 from tests.shared.sif_builder import made_sif
@@ -91,7 +92,7 @@ class Place:
         (folder / "Dockerfile").write_text("FROM rocm/dev-ubuntu-24.04:6.4.4\nARG A=1\nRUN echo $A\nCMD x\n")
         self.request = Request("rocm-6.2.4", ("aws-ofi-nccl",))
         site = find_site("lumi", {"HOME": str(folder)})
-        self.lock: Lock = resolve(self.request, open_catalogue({"HOME": str(folder)}), Mirrors({}), "", site)
+        self.lock: Lock = resolve(self.request, Ground(open_catalogue({"HOME": str(folder)}), Mirrors({}), "", site))
         self.entry = CacheEntry(KEY, folder / "data", KEY, 2, ("torch",), 1.5, "")
         self.built = Built(
             folder / "x.sif",

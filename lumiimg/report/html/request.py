@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from lumiimg.report.html.findings import block
 from lumiimg.report.html.page import Section, element, page, table
 from lumiimg.report.plan import KINDS, sentence, told_nearest, told_next, when_of
-from lumiimg.resolve.plan import command_of, in_short
+from lumiimg.resolve.plan import outcome_of
+from lumiimg.resolve.request import in_short
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.wording import count
 
@@ -16,37 +17,37 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.report.html.page import Node
-    from lumiimg.report.plan import RequestWords
     from lumiimg.resolve.plan import Plan
 
 
-def request_page(plan: Plan, site: Site | None, words: RequestWords) -> str:
+def request_page(plan: Plan) -> str:
     """Return the answer to a request as a page."""
+    site = plan.site
     parts = [
-        Section("What works instead" if plan.refused else "What is chosen", list(_chosen(plan, words))),
+        Section("What works instead" if plan.refused else "What is chosen", list(_chosen(plan))),
         Section("The rules", list(_rules(plan))),
         Section("The same request, otherwise", list(_changes(plan))),
         Section(f"Variables for jobs on {site.name}" if site else "", list(_environment(plan))),
     ]
     kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
     facts = [f"site {site.name}" if site else "no machine is named: neither its driver nor its network was judged"]
-    subject = command_of(plan.asked)
-    return page("explain", subject, kind, sentence(plan, site), facts, parts)
+    subject = in_short(plan.asked)
+    return page("explain", subject, kind, sentence(plan), facts, parts)
 
 
 def bases_page(plans: Sequence[Plan], add: Sequence[str], site: Site | None) -> str:
     """Return on which bases layers can be put, as a page."""
     asked = f"{' + '.join(add)}{f' on {site.name}' if site else ''}"
-    rows = [(plan.base.name, "with doubts" if plan.is_doubtful else "", in_short(plan)) for plan in plans]
+    rows = [(plan.base.name, "with doubts" if plan.is_doubtful else "", outcome_of(plan)) for plan in plans]
     bases = [table("Those without doubts first", ("base", "doubts", "answer"), rows)] if plans else []
     parts = [Section("Bases that take it", bases)]
     found = f"{count(len(plans), 'base')} of the catalogue take {asked}" if plans else f"no base takes {asked}"
     return page("explain", asked, "ok" if plans else "problem", found, [], parts)
 
 
-def _chosen(plan: Plan, words: RequestWords) -> Iterator[Node]:
+def _chosen(plan: Plan) -> Iterator[Node]:
     if plan.refused:
-        for title, command in told_nearest(plan, words):
+        for title, command in told_nearest(plan):
             yield element("p", title)
             if command:
                 yield element("ul", element("li", command), class_="remedy")
@@ -56,7 +57,9 @@ def _chosen(plan: Plan, words: RequestWords) -> Iterator[Node]:
     rows += [("fabric", plan.fabric.value, ""), ("net plugin", plan.plugin or "none", "")]
     rows += [("torch", plan.torch, "")] if plan.torch else []
     yield table("unproved: documented, never built end to end by the project", ("what", "which", "status"), rows)
-    for word, command in told_next(plan, words):
+    if plan.missing is not None:
+        yield element("p", f"Not here: {plan.missing}")
+    for word, command in told_next(plan):
         yield element("p", f"{word[0].upper()}{word[1:]}:")
         yield element("ul", element("li", command), class_="remedy")
 

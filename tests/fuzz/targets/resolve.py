@@ -15,7 +15,7 @@ from unittest import mock
 from packaging.version import Version
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
-from lumiimg.errors import BadInputError, FailedError, MissingHereError
+from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError
 from lumiimg.resolve import pin
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.download import download
@@ -24,7 +24,6 @@ from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.resume import Partial
 from lumiimg.resolve.network.web import Response, Stream, Web
 from lumiimg.resolve.network.wheel_index import IndexFile, read_index
-from lumiimg.resolve.request import RefusedError
 from lumiimg.resolve.wheels import PythonTarget, Wheel, choose_wheel, read_metadata
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, text_of, written

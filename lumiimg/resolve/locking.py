@@ -1,0 +1,195 @@
+"""Plan to lock: the stack with every argument and source settled, as far as no network is needed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from lumiimg.catalog.layers import expand
+from lumiimg.errors import BadInputError
+from lumiimg.fabric.path import Fabric
+from lumiimg.resolve.arguments import values_of
+from lumiimg.resolve.bootstrap import choose_bootstrap
+from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
+from lumiimg.resolve.network.mirrors import refuse_password
+from lumiimg.resolve.stack import HEADERS
+from lumiimg.resolve.wheels import PythonTarget
+from lumiimg.secret import has_secret, is_secret_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from lumiimg.catalog.layers import Layer, LayerSource, Release
+    from lumiimg.catalog.sites import Site
+    from lumiimg.resolve.network.mirrors import Mirrors
+    from lumiimg.resolve.request import Request
+    from lumiimg.resolve.rules import RuleResult
+    from lumiimg.resolve.stack import Stack
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+MADE_HERE = "nobody has published a digest; it is made at the first download and holds from then on"
+
+
+def lock_stack(
+    request: Request,
+    base: Layer,
+    stack: Stack,
+    fabric: Fabric,
+    rules: tuple[RuleResult, ...],
+    *,
+    site: Site | None,
+    mirrors: Mirrors,
+    path: str | None,
+    headers: Callable[[], Path] | None,
+) -> Lock:
+    """Settle a stack that the rules take.
+
+    Raises BadInputError for an argument or a source that is wrong, or that nothing takes; MissingHereError if the base
+    cannot be had on this machine.
+    """
+    layers = [chosen.layer for chosen in stack.layers]
+    if fabric is Fabric.HOST:
+        request = _with_headers(request, layers, headers)
+    elif HEADERS in request.sources:
+        raise BadInputError(
+            f"the host's libfabric is not used: the fabric is {fabric.value}",
+            where=f"--source {HEADERS}",
+            hint="leave it out, or say --fabric host",
+        )
+    _check_used(request, [base, *layers])
+    releases = {chosen.layer.name: chosen.release for chosen in stack.layers}
+    locked = []
+    for layer in (base, *layers):
+        release = None if layer is base else releases.get(layer.name)
+        arguments = _arguments(layer, release, request)
+        _refuse_secrets(layer, arguments)
+        wanted = [source for source in layer.sources if not source.optional or source.name in request.sources]
+        sources = tuple(_lock_source(source, arguments, request) for source in wanted)
+        locked.append(LockedLayer(layer, arguments, sources, release))
+    return Lock(
+        bootstrap=choose_bootstrap(base, mirrors, path),
+        base=locked[0],
+        layers=tuple(locked[1:]),
+        fabric=fabric,
+        site=site.name if site else None,
+        python=_python(stack),
+        rules=rules,
+    )
+
+
+def _with_headers(request: Request, layers: Sequence[Layer], headers: Callable[[], Path] | None) -> Request:
+    """Return the request with the host's libfabric among its sources, where a layer takes it and it can be had."""
+    taken = any(source.name == HEADERS for layer in layers for source in layer.sources)
+    if headers is None or not taken or HEADERS in request.sources:
+        return request
+    return replace(request, sources={**request.sources, HEADERS: str(headers())})
+
+
+def _python(stack: Stack) -> PythonTarget | None:
+    python, glibc = _pair(stack.version("python")), _pair(stack.version("glibc"))
+    return PythonTarget(python, glibc) if python and glibc else None
+
+
+def _pair(version: str | None) -> tuple[int, int] | None:
+    try:
+        release = Version(version or "").release
+    except InvalidVersion:
+        return None
+    return (release[0], release[1]) if len(release) > 1 else None
+
+
+def _check_used(request: Request, stack: Sequence[Layer]) -> None:
+    """Refuse an argument or a source that nothing takes: it is a typing error, not a wish."""
+    known_arguments = [f"{layer.name}.{name}" for layer in stack for name in layer.arguments]
+    for layer_name, name in request.arguments:
+        if f"{layer_name}.{name}" not in known_arguments:
+            raise BadInputError(
+                f"no layer of this image takes the argument {layer_name}.{name}",
+                hint=f"known: {', '.join(known_arguments) or 'none'}",
+            )
+    known_sources = [source.name for layer in stack for source in layer.sources]
+    for name in request.sources:
+        if name not in known_sources:
+            raise BadInputError(
+                f"no layer of this image takes a source called {name!r}",
+                hint=f"known: {', '.join(known_sources) or 'none'}",
+            )
+
+
+def _arguments(layer: Layer, release: Release | None, request: Request) -> dict[str, str]:
+    values = values_of(layer, release, request.arguments)
+    for argument in layer.arguments.values():
+        value = values[argument.name]
+        if argument.pattern is not None and not argument.pattern.fullmatch(value):
+            raise BadInputError(
+                f"{layer.name}.{argument.name}={value[:80]!r} does not match {argument.pattern.pattern}",
+                hint=f"{argument.name}: {argument.help}; default {argument.default!r}",
+            )
+        if "\0" in value:
+            raise BadInputError(f"{layer.name}.{argument.name} holds a NUL byte")
+    return values
+
+
+def _refuse_secrets(layer: Layer, arguments: Mapping[str, str]) -> None:
+    """Refuse a variable of the layer's [environment] that holds a secret: everyone who has the image could read it."""
+    for name, template in (*layer.set_environment.items(), *layer.prepend_environment.items()):
+        value = expand(template, arguments)
+        if has_secret(value) or (value and is_secret_name(name)):
+            raise BadInputError(
+                f"{name} in [environment] looks like a secret, and would be in the image and its definition",
+                where=str(layer.folder / "layer.toml"),
+                hint="take it out, and give it to the job that runs the image, as a variable there",
+            )
+
+
+def _lock_source(source: LayerSource, arguments: Mapping[str, str], request: Request) -> LockedSource:
+    """Settle one archive: pinned digest for a known release; a file that the user names is taken at its own digest.
+
+    A file whose *name* is that of a known release must be that release: a download that broke, or was tampered with, is
+    the likely reason why it is not.
+    """
+    key = expand(source.key, arguments)
+    file = expand(source.file, arguments)
+    pinned = source.sha256.get(key)
+    given = request.sources.get(source.name)
+    if given is None:
+        url = expand(source.url, arguments)
+        return LockedSource(source.name, source.variable, _safe(file), pinned, url, "" if pinned else MADE_HERE)
+    location, digest = _split_digest(source.name, given)
+    if location.startswith(("http://", "https://")):
+        refuse_password(location, f"--source {source.name}")
+        expected = digest or pinned
+        note = "" if expected else MADE_HERE
+        return LockedSource(source.name, source.variable, _safe(file), expected, location, note)
+    path = Path(location)
+    actual = file_sha256(path)
+    expected = digest or (pinned if path.name in {file, Path(expand(source.url, arguments)).name} else None)
+    if expected is not None and actual != expected:
+        raise BadInputError(
+            f"has another digest: sha256 is {actual}, not {expected}" + ("" if digest else f" ({source.name} {key})"),
+            where=location,
+            hint=f"fetch it again, or say that you mean it: --source '{source.name}={location}#sha256={actual}'",
+        )
+    is_known = actual == pinned or source.optional
+    note = "" if is_known else "your own archive, none of the releases that lumiimg has a digest of"
+    staged = _safe(file if source.optional else path.name)
+    return LockedSource(source.name, source.variable, staged, actual, str(path.absolute()), note)
+
+
+def _split_digest(name: str, given: str) -> tuple[str, str | None]:
+    location, mark, digest = given.rpartition("#sha256=")
+    if not mark:
+        return given, None
+    if not _SHA256.fullmatch(digest.lower()):
+        raise BadInputError(f"--source {name}: the digest should be 64 hexadecimal digits, is {digest!r}")
+    return location, digest.lower()
+
+
+def _safe(name: str) -> str:
+    """Return a file name that needs no quoting anywhere; the extension stays, tools go by it."""
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[-100:]
+    return cleaned.lstrip(".-") or "source"

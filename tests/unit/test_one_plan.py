@@ -1,0 +1,239 @@
+"""One plan for every command that takes a request: what `explain` says, `build`, `lock`, `adapt` and `why` do."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+import shlex
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, event, example, given, settings
+from hypothesis import strategies as st
+
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot_file import write_snapshot
+from lumiimg.image import Image, open_image
+from lumiimg.resolve import inventory
+from tests.shared import fabric_builder
+from tests.shared.layer_builder import BASE, LAYER
+from tests.shared.programs import examples, unwrapped
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CATALOGUE = open_catalogue({"HOME": "/nonexistent"})
+TOKEN = "hf_" + "Canary9" * 5
+SLOW = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+FREE = (
+    LAYER + '[arguments.NOTE]\ndefault = ""\nhelp = "free text"\n[environment.set]\nNOTE = "{{ NOTE }}"\n'
+    '[sources.one]\nurl = "https://h.test/t.tar.gz"\nfile = "t.tar.gz"\nkey = "one"\nsource = "s"\n'
+)
+"""A layer of the user's that takes any text."""
+TELLING = f'{LAYER}[environment.set]\nA_TOKEN = "{TOKEN}"\n'
+"""A layer of the user's that nothing can be built with."""
+_COMMAND = re.compile(r"lumiimg (?:build|explain) .*?(?=\)?$)", re.MULTILINE)
+
+
+class Answer(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+def answer(*words: str) -> Answer:
+    """Run a command; no secret is in what it prints, and what stops it is one line."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(words)
+        except SystemExit as error:
+            code = int(error.code or 0)
+    found = Answer(code, out.getvalue(), err.getvalue())
+    assert "Canary9" not in found.out + found.err, words
+    if code == ExitCode.BAD_INPUT:
+        assert (found.out, found.err.count("\n")) == ("", 1), found
+    assert code in {*ExitCode}, found
+    return found
+
+
+def proposals(said: Answer) -> list[list[str]]:
+    """Return the commands that an answer proposes, as words."""
+    return [shlex.split(command)[1:] for command in _COMMAND.findall(said.out + said.err)]
+
+
+def dry(command: list[str]) -> Answer:
+    """Run what is proposed, but nothing is built."""
+    at = command.index("-o") if "-o" in command else len(command)
+    return answer(*command[:at], *(["--dry-run"] if command[0] == "build" else []))
+
+
+@pytest.fixture
+def ground(tmp_path: Path, clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with everything that options can name."""
+    del clean_home
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
+    for name, toml in (("own-base", BASE), ("free", FREE), ("telling", TELLING)):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        (tmp_path / "own" / name / "layer.toml").write_text(toml)
+        (tmp_path / "own" / name / "post.sh").write_text("true\n")
+    fabric_builder.image(tmp_path / "image", glibc=39)
+    with open_image(fabric_builder.host(tmp_path / "host")) as opened:
+        write_snapshot(scan_host(os.environ, root=opened.root), tmp_path / "host.json")
+    (tmp_path / "host.json.bad").write_text("{}")
+    (tmp_path / "t.tar.gz").write_bytes(b"an archive")
+    (tmp_path / "-mine.toml").write_text(
+        'summary = "s"\nbase = "rocm-6.4.4"\nadd = ["netprobe"]\nsite = "lumi"\nfabric = "bundled"\n'
+    )
+    return tmp_path
+
+
+ARGUMENTS = [
+    f"{name}.{argument.name}"
+    for name in ("vllm", "aws-ofi-nccl", "fabric-bundled", "apex", "mpi4py")
+    for argument in CATALOGUE.layer(name).arguments.values()
+]
+VALUES = ("", "gfx90a", "gfx942", "1.18.0", "/opt/x", "a b'\"$(x)", "a\nb", "x" * 5000, "0" * 40, TOKEN)
+PINS = {"vllm": ("0.10.1", "0.12.0", "9.9"), "pytorch": ("2.7.1", "2.9.1"), "aws-ofi-nccl": ("1.18.0", "1.17.3")}
+LAYERS = [
+    *("vllm", "pytorch", "sglang", "apex", "mpi4py", "netprobe", "fabric-host", "fabric-bundled", "aws-ofi-nccl"),
+    *("aws-ofi-rccl", "deepspeed", "free", "telling", "vlm", "vllm=0.1", "debian-13", f"x{TOKEN}"),
+    *(f"{name}=={version}" for name, versions in PINS.items() for version in versions),
+]
+DIGEST = hashlib.sha256(b"an archive").hexdigest()
+SOURCES = [
+    *("one=t.tar.gz", f"one=t.tar.gz#sha256={DIGEST}", f"one=t.tar.gz#sha256={'0' * 64}", "one=nowhere.tar.gz"),
+    *("one=https://h.test/other.tar.gz", f"one=https://me:{TOKEN}@h.test/x", "two=t.tar.gz", "one", "=x"),
+    *("aws-ofi-nccl=t.tar.gz", "host-libfabric=t.tar.gz", f"one={TOKEN}.tar.gz"),
+]
+MIRRORS = ["debian=https://h.test/debian", "docker.io=localhost:1", "x", f"debian=https://me:{TOKEN}@h.test", "pypi=-x"]
+BASES = [*CATALOGUE.base_names(), "own-base", "./image", "nowhere", "./host.json", "vllm", f"docker://me:{TOKEN}@h/x"]
+_USUAL = st.sampled_from(["rocm-6.2.4", "rocm-6.4.4", "rocm-7.0", "./image"])
+
+
+def several(option: str, values: st.SearchStrategy[str], most: int) -> st.SearchStrategy[list[str]]:
+    """Return a strategy for an option that may be repeated."""
+    return st.lists(values, max_size=most).map(lambda found: [word for value in found for word in (option, value)])
+
+
+def once(option: str, values: list[str]) -> st.SearchStrategy[list[str]]:
+    """Return a strategy for an option, left out in half of all cases; `-x` is a value only behind an equals sign."""
+    given_ = st.sampled_from(values).map(lambda v: [f"{option}={v}"] if v.startswith("-") else [option, v])
+    return st.one_of(st.just([]), given_)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> list[str]:
+    """Return the options of a request: most of them make sense."""
+    arguments = st.tuples(st.sampled_from(ARGUMENTS), st.sampled_from(VALUES)).map("=".join)
+    wrong = st.sampled_from(
+        ["vllm.NOPE=1", "NOPE=1", "vllm.ARCH", f"my.HF_TOKEN={TOKEN}", f"x={TOKEN} y", "free.NOTE=b"]
+    )
+    parts = (
+        draw(st.one_of(_USUAL, _USUAL, st.sampled_from(BASES)).map(lambda base: ["--base", base])),
+        draw(st.one_of(st.just([]), once("--recipe", ["lumi-vllm", "demo", "-mine.toml", "nope"]))),
+        draw(several("--add", st.sampled_from(LAYERS), 3)),
+        draw(st.one_of(st.just([]), several("--arg", st.one_of(arguments, arguments, wrong), 2))),
+        draw(st.one_of(st.just([]), several("--source", st.sampled_from(SOURCES), 1))),
+        draw(st.one_of(st.just([]), several("--mirror", st.sampled_from(MIRRORS), 1))),
+        draw(st.one_of(st.just(["--layers", "own"]), once("--layers", ["nowhere"]))),
+        draw(once("--fabric", ["auto", "host", "bundled", "none"])),
+        draw(st.one_of(st.just(["--site", "lumi"]), once("--site", ["generic", "alps", "frontier", "lumy"]))),
+        draw(st.one_of(st.just([]), once("--host", ["host.json", "host.json.bad", "nowhere"]))),
+    )
+    return [word for part in parts for word in part]
+
+
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=SLOW)
+@given(words=requests())
+@example(words=["--base", "rocm-6.4.4", "--add", "vllm", "--arg", "vllm.NOPE=1", "--site", "lumi"])
+@example(words=["--base", "rocm-6.4.4", "--add", "vllm", "--arg", "vllm.ARCH=", "--site", "lumi"])
+@example(words=["--base", "rocm-6.4.4", "--add", "vllm", "--source", "nope=t.tar.gz", "--site", "lumi"])
+@example(words=["--base", "rocm-6.4.4", "--add", "vllm", "--mirror", "x"])
+@example(words=["--base", "own-base", "--add", "free", "--layers", "own", "--arg", "free.NOTE=a\nb"])
+@example(words=["--base", "own-base", "--add", "vllm", "--layers", "own", "--site", "lumi"])
+@example(words=["--base", "lumi-pytorch-6.2.4", "--site", "lumi"])
+@example(words=["--recipe=-mine.toml"])
+@example(words=["--base", "rocm-6.4.4", "--add", "sglang", "--site", "lumi", "--source", "host-libfabric=t.tar.gz"])
+def test_what_explain_says_is_what_every_command_does(words: list[str], ground: Path) -> None:
+    del ground
+    said = answer("explain", *words)
+    built = answer("build", *words, "--dry-run")
+    event(f"exit code {said.code}")
+    assert said.code == built.code, (said, built)
+    others = [answer("lock", "--offline", *words), answer("why", "nothing", "--quiet", *words)]
+    match ExitCode(said.code):
+        case ExitCode.BAD_INPUT:
+            assert all(other.err.replace("lumiimg lock", "") == said.err for other in (built, *others))
+        case ExitCode.NO:
+            refusal = built.err.removeprefix("lumiimg: ").partition(" (rule ")[0]
+            assert unwrapped(refusal) in unwrapped(said.out)
+            assert all((other.code, other.err) == (built.code, built.err) for other in others)
+        case ExitCode.MISSING_HERE:
+            assert unwrapped(built.err.removeprefix("lumiimg: ")) in unwrapped(said.out)
+            assert all(other.err == built.err for other in others)
+        case _:
+            locked, _ = others
+            assert locked.code == 0 or "--offline" in locked.err
+    for command in proposals(said) + proposals(built):
+        again = dry(command)
+        assert again.code in ({0, 1} if command[0] == "explain" else {0, said.code} - {1}), (command, again)
+
+
+@settings(max_examples=examples(3), deadline=None, suppress_health_check=SLOW)
+@given(
+    add=st.lists(st.sampled_from([layer for layer in LAYERS if TOKEN not in layer]), min_size=1, max_size=2),
+    more=st.sampled_from([[], ["--arg", "vllm.NOPE=1"], ["--arg", "vllm.ARCH=gfx942"], ["--source", "one=t.tar.gz"]]),
+)
+@example(add=["sglang"], more=[])
+@example(add=["vllm"], more=["--arg", "vllm.NOPE=1"])
+def test_the_bases_that_explain_names_take_the_layers(add: list[str], more: list[str], ground: Path) -> None:
+    del ground
+    words = [word for name in add for word in ("--add", name)] + more
+    said = answer("explain", *words, "--site", "lumi", "--layers", "own")
+    for command in proposals(said):
+        assert answer(*command).code == said.code, command
+
+
+@pytest.mark.parametrize("verb", ["explain", "build", "lock", "why", "adapt"])
+@pytest.mark.parametrize(
+    "option", [["--arg", f"vllm.ARCH={TOKEN}"], ["--arg", f"vllm.{TOKEN}"], ["--arg", f"A_TOKEN={TOKEN} {TOKEN}"]]
+)
+def test_a_token_that_is_given_as_an_argument_is_refused_and_not_repeated(
+    verb: str, option: list[str], ground: Path
+) -> None:
+    del ground
+    base = ["./image", "--site", "lumi"] if verb == "adapt" else ["--base", "rocm-6.4.4", "--add", "vllm"]
+    assert answer(verb, *(["vllm"] if verb == "why" else []), *base, *option).code == ExitCode.BAD_INPUT
+
+
+def test_adapt_reads_an_image_once(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del ground
+    read, really = list[Image](), inventory.read_contents
+
+    def counted(image: Image) -> inventory.Contents:
+        read.append(image)
+        return really(image)
+
+    monkeypatch.setattr(inventory, "read_contents", counted)
+    said = answer("adapt", "./image", "--site", "lumi", "--dry-run")
+    assert (said.code, len(read)) == (ExitCode.GOOD, 1), said
+
+
+def test_the_nearest_request_does_not_depend_on_the_clock(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del ground
+    words = ["explain", "--base", "rocm-6.2.4", "--add", "sglang", "--site", "lumi"]
+    expected = answer(*words)
+    hours = iter(range(0, 10**9, 3600))
+    monkeypatch.setattr("time.monotonic", lambda: next(hours))
+    assert answer(*words) == expected
+    assert "lumiimg build --base rocm-6.2.4 --add vllm --site lumi" in expected.out
