@@ -19,7 +19,7 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.errors import ExitCode
 from lumiimg.image import Image, open_image
-from tests.engine.conftest import built, inside, lumiimg
+from tests.engine.conftest import PACKED_AS_OURS, built, inside, lumiimg
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import wait_until
 
@@ -182,7 +182,7 @@ def test_definitions_are_the_truth_they_build_the_same_image_elsewhere(
     folder = tmp_path / "definitions"
     assert lumiimg("build", "--recipe", "demo", "--definitions", folder).code == 0
     fakeroot = ["--fakeroot"] if os.geteuid() else []
-    command: list[str | Path] = [engine.path, "build", *fakeroot, "image.sif", "flat.def"]
+    command: list[str | Path] = [engine.path, "build", *fakeroot, PACKED_AS_OURS, "image.sif", "flat.def"]
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("APPTAINER", "SINGULARITY"))
     }

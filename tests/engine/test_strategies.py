@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from lumiimg.image import open_image
-from tests.engine.conftest import inside, lumiimg
+from tests.engine.conftest import PACKED_AS_OURS, inside, lumiimg
 from tests.shared.build_traces import SINGULARITY, leftovers, shown, strays
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import tenth_of, wait_until
@@ -249,7 +249,7 @@ def test_what_another_build_put_on_an_image_is_not_taken_for_how_it_was_built(
     built_by: dict[str, Path], engine: Engine, tmp_path: Path
 ) -> None:
     (tmp_path / "x.def").write_text(f"Bootstrap: localimage\nFrom: {built_by['overlay']}\n%post\ntrue\n")
-    subprocess.run([engine.path, "build", "--fakeroot", "x.sif", "x.def"], cwd=tmp_path, check=True)
+    subprocess.run([engine.path, "build", "--fakeroot", PACKED_AS_OURS, "x.sif", "x.def"], cwd=tmp_path, check=True)
     refused = lumiimg("rebuild", tmp_path / "x.sif", "-o", tmp_path / "y.sif")
     assert (refused.code, "does not say how it was built" in refused.err) == (2, True)
 
@@ -504,7 +504,7 @@ def test_a_link_that_a_script_leaves_leads_to_no_file_of_this_machine_and_what_f
 def test_a_base_whose_root_is_not_roots_fails_with_what_to_do(bare: Path, engine: Engine, tmp_path: Path) -> None:
     base = tmp_path / "base.sif"
     (tmp_path / "x.def").write_text(f"Bootstrap: localimage\nFrom: {bare}\n%post\nchown daemon /\n")
-    subprocess.run([engine.path, "build", "--fakeroot", base, "x.def"], cwd=tmp_path, check=True)
+    subprocess.run([engine.path, "build", "--fakeroot", PACKED_AS_OURS, base, "x.def"], cwd=tmp_path, check=True)
     words = one_layer(tmp_path, base, "touch /opt/x\n")
     env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
     refused = lumiimg(*words, "--strategy", "sandbox", env=env)
