@@ -121,8 +121,13 @@ class Finding:
     """One result of a check."""
 
     id: Code
+    """What was found; stable and dotted: `plugin.absent`."""
     severity: Severity
+    """How it bears on the answer: `ok` evidence for the fast network, `info` of no weight, `unknown` a question left
+    open, `problem` an obstacle."""
     level: Level
+    """How it was got: `static` from files, `probe` from programs in the container, `run` from a real collective or its
+    log."""
     summary: str
     """One sentence."""
     where: str | None = None
@@ -132,6 +137,7 @@ class Finding:
     chain: tuple[str, ...] = ()
     """Why-chain, from what was asked to what failed: librccl.so.1, librccl-net.so, libfabric.so.1."""
     cause: str | None = None
+    """Why it is so; null where the summary tells it."""
     remedy: tuple[str, ...] = ()
     """What to do: sentences, or commands to copy."""
     source: str | None = None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.report.schema import names, number_of, read_schema
+from lumiimg.report.schema import kind_of, names, schema_of
 from tools.reference import REFERENCE, cell, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
 _HEAD = """\
 # The JSON of `--json`
@@ -63,22 +64,59 @@ def main() -> None:
 def page() -> Iterator[str]:
     yield _HEAD
     yield "| schema | printed by | what it says |\n|---|---|---|"
-    for name in names():
-        schema = read_schema(name)
+    schemas = {name: schema_of(name) for name in names()}
+    for name, schema in schemas.items():
         yield f"| [{name}](#{name}) | {cell(schema['title'])} | {cell(schema['description'])} |"
-    for name in names():
-        schema = read_schema(name)
-        yield f"\n## {name}\n\nSchema {number_of(schema)}. {cell(schema['title'])}: {cell(schema['description'])}.\n"
-        yield from table(schema)
-        yield from shapes(schema)
-    yield "\n## Shapes that several outputs share"
-    yield from shapes(read_schema("common"))
-
-
-def shapes(schema: dict[str, Any]) -> Iterator[str]:
-    for name, shape in schema.get("$defs", {}).items():
+    shared = _shared(schemas.values())
+    for name, schema in schemas.items():
+        yield f"\n## {name}\n\nSchema {kind_of(name).number}. {cell(schema['title'])}: {cell(schema['description'])}\n"
+        yield from table(_inlined(schema, schema.get("$defs", {}), shared.keys()))
+    yield "\n## Shapes that are in several places"
+    for name, (shape, shapes) in sorted(shared.items()):
         yield f"\n### {name}\n\n{cell(shape['description'])}\n"
+        shape = {key: _inlined(inner, shapes, shared.keys()) for key, inner in shape.items()}  # noqa: PLW2901
         yield from table(shape) if "properties" in shape else [f"One of {type_of(shape)}."]
+
+
+def _shared(schemas: Iterable[dict[str, Any]]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the shapes that several keys have, by their names, each with those that it may refer to."""
+    used = Counter(name for schema in schemas for name in _references(schema))
+    found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    namesakes = set()
+    for schema in schemas:
+        for name, shape in schema.get("$defs", {}).items():
+            if found.setdefault(name, (shape, schema["$defs"]))[0] != shape:
+                namesakes.add(name)
+    return {
+        name: shape for name, shape in found.items() if used[name] > 1 and name not in namesakes and "." not in name
+    }
+
+
+def _references(schema: object) -> Iterator[str]:
+    """Yield the name of each shape, each time that a schema refers to it."""
+    if isinstance(schema, list):
+        for inner in schema:
+            yield from _references(inner)
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            yield shape_name(schema)
+        yield from _references(list(schema.values()))
+
+
+def _inlined(schema: Any, shapes: dict[str, Any], kept: Container[str]) -> Any:
+    """Return a schema with the shapes that only it has in their places."""
+    if isinstance(schema, list):
+        return [_inlined(inner, shapes, kept) for inner in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema and shape_name(schema) not in kept:
+        own = {key: value for key, value in schema.items() if key != "$ref"}
+        return _inlined(shapes[shape_name(schema)] | own, shapes, kept)
+    return {key: _inlined(inner, shapes, kept) for key, inner in schema.items() if key != "$defs"}
+
+
+def shape_name(schema: dict[str, Any]) -> str:
+    return str(schema["$ref"].rpartition("/")[2])
 
 
 def table(schema: dict[str, Any]) -> Iterator[str]:
@@ -96,7 +134,7 @@ def rows(schema: dict[str, Any], above: str) -> Iterator[str]:
 
 def below(schema: dict[str, Any], path: str) -> Iterator[str]:
     inner = next(iter(schema.get("anyOf", [schema])))
-    if "items" in inner:
+    if inner.get("items"):
         yield from below(inner["items"], f"{path}[]")
     elif isinstance(inner.get("additionalProperties"), dict):
         yield from below(inner["additionalProperties"], f"{path}.*")
@@ -108,20 +146,17 @@ def type_of(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(map(type_of, schema["anyOf"]))
     if "$ref" in schema:
-        shape = schema["$ref"].rpartition("/")[2]
-        return f"[{shape}](#{shape})"
+        return f"[{shape_name(schema)}](#{shape_name(schema).lower()})"
     if "const" in schema:
         return f"{schema['const']}"
     if "enum" in schema:
         return " ".join("null" if word is None else f'`"{word}"`' for word in schema["enum"])
-    kinds = schema.get("type", "anything")
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    if "items" in schema:
-        kinds = [f"array of {type_of(schema['items'])}" if kind == "array" else kind for kind in kinds]
+    kind: str = schema.get("type", "anything")
+    items = schema.get("items") or next(iter(schema.get("prefixItems", ())), None)
+    if items:
+        return f"{kind} of {type_of(items)}"
     values = schema.get("additionalProperties")
-    if isinstance(values, dict):
-        kinds = [f"object of {type_of(values)}" if kind == "object" else kind for kind in kinds]
-    return " or ".join(kinds)
+    return f"{kind} of {type_of(values)}" if isinstance(values, dict) and values else kind
 
 
 PAGES: dict[str, Callable[[], Iterator[str]]] = {"json.md": page}

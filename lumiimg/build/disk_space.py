@@ -20,7 +20,9 @@ class Room:
     """What is left at a place."""
 
     folder: Path
+    """Where."""
     free_bytes: int
+    """That are left."""
     in_memory: bool
     """Whether what is written there counts as memory."""
 

@@ -30,7 +30,9 @@ class CapabilityTrial:
     """One thing that was tried."""
 
     name: str
+    """What."""
     works: bool
+    """Whether it works."""
     said: str
     """A version, or what stands against it."""
     is_sure: bool = True

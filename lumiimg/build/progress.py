@@ -19,11 +19,15 @@ class BuildStage:
     """One part of a build, for its account."""
 
     name: str
+    """Of the part."""
     seconds: float
+    """By the clock."""
     cpu_seconds: float
     """Of all that was run for it, as far as it was waited for."""
     size_bytes: int
+    """Of what came out of it."""
     reused: bool
+    """Whether it was kept from an earlier build."""
 
 
 class StageClock:

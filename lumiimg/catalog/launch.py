@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +14,16 @@ _MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,127}")
 _OPTION = re.compile(r"-[A-Za-z0-9_.,:=/+@ -]{1,199}")
 """What a comment of a script hands to a scheduler: a word or two, nothing that a shell or a scheduler would expand."""
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){1,9}")
-_JOBS = ("any", "one", "several")
+
+
+class Jobs(StrEnum):
+    """For which jobs something is."""
+
+    ANY = "any"
+    ONE = "one"
+    """Those on one node."""
+    SEVERAL = "several"
+    """Those on several nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +31,11 @@ class SiteModule:
     """A module that job scripts load there."""
 
     name: str
+    """For `module load`."""
     because: str
+    """Why."""
     source: str
+    """Where that is from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +43,13 @@ class SiteOption:
     """An option of the scheduler that jobs want there: `-l place=scatter`."""
 
     value: str
-    nodes: str
-    """`one`, `several`, or `any`: of the jobs that it is for."""
+    """As the scheduler takes it."""
+    nodes: Jobs
+    """For which jobs it is."""
     because: str
+    """Why."""
     source: str
+    """Where that is from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +57,20 @@ class SiteAnnotation:
     """What an engine's file says of a container to the engine's hooks: `com.hooks.cxi.enabled = "true"`."""
 
     key: str
+    """Of the environment definition file."""
     value: str
-    nodes: str
-    """`one`, `several`, or `any`: of the jobs that it is for."""
+    """Of it."""
+    nodes: Jobs
+    """For which jobs it is."""
     because: str
+    """Why."""
     source: str
+    """Where that is from."""
+
+
+def read_jobs(entry: Table) -> Jobs:
+    """Return what an entry says of the jobs that it is for; a fault is noted with the others."""
+    return Jobs(entry.choice("nodes", tuple(Jobs)) or Jobs.ANY)
 
 
 def read_module(entry: Table) -> SiteModule:
@@ -58,9 +83,7 @@ def read_module(entry: Table) -> SiteModule:
 
 def read_option(entry: Table) -> SiteOption:
     """Read `[[option]]`."""
-    option = SiteOption(
-        entry.string("value"), entry.choice("nodes", _JOBS), entry.string("because"), entry.string("source")
-    )
+    option = SiteOption(entry.string("value"), read_jobs(entry), entry.string("because"), entry.string("source"))
     if option.value and not _OPTION.fullmatch(option.value):
         entry.fault("value", f"is {option.value!r}, no option like `-l place=scatter`")
     return option
@@ -71,7 +94,7 @@ def read_annotation(entry: Table) -> SiteAnnotation:
     annotation = SiteAnnotation(
         entry.string("key"),
         entry.string("value"),
-        entry.choice("nodes", _JOBS),
+        read_jobs(entry),
         entry.string("because"),
         entry.string("source"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt  # noqa: TC003 - schemas are made from the types of the fields
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -12,13 +13,12 @@ from packaging.specifiers import SpecifierSet
 
 from lumiimg.catalog.catalogue import UnknownNameError
 from lumiimg.catalog.folders import file_names, site_folders
-from lumiimg.catalog.launch import read_annotation, read_module, read_option
+from lumiimg.catalog.launch import Jobs, read_annotation, read_jobs, read_module, read_option
 from lumiimg.catalog.layers import NAME
 from lumiimg.catalog.needs import Need, read_needs
 from lumiimg.catalog.table import CatalogError, Table, read_toml
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Mapping
 
     from lumiimg.catalog.launch import SiteAnnotation, SiteModule, SiteOption
@@ -41,7 +41,9 @@ class SiteBind:
     """A path that containers get at the same place, and why."""
 
     path: str
+    """On the host, and in the container."""
     reason: str
+    """Why."""
     source: str | None
     """None where it is that of the site."""
 
@@ -88,10 +90,13 @@ class SiteFabric:
     slingshot: str | None
     """Release of the Slingshot host software; this and the next are None where a node was seen, and did not tell."""
     libfabric: str | None
+    """Version on the nodes."""
     glibc: str | None
     """The newest version of the C library that the host's libfabric and libcxi ask for; None where nobody has told."""
     source: str
+    """Where that is from."""
     date: dt.date
+    """When that was looked up, ISO 8601."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +180,8 @@ class SiteVariable:
     given: tuple[Need, ...]
     """What the image must have for it."""
     unless: tuple[Need, ...]
-    nodes: str
-    """`one`, `several`, or `any`: of the jobs that it is for."""
+    nodes: Jobs
+    """For which jobs it is."""
     ranks: bool
     """Whether it is only for programs whose ranks the scheduler starts, one a GPU."""
     folder: str | None
@@ -190,9 +195,11 @@ class SiteAdvice:
     """What somebody who builds images there, or runs them, should know."""
 
     text: str
+    """For a person."""
     job: bool
     """Whether job scripts say it, too."""
     source: str
+    """Where that is from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +411,7 @@ def _variable(entry: Table) -> SiteVariable:
         value=entry.string("value"),
         given=read_needs(entry, "given"),
         unless=read_needs(entry, "unless"),
-        nodes=entry.choice("nodes", ("any", "one", "several")),
+        nodes=read_jobs(entry),
         ranks=entry.flag("ranks"),
         folder=entry.optional_string("folder"),
         because=entry.string("because"),

@@ -46,24 +46,24 @@ def execute(arguments: argparse.Namespace) -> int:
         return ExitCode.GOOD
     if arguments.name not in names:
         raise BadInputError(f"no schema is called {arguments.name!r}", hint=_hint(arguments.name, names))
-    sys.stdout.write(f"{schema.strict_json(schema.whole_schema(arguments.name))}\n")
+    sys.stdout.write(f"{schema.strict_json(schema.schema_of(arguments.name))}\n")
     return ExitCode.GOOD
 
 
 def _list(names: Sequence[str], *, as_json: bool) -> None:
     from lumiimg.report.console import print_json
-    from lumiimg.report.schema import number_of, read_schema
+    from lumiimg.report.schema import kind_of
 
-    schemas = {name: read_schema(name) for name in names}
+    kinds = {name: kind_of(name) for name in names}
     if as_json:
         listed = [
-            {"name": name, "number": number_of(schema), "of": schema["title"], "summary": schema["description"]}
-            for name, schema in schemas.items()
+            {"name": name, "number": kind.number, "of": kind.printed_by, "summary": kind.__doc__}
+            for name, kind in kinds.items()
         ]
         print_json("schemas", {"schemas": listed})
         return
-    for name, schema in schemas.items():
-        print(textwrap.fill(schema["description"], 80, initial_indent=f"{name:<19}", subsequent_indent=" " * 19))
+    for name, kind in kinds.items():
+        print(textwrap.fill(kind.__doc__ or "", 80, initial_indent=f"{name:<19}", subsequent_indent=" " * 19))
     print("\none of them: lumiimg schema NAME    as tables: docs/reference/json.md")
 
 

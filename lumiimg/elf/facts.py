@@ -62,6 +62,7 @@ class ElfFacts:
     elf_class: int
     """32 or 64."""
     little_endian: bool
+    """Whether its byte order is that of x86-64."""
     machine: int
     """e_machine: 62 is x86-64, 183 aarch64."""
     type: int
@@ -69,28 +70,39 @@ class ElfFacts:
     is_dynamic: bool
     """Whether there is a dynamic segment: False for a static program."""
     interpreter: str | None = None
+    """PT_INTERP: path of the loader that the file asks for."""
     soname: str | None = None
+    """DT_SONAME."""
     needed: tuple[str, ...] = ()
+    """DT_NEEDED, in order."""
     rpath: str | None = None
     """As written; the loader ignores it where there is a runpath."""
     runpath: str | None = None
+    """DT_RUNPATH, as written."""
     auxiliary: tuple[str, ...] = ()
     """DT_AUXILIARY: filtees that may be absent."""
     filter: tuple[str, ...] = ()
     """DT_FILTER: filtees that must be there."""
     flags: int = 0
+    """DT_FLAGS."""
     flags_1: int = 0
+    """DT_FLAGS_1."""
     version_needs: tuple[VersionNeed, ...] = ()
+    """Versions that it asks for."""
     version_definitions: tuple[str, ...] = ()
     """With the base definition, which is the file's own name."""
     tls_size_bytes: int = 0
+    """Of its thread-local storage."""
     executable_stack: bool = True
     """Without a PT_GNU_STACK, what the loader takes for this machine: True on x86-64, False on aarch64."""
     isa_needed: int | None = None
     """GNU_PROPERTY_X86_ISA_1_NEEDED: bit 0 baseline, 1 v2, 2 v3, 3 v4."""
     build_id: str | None = None
+    """The note of GNU's ld, in hexadecimal."""
     has_relr: bool = False
+    """Whether it has DT_RELR relocations."""
     tls_align: int = 0
+    """Alignment of its thread-local storage, in bytes."""
     tls_skew_bytes: int = 0
     """How far the TLS block starts behind an address of that alignment."""
     has_loads: bool = True
@@ -104,6 +116,7 @@ class ElfFacts:
     linux_needed: tuple[int, int, int] | None = None
     """NT_GNU_ABI_TAG: glibc before 2.36 passes the file over on an older kernel."""
     dlopen_notes: tuple[DlopenNote, ...] = ()
+    """Libraries that its code says it may dlopen (.note.dlopen)."""
 
 
 def read_elf(reader: RangeReader, first: bytes | None = None) -> ElfFacts:

@@ -35,7 +35,9 @@ class DlopenNote:
     sonames: tuple[str, ...]
     """Names for dlopen, tried in this order."""
     feature: str | None = None
+    """What it is for."""
     description: str | None = None
+    """For a person."""
     priority: str = "recommended"
     """`required`, `recommended` or `suggested`; a note without one means recommended."""
 

@@ -77,6 +77,7 @@ class MissingVersion:
     provider: str
     """Path of the library that should define it."""
     version: str
+    """`GLIBC_2.38`."""
     required_by: str
     """Path of the library that needs it."""
 

@@ -40,8 +40,11 @@ class VersionNeed:
     """One version that must be (or, weak, should be) defined by the library loaded as `file`."""
 
     file: str
+    """DT_NEEDED name of the library that should have it."""
     name: str
+    """`GLIBC_2.38`."""
     weak: bool
+    """Whether it may be absent."""
 
 
 def read_version_needs(segments: Segments, strings: StringTable, address: int) -> tuple[VersionNeed, ...]:

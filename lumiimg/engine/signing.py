@@ -48,6 +48,7 @@ class Signer:
     """Whom the engine names as the maker of a signature."""
 
     name: str
+    """As the key says."""
     fingerprint: str
     """In capitals."""
     is_users: bool

@@ -26,7 +26,9 @@ class FabricPath:
     """The files of the path and what they say, as far as it is known; None where it is not."""
 
     rccl: str | None = None
+    """Path of the RCCL that a program gets, in the image."""
     rccl_version: str | None = None
+    """As its own bytes say: `2.22.3`."""
     plugin_files: tuple[str, ...] = ()
     """Names that this RCCL gives to dlopen."""
     named_by: str | None = None
@@ -34,10 +36,15 @@ class FabricPath:
     accepts: tuple[int, ...] = ()
     """Versions of the net API that this RCCL takes, in its order."""
     plugin: str | None = None
+    """Path of the net plugin that RCCL opens, in the image."""
     plugin_api: int | None = None
+    """Version of the net API that both speak."""
     libfabric: str | None = None
+    """Path of the libfabric that the plugin gets."""
     libcxi: str | None = None
+    """Path of the libcxi in that process."""
     provider: str | None = None
+    """Of libfabric: `cxi`."""
 
 
 class Part(StrEnum):

@@ -12,8 +12,11 @@ class OperatingSystem:
     """What /etc/os-release says; empty where it says nothing."""
 
     id: str
+    """ID."""
     version: str
+    """VERSION_ID."""
     name: str
+    """PRETTY_NAME."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +26,11 @@ class HostLibrary:
     path: str
     """Real path on the host, without symlinks."""
     size_bytes: int
+    """Of the file."""
     sha256: str
+    """Of the file, in hexadecimal."""
     facts: ElfFacts
+    """What the ELF file says of itself."""
     net_symbols: tuple[str, ...] = ()
     """Of the exported names, those by which RCCL knows a net plugin; looked for in entries only."""
 
@@ -42,6 +48,7 @@ class FoundLibrary:
     closure: dict[str, str | None] = field(default_factory=dict)
     """Each name that it and its libraries need to the path that the host's loader serves; None where it has none."""
     missing_versions: tuple[str, ...] = ()
+    """Versions that its needs ask for and nothing on the host defines."""
     errors: tuple[str, ...] = ()
     """Why the host itself cannot load it, in the loader's words; the missing versions among them."""
 
@@ -53,7 +60,9 @@ class Nic:
     device: str
     """`cxi0`."""
     speed_mbit_s: int | None = None
+    """In Mbit/s."""
     link_is_up: bool | None = None
+    """Whether the link is up."""
     chip: str | None = None
     """Cassini version: `1.1`, `2.0`."""
     firmware: str | None = None
@@ -73,6 +82,7 @@ class ContainerEngine:
     name: str
     """`Apptainer`, `SingularityCE`."""
     version: str
+    """As it says itself."""
     configuration: str | None = None
     """The file that the settings are from."""
     settings: dict[str, str] | None = None
@@ -84,6 +94,7 @@ class Snapshot:
     """One node at one time."""
 
     schema: int
+    """Number of this schema."""
     taken: str
     """UTC, ISO 8601."""
     tool: str
@@ -93,7 +104,9 @@ class Snapshot:
     architecture: str
     """As `uname -m`."""
     kernel: str
+    """Release, as `uname -r`."""
     os: OperatingSystem
+    """What /etc/os-release says; empty where it says nothing."""
     cpu: str | None
     """Model name."""
     intel: bool
@@ -121,13 +134,17 @@ class Snapshot:
     cache: dict[str, str] = field(default_factory=dict)
     """Names for which the host's /etc/ld.so.cache leads to a recorded library, and the path that it gives."""
     devices: tuple[str, ...] = ()
+    """Device files of the NICs and GPUs."""
     nics: tuple[Nic, ...] = ()
+    """Slingshot NICs."""
     gpu_driver: str | None = None
     """Version of amdgpu; None where no such module is loaded, or it does not say."""
     rocm: tuple[str, ...] = ()
     """Versions of ROCm under /opt."""
     slurm: str | None = None
+    """Version."""
     engine: ContainerEngine | None = None
+    """The container engine of the node; null where none is found."""
     gaps: tuple[str, ...] = ()
     """What could not be determined, and why: a line each."""
 

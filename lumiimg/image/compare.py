@@ -26,6 +26,7 @@ class FileDifference:
     """One path that is not the same in both."""
 
     path: str
+    """In the images."""
     what: str
     """`only in the first`, `only in the second`, `kind`, `link`, `mode`, `owner`, `device`, `content`, `hard links`,
     `extended attributes`, `time`.

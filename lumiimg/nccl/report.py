@@ -59,8 +59,11 @@ class Evidence:
     """One line of a log, printable and cut."""
 
     file: str
+    """As it was named on the command line."""
     line: int
+    """Counted from 1."""
     text: str
+    """The line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +71,17 @@ class Cause:
     """A known trouble that the log shows (an entry of signatures.toml, filled in)."""
 
     id: str
+    """Of the signature (`lumiimg log --signatures`)."""
     summary: str
+    """What the line means."""
     because: tuple[str, ...]
     """What leads to it, most likely first."""
     remedy: tuple[str, ...]
+    """What to do."""
     source: str
+    """Where that is from."""
     evidence: tuple[Evidence, ...]
+    """The lines that show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +89,9 @@ class LoggedLibrary:
     """A library or plugin that names itself: `RCCL 2.22.3`, `aws-ofi-nccl 1.18.0`."""
 
     name: str
+    """`RCCL`, `aws-ofi-nccl`."""
     version: str
+    """As it says itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +117,13 @@ class Communicator:
     id: str
     """`commId` where printed, else process and address."""
     ranks: int
+    """That it has."""
     nodes: int | None
+    """That it spans; null where the log does not tell."""
     crosses_network: bool | None
     """Whether it spans nodes; None where the log does not tell."""
     verdict: Verdict
+    """Of its ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +146,13 @@ class Told:
     """How much of the job the log speaks of: ranks and nodes that told their network, out of those that there are."""
 
     ranks: int
+    """Ranks that told their network."""
     of_ranks: int | None
+    """Ranks that there are; null where the log does not tell."""
     nodes: int
+    """Nodes that told their network."""
     of_nodes: int | None
+    """Nodes that there are; null where the log does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,7 @@ class ReturnCode:
     """A return code of libfabric, as the plugins print it (RC: -38)."""
 
     value: int
+    """The number, as it is printed without its sign."""
     name: str
     """`FI_ENOSYS`."""
     text: str

@@ -125,7 +125,7 @@ def print_built(
                 "format": built.form,
                 "is_new": built.is_new,
                 "stages": [asdict(stage) for stage in built.stages],
-                "engine": {"kind": engine.kind, "version": engine.version, "path": str(engine.path)},
+                "engine": engine,
                 "plan": lock and plan_data(lock),
                 **({} if lock else {"differences": differences and [asdict(one) for one in differences]}),
             },

@@ -17,10 +17,9 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import one_line
-from lumiimg.report import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rich.console import Console
 
@@ -142,6 +141,8 @@ def fact(out: Console, title: str, text: str, *, style: str | None = None, width
     say(out, text, first=f"  {title:<{width}}", rest=" " * (width + 4), style=style)
 
 
-def print_json(name: str, data: Mapping[str, Any]) -> None:
-    """Print a result for machines: `name` is that of its schema."""
-    print(schema.json_text(name, data))
+def print_json(kind: str, source: object) -> None:
+    """Print a result for machines; `source` has its keys, or attributes of their names."""
+    from lumiimg.report import schema
+
+    print(schema.json_text(kind, source))

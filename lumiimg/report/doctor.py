@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from lumiimg.build.machine import CONTAINER, was_seen
@@ -30,18 +29,7 @@ def print_doctor(
 ) -> None:
     """Print what was tried, and what follows for each way to build."""
     if as_json:
-        print_json(
-            "doctor",
-            {
-                "engine": {"kind": engine.kind, "version": engine.version, "path": str(engine.path)},
-                "trials": [asdict(trial) for trial in trials],
-                "strategies": {way: list(against) for way, against in faults.items()},
-                "room": [
-                    {"folder": str(room.folder), "free_bytes": room.free_bytes, "in_memory": room.in_memory}
-                    for room in rooms
-                ],
-            },
-        )
+        print_json("doctor", {"engine": engine, "trials": trials, "strategies": faults, "room": rooms})
         return
     out = console(quiet=quiet)
     usable = [way for way, against in faults.items() if not against]

@@ -1,74 +1,74 @@
-"""The JSON that commands print, and its JSON Schemas (2020-12): a file for each kind of output in schemas/.
+"""The JSON that commands print, and its JSON Schemas (2020-12), both made from the types in `report/outputs/`.
 
-A file holds the number of its kind too, so that an output and its schema cannot name two. docs/reference/json.md says
-what a number promises.
+A value is printed by its attributes: those of a shape are looked up by name on what the rooms below return, and are
+checked on the way. So a kind is told once, with its number. docs/reference/json.md says what a number promises.
 """
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import importlib
+import inspect
+import itertools
 import json
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import textwrap
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_FOLDER = Path(__file__).with_name("schemas")
-_SHARED = "common"
-"""The file of shapes that several kinds have: findings, rules, …"""
-_REFERENCE = f"{_SHARED}.json#/$defs/"
-NUMBERS = ("schema", "format")
-"""Under which key an output has its number; the second is that of the plan in an image."""
+    from lumiimg.report.outputs.shape import Output
+
+_MODULES = {
+    "build": "adapt build build-definitions build-plan diff-images diff-locks lock plan rebuild show-image",
+    "cache": "cache cache-removed cache-verify why",
+    "catalogue": "list schemas show-layer show-recipe show-site",
+    "check": "check check-nodes",
+    "draft": "draft",
+    "fabric": "bind drift explain-image host ldd",
+    "job": "job module prolog reframe",
+    "log": "log signatures",
+    "machine": "bench-import doctor verify",
+    "request": "explain-bases explain-request",
+}
+"""Of `report/outputs/`, with the kinds that each has."""
 _NOT_ASCII = re.compile("[^\0-~]")
 
 
 def names() -> tuple[str, ...]:
     """Return the names of all kinds of output, sorted."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json") if path.stem != _SHARED))
+    return tuple(sorted(name for kinds in _MODULES.values() for name in kinds.split()))
 
 
-def read_schema(name: str) -> dict[str, Any]:
-    """Return a schema as it lies in its file, which may refer to the shared one."""
-    schema: dict[str, Any] = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    return schema
+def kind_of(name: str) -> type[Output]:
+    """Return the type of a kind of output."""
+    module = next(module for module, kinds in _MODULES.items() if name in kinds.split())
+    kind: type[Output] = getattr(importlib.import_module(f"lumiimg.report.outputs.{module}"), _class_name(name))
+    return kind
 
 
-def whole_schema(name: str) -> dict[str, Any]:
-    """Return a schema that needs no other file: the shapes that it shares with others are among its own."""
-    schema, shared = read_schema(name), read_schema(_SHARED)["$defs"]
-    own = schema.pop("$defs", {})
-    wanted = [*_references(schema), *_references(own)]
-    while wanted:
-        shape = wanted.pop()
-        if shape not in own:
-            own[shape] = shared[shape]
-            wanted += _references(shared[shape])
-    document = {**schema, **({"$defs": dict(sorted(own.items()))} if own else {})}
-    inside: dict[str, Any] = json.loads(json.dumps(document).replace(_REFERENCE, "#/$defs/"))
-    return inside
+def _class_name(name: str) -> str:
+    return name.title().replace("-", "")
 
 
-def _references(value: object) -> Iterator[str]:
-    """Yield the names of the shared shapes that a part of a schema refers to."""
-    if isinstance(value, dict):
-        if str(value.get("$ref", "")).startswith(_REFERENCE):
-            yield value["$ref"].removeprefix(_REFERENCE)
-        value = list(value.values())
-    if isinstance(value, list):
-        for inner in value:
-            yield from _references(inner)
+def json_text(name: str, source: object) -> str:
+    """Return an output of a kind, with its number, of an object with its attributes or a mapping with its keys."""
+    kind = kind_of(name)
+    shaped = msgspec.convert(source, kind, from_attributes=True, dec_hook=_unchanged)
+    return strict_json({kind.number_key: kind.number, **msgspec.to_builtins(shaped, enc_hook=str)})
 
 
-def number_of(schema: Mapping[str, Any]) -> int:
-    """Return the number of a kind: what its outputs have as `schema`."""
-    constant: int = next(schema["properties"][key]["const"] for key in NUMBERS if key in schema["properties"])
-    return constant
-
-
-def json_text(name: str, data: Mapping[str, Any]) -> str:
-    """Return an output of a kind, with its number."""
-    return strict_json({"schema": number_of(read_schema(name)), **data})
+def _unchanged(kind: type, value: object) -> object:
+    """Let through what msgspec has no type of its own for (a path, a requirement): it is printed as its text."""
+    if not isinstance(value, kind):
+        raise TypeError(f"is a {type(value).__name__}, no {kind.__name__}")
+    return value
 
 
 def strict_json(data: Mapping[str, Any]) -> str:
@@ -89,3 +89,84 @@ def _escaped(letter: re.Match[str]) -> str:
     if code < 0x10000:
         return f"\\u{code:04x}"
     return f"\\u{0xD800 + (code - 0x10000 >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+# -- schemas
+
+
+@cache
+def schema_of(name: str) -> dict[str, Any]:
+    """Return the schema of a kind, which needs no other: closed, and each key with what the code says of it."""
+    kind = kind_of(name)
+    types = list(_shapes(kind.document or kind, set()))
+    references, shapes = msgspec.json.schema_components(types, schema_hook=lambda _: {"type": "string"})
+    of_types = [shapes[reference["$ref"].removeprefix("#/$defs/")] for reference in references]
+    for shape, of in zip(of_types, types, strict=True):
+        del shape["title"]
+        if issubclass(of, StrEnum):
+            _describe_words(shape, of)
+        else:
+            _describe_keys(shape, of, omits=kind.document is not None)
+    body = of_types[0]
+    shapes = {name: shape for name, shape in shapes.items() if shape is not body}
+    number = {kind.number_key: {"description": "Number of this schema.", "const": kind.number}}
+    body["properties"] = number | body["properties"] | number
+    body["required"] = list(dict.fromkeys([*number, *body["required"]]))
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": kind.printed_by,
+        "description": inspect.getdoc(kind),
+    }
+    return {**body, **head, **({"$defs": shapes} if shapes else {})}
+
+
+def _shapes(kind: Any, seen: set[type]) -> Iterator[type]:  # noqa: ANN401 - a type, or something that is made of types
+    """Yield each type with fields, and each closed set of words, that a type is made of; itself among them."""
+    inner = get_args(kind)
+    if isinstance(kind, type) and (issubclass(kind, msgspec.Struct | StrEnum) or dataclasses.is_dataclass(kind)):
+        if kind in seen:
+            return
+        seen.add(kind)
+        yield kind
+        inner = () if issubclass(kind, StrEnum) else tuple(get_type_hints(kind).values())
+    for part in inner:
+        yield from _shapes(part, seen)
+
+
+def _describe_words(shape: dict[str, Any], kind: type[StrEnum]) -> None:
+    docstrings = _docstrings(kind)
+    words = [f"`{word.value}`: {docstrings[word.name]}" for word in kind if word.name in docstrings]
+    shape["description"] = " ".join([inspect.getdoc(kind) or "", *words])
+    shape["enum"] = [word.value for word in kind]
+
+
+def _describe_keys(shape: dict[str, Any], kind: type, *, omits: bool) -> None:
+    """Close a shape and describe its keys; each is there, unless a document `omits` what has its default."""
+    docstrings = {name: text for each in reversed(kind.__mro__[:-1]) for name, text in _docstrings(each).items()}
+    fields = {}
+    if issubclass(kind, msgspec.Struct):
+        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    for key, inner in shape["properties"].items():
+        inner.pop("default", None)
+        inner["description"] = docstrings.get(fields[key].name if key in fields else key, "")
+    if not omits:
+        shape["required"] = [
+            key for key in shape["properties"] if key not in fields or fields[key].default is not msgspec.UNSET
+        ]
+    shape["additionalProperties"] = False
+
+
+def _docstrings(kind: type) -> dict[str, str]:
+    """Return what stands below each field, or member, of a class in its source."""
+    if not kind.__module__.startswith("lumiimg."):
+        return {}
+    found: dict[str, str] = {}
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    for field, below in itertools.pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = " ".join(text.split())
+    return found

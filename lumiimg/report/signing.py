@@ -32,7 +32,7 @@ def print_signed(image: Path, found: Signed, engine: Engine, *, as_json: bool, q
             "verify",
             {
                 "image": str(image),
-                "engine": {"kind": engine.kind, "version": engine.version, "path": str(engine.path)},
+                "engine": engine,
                 "verdict": found.verdict.value,
                 "said": found.said,
                 "signers": [asdict(signer) for signer in found.signers],

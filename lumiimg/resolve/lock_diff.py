@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import BadInputError
 
@@ -11,12 +12,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class LockChange(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LockChange:
     """One thing that one lock has otherwise than the other; None where it has it not."""
 
     what: str
+    """A name for people."""
     old: str | None
+    """In the older lock; null where it has it not."""
     new: str | None
+    """In the newer lock; null where it has it not."""
 
 
 def entries(document: Mapping[str, Any], path: Path) -> dict[str, str]:

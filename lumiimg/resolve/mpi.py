@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.launch import Jobs
 from lumiimg.catalog.sites import SiteVariable
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def _variable(value: str, because: str, source: str) -> SiteVariable:
         value=value,
         given=(),
         unless=(),
-        nodes="any",
+        nodes=Jobs.ANY,
         ranks=False,
         folder=None,
         because=because,

@@ -47,11 +47,17 @@ class RuleResult:
     """One rule, applied."""
 
     id: str
+    """Stable name of the rule: `glibc-gate`."""
     outcome: RuleOutcome
+    """What it says: `warning` is a known doubt, `unknown` lacks a fact that would decide it."""
     need: str
+    """What is needed, with its number; of a finding, that nothing stands in the way."""
     have: str
+    """What there is, with its number; of a finding, what it says."""
     because: str
+    """Why that follows, a sentence; empty where no more is known."""
     source: str
+    """Where the rule, or its numbers, come from."""
 
     @property
     def sides(self) -> str:

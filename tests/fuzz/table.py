@@ -25,6 +25,5 @@ NOT_FOREIGN = {
     "definition.writer": _OWN_TEXT,
     "engine.process": "the lines of any child, not taken apart further",
     "host.scan_facts": _OWN_TABLE,
-    "report.schema": _OWN_TABLE,
 }
 """Modules that split or parse, but nothing foreign, and why."""

@@ -72,7 +72,7 @@ def squashed(folder: Path, target: Path, *options: str, offset: int = 0) -> Path
     return target
 
 
-HEAVY = ("requests", "docker", "spython", "rich.progress", "urllib3", "packaging")
+HEAVY = ("msgspec", "requests", "docker", "spython", "rich.progress", "urllib3", "packaging")
 
 
 def loaded_after(*argv: str) -> set[str]:

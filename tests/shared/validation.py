@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from jsonschema import Draft202012Validator
 
-from lumiimg.report.schema import names, whole_schema
+from lumiimg.report.schema import names, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ def fault(data: object, name: str) -> str | None:
 
 @cache
 def whole(name: str) -> dict[str, Any]:
-    return whole_schema(name)
+    return schema_of(name)
 
 
 @cache

@@ -56,8 +56,6 @@ NAMES = [
         ["--help"],
         *([name, "--help"] for name in NAMES),
         ["log", str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent.log")],
-        ["schema"],
-        ["schema", "check"],
         ["build", "--recipe", "demo", "--dry-run"],
     ],
     ids=" ".join,

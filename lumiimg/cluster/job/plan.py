@@ -77,7 +77,9 @@ class Choice:
     """A word for the scheduler or the engine, and why."""
 
     value: str
+    """For `srun --mpi`."""
     because: str
+    """Why."""
 
 
 @dataclass(frozen=True, slots=True)

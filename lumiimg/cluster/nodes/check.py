@@ -56,15 +56,21 @@ class NodeGroup:
     """Nodes that are the same, and what that means."""
 
     nodes: tuple[str, ...]
+    """Names."""
     answer: Answer
+    """Of these nodes."""
     sentence: str
+    """The answer for a person."""
     differs: tuple[str, ...]
     """From the largest group, in a few words; empty for that one."""
     path: FabricPath
+    """As it is on these nodes."""
     findings: tuple[Finding, ...]
+    """On these nodes."""
     libraries: tuple[Library, ...]
     """That were in the processes of the probes."""
     slowest_ms: int
+    """That the slowest node took, in milliseconds."""
     gpus: int | None = None
     """Of one node, as HIP says there; None where it was not asked."""
 

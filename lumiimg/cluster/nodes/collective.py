@@ -44,11 +44,17 @@ class Together:
     """What a collective over several nodes came to; the findings say what it means."""
 
     program: str
+    """What was run."""
     nodes: int
+    """That took part."""
     ranks: int
+    """That took part, of all nodes."""
     verdict: str
+    """Which network its log shows."""
     confidence: str
+    """How well the log supports that."""
     measurements: tuple[Measured, ...]
+    """Tables of a benchmark in its output."""
 
 
 def shared_gpus(groups: Sequence[FingerprintGroup]) -> int:

@@ -43,7 +43,9 @@ class Silent:
     """Nodes without an answer that could be used."""
 
     nodes: tuple[str, ...]
+    """Names."""
     why: str
+    """What is known of that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""What each kind of output is made of: the types are the schemas."""

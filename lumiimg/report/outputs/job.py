@@ -1,0 +1,214 @@
+"""What is printed of jobs, modules and tests."""
+
+from __future__ import annotations
+
+from lumiimg.cluster.job.plan import Choice, SettingScope
+from lumiimg.cluster.module.plan import When
+from lumiimg.fabric.path import Fabric
+from lumiimg.report.outputs.fabric import Bound
+from lumiimg.report.outputs.shape import Output, Shape
+
+
+class JobShape(Shape):
+    """What the scheduler is asked for."""
+
+    nodes: int
+    """Of the job."""
+    gpus: int
+    """Of each node, that the program uses."""
+    partition: str | None
+    """Null: the scheduler chooses."""
+    because: str
+    """Why this partition; empty where the scheduler chooses."""
+    account: str | None
+    """Null: none was named."""
+    time_s: int
+    """Limit, in seconds."""
+    whole_nodes: bool
+    """Whether the job has its nodes for itself."""
+
+
+class Rank(Shape):
+    """One rank of a node."""
+
+    local_rank: int
+    """On its node, from 0."""
+    group: int
+    """Number of the group of cores."""
+    cores: tuple[int, ...]
+    """Numbers of the kernel."""
+    mask: str
+    """Of these, in hexadecimal, as wide as the node."""
+
+
+class Binding(Shape):
+    """To which cores ranks are bound."""
+
+    because: str
+    """Why they are bound, or not."""
+    ranks: tuple[Rank, ...]
+    """Empty where ranks are not bound."""
+
+
+class JobVariable(Shape):
+    """A variable of the job."""
+
+    name: str
+    """Of it."""
+    value: str
+    """As a shell reads it."""
+    scope: SettingScope
+    """Where it gets its value. `job`: once, in the batch script: the scheduler reads it, or it is the same everywhere.
+    `node`: in the container, so that nothing that the image sets itself comes over it; the node's number is known
+    there. `rank`: in each rank: it names the rank's number."""
+    because: str
+    """Why."""
+    source: str
+    """Where that is from."""
+
+
+class JobBind(Bound):
+    """One file or folder of the host in the container of a job."""
+
+    read_only: bool
+    """Whether it cannot be written in the container."""
+
+
+class Job(Output):
+    """A job script with its arithmetic."""
+
+    printed_by = "lumiimg job IMAGE … --json -- COMMAND"
+
+    image: str
+    """As it was named."""
+    site: str
+    """As for --site."""
+    shape: JobShape
+    """What the scheduler is asked for."""
+    framework: str
+    """As for --framework."""
+    launch: str
+    """What starts the ranks: `srun`, `torchrun`, `ray`, `mpiexec`."""
+    ranks_per_node: int
+    """Whoever starts them."""
+    command: tuple[str, ...]
+    """That the job runs, word by word."""
+    binding: Binding
+    """To which cores ranks are bound."""
+    mpi: Choice | None
+    """How the launcher speaks with MPI; null where it is not said."""
+    environment: tuple[JobVariable, ...]
+    """In the order in which they are set."""
+    binds: tuple[JobBind, ...]
+    """What is bound."""
+    notes: tuple[str, ...]
+    """What whoever submits it should know."""
+    script: str
+    """The script."""
+
+
+class ModuleFiles(Shape):
+    """What was written."""
+
+    lmod: str
+    """Module file for Lmod."""
+    tcl: str
+    """Module file for Tcl modules."""
+    wrappers: str
+    """Folder of the wrappers."""
+
+
+class ModuleVariable(Shape):
+    """A variable that jobs on the site want."""
+
+    name: str
+    """Of it."""
+    value: str
+    """As a shell reads it."""
+    set_by: When
+    """Who sets it. `module`: when the module is loaded. `wrapper`: when a wrapper is started: it names what each rank
+    has of its own."""
+    left_out: str | None
+    """Why nobody does; null where somebody does."""
+    because: str
+    """Why it is wanted."""
+    source: str
+    """Where that is from."""
+
+
+class Module(Output):
+    """The module that was written, with all that it sets."""
+
+    printed_by = "lumiimg module IMAGE -o DIR --json"
+
+    module: str
+    """`NAME/VERSION`."""
+    image: str
+    """Absolute path."""
+    title: str
+    """For a person."""
+    use: str
+    """For `module use`."""
+    files: ModuleFiles
+    """What was written."""
+    wrappers: dict[str, str]
+    """Path in the image, by the wrapper's name."""
+    commands: tuple[str, ...]
+    """Names to type once the module is loaded."""
+    fabric: Fabric | None
+    """Where the fabric's libraries come from; null without a snapshot."""
+    binds: tuple[Bound, ...]
+    """What is bound."""
+    container_environment: dict[str, str]
+    """Variables that are set in the container for the binds."""
+    environment: tuple[ModuleVariable, ...]
+    """Variables that jobs on the site want."""
+    origin: tuple[str, ...]
+    """What the module was made from: image, snapshot, site."""
+    notes: tuple[str, ...]
+    """What it does not do."""
+
+
+class Prolog(Output):
+    """A script for Slurm's prolog that compares a node with a snapshot."""
+
+    printed_by = "lumiimg host prolog host.json --json"
+
+    host: str
+    """Node of the snapshot."""
+    taken: str
+    """When it was taken, UTC, ISO 8601."""
+    fingerprint: str
+    """Short name of the fabric's files, the same on nodes with the same ones."""
+    files: dict[str, str]
+    """sha256 of each file of the fabric, by the path that it is looked up under."""
+    text: str
+    """The script."""
+
+
+class Reference(Shape):
+    """The bandwidth that it compares with; null where the site has none."""
+
+    test: str
+    """That measures it."""
+    gb_s: float
+    """Bus bandwidth, 1e9 bytes a second."""
+    least_gb_s: float
+    """The least that passes, 1e9 bytes a second."""
+
+
+class Reframe(Output):
+    """A ReFrame test of an image."""
+
+    printed_by = "lumiimg reframe IMAGE --json"
+
+    name: str
+    """Of the test."""
+    command: tuple[str, ...]
+    """That it runs, word by word."""
+    reference: Reference | None
+    """The bandwidth that it compares with; null where the site has none."""
+    environment: dict[str, str]
+    """Variables that it sets."""
+    text: str
+    """The test."""
