@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.check.codes import MEANINGS
 from lumiimg.errors import ExitCode
@@ -13,6 +13,8 @@ from lumiimg.findings import Code, Family, Finding, Level, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lumiimg.check.probe.container import ProbeRun
+    from lumiimg.check.run.collective import CollectiveOutcome
     from lumiimg.fabric.path import FabricPath, Step
 
 _EFFECTS = frozenset({Family.RCCL, Family.RUN, Family.SIMULATED})
@@ -37,6 +39,19 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class LevelsTaken:
+    """What became of each level: `done`, or why it was not taken."""
+
+    static: str
+    probe: str
+    run: str
+
+    def of(self, level: Level) -> str:
+        """Return what became of one level."""
+        return {Level.STATIC: self.static, Level.PROBE: self.probe, Level.RUN: self.run}[level]
+
+
+@dataclass(frozen=True, slots=True)
 class CheckReport:
     """The result of `lumiimg check`."""
 
@@ -46,15 +61,14 @@ class CheckReport:
     """The answer for a person."""
     level: Level
     """The highest level that was taken."""
-    levels: dict[Level, str]
-    """What became of each level: `done`, or why it was not taken."""
+    levels: LevelsTaken
     path: FabricPath
     steps: tuple[Step, ...]
     """The path, with what is known of each of its steps."""
     findings: tuple[Finding, ...]
-    runs: tuple[dict[str, Any], ...] = ()
+    runs: tuple[ProbeRun, ...] = ()
     """What the probes printed of themselves."""
-    collective: dict[str, Any] | None = None
+    collective: CollectiveOutcome | None = None
     """What the collective of level run came to."""
 
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import CheckReport, decide, sentence, settle
+from lumiimg.check.answer import CheckReport, LevelsTaken, decide, sentence, settle
 from lumiimg.check.opening import opened
 from lumiimg.check.probe import simulation
-from lumiimg.check.probe.container import run_details
 from lumiimg.check.probe.probe_output import told_plugin
 from lumiimg.check.probe.task import carry_out, excuse, make_task, told_version, with_manifest
 from lumiimg.check.run.execution import RunResult, refuse_without_gpu, run_here
@@ -55,31 +54,31 @@ def check_image(
     """
     with opened(path) as image:
         static, manifest = check_files(path, image, environment, snapshot)
-        levels = {Level.STATIC: "done", Level.PROBE: _NOT_ASKED, Level.RUN: _NOT_ASKED}
+        probe_level = run_level = _NOT_ASKED
         probed: ProbeResult | None = None
         ran: RunResult | None = None
         if level is Level.STATIC:
             pass
         elif static.path.rccl is None:
-            levels[Level.PROBE] = levels[Level.RUN] = "there is no RCCL to run"
+            probe_level = run_level = "there is no RCCL to run"
         else:
             try:
                 if manifest is not None and manifest.binds and snapshot is not None:
                     _refuse_elsewhere(manifest, snapshot)
                 probed = _probe(path, image, static, environment, manifest, simulate=simulate)
-                levels[Level.PROBE] = simulation.DONE if simulate else "done"
+                probe_level = simulation.DONE if simulate else "done"
             except MissingHereError as error:
                 if level is not None or simulate:
                     raise
-                levels[Level.PROBE] = levels[Level.RUN] = str(error)
+                probe_level = run_level = str(error)
         if probed is not None and level is not Level.PROBE:
             try:
                 ran = _run(path, image, static, environment, manifest, probed, site=site, asked=level is Level.RUN)
-                levels[Level.RUN] = f"done: {ran.collective.program.value}"
+                run_level = f"done: {ran.collective.program.value}"
             except MissingHereError as error:
                 if level is Level.RUN:
                     raise
-                levels[Level.RUN] = f"not taken: {error}"
+                run_level = f"not taken: {error}"
         taken = Level.RUN if ran else Level.PROBE if probed else Level.STATIC
         fabric = probed.path if probed else static.path
         results = (probed.findings.found if probed else (), ran.findings.found if ran else ())
@@ -91,11 +90,11 @@ def check_image(
         answer=answer,
         sentence=sentence(answer, findings, taken),
         level=taken,
-        levels=levels,
+        levels=LevelsTaken("done", probe_level, run_level),
         path=fabric,
         findings=findings,
-        runs=tuple(run_details(run) for run in probed.runs) if probed else (),
-        collective=ran.data() if ran else None,
+        runs=tuple(probed.runs) if probed else (),
+        collective=ran.outcome if ran else None,
         steps=fabric_steps(
             fabric,
             findings,

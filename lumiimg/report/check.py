@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumiimg.check.answer import CheckReport
+    from lumiimg.check.probe.container import ProbeRun
+    from lumiimg.check.run.collective import CollectiveOutcome
     from lumiimg.fabric.path import FabricPath
     from lumiimg.report.junit import Case
 
@@ -30,11 +32,33 @@ def to_json(report: CheckReport) -> dict[str, Any]:
         "answer": report.answer.value,
         "sentence": report.sentence,
         "level": report.level.value,
-        "levels": {level.value: text for level, text in report.levels.items()},
+        "levels": asdict(report.levels),
         "path": path_data(report.path),
         "findings": [finding_data(finding) for finding in report.findings],
-        "probes": list(report.runs),
-        "collective": report.collective,
+        "probes": [probe_data(run) for run in report.runs],
+        "collective": _collective_data(report.collective) if report.collective else None,
+    }
+
+
+def probe_data(run: ProbeRun) -> dict[str, Any]:
+    """Return what a probe printed of itself as JSON data."""
+    return {
+        "name": run.name,
+        "simulation": run.is_simulation,
+        "exit_code": run.exit_code,
+        "timed_out": run.timed_out,
+        "events": [{"topic": event.topic, **event.values} for event in run.events],
+    }
+
+
+def _collective_data(ran: CollectiveOutcome) -> dict[str, Any]:
+    return {
+        "program": ran.program.value,
+        "nodes": ran.nodes,
+        "ranks": ran.ranks,
+        "verdict": ran.verdict.value,
+        "confidence": ran.confidence.value,
+        "measurements": [{"name": measurement.name, **asdict(measurement)} for measurement in ran.measurements],
     }
 
 
@@ -49,7 +73,7 @@ def print_check(report: CheckReport, *, verbose: bool, quiet: bool = False, stde
             continue
         print_finding(out, finding)
     for level in Level:
-        say(out, f"level {level.value}: {report.levels[level]}", first="  ", style="dim")
+        say(out, f"level {level.value}: {report.levels.of(level)}", first="  ", style="dim")
 
 
 def print_finding(out: Console, finding: Finding) -> None:

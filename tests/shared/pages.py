@@ -108,11 +108,11 @@ KNOWN = {
 
 def green() -> str:
     """Return the page of a check whose probes found nothing in the way: stand-ins for findings of a real machine."""
-    from lumiimg.check.answer import CheckReport
+    from lumiimg.check.answer import CheckReport, LevelsTaken
 
     answer = decide(PROBED, FABRIC, level=Level.PROBE, level_was_asked_for=False)
     steps = fabric_steps(FABRIC, PROBED, KNOWN, plugin_version="1.21.1")
-    levels = {Level.STATIC: "done", Level.PROBE: "done", Level.RUN: "not taken: no GPU here (/dev/kfd)"}
+    levels = LevelsTaken("done", "done", "not taken: no GPU here (/dev/kfd)")
     told = sentence(answer, PROBED, Level.PROBE)
     return check_page(CheckReport("image.sif", answer, told, Level.PROBE, levels, FABRIC, steps, PROBED))
 

@@ -149,7 +149,7 @@ def test_a_collective_over_slingshot_is_green_whatever_was_open_before(tmp_path:
     assert answer(result, *below) == green
     kept = settle([], below, result.findings.found)
     assert [f.severity for f in kept if f.level is not Level.RUN] == [Severity.INFO, Severity.INFO]
-    assert result.data()["measurements"][0]["best_gb_s"] == 86.0
+    assert result.outcome.measurements[0].best_gb_s == 86.0
 
 
 def only_of_one_node(folder: Path) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.answer import Answer, decide, sentence, settle
-from lumiimg.check.probe.container import ProbeRun, read_run, run_details
+from lumiimg.check.probe.container import ProbeRun, read_run
 from lumiimg.check.probe.simulation import judge
 from lumiimg.cli.main import main
 from lumiimg.engine.process import Completed
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.report.check import probe_data
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 PLUGIN = "/opt/plug/libnccl-net.so"
@@ -85,9 +86,9 @@ def test_a_fact_comes_before_a_simulation_of_its_effect() -> None:
 
 
 def test_the_json_says_which_run_was_a_simulation() -> None:
-    assert run_details(recorded("taken"))["simulation"] is True
+    assert probe_data(recorded("taken"))["simulation"] is True
     other = read_run("rcclprobe", Completed(("x",), 0, "", 0.1))
-    assert run_details(other)["simulation"] is False
+    assert probe_data(other)["simulation"] is False
 
 
 def test_files_alone_are_not_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ from lumiimg.build.provenance import plan_document
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.pipeline import check_image
-from lumiimg.check.probe.container import Event, ProbeRun, run_details
+from lumiimg.check.probe.container import Event, ProbeRun
 from lumiimg.check.run.collective import Collective, CollectiveProgram
 from lumiimg.check.run.execution import RunResult
 from lumiimg.check.signed import SignatureVerdict, Signed
@@ -125,7 +125,7 @@ class Place:
         )
         probe = ProbeRun("handshake", -11, timed_out=False, output="", events=(Event("init", {"provider": "cxi"}),))
         report = check_image(self.image, {}, Level.STATIC)
-        return check_report.to_json(replace(report, runs=(run_details(probe),), collective=ran.data()))
+        return check_report.to_json(replace(report, runs=(probe,), collective=ran.outcome))
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {

@@ -9,7 +9,7 @@ so.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.check.probe.tools import SIMULATION
 from lumiimg.engine.engine import execute
@@ -53,6 +53,11 @@ class ProbeRun:
     timed_out: bool
     output: str
     events: tuple[Event, ...] = field(default=())
+
+    @property
+    def is_simulation(self) -> bool:
+        """Whether it ran on a stand-in for HIP."""
+        return self.name == SIMULATION
 
     def first(self, topic: str) -> Mapping[str, str] | None:
         """Return the values of the first event of a topic."""
@@ -142,14 +147,3 @@ def read_events(output: str) -> tuple[Event, ...]:
             topic, values = event
             events.append(Event(topic, {key: one_line(value) for key, value in values.items()}))
     return tuple(events)
-
-
-def run_details(run: ProbeRun) -> dict[str, Any]:
-    """Return a run as JSON data."""
-    return {
-        "name": run.name,
-        "simulation": run.name == SIMULATION,
-        "exit_code": run.exit_code,
-        "timed_out": run.timed_out,
-        "events": [{"topic": event.topic, **event.values} for event in run.events],
-    }

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.engine.engine import Engine
     from lumiimg.image import Image
+    from lumiimg.nccl.report import Confidence, Measurement, Verdict
 
 TIMEOUT_S = 300
 """Of the ranks. Twenty rounds of 256 MiB take seconds on Slingshot, and a minute or two on TCP."""
@@ -92,6 +93,18 @@ class Collective:
         setting = [f"{name}={value}" for name, value in _VARIABLES.items()]
         argv = ["/usr/bin/env", *unset, *setting, *self.words]
         return exec_words(engine, image, argv, binds=self.binds, writable=((folder, MOUNTED),))
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveOutcome:
+    """What a collective came to, for a report."""
+
+    program: CollectiveProgram
+    nodes: int
+    ranks: int
+    verdict: Verdict
+    confidence: Confidence
+    measurements: tuple[Measurement, ...]
 
 
 def prepare(folder: Path) -> None:

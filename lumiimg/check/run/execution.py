@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import re
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.check.probe.container import read_run, require_start
 from lumiimg.check.probe.probe_output import EVIDENCE_LINES, ending, explained, tail
 from lumiimg.check.probe.tools import ALL_REDUCE, provide_tools
 from lumiimg.check.run.bandwidth import bandwidth_findings
-from lumiimg.check.run.collective import LOGS, RCCL_LOGS, TIMEOUT_S, Collective, CollectiveProgram, choose, prepare
+from lumiimg.check.run.collective import (
+    LOGS,
+    RCCL_LOGS,
+    TIMEOUT_S,
+    Collective,
+    CollectiveOutcome,
+    CollectiveProgram,
+    choose,
+    prepare,
+)
 from lumiimg.check.run.job_environment import missing_here, tell, with_variables
 from lumiimg.engine.engine import execute
 from lumiimg.engine.process import run
@@ -70,16 +79,17 @@ class RunResult:
     report: LogReport
     findings: Findings
 
-    def data(self) -> dict[str, Any]:
-        """Return it as JSON data."""
-        return {
-            "program": self.collective.program.value,
-            "nodes": self.collective.nodes,
-            "ranks": self.collective.ranks,
-            "verdict": self.report.verdict.value,
-            "confidence": self.report.confidence.value,
-            "measurements": [{"name": m.name, **asdict(m)} for m in self.report.measurements],
-        }
+    @property
+    def outcome(self) -> CollectiveOutcome:
+        """The result for a report, without the log that shows it."""
+        return CollectiveOutcome(
+            program=self.collective.program,
+            nodes=self.collective.nodes,
+            ranks=self.collective.ranks,
+            verdict=self.report.verdict,
+            confidence=self.report.confidence,
+            measurements=self.report.measurements,
+        )
 
 
 def refuse_without_gpu() -> None:

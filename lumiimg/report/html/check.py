@@ -26,12 +26,12 @@ def check_page(report: CheckReport) -> str:
     parts = [
         Section(PATH, [path_figure(report.steps, "path")]),
         Section(FINDINGS, findings_list(report.findings)),
-        Section(LEVELS, [levels_table([(level.value, report.levels[level]) for level in Level])]),
+        Section(LEVELS, [levels_table([(level.value, report.levels.of(level)) for level in Level])]),
     ]
     facts = [f"looked as far as level {report.level.value}"]
     if ran := report.collective:
-        ranks = f"{count(ran['ranks'], 'rank')} on {count(ran['nodes'], 'node')}"
-        facts.append(f"{ran['program']}, {ranks}: {ran['verdict']} ({ran['confidence']})")
+        ranks = f"{count(ran.ranks, 'rank')} on {count(ran.nodes, 'node')}"
+        facts.append(f"{ran.program}, {ranks}: {ran.verdict} ({ran.confidence})")
     return page("check", report.image, KINDS[report.answer], report.sentence, facts, parts)
 
 
