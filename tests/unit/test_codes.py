@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,15 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "lumiimg"
 WINGS = {Level.STATIC: "static", Level.PROBE: "probe", Level.RUN: "run"}
-CODE_LIKE = re.compile(rf"(?:{'|'.join(Family)})\.[a-z]+(?:-[a-z]+)*")
+CODE_LIKE = re.compile(r"[a-z]+\.[a-z]+(?:-[a-z]+)*")
 FILE_NAMES = {"c", "conf", "def", "h", "out", "py", "rccl", "sif", "so", "sqfs", "tar", "toml"}
 """Endings of names that look like codes, and are those of files and modules."""
+
+
+def is_meant_as_a_code(text: str, known: set[str]) -> bool:
+    """Whether a text with a dot is a code, or one with a slip in it."""
+    family, _, rest = text.partition(".")
+    return rest not in FILE_NAMES and (family in set(Family) or bool(get_close_matches(text, known, 1, 0.85)))
 
 
 def attributes(node: ast.AST, owner: str) -> set[str]:
@@ -82,6 +89,6 @@ def test_codes_are_written_as_members_in_the_package_and_never_wrong_in_tests() 
             for node in ast.walk(ast.parse(path.read_text())):
                 if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
                     continue
-                if CODE_LIKE.fullmatch(node.value) and node.value.rpartition(".")[2] not in FILE_NAMES:
+                if CODE_LIKE.fullmatch(node.value) and is_meant_as_a_code(node.value, known):
                     assert folder != "lumiimg", f"{path}:{node.lineno}: {node.value} is a member of Code"
                     assert node.value in known, f"{path}:{node.lineno}: {node.value} is not a code"
