@@ -92,12 +92,13 @@ def _variables_against(path: Path) -> list[Finding]:
     """Return what the image itself sets that keeps RCCL or libfabric off the network: no layer takes that away."""
     from lumiimg.check.opening import opened
     from lumiimg.check.static.files import check_static
-    from lumiimg.check.static.variables import judge_variables, read_variables
+    from lumiimg.check.static.variables import judge_plugin_name, judge_variables, read_variables
     from lumiimg.findings import Severity
 
     with opened(path) as image:
         # by what the image has; one without an RCCL that loads gets its own by a layer, and is judged as well
-        found = judge_variables(read_variables(image, {}), check_static(image, {}).path)
+        variables, known = read_variables(image, {}), check_static(image, {}).path
+        found = (*judge_variables(variables, known), *judge_plugin_name(variables, known))
     return [finding for finding in found if finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}]
 
 

@@ -20,6 +20,8 @@ LIBRCCL = ("librccl.so.1", "librccl.so")
 """What programs ask the loader for: by the soname, or as torch's wheels, which bring a file without a number."""
 PLUGIN_FILES = ("librccl-net.so", "libnccl-net.so")
 """What an RCCL looks for without NCCL_NET_PLUGIN; which of them, its generation says (`rccl.toml`)."""
+LAYER_PLUGINS = (*PLUGIN_FILES, "librccl-net-ofi.so", "libnccl-net-ofi.so")
+"""What the layers of plugins install (layers/aws-ofi-nccl/plugin.sh)."""
 LIBFABRIC, LIBCXI = "libfabric.so.1", "libcxi.so.1"
 PROVIDER_FILE = "libcxi-fi.so"
 """The cxi provider where it is a file of its own (libfabric src/fabric.c, `ofi_load_dl_prov`)."""

@@ -9,7 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
+from lumiimg.catalog.folders import shipped_layers
 from lumiimg.fabric.names import (
+    LAYER_PLUGINS,
     LIBCXI,
     LIBFABRIC,
     LIBRCCL,
@@ -121,6 +123,13 @@ def test_a_scan_of_a_node_looks_for_the_same_plugins() -> None:
     patterns = next(role.files for role in known().roles if role.name == "net-plugin")
     found = {name for name in FILES if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
     assert found == {name for name in FILES if part_of(name) is Part.PLUGIN and name.endswith(".so")}
+
+
+def test_the_layers_install_a_plugin_under_these_names() -> None:
+    script = (shipped_layers() / "aws-ofi-nccl/plugin.sh").read_text()
+    names = re.search(r"^plugin_names=\((.*)\)$", script, re.MULTILINE)
+    assert names is not None
+    assert sorted(names[1].split()) == sorted(LAYER_PLUGINS)
 
 
 def test_the_net_api_of_a_plugin_is_in_its_symbols() -> None:

@@ -169,6 +169,29 @@ def test_adapt_says_what_the_image_sets_against_the_network(image: Path, site: s
 
 
 @pytest.mark.usefixtures("clean_home")
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        (environment("NCCL_NET_PLUGIN=aws"), "unset NCCL_NET_PLUGIN"),
+        (conf("NCCL_NET_PLUGIN=aws"), "take NCCL_NET_PLUGIN out of the image's /etc/rccl.conf"),
+        (environment("NCCL_NET_PLUGIN=ofi"), None),
+        (environment("NCCL_NET_PLUGIN="), None),
+    ],
+)
+def test_adapt_reports_a_name_that_no_plugin_of_a_layer_has(
+    change: Callable[[Path], None], remedy: str | None, image: Path, site: str, capsys: Capture
+) -> None:
+    """The image sets NCCL_NET_PLUGIN for what is built on it, too: RCCL would go past the plugin that is put in."""
+    change(image)
+    assert main(["adapt", str(image), "--site", site, "--dry-run"]) == ExitCode.GOOD
+    error = unwrapped(capsys.readouterr().err)
+    assert ("[plugin.other-name]" in error) is (remedy is not None)
+    if remedy:
+        assert "makes RCCL look for librccl-net-aws.so alone" in error
+        assert remedy in error
+
+
+@pytest.mark.usefixtures("clean_home")
 def test_an_image_that_lacks_nothing_and_forces_sockets_is_no_good_one(
     tmp_path: Path, site: str, capsys: Capture
 ) -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError, one_line
-from lumiimg.fabric.rccl import CONF, read_conf
+from lumiimg.fabric.names import LAYER_PLUGINS
+from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, read_conf
 from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.host.container_view import PRIVATE, parse_binds, variable_of
 from lumiimg.nccl.vocabulary import vocabulary
@@ -126,6 +127,21 @@ def judge_variables(variables: Variables, path: FabricPath) -> tuple[Finding, ..
             cause=None if named else variables.unread,
             remedy=("`lumiimg check --level probe` runs RCCL with it",),
             source="RCCL src/misc/param.cc initEnv; NCCL_CONF_FILE: from NCCL 2.23.4 on, and in RCCL 2.27.7",
+        )
+    return tuple(found.found)
+
+
+def judge_plugin_name(variables: Variables, path: FabricPath) -> tuple[Finding, ...]:
+    """Return whether NCCL_NET_PLUGIN of an image keeps RCCL from any plugin that a layer would put on it."""
+    found = Findings(Level.STATIC)
+    if path.named_by and path.plugin is None and not {*LAYER_PLUGINS} & {*path.plugin_files}:
+        found.add(
+            Code.PLUGIN_OTHER_NAME,
+            Severity.PROBLEM,
+            f"{variables.shown(PLUGIN_VARIABLE)} makes RCCL look for {' or '.join(path.plugin_files)} alone, which it "
+            "does not find in the image; no layer puts in a plugin of that name",
+            remedy=(variables.without(PLUGIN_VARIABLE, f"unset {PLUGIN_VARIABLE}"),),
+            source=_NET_SOURCE,
         )
     return tuple(found.found)
 
