@@ -206,10 +206,20 @@ def test_no_file_of_somebody_elses_becomes_an_archive(of_this_node: Path, capsys
     assert (of_this_node / "f.tar").is_file()
 
 
-@pytest.mark.usefixtures("clean_home")
 def test_a_lock_remembers_its_node(
-    snapshot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    snapshot: Path,
+    clean_home: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # the base of a lock is a suite and a mirror, for which no network is asked, where a debootstrap is
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/debootstrap").touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=os.pathsep)
+    settings = clean_home / ".config/lumiimg/config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('[mirrors]\ndebian = "http://mirror.test/debian"\n')
     monkeypatch.chdir(tmp_path)
     words = ["lock", "--base", "debian-13", "--add", "netprobe", "--site", "generic", "-o", "h.lock"]
     assert main([*words, "--host", str(snapshot)]) == ExitCode.GOOD

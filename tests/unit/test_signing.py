@@ -240,3 +240,14 @@ def test_what_is_no_sif_cannot_be_signed(engine: Engine, tmp_path: Path, capsys:
         for command in ("sign", "verify"):
             assert main([command, str(path)]) == 2
             assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_is_no_sif_is_bad_input_where_no_engine_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LUMIIMG_ENGINE", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "text").write_text("x" * 1000)
+    assert main(["verify", str(tmp_path / "text")]) == 2
+    assert "text" in capsys.readouterr().err
+    assert main(["verify", str(sif(tmp_path / "x.sif", (1, 0x4001)))]) == 4
