@@ -1,6 +1,6 @@
 # make demo         build a small real image and check it, end to end; without an engine the part that needs none
 # make test         unit tests, offline once the packages are in; under two minutes
-# make coverage     the unit tests again, with a floor under the branches of elf/, image/, nccl/ and fabric/ that they take
+# make coverage     how many branches of elf/, image/, nccl/ and fabric/ their unit tests take, and the floor of each
 # make test-engine  the same against a real Apptainer, a real loader and a real RCCL
 # make test-all     both, with all of what is exhaustive, of which they take a tenth
 # make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth; SEED=N for the same again)
@@ -24,6 +24,10 @@ SCRIPTS := .ci/run .ci/demo .ci/get-engine .ci/slurm .ci/unprivileged
 LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 
 LOWEST_TESTS := $(addprefix tests/unit/test_,cli.py downloads.py foreign.py image_squashfs.py lock.py nccl_sources.py registry.py wheels.py)
+COVERAGE_TESTS = $(wildcard $(addprefix tests/unit/test_,elf_*.py fabric*.py image_*.py nccl_*.py check_static.py compare.py fuzz.py ldd.py log_command.py provider.py weave.py))
+
+# each process would compile the package again
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo demo-here test coverage test-engine test-engine-here test-all test-lowest fuzz corpus mutate audit lint bench bench-here docs dist requirements written clean
 help:
@@ -52,7 +56,7 @@ test: $(VENV)/.installed
 coverage: $(VENV)/.installed
 	rm -rf build/coverage
 	mkdir -p build/coverage
-	$(BIN)/pytest -p tools.branches --numprocesses auto --dist worksteal
+	$(BIN)/pytest -p tools.branches --numprocesses auto --dist worksteal $(COVERAGE_TESTS)
 	$(BIN)/python -m tools.branches
 
 test-engine:

@@ -12,8 +12,9 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.system import glibc_version, libc_kind
 from lumiimg.image import open_image
 from tests.shared.elf_builder import LOADER, assert_same, settings_here, trace
+from tests.shared.programs import tenth_of
 
-_SAMPLE = 1200
+_SAMPLE = tenth_of(1200)
 
 
 def _elf_files() -> list[Path]:

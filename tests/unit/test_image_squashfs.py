@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_image
-from tests.shared.programs import needs
+from tests.shared.programs import needs, tenth_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,8 @@ def test_every_name_attribute_and_byte_is_there(root: RootFileSystem, packed: Pa
 
 def test_content_is_what_unsquashfs_takes_out(squash: dict[str, Path], tmp_path: Path) -> None:
     needs("unsquashfs")
-    for compression in squash.keys() & set(_READ):
+    compressions = sorted(squash.keys() & set(_READ))
+    for compression in compressions[: tenth_of(len(compressions))]:  # each is compared with the packed files above
         out = tmp_path / compression
         command: list[str | Path] = [
             "unsquashfs",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 from itertools import product
 from pathlib import Path
@@ -20,11 +19,11 @@ from lumiimg.cli.main import main
 from lumiimg.cluster.job.shape import duration, seconds
 from lumiimg.cluster.shell_quote import value, word
 from lumiimg.errors import ExitCode
-from tests.conftest import MAY_BE_ABSENT
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import rocm_image, snapshot
 from tests.shared.lumi_node import LUMI_MASKS
+from tests.shared.programs import needs
 
 Capture = pytest.CaptureFixture[str]
 
@@ -783,8 +782,7 @@ def test_a_site_with_a_topology_that_cannot_be_is_one_line_with_the_key(
 
 
 def test_every_script_and_what_it_writes_is_clean_for_shellcheck(tmp_path: Path) -> None:
-    if shutil.which("shellcheck") is None:
-        pytest.skip(f"shellcheck is {MAY_BE_ABSENT}")
+    needs("shellcheck")
     image = rocm_image(tmp_path / "an image's $(id) `x` \\ \u2019.sif", "7.0.2", "aiter-0.1", "mpi4py-4.0")
     shapes = (("--nodes", "1"), ("--gpus", "2"), ("--gpus", "2", "--partition", "standard-g"))
     cases = [*product(FRAMEWORKS, (("--nodes", "4"),)), *product(("ddp", "vllm", "plain"), shapes)]
