@@ -2,7 +2,7 @@
 # make test         unit tests, offline once the packages are in; under two minutes
 # make coverage     how many branches of elf/, image/, nccl/ and fabric/ their unit tests take, and the floor of each
 # make test-engine  the same against a real Apptainer, a real loader and a real RCCL
-# make test-all     both, with all of what is exhaustive, of which they take a tenth
+# make test-all     both, make coverage and make fuzz, with all of what is exhaustive, of which they take a tenth
 # make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth; SEED=N for the same again)
 # make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=nccl/verdict; hours for all)
 # make corpus       inputs that reach more of the parsers, to be kept (TARGET=name SECONDS=60)
@@ -67,7 +67,7 @@ test-engine-here: $(VENV)/.installed
 	$(BIN)/pytest -m engine tests/engine --numprocesses 2 --dist loadfile --no-loadscope-reorder -o tmp_path_retention_policy=failed
 
 test-all: export LUMIIMG_ALL = 1
-test-all: test test-engine
+test-all: test coverage fuzz test-engine
 
 test-lowest: $(VENV)/.installed
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/lowest

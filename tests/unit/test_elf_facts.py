@@ -158,10 +158,10 @@ def test_dynamic_entry_that_points_nowhere_is_an_elf_error(tag: int) -> None:
 
 def test_facts_of_one_file_take_a_fraction_of_a_millisecond() -> None:
     readers = [BytesReader(path.read_bytes()) for path in _real_files(100)]
-    start = time.perf_counter()
+    start = time.process_time()
     for reader in readers:
         read_elf(reader)
-    assert (time.perf_counter() - start) / len(readers) < 0.001
+    assert (time.process_time() - start) / len(readers) < 0.001
 
 
 def test_names_that_end_one_long_string_do_not_fill_the_memory() -> None:
