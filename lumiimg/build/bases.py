@@ -19,12 +19,11 @@ from lumiimg.resolve.network.mirrors import apt_mirror
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lumiimg.definition.writer import Definition
+    from lumiimg.definition.definition import Definition
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.network.mirrors import Mirrors
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_MIRROR = re.compile(r"^MirrorURL: (.*)$", re.MULTILINE)
 
 
 def base_digest(origin: Path, cache: Path, tell: Callable[[str], None]) -> str | None:
@@ -94,13 +93,13 @@ def check_mirror(chain: Sequence[Definition], mirrors: Mirrors) -> None:
 
     debootstrap runs on this machine what the packages bring along, and checks signatures only with keys that are here.
     """
-    found = _MIRROR.search(chain[0].text.partition("\n\n")[0])
-    if found is None:
+    mirror = chain[0].sections.header.mirror_url
+    if mirror is None:
         return
-    archive = urlsplit(found[1]).path.rstrip("/").rpartition("/")[2] or "debian"
-    if found[1] not in {*mirrors.table.values(), apt_mirror(archive)}:
+    archive = urlsplit(mirror).path.rstrip("/").rpartition("/")[2] or "debian"
+    if mirror not in {*mirrors.table.values(), apt_mirror(archive)}:
         raise BadInputError(
-            f"its base is from {found[1]}, which this machine does not take packages from",
+            f"its base is from {mirror}, which this machine does not take packages from",
             where=f"{chain[0].name}.def",
-            hint=f"if you trust it: --mirror {archive}={found[1]}",
+            hint=f"if you trust it: --mirror {archive}={mirror}",
         )

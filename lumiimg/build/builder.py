@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lumiimg.build.cache import CacheEntry, Key
     from lumiimg.build.machine import BuildMachine
     from lumiimg.build.progress import BuildStage, Progress
-    from lumiimg.definition.writer import Definition
+    from lumiimg.definition.definition import Definition
     from lumiimg.resolve.store import Store
 
 _UNPACKED = 3
@@ -178,7 +178,7 @@ def build_image(
     if there_are < len(chain):
         require_container(machine)
     if not there_are:
-        require_bootstrap(machine, chain[0].layers[0], chain[0].text)
+        require_bootstrap(machine, chain[0].layers[0], chain[0].sections.header)
     if len(chain) > 1:
         require_environment(machine)
     try:
@@ -351,7 +351,8 @@ class _Work:
             tried += 1
             self.progress.step_started(definition.name)
             self.log.write(f"== {definition.name}, without {', '.join((*failed, *left))}\n".encode())
-            step = self.step(replace(definition, text=definition.untested), definition.name)
+            untested = replace(definition, sections=replace(definition.sections, test=""))  # it tests all layers below
+            step = self.step(untested, definition.name)
             if strategy is None:  # a sandbox holds what the failed one left
                 folder = self.scratch / f"without-{failed[-1]}"
                 folder.mkdir()

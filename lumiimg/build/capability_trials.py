@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.build.facts import keeps_environment
-from lumiimg.build.machine import CONTAINER, DEBOOTSTRAP, PROGRAMS, PROOT_SLOWLY, BuildMachine, CapabilityTrial
+from lumiimg.build.machine import BASES_BY_DEBOOTSTRAP, CONTAINER, PROGRAMS, PROOT_SLOWLY, BuildMachine, CapabilityTrial
 from lumiimg.engine import engine as engines
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run, which
@@ -121,9 +121,9 @@ def _try_debootstrap(engine: Engine, environment: Mapping[str, str], *, starts: 
     Where it comes as far as to ask for the release, at an address that does not exist, it has made what it needs.
     """
     if which("debootstrap", f"{environment.get('PATH', '')}:/usr/sbin:/sbin") is None:
-        return True, CapabilityTrial(DEBOOTSTRAP, works=False, said="debootstrap is not on PATH")
+        return True, CapabilityTrial(BASES_BY_DEBOOTSTRAP, works=False, said="debootstrap is not on PATH")
     if not starts:
-        return True, CapabilityTrial(DEBOOTSTRAP, works=False, said="there is no container to try it in")
+        return True, CapabilityTrial(BASES_BY_DEBOOTSTRAP, works=False, said="there is no container to try it in")
     try:
         with scratch_folder(Path(tempfile.gettempdir())) as scratch:
             (scratch / "base.def").write_text(_BASE, encoding="utf-8")
@@ -137,10 +137,10 @@ def _try_debootstrap(engine: Engine, environment: Mapping[str, str], *, starts: 
                 timeout_s=_TRIAL_S,
             )
     except FailedError as error:
-        return True, CapabilityTrial(DEBOOTSTRAP, works=False, said=str(error), is_sure=False)
+        return True, CapabilityTrial(BASES_BY_DEBOOTSTRAP, works=False, said=str(error), is_sure=False)
     if f"release file {_NO_MIRROR}" in done.output:
-        return True, CapabilityTrial(DEBOOTSTRAP, works=True, said="debootstrap begins")
-    return _of_failure(DEBOOTSTRAP, done)
+        return True, CapabilityTrial(BASES_BY_DEBOOTSTRAP, works=True, said="debootstrap begins")
+    return _of_failure(BASES_BY_DEBOOTSTRAP, done)
 
 
 def _of_failure(name: str, done: Completed) -> tuple[bool, CapabilityTrial]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import re
 import stat
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from lumiimg.build.machine import LOSES_ENVIRONMENT
 from lumiimg.build.safe_fs import folder, mode_of, new_file, new_link, read_file
+from lumiimg.definition.definition import Header
 from lumiimg.engine import engine as engines
 from lumiimg.errors import FailedError, one_line
 from lumiimg.files import EPOCH
@@ -46,12 +47,11 @@ def write_facts(step: LayerBuild, seen: RootFileSystem, target: Path) -> None:
     definition, engine = step.definition, step.machine.engine
     scratch = step.folder / "facts"
     scratch.mkdir()
-    header, _, _ = definition.facts.partition("\n\n")
-    origin = next((line.partition(":")[2].strip() for line in header.splitlines() if line.startswith("From:")), "")
     below = scratch / "below.sif"  # a folder; an engine goes by what it is
     _copy(seen, below)
-    text = definition.facts.replace(f"From: {origin}\n", f"From: {below.name}\n", 1)
-    (scratch / "facts.def").write_text(text, encoding="utf-8")
+    sections = definition.sections
+    facts = replace(sections, header=Header("localimage", below.name), files=(), post="")
+    (scratch / "facts.def").write_text(facts.text, encoding="utf-8")
     completed = engines.build(
         engine,
         scratch / "facts.def",
@@ -68,9 +68,8 @@ def write_facts(step: LayerBuild, seen: RootFileSystem, target: Path) -> None:
         )
     made = scratch / "facts"
     _check_environment(below / FOLDER / "env" / _SCRIPT, made / FOLDER / "env" / _SCRIPT, engine)
-    # as engines keep it: without the comments in front
-    _rewrite(made, f"/{FOLDER}/Singularity", re.sub(r"\A(#.*\n)+", "", definition.text))
-    date_labels(made, {_FROM: origin} if origin else {})
+    _rewrite(made, f"/{FOLDER}/Singularity", sections.body)
+    date_labels(made, {_FROM: sections.header.origin})
     _put(made, target, seen)
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lumiimg.build.cache import CacheEntry, Key, LayerCache
-    from lumiimg.definition.writer import Definition
+    from lumiimg.definition.definition import Definition
 
 
 def content_with(content: str, entry: CacheEntry) -> str:

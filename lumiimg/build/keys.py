@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.build.cache import Key
+from lumiimg.definition.definition import VERSION_LABEL, export
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.lock import LockedSource, file_sha256
 
@@ -15,17 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.definition.writer import Definition
+    from lumiimg.definition.definition import Definition, Sections
     from lumiimg.engine.engine import Engine
 
 _LAYER_FORMAT = "lumiimg-layer-4"
 _KEPT_FORMAT = "lumiimg-kept-2"
-_OWN_VERSION = re.compile(r"\A# Written by lumiimg .*\n|^    lumiimg\.version .*\n", re.MULTILINE)
-"""What a definition says of the lumiimg that wrote it: a newer one that writes the same need not build it again."""
-
-
-_EXPORTS = re.compile(r"^%environment\n(?P<lines>(?:    .*\n)+)", re.MULTILINE)
-_EXPORT = re.compile(r" *export (?P<name>\w+)=.*")
 
 
 def layer_keys(chain: Sequence[Definition], engine: Engine, way: str, *, maps_ids: bool) -> tuple[Key, ...]:
@@ -45,7 +40,7 @@ def layer_keys(chain: Sequence[Definition], engine: Engine, way: str, *, maps_id
                     "result": "image" if way == "definition" else "layer",
                     "engine": engine.kind.value,
                     "owners": "kept" if maps_ids else "lost",
-                    "definition": _OWN_VERSION.sub("", definition.text),
+                    "definition": _without_version(definition.sections),
                     "files": _digests(definition),
                     **({"origin": stamp(definition.origin)} if definition.origin else {}),
                     # without TLS anybody on the way may have put in another base
@@ -76,20 +71,22 @@ def kept_key(chain: Sequence[Definition], at: int, base: str) -> Key:
 
 
 def _environment(below: Sequence[Definition]) -> list[str]:
-    """Return the lines that set variables, by name; the order counts only among those of one variable."""
-    lines: list[tuple[str, str]] = []
-    for definition in below:
-        section = _EXPORTS.search(definition.text.partition("\n%post ")[0])
-        exports = map(_EXPORT.fullmatch, section["lines"].splitlines() if section else ())
-        lines += [(export["name"], export[0].strip()) for export in exports if export]
-    return [line for _, line in sorted(lines, key=lambda one: one[0])]
+    """Return the commands that set variables, by name; the order counts only among those of one variable."""
+    variables = [variable for definition in below for variable in definition.sections.environment]
+    return [export(variable) for variable in sorted(variables, key=lambda variable: variable[0])]
+
+
+def _without_version(sections: Sections) -> str:
+    """Return a definition without the version of the lumiimg that wrote it: a newer one need not build it again."""
+    labels = tuple((key, value) for key, value in sections.labels if key != VERSION_LABEL)
+    return replace(sections, labels=labels).body
 
 
 def _own(definition: Definition) -> dict[str, object]:
     """Return what a layer is by itself. Its number in the chain is left out, the head of a base is not."""
-    head = "" if definition.parent else _OWN_VERSION.sub("", definition.text).partition("\n%")[0]
+    head = "" if definition.parent else definition.sections.header.text
     origin = stamp(definition.origin) if definition.origin else ""
-    return {"head": head, "origin": origin, "post": definition.post, "files": _digests(definition)}
+    return {"head": head, "origin": origin, "post": definition.sections.post, "files": _digests(definition)}
 
 
 def _digests(definition: Definition) -> dict[str, str]:

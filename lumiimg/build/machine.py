@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lumiimg.definition.definition import DEBOOTSTRAP
 from lumiimg.errors import MissingHereError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from lumiimg.definition.definition import Header
     from lumiimg.engine.engine import Engine
 
 LOSES_ENVIRONMENT = "SingularityCE 4.1.5 to 4.2.1 does so, and Apptainer before 1.3.5"
@@ -21,8 +22,7 @@ PROOT_SLOWLY = {"PROOT_NO_SECCOMP": "1"}
 """Without its filter of system calls proot stops programs at every one. Source: proot(1), and kernels where the filter
 lets all of them pass unseen (seen with 5.4.0 on Linux 6.18), so that a script would have this machine's files."""
 CONTAINER = "a container"
-DEBOOTSTRAP = "bases by debootstrap"
-_BY_DEBOOTSTRAP = re.compile(r"^Bootstrap: debootstrap$", re.MULTILINE)
+BASES_BY_DEBOOTSTRAP = "bases by debootstrap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,10 @@ def require_container(machine: BuildMachine) -> None:
         raise _lacking(machine, CONTAINER, f"{machine.engine.name} starts no container here")
 
 
-def require_bootstrap(machine: BuildMachine, base: str, text: str) -> None:
-    """Raise MissingHereError where the definition `text` of a base is one that cannot be built here."""
-    if not machine.debootstraps and _BY_DEBOOTSTRAP.search(text.partition("\n\n")[0]):
-        raise _lacking(machine, DEBOOTSTRAP, f"{base} cannot be made here")
+def require_bootstrap(machine: BuildMachine, base: str, header: Header) -> None:
+    """Raise MissingHereError where a base with such a header cannot be built here."""
+    if not machine.debootstraps and header.agent == DEBOOTSTRAP:
+        raise _lacking(machine, BASES_BY_DEBOOTSTRAP, f"{base} cannot be made here")
 
 
 def _lacking(machine: BuildMachine, name: str, what: str) -> MissingHereError:

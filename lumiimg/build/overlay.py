@@ -65,7 +65,7 @@ class Overlay:
             write_facts(step, image.root, upper)
         step.tidy(upper, below)
         squash(step.machine, upper, target, within=step.as_root)
-        if step.definition.test:
+        if step.definition.sections.test:
             # Over what will be used: an overlay that is read hides less than one that is written. What a test writes is
             # lost; without a place for it engines put a passwd of their own, made of the base's, over the image's.
             lost = step.folder / "lost"

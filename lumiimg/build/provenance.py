@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg import __version__
 from lumiimg.catalog.layers import NAME
-from lumiimg.definition.reader import check_definition
-from lumiimg.definition.writer import Definition, StagedFile
+from lumiimg.definition.definition import Definition, StagedFile
+from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.sif import DataType, read_sif
@@ -299,7 +299,7 @@ def _definition(entry: object, below: Sequence[Definition], carried: _Carried) -
         name=name,
         layers=(layers[0],),
         parent=parent,
-        text=carried.read(f"definitions/{name}.def", _TEXT_LIMIT_BYTES).decode("utf-8"),
+        sections=read_sections(carried.read(f"definitions/{name}.def", _TEXT_LIMIT_BYTES).decode(), f"{name}.def"),
         files=tuple(found),
         plain_http=_typed(entry, "plain_http", bool),
         origin=None if origin is None else Path(origin),

@@ -67,7 +67,7 @@ class Sandbox:
         self._inside(step, "difference", before, delta)
         step.tidy(delta, [])
         squash(step.machine, delta, target, within=step.as_root)
-        if step.definition.test:
+        if step.definition.sections.test:
             step.run(root, [f"/{FOLDER}/test"])
         self._held += 1
 
@@ -111,7 +111,7 @@ class Sandbox:
             _open_to_owner(self._root)
 
     def _run(self, step: LayerBuild, argv: list[str]) -> None:
-        wants_root = any(word in step.definition.post for word in _OF_ROOT)
+        wants_root = any(word in step.definition.sections.post for word in _OF_ROOT)
         if step.machine.maps_ids or not wants_root:
             step.run(self._root, argv, writable=True)
             return

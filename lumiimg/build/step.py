@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.build.machine import BuildMachine
-    from lumiimg.definition.writer import Definition
+    from lumiimg.definition.definition import Definition
     from lumiimg.image import RootFileSystem
 
 SCRIPT = ".post.script"
@@ -165,7 +165,7 @@ class LayerBuild:
             self._place(source, upper, below, target)
         # by the shell, and whatever comes of it: a compile of hours is not lost because of what comes after it
         hold = f"[ ! -d {self.definition.kept} ] || mv {self.definition.kept} /{HELD}"
-        post = self.definition.post.removesuffix(CLEAN)
+        post = self.definition.sections.post.removesuffix(CLEAN)
         # what an image has under the name is none of the layer's; the shell removes it where nothing leads out of it
         text = f"rm -rf /{HELD}; trap 'code=$?; {hold}; {CLEAN.strip()}; exit $code' EXIT\n{post}"
         # the name is an engine's own: whatever an image has there, engines replace it, too

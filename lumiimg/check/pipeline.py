@@ -17,7 +17,7 @@ from lumiimg.check.run.execution import RunResult, refuse_without_gpu, run_here
 from lumiimg.check.static.boundary import study_open
 from lumiimg.check.static.files import check_static
 from lumiimg.check.steps import fabric_steps, origins
-from lumiimg.definition.writer import layers_of
+from lumiimg.definition.definition import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Code, Finding, Level

@@ -10,8 +10,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from lumiimg.definition.definition import (
+    DEBOOTSTRAP,
+    LAYER_LABEL,
+    NOTE,
+    POST,
+    VERSION_LABEL,
+    Header,
+    Sections,
+)
 from lumiimg.definition.text import DefinitionError, trap
-from lumiimg.definition.writer import LABEL, NOTE, POST
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.network.mirrors import Mirrors, checked
 from lumiimg.resolve.network.registry import parse_reference
@@ -19,40 +27,87 @@ from lumiimg.resolve.network.registry import parse_reference
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumiimg.definition.writer import Definition
+    from lumiimg.definition.definition import Definition
 
 LOCAL_AGENTS = frozenset({"localimage", "oci", "oci-archive", "docker-archive"})
 """Those that read a file or a folder of this machine."""
 _REGISTRY_AGENTS = frozenset({"docker", "oras"})
-_VERSION = r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}"
-_NOTE = re.compile(re.escape(NOTE).replace(r"\{\}", _VERSION))
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}")
+_NOTE = re.compile(re.escape(NOTE).replace(r"\{\}", f"({_VERSION.pattern})"))
 _SECTIONS = ("%files", "%environment", POST, "%test", "%labels")
-_ENVIRONMENT = re.compile(r"    export [A-Za-z_][A-Za-z0-9_]*='.*")
-_LABEL_VERSION = re.compile(rf"    lumiimg\.version {_VERSION}")
-_UNSEEN = re.compile(r"    lumiimg\.version ")
-"""The key of a layer leaves such lines out (keys.py), so that what they do must be nothing."""
+_COPY = re.compile(r"    (\S+) (\S+)")
+_EXPORT = re.compile(r"    export ([A-Za-z_][A-Za-z0-9_]*)=('.*)")
+_LABEL = re.compile(r"    (\S+) (\S+)")
 _SUITE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 """debootstrap runs its script of that name: no path, no option."""
-_PACKAGES = re.compile(r"[a-z0-9][a-z0-9+.-]{0,99}(?: [a-z0-9][a-z0-9+.-]{0,99}){0,999}")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{0,99}")
+_MAX_PACKAGES = 1000
+
+
+def read_sections(text: str, name: str) -> Sections:
+    """Return the sections of a definition that lumiimg wrote; `name` is that of its file.
+
+    Raises DefinitionError where the text is not, byte for byte, the rendering of its sections.
+    """
+    head, lines = _split(text, name)
+    note = _NOTE.fullmatch(head[0]) if head else None
+    if note is None:
+        raise DefinitionError("does not begin as lumiimg begins it", where=f"{name}:1")
+    if POST not in lines:
+        raise DefinitionError(f"has no {POST}", where=name)
+    sections = Sections(
+        _read_header(head[1:], name),
+        files=_pairs(_COPY, lines.get("%files", ()), "copies other files than it names", name),
+        environment=_pairs(
+            _EXPORT, lines.get("%environment", ()), "does more in %environment than set variables", name
+        ),
+        post=_script(lines[POST]),
+        test=_script(lines.get("%test", ())),
+        labels=_pairs(_LABEL, lines.get("%labels", ()), "has other labels than its place and its layer", name),
+        version=note[1],
+    )
+    if sections.text != text:
+        raise DefinitionError("is not as lumiimg writes it", where=name)
+    return sections
 
 
 def check_definition(definition: Definition, number: int) -> None:
-    """Raise DefinitionError where the text is not what the writer makes of a layer, the `number`th, from 1."""
-    name = f"{definition.name}.def"
-    head, sections = _split(definition.text, name)
-    _check_head(definition, head, name)
-    files = [f"    {file.path} {file.target}" for file in definition.files]
-    if sections.get("%files", []) != files:
+    """Raise DefinitionError for a definition that the writer does not make of a layer, the `number`th, from 1."""
+    name, sections = f"{definition.name}.def", definition.sections
+    if not _is_known(definition, sections.header):
+        raise DefinitionError("has a header that lumiimg does not write there", where=name)
+    if sections.files != tuple((file.path, file.target) for file in definition.files):
         raise DefinitionError("copies other files than it names", where=name)
-    if not all(map(_ENVIRONMENT.fullmatch, sections.get("%environment", []))):
-        raise DefinitionError("does more in %environment than set variables", where=name)
-    if POST not in sections:
-        raise DefinitionError(f"has no {POST}", where=name)
-    labels = list(sections.get("%labels", []))
-    if number == 1 and labels and _LABEL_VERSION.fullmatch(labels[0]):
+    labels = list(sections.labels)
+    if number == 1 and labels and labels[0][0] == VERSION_LABEL and _VERSION.fullmatch(labels[0][1]):
         del labels[0]
-    if labels != [f"    {LABEL}{number:02} {definition.layers[0]}"]:
+    if labels != [(f"{LAYER_LABEL}{number:02}", definition.layers[0])]:
         raise DefinitionError("has other labels than its place and its layer", where=name)
+
+
+def _read_header(lines: Sequence[str], name: str) -> Header:
+    if all(": " in line and line.isprintable() and "{{" not in line for line in lines):
+        found = dict(line.split(": ", 1) for line in lines)
+        match tuple(found):
+            case ("Bootstrap", "From"):
+                return Header(found["Bootstrap"], found["From"])
+            case ("Bootstrap", "OSVersion", "MirrorURL"):
+                return Header(found["Bootstrap"], found["OSVersion"], found["MirrorURL"])
+            case ("Bootstrap", "OSVersion", "MirrorURL", "Include"):
+                include = tuple(found["Include"].split(" "))
+                return Header(found["Bootstrap"], found["OSVersion"], found["MirrorURL"], include)
+    raise DefinitionError("has a header that lumiimg does not write there", where=name)
+
+
+def _pairs(pattern: re.Pattern[str], lines: Sequence[str], otherwise: str, name: str) -> tuple[tuple[str, str], ...]:
+    found = [pattern.fullmatch(line) for line in lines]
+    if not all(found):
+        raise DefinitionError(otherwise, where=name)
+    return tuple((match[1], match[2]) for match in found if match)
+
+
+def _script(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _split(text: str, name: str) -> tuple[list[str], dict[str, list[str]]]:
@@ -74,49 +129,33 @@ def _split(text: str, name: str) -> tuple[list[str], dict[str, list[str]]]:
             to_come = to_come[to_come.index(line) + 1 :]
             body = sections[line] = []
             continue
-        problem, _ = trap(line) if sections else ("", "")  # the head is compared as a whole
+        problem, _ = trap(line) if sections else ("", "")  # of the head only known lines are taken
         if problem:
             raise DefinitionError(problem, where=where)
-        if "%labels" not in sections and _UNSEEN.match(line):
-            raise DefinitionError("a label outside of %labels", where=where)
         body.append(line)
     if not body:
         raise DefinitionError("ends with an empty section", where=name)
     return head, sections
 
 
-def _check_head(definition: Definition, head: Sequence[str], name: str) -> None:
-    if not head or not _NOTE.fullmatch(head[0]):
-        raise DefinitionError("does not begin as lumiimg begins it", where=f"{name}:1")
-    header = list(head[1:])
+def _is_known(definition: Definition, header: Header) -> bool:
+    """Return whether the writer starts such a definition with such a header."""
     if definition.parent is not None:
-        is_known = header == ["Bootstrap: localimage", f"From: {definition.parent}.sif"]
-        is_known = is_known and definition.origin is None and not definition.plain_http
-    else:
-        is_known = _is_base(definition, header)
-    if not is_known:
-        raise DefinitionError("has a header that lumiimg does not write there", where=name)
-
-
-def _is_base(definition: Definition, header: Sequence[str]) -> bool:
-    if not all(": " in line and line.isprintable() and "{{" not in line for line in header):
-        return False
-    keys, values = zip(*(line.split(": ", 1) for line in header), strict=True) if header else ((), ())
-    if keys[:2] == ("Bootstrap", "From") and len(keys) == 2:
-        agent, origin = values
-        if agent in LOCAL_AGENTS:
-            return origin == str(definition.origin) and not definition.plain_http
-        return agent in _REGISTRY_AGENTS and definition.origin is None and _is_reference(origin)
-    if keys[:3] == ("Bootstrap", "OSVersion", "MirrorURL") and keys[3:] in {(), ("Include",)}:
+        is_below = header == Header("localimage", f"{definition.parent}.sif")
+        return is_below and definition.origin is None and not definition.plain_http
+    if header.agent == DEBOOTSTRAP:
         return (
-            values[0] == "debootstrap"
-            and definition.origin is None
+            definition.origin is None
             and not definition.plain_http
-            and _SUITE.fullmatch(values[1]) is not None
-            and _is_address(values[2])
-            and all(map(_PACKAGES.fullmatch, values[3:]))
+            and _SUITE.fullmatch(header.origin) is not None
+            and header.mirror_url is not None
+            and _is_address(header.mirror_url)
+            and len(header.include) <= _MAX_PACKAGES
+            and all(map(_PACKAGE.fullmatch, header.include))
         )
-    return False
+    if header.agent in LOCAL_AGENTS:
+        return header.origin == str(definition.origin) and not definition.plain_http
+    return header.agent in _REGISTRY_AGENTS and definition.origin is None and _is_reference(header.origin)
 
 
 def _is_reference(text: str) -> bool:

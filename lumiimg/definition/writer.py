@@ -1,17 +1,24 @@
-"""Lock to definition files: the layered chain, and one flat file for engines and services that take one.
-
-A definition holds no path of this machine: it is run in its own folder, next to `files/` and to the image below it. So
-what is written with `--definitions` is what `lumiimg build` runs, it works elsewhere, and its bytes can be a cache key.
-"""
+"""Lock to definitions: the layered chain, and one flat definition for engines and services that take one."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
+from lumiimg.definition.definition import (
+    BUILD_FOLDER,
+    DEBOOTSTRAP,
+    LAYER_LABEL,
+    VERSION_LABEL,
+    Definition,
+    Header,
+    Sections,
+    StagedFile,
+    export,
+)
 from lumiimg.definition.text import (
     LINE_LIMIT_BYTES,
     DefinitionError,
@@ -22,80 +29,14 @@ from lumiimg.definition.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
+    from lumiimg.resolve.lock import Lock, LockedLayer
 
-BUILD_FOLDER = "/opt/lumiimg/build"
-"""In the image while it is built; gone afterwards."""
 CLEAN = f"rm -rf {BUILD_FOLDER}\n"
 """The last line of each `%post`."""
 FLAT = "flat"
-LABEL = "lumiimg.layer."
-NOTE = "# Written by lumiimg {}. Run it in its own folder: what it copies lies beside it."
-"""The first line of each."""
-POST = "%post -c /bin/bash"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-@dataclass(frozen=True, slots=True)
-class StagedFile:
-    """A file that must lie beside the definition when it is run."""
-
-    path: str
-    """Relative to the definition's folder."""
-    origin: Path | LockedSource
-
-    @property
-    def target(self) -> str:
-        """Where it lies in the image while that is built."""
-        return f"{BUILD_FOLDER}/{self.path.removeprefix('files/')}"
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """One definition file and what it needs beside it."""
-
-    name: str
-    """Without extension: `02-netprobe`, or `flat`."""
-    layers: tuple[str, ...]
-    """What it adds, for people."""
-    parent: str | None
-    """Name of the definition whose image it starts from; None if it bootstraps."""
-    text: str
-    files: tuple[StagedFile, ...]
-    plain_http: bool = False
-    origin: Path | None = None
-    """The file or folder of this machine that it starts from."""
-    origin_sha256: str | None = None
-    """Of a file, once it was read; a folder has none."""
-    needs: tuple[str, ...] = ()
-    """Names of the definitions below that its layer asks something of, and those of theirs."""
-
-    @property
-    def kept(self) -> str:
-        """The folder in the image of what the script of one layer would rather find than compile again."""
-        return f"{BUILD_FOLDER}/{self.layers[0]}/kept"
-
-    @property
-    def post(self) -> str:
-        """The script of its `%post`, which bash runs."""
-        return "".join(section.partition("\n")[2] for section in _parts(self.text) if section.startswith("%post"))
-
-    @property
-    def facts(self) -> str:
-        """The definition without `%files` and `%post`: what an engine writes about an image and runs nothing for."""
-        return "\n".join(part for part in _parts(self.text) if not part.startswith(("%files\n", "%post ")))
-
-    @property
-    def untested(self) -> str:
-        """The definition without its `%test`, which is that of all layers below, too."""
-        return "\n".join(part for part in _parts(self.text) if not part.startswith("%test\n"))
-
-    @property
-    def test(self) -> str:
-        """The script of its `%test`, or nothing."""
-        return "".join(section.partition("\n")[2] for section in _parts(self.text) if section.startswith("%test\n"))
 
 
 def write_chain(lock: Lock) -> tuple[Definition, ...]:
@@ -106,13 +47,13 @@ def write_chain(lock: Lock) -> tuple[Definition, ...]:
     chain: list[Definition] = []
     for index, layer in enumerate(lock.stack):
         parent = chain[-1].name if chain else None
-        header = _bootstrap_header(lock) if parent is None else f"Bootstrap: localimage\nFrom: {parent}.sif\n"
+        header = _bootstrap_header(lock) if parent is None else Header("localimage", f"{parent}.sif")
         chain.append(
             Definition(
                 name=f"{index + 1:02}-{layer.layer.name}",
                 layers=(layer.layer.name,),
                 parent=parent,
-                text=_text(lock, header, [layer], below=lock.stack[:index]),
+                sections=_sections(lock, header, [layer], below=lock.stack[:index]),
                 files=tuple(_staged(layer)),
                 plain_http=parent is None and _is_plain(lock),
                 origin=_local_origin(lock) if parent is None else None,
@@ -145,55 +86,41 @@ def write_flat(lock: Lock) -> Definition:
         name=FLAT,
         layers=tuple(layer.layer.name for layer in lock.stack),
         parent=None,
-        text=_text(lock, _bootstrap_header(lock), lock.stack, below=()),
+        sections=_sections(lock, _bootstrap_header(lock), lock.stack, below=()),
         files=tuple(file for layer in lock.stack for file in _staged(layer)),
         plain_http=_is_plain(lock),
         origin=_local_origin(lock),
     )
 
 
-def layers_of(labels: Mapping[str, str]) -> list[str]:
-    """Return the names of base and layers that an image of lumiimg was built from, by its labels; else nothing."""
-    return [labels[key] for key in sorted(labels) if key.startswith(LABEL)]
-
-
-def _parts(text: str) -> list[str]:
-    """Return the head and the sections of a definition that was written here; joined with an empty line they are it."""
-    return re.split(r"\n(?=%(?:files|environment|post|test|labels)\b)", text)
-
-
-def _text(lock: Lock, header: str, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> str:
+def _sections(lock: Lock, header: Header, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> Sections:
     stack = [*below, *layers]
-    head = f"{NOTE.format(__version__)}\n{header}"
-    files = _section("%files", "".join(f"    {line}\n" for layer in layers for line in _copies(layer)))
-    environment = _section("%environment", "".join(f"    {line}\n" for one in layers for line in _environment(one)))
     bodies = "".join(_run(layer, layer.layer.post, lock, script="post.sh", work=True) for layer in layers)
-    post = (
-        f'set -euo pipefail\numask 022\nMAKEFLAGS="-j$(getconf _NPROCESSORS_ONLN)"\nexport MAKEFLAGS\n{bodies}{CLEAN}'
-    )
     # A child's %test replaces its parent's, so each definition carries all tests up to its layer.
     tests = "".join(
         _run(layer, layer.layer.test, lock, script="test.sh", work=False) for layer in stack if layer.layer.test
     )
-    exports = "".join(f"{line}\n" for layer in stack for line in _environment(layer))
-    test = _section("%test", f"#!/bin/bash\nset -euo pipefail\n{exports}{tests}" if tests else "")
+    exports = "".join(_exports(layer) for layer in stack)
     # One label a layer: an engine does not let a child replace a label of its parent.
-    version = "" if below else f"    lumiimg.version {__version__}\n"
-    names = "".join(f"    {LABEL}{len(below) + n:02} {layer.layer.name}\n" for n, layer in enumerate(layers, start=1))
-    labels = _section("%labels", version + names)
-    text = "\n".join(filter(None, (head, files, environment, _section(POST, post), test, labels)))
-    for line in text.splitlines():
+    names = tuple((f"{LAYER_LABEL}{number:02}", layer.layer.name) for number, layer in enumerate(stack, start=1))
+    sections = Sections(
+        header,
+        files=tuple(copy for layer in layers for copy in _copies(layer)),
+        environment=tuple(variable for layer in layers for variable in _environment(layer)),
+        post="set -euo pipefail\numask 022\n"
+        f'MAKEFLAGS="-j$(getconf _NPROCESSORS_ONLN)"\nexport MAKEFLAGS\n{bodies}{CLEAN}',
+        test=f"#!/bin/bash\nset -euo pipefail\n{exports}{tests}" if tests else "",
+        labels=((VERSION_LABEL, __version__), *names) if not below else names[len(below) :],
+        version=__version__,
+    )
+    for line in sections.text.splitlines():
         if len(line.encode()) > LINE_LIMIT_BYTES:
             raise DefinitionError(
                 f"the line {line[:40]!r}… has more than {LINE_LIMIT_BYTES} bytes, which the engine cannot read",
                 where=layers[-1].layer.name,
                 hint="give long text to a layer as a file of it",
             )
-    return text
-
-
-def _section(name: str, body: str) -> str:
-    return f"{name}\n{body}" if body else ""
+    return sections
 
 
 def _local_origin(lock: Lock) -> Path | None:
@@ -205,20 +132,19 @@ def _is_plain(lock: Lock) -> bool:
     return lock.bootstrap.image is not None and lock.bootstrap.image.plain_http
 
 
-def _bootstrap_header(lock: Lock) -> str:
+def _bootstrap_header(lock: Lock) -> Header:
     bootstrap = lock.bootstrap
-    if bootstrap.agent == "debootstrap":
-        include = f"Include: {' '.join(bootstrap.include)}\n" if bootstrap.include else ""
-        header = f"Bootstrap: debootstrap\nOSVersion: {bootstrap.origin}\nMirrorURL: {bootstrap.mirror_url}\n{include}"
+    if bootstrap.agent == DEBOOTSTRAP:
+        header = Header(bootstrap.agent, bootstrap.origin, bootstrap.mirror_url, bootstrap.include)
     else:
-        header = f"Bootstrap: {bootstrap.agent}\nFrom: {bootstrap.image or bootstrap.origin}\n"
+        header = Header(bootstrap.agent, f"{bootstrap.image or bootstrap.origin}")
     return _checked_header(header, lock.base.layer.name)
 
 
-def _checked_header(header: str, where: str) -> str:
-    for line in header.splitlines():
+def _checked_header(header: Header, where: str) -> Header:
+    for line in header.text.splitlines():
         if "{{" in line or not line.isprintable():
-            raise DefinitionError(f"{line!r} cannot stand in a definition's header", where=where)
+            raise DefinitionError(f"{line!r} is not allowed in the header of a definition", where=where)
     return header
 
 
@@ -227,14 +153,14 @@ def with_origin(definition: Definition, origin: Path, sha256: str | None) -> Def
 
     Raises DefinitionError for a path that cannot stand in a definition.
     """
-    line = _checked_header(f"From: {origin}\n", str(origin))
-    text = definition.text.replace(f"From: {definition.origin}\n", line, 1)
-    return replace(definition, text=text, origin=origin, origin_sha256=sha256)
+    header = _checked_header(replace(definition.sections.header, origin=str(origin)), str(origin))
+    sections = replace(definition.sections, header=header)
+    return replace(definition, sections=sections, origin=origin, origin_sha256=sha256)
 
 
-def _copies(layer: LockedLayer) -> Iterable[str]:
+def _copies(layer: LockedLayer) -> Iterable[tuple[str, str]]:
     for file in _staged(layer):
-        yield f"{file.path} {checked_target(file.target, layer.layer.name)}"
+        yield file.path, checked_target(file.target, layer.layer.name)
 
 
 def _staged(layer: LockedLayer) -> Iterable[StagedFile]:
@@ -247,12 +173,16 @@ def _staged(layer: LockedLayer) -> Iterable[StagedFile]:
         yield StagedFile(f"{folder}/wheels/{wheel.file}", wheel)
 
 
-def _environment(layer: LockedLayer) -> Iterable[str]:
+def _environment(layer: LockedLayer) -> Iterable[tuple[str, str]]:
     where = f"{layer.layer.name}/layer.toml [environment]"
     for name, value in layer.set_environment.items():
-        yield f"export {name}={quote_sh(value, where)}"
+        yield name, quote_sh(value, where)
     for name, value in layer.prepend_environment.items():
-        yield f'export {name}={quote_sh(value, where)}"${{{name}:+:${name}}}"'
+        yield name, f'{quote_sh(value, where)}"${{{name}:+:${name}}}"'
+
+
+def _exports(layer: LockedLayer) -> str:
+    return "".join(f"{export(variable)}\n" for variable in _environment(layer))
 
 
 def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work: bool) -> str:
@@ -273,12 +203,12 @@ def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work:
     lines = [f"# lumiimg: layer {name}, {script}", "("]
     for key, value in variables.items():
         if not _VARIABLE.fullmatch(key):
-            raise DefinitionError(f"{key!r} is no name of a variable", where=f"{layer.layer.folder}/{script}")
+            raise DefinitionError(f"{key!r} is not a valid name of a variable", where=f"{layer.layer.folder}/{script}")
         lines.append(f"export {key}={quote_bash(value)}")
     if work:
         lines += [f"mkdir -p {BUILD_FOLDER}/{name}/work", f"cd {BUILD_FOLDER}/{name}/work"]
     text = "\n".join(lines) + "\n" + checked_body(body or "", f"{layer.layer.folder}/{script}") + ")\n"
     if work:
         # What the layers above find in the container's environment, they also find when all are built at once.
-        text += "".join(f"{line}\n" for line in _environment(layer))
+        text += _exports(layer)
     return text

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lumiimg.build.builder import Built
     from lumiimg.build.progress import BuildStage
-    from lumiimg.definition.writer import Definition
+    from lumiimg.definition.definition import Definition
     from lumiimg.engine.engine import Engine
     from lumiimg.image.compare import FileDifference
     from lumiimg.resolve.lock import Lock

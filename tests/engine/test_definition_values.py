@@ -6,13 +6,14 @@ import json
 import os
 import random
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.definition.text import DefinitionError
-from lumiimg.definition.writer import Definition, write_chain
+from lumiimg.definition.writer import write_chain
 from lumiimg.engine import engine as engines
 from lumiimg.resolve.decide import Ground, resolve
 from lumiimg.resolve.network.mirrors import Mirrors
@@ -23,6 +24,7 @@ from tests.shared.programs import examples
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lumiimg.definition.definition import Definition, Sections
     from lumiimg.engine.engine import Engine
 
 pytestmark = pytest.mark.engine
@@ -63,11 +65,15 @@ def _catalogue(layers: Path) -> Catalogue:
     return Catalogue((layers,), ())
 
 
+def _facts(definition: Definition) -> Sections:
+    return replace(definition.sections, files=(), post="")
+
+
 def _built(engine: Engine, definition: Definition, folder: Path) -> Path:
     """Build a definition without its script: a tenth of a second, and nothing runs."""
     below = folder / f"{definition.parent}.sif"  # a folder; an engine goes by what it is
     (below / ".singularity.d" / "env").mkdir(parents=True)
-    (folder / "x.def").write_text(definition.facts, encoding="utf-8")
+    (folder / "x.def").write_text(_facts(definition).text, encoding="utf-8")
     done = engines.build(
         engine, folder / "x.def", folder / "made", environment=os.environ, scratch=folder, sandbox=True, runs=False
     )
@@ -89,7 +95,7 @@ def test_the_engine_says_of_an_image_what_was_written(engine: Engine, tmp_path: 
         image = _built(engine, definition, folder)
         done = subprocess.run([engine.path, "inspect", "--json", "--all", image], capture_output=True, check=True)
         attributes = json.loads(done.stdout)["data"]["attributes"]
-        written = [line for line in definition.facts.splitlines() if not line.startswith("#")]
+        written = _facts(definition).body.splitlines()
         assert attributes["deffile"].splitlines() == written, value
         assert {key: text for key, text in attributes["labels"].items() if key.startswith("lumiimg.")} == {
             "lumiimg.layer.02": "free"

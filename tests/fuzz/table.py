@@ -9,7 +9,6 @@ TARGETS = {target.name: target for module in (elf, image, logs, catalogue, host,
 _OWN_TABLE = "a table of this package"
 _OWN_TEXT = "text that this package has written itself"
 NOT_FOREIGN = {
-    "build.keys": _OWN_TEXT,
     "build.disk_space": "the kernel's own words of mounts and memory",
     "image.squashfs.table_writer": "writes records, reads none",
     "check.static.plugin": _OWN_TABLE,

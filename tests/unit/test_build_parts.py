@@ -33,7 +33,7 @@ from lumiimg.build.progress import BuildStage
 from lumiimg.build.sbom import bill
 from lumiimg.build.step import LayerBuild
 from lumiimg.build.userns_helper import clear, difference, listing, tidy
-from lumiimg.definition.writer import Definition, StagedFile
+from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.owner import this_process
 from lumiimg.engine.workspace import scratch_folder
@@ -307,33 +307,40 @@ def test_compiled_python_is_still_good_in_the_image(tmp_path: Path) -> None:
 # keys and the cache
 
 
+BASE = Sections(Header("docker", "x"))
+
+
 def definition(tmp_path: Path, name: str = "01-a", **changes: object) -> Definition:
     file = tmp_path / "tool.c"
     if not file.exists():
         file.write_text("int x;")
-    one = Definition(name, ("a",), None, "Bootstrap: docker\n", (StagedFile("files/a/tool.c", file),))
+    one = Definition(name, ("a",), None, BASE, (StagedFile("files/a/tool.c", file),))
     return replace(one, **changes)  # type: ignore[arg-type]
 
 
 def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) -> None:
-    def key(
-        engine: Engine = ENGINE, way: str = "overlay", text: str = "Bootstrap: docker\n", *, maps_ids: bool = True
-    ) -> str:
-        return layer_keys([definition(tmp_path, text=text)], engine, way, maps_ids=maps_ids)[0].digest
+    def key(engine: Engine = ENGINE, way: str = "overlay", sections: Sections = BASE, *, maps_ids: bool = True) -> str:
+        return layer_keys([definition(tmp_path, sections=sections)], engine, way, maps_ids=maps_ids)[0].digest
 
     assert key() == key(replace(ENGINE, path=Path("/y"), version="1.4.6")) == key(way="sandbox")
     others = {
-        key(text="Bootstrap: docker\n#\n"),
+        key(sections=replace(BASE, post="#\n")),
+        key(sections=replace(BASE, post="    lumiimg.version 1; touch /x\n")),
+        key(sections=replace(BASE, post="    lumiimg.version 2; touch /x\n")),
         key(way="definition"),
         key(replace(ENGINE, kind=EngineKind.SINGULARITY)),
     }
     others.add(key(maps_ids=False))  # owners and modes are lost
     first = definition(tmp_path)
-    others.add(layer_keys([replace(first, text="other\n"), first], ENGINE, "overlay", maps_ids=True)[1].digest)
+    others.add(
+        layer_keys([replace(first, sections=Sections(Header("docker", "y"))), first], ENGINE, "overlay", maps_ids=True)[
+            1
+        ].digest
+    )
     same = key()
     (tmp_path / "tool.c").write_text("int y;")
     others.add(key())
-    assert len(others | {same}) == 7
+    assert len(others | {same}) == 9
     last = Key({"a": 1})
     numbers = {image_key(last, form, documents) for form in ("flat", "layered") for documents in ({}, {"a": b"1"})}
     assert len(numbers) == 4
@@ -770,32 +777,37 @@ def test_a_silent_step_shows_that_it_lives(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_layer_keeps_what_it_compiled_whatever_lies_between(tmp_path: Path) -> None:
     base = definition(tmp_path)
-    torch = replace(
-        base, name="02-torch", layers=("torch",), parent="01-a", text=f"{base.text}\n%post -c /bin/bash\n1\n"
-    )
-    other = replace(torch, name="03-other", layers=("other",), text=f"{base.text}\n%post -c /bin/bash\n2\n")
-    vllm = replace(torch, layers=("vllm",), text=f"{base.text}\n%post -c /bin/bash\n3\n", needs=("02-torch",))
+    torch = replace(base, name="02-torch", layers=("torch",), parent="01-a", sections=replace(BASE, post="1\n"))
+    other = replace(torch, name="03-other", layers=("other",), sections=replace(BASE, post="2\n"))
+    vllm = replace(torch, layers=("vllm",), sections=replace(BASE, post="3\n"), needs=("02-torch",))
     key = kept_key([base, torch, replace(vllm, name="03-vllm")], 2, "b").digest
     assert kept_key([base, torch, other, replace(vllm, name="04-vllm")], 3, "b").digest == key
     assert kept_key([base, torch, replace(vllm, name="03-vllm")], 2, "c").digest != key, "the base came out differently"
-    changed = replace(torch, text=torch.text.replace("1", "5"))
+    changed = replace(torch, sections=replace(BASE, post="5\n"))
     assert kept_key([base, changed, replace(vllm, name="03-vllm")], 2, "b").digest != key
-    assert kept_key([replace(base, text="From: y\n"), torch, replace(vllm, name="03-vllm")], 2, "b").digest != key
+    assert (
+        kept_key(
+            [replace(base, sections=Sections(Header("docker", "y"))), torch, replace(vllm, name="03-vllm")], 2, "b"
+        ).digest
+        != key
+    )
 
 
 def test_what_a_layer_compiles_depends_on_the_environment_that_all_below_set(tmp_path: Path) -> None:
     base = definition(tmp_path)
-    post = "\n%post -c /bin/bash\ntrue\n"
+    script = replace(BASE, post="true\n")
 
-    def key(*exports: str) -> str:
+    def key(*exports: tuple[str, str] | None) -> str:
         chain = [base]
-        for number, export in enumerate(exports, start=2):
-            environment = f"\n%environment\n    export {export}\n" if export else ""
-            chain.append(replace(base, name=f"0{number}-x", parent="01-a", text=f"{environment}{post}"))
-        return kept_key([*chain, replace(base, name="09-vllm", parent="01-a", text=post)], len(chain), "b").digest
+        for number, variable in enumerate(exports, start=2):
+            sections = replace(script, environment=(variable,) if variable else ())
+            chain.append(replace(base, name=f"0{number}-x", parent="01-a", sections=sections))
+        vllm = replace(base, name="09-vllm", parent="01-a", sections=script)
+        return kept_key([*chain, vllm], len(chain), "b").digest
 
-    assert key("A=1", "", "B=2") == key("B=2", "A=1")
-    assert len({key("A=1"), key("A=2"), key(), key("A=1", "A=2"), key("A=2", "A=1")}) == 5
+    a, other, b = ("A", "1"), ("A", "2"), ("B", "2")
+    assert key(a, None, b) == key(b, a)
+    assert len({key(a), key(other), key(), key(a, other), key(other, a)}) == 5
 
 
 def kept_by(cache: LayerCache, folder: Path, script: Callable[[Path], None]) -> list[str]:
@@ -865,6 +877,10 @@ class Stand:
         raise NotImplementedError
 
 
+def on(parent: str) -> Sections:
+    return Sections(Header("localimage", f"{parent}.sif"))
+
+
 def run(root: Path, *, prunes: bool = False) -> tuple[list[str], str, str]:
     """Build a base and two layers by the stand-in; return what was built, what the top says, and what was told."""
     stand = Stand(LayerCache(root / "cache"))
@@ -873,8 +889,8 @@ def run(root: Path, *, prunes: bool = False) -> tuple[list[str], str, str]:
     progress = LineProgress()
     progress.notice = told.append  # type: ignore[method-assign, assignment]
     base = definition(root, "01-base", layers=("base",))
-    lower = replace(base, name="02-lower", layers=("lower",), parent="01-base", text="From: 01-base.sif\n")
-    upper = replace(lower, name="03-upper", layers=("upper",), parent="02-lower", text="From: 02-lower.sif\n")
+    lower = replace(base, name="02-lower", layers=("lower",), parent="01-base", sections=on("01-base"))
+    upper = replace(lower, name="03-upper", layers=("upper",), parent="02-lower", sections=on("02-lower"))
     chain = [base, lower, upper]
     keys = layer_keys(chain, ENGINE, "overlay", maps_ids=True)
     downloads = Store(root / "store", Web(), Mirrors({}))
@@ -956,12 +972,13 @@ def test_what_was_kept_and_cannot_be_unpacked_is_compiled_again(spoil: str, tmp_
 
 
 def test_another_lumiimg_that_writes_the_same_builds_nothing_again(tmp_path: Path) -> None:
-    text = (
-        "# Written by lumiimg {0}. Run it in its own folder.\nBootstrap: docker\n\n%labels\n    lumiimg.version {0}\n"
-    )
-    keys = {
-        layer_keys([definition(tmp_path, text=text.format(version))], ENGINE, "overlay", maps_ids=True)[0].digest
+    written = [
+        replace(BASE, labels=(("lumiimg.version", version), ("lumiimg.layer.01", "a")), version=version)
         for version in ("0.1.0", "0.2.0")
+    ]
+    keys = {
+        layer_keys([definition(tmp_path, sections=sections)], ENGINE, "overlay", maps_ids=True)[0].digest
+        for sections in written
     }
     assert len(keys) == 1
 
@@ -1017,9 +1034,9 @@ class Tries:
 def test_whatever_layers_lack_one_run_tells_of_all(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, keeps: bool
 ) -> None:
-    text = "Bootstrap: docker\n\n%post -c /bin/bash\ntrue\n\n%test\nfalse\n"
+    sections = replace(BASE, post="true\n", test="false\n")
     names = ("01-a", "02-b", "03-c", "04-d", "05-e", "06-f")
-    chain = [definition(tmp_path, name, text=text, parent="x", files=()) for name in names]
+    chain = [definition(tmp_path, name, sections=sections, parent="x", files=()) for name in names]
     chain[2] = replace(chain[2], needs=("02-b",))
     faults: dict[str, Exception] = {
         "02-b": MissingHereError("proot is missing"),
@@ -1072,11 +1089,12 @@ class Compiles:
 def test_what_was_compiled_without_a_failed_layers_variables_is_not_taken_for_what_is_compiled_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sets_variables: bool
 ) -> None:
-    base = definition(tmp_path, "01-base", text="Bootstrap: docker\n\n%post -c /bin/bash\ntrue\n", files=())
-    variables = "%environment\n    export CFLAGS=-O3\n\n" if sets_variables else ""
-    sets = replace(base, name="02-sets", parent="01-base", text=f"{variables}%post -c /bin/bash\ntrue\n")
-    needs = replace(sets, name="03-needs", text="%post -c /bin/bash\ncmake\n", needs=("02-sets",))
-    free = replace(sets, name="04-free", text="%post -c /bin/bash\nmake\n")
+    script = replace(BASE, post="true\n")
+    base = definition(tmp_path, "01-base", sections=script, files=())
+    variables = (("CFLAGS", "-O3"),) if sets_variables else ()
+    sets = replace(base, name="02-sets", parent="01-base", sections=replace(script, environment=variables))
+    needs = replace(sets, name="03-needs", sections=replace(BASE, post="cmake\n"), needs=("02-sets",))
+    free = replace(sets, name="04-free", sections=replace(BASE, post="make\n"))
     progress: Any = SimpleNamespace(begin=len, line=len, step_started=len, step_done=type, notice=len)
     store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
     none: Any = None

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lumiimg.catalog.catalogue import Catalogue
-from lumiimg.definition.reader import check_definition
+from lumiimg.definition.definition import Definition, layers_of
+from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.definition.text import (
     LINE_LIMIT_BYTES,
     DefinitionError,
@@ -19,7 +20,7 @@ from lumiimg.definition.text import (
     quote_bash,
     quote_sh,
 )
-from lumiimg.definition.writer import Definition, layers_of, write_chain, write_flat
+from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.resolve.decide import Ground, resolve
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.request import Request
@@ -211,16 +212,11 @@ def test_a_trap_in_a_layers_script_names_the_layers_file(layers: Path, make_laye
 )
 def test_the_parts_of_a_definition_are_all_of_it(golden: Path) -> None:
     text = golden.read_text()
-    one = Definition("x", ("x",), None, text, ())
+    one = read_sections(text, golden.name)
+    assert one.text == text
     assert one.post.startswith("set -euo pipefail\n")
     assert f"%post -c /bin/bash\n{one.post}" in text
-    assert "%post" not in one.facts
-    assert "%files" not in one.facts
-    lines = text.splitlines()
-    left = [line for line in lines if line and line not in {*one.post.splitlines(), *one.facts.splitlines()}]
-    assert all(line == "%files" or line.startswith(("    files/", "%post")) for line in left)
-    assert one.test in one.facts
-    assert bool(one.test) == ("%test" in lines)
+    assert bool(one.test) == ("%test" in text.splitlines())
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +227,7 @@ def free(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
 
 def exports_of(definition: Definition) -> tuple[str, str]:
     """The lines that set the value: in the script, as NOTE, and in the environment."""
-    (note,) = (line for line in definition.post.splitlines() if line.startswith("export NOTE="))
+    (note,) = (line for line in definition.sections.post.splitlines() if line.startswith("export NOTE="))
     section = definition.text.partition("\n%environment\n")[2].partition("\n%")[0]
     (value,) = (line.strip() for line in section.splitlines() if line.startswith("    export V="))
     return note.replace("export NOTE=", "export V=", 1), value
@@ -253,6 +249,7 @@ def test_a_value_arrives_as_it_was_typed_or_is_refused_with_its_layer(free: Cata
             continue
         for number, definition in enumerate(chain, 1):
             check_definition(definition, number)  # as an image's own definition is let through
+            assert read_sections(definition.text, definition.name) == definition.sections
         headers = [line for line in flat.text.splitlines() if line.lstrip().startswith("%")]
         assert headers == ["%environment", "%post -c /bin/bash", "%labels"]
         assert "{{" not in flat.text

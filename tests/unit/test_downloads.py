@@ -26,7 +26,7 @@ from lumiimg.build.cache import LayerCache
 from lumiimg.build.fetch import needed
 from lumiimg.build.keys import layer_keys
 from lumiimg.cli.main import main
-from lumiimg.definition.writer import Definition, StagedFile
+from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import ExitCode, FailedError
 from lumiimg.report.progress import QuietProgress
@@ -614,7 +614,11 @@ def chain_of(*sources: LockedSource | None) -> list[Definition]:
     """A base and layers, each with one source, or none."""
     return [
         Definition(
-            f"{number:02}-x", (f"x{number}",), None, f"text {number}", (StagedFile("files/x", one),) if one else ()
+            f"{number:02}-x",
+            (f"x{number}",),
+            None,
+            Sections(Header("docker", f"x{number}")),
+            (StagedFile("files/x", one),) if one else (),
         )
         for number, one in enumerate(sources)
     ]
@@ -630,7 +634,7 @@ class Recording(QuietProgress):
 
 @dataclass
 class Stand:
-    """A stand-in for a way to build: a layer is what its definition says before a `#`, and nothing is run."""
+    """A stand-in for a way to build: a layer is the header of its definition, and nothing is run."""
 
     seen: Callable[[], int]
     name: str = "stand-in"
@@ -640,7 +644,7 @@ class Stand:
 
     def base(self, step: LayerBuild, target: Path) -> None:
         self.built.append((step.definition.name, self.seen()))
-        target.write_text(step.definition.text.partition("#")[0])
+        target.write_text(step.definition.sections.header.text)
 
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         del below
@@ -694,7 +698,7 @@ def test_nothing_is_fetched_for_a_base_that_is_kept_or_a_layer_that_is_by_conten
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / sha256(b"above")).write_bytes(b"above")
     build(first, server, tmp_path, Recording())
-    other = [replace(first[0], text=f"{first[0].text}# another comment"), first[1]]
+    other = [replace(first[0], sections=replace(first[0].sections, post="# another comment\n")), first[1]]
     assert [name for name, _ in build(other, server, tmp_path, Recording())] == ["00-x"]
     for file in (tmp_path / "store").iterdir():
         file.unlink()
@@ -710,11 +714,12 @@ def test_a_layer_that_may_be_kept_by_the_content_below_it_is_not_fetched_for(ser
     first = chain_of(None, one)
     build(first, server, tmp_path, Recording())
     cache = LayerCache(tmp_path / "cache")
-    other = replace(first[0], text="another text 0")
+    other = replace(first[0], sections=Sections(Header("docker", "another")))
+    new = replace(first[1], sections=Sections(Header("docker", "new")))
     keys = layer_keys([other, first[1]], ENGINE, "overlay", maps_ids=True)
     assert list(needed([other, first[1]], keys, cache, "")) == []
-    keys = layer_keys([other, replace(first[1], text="new")], ENGINE, "overlay", maps_ids=True)
-    assert list(needed([other, replace(first[1], text="new")], keys, cache, "")) == [one]
+    keys = layer_keys([other, new], ENGINE, "overlay", maps_ids=True)
+    assert list(needed([other, new], keys, cache, "")) == [one]
     server.asked.clear()
     (tmp_path / "store" / SHA).unlink()
     assert [name for name, _ in build([other, first[1]], server, tmp_path, Recording())] == ["00-x", "01-x"]

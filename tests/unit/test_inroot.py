@@ -20,7 +20,7 @@ from lumiimg.build.machine import BuildMachine
 from lumiimg.build.sandbox import Sandbox
 from lumiimg.build.step import LayerBuild
 from lumiimg.build.userns_helper import clear, tidy
-from lumiimg.definition.writer import Definition, StagedFile
+from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import Completed
 from lumiimg.errors import FailedError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
-TEXT = "Bootstrap: localimage\nFrom: 01-b.sif\n\n%post -c /bin/bash\ntrue\n"
+SECTIONS = Sections(Header("localimage", "01-b.sif"), post="true\n")
 
 
 class Trap:
@@ -64,7 +64,7 @@ def trap(tmp_path: Path) -> Trap:
 def step(tmp_path: Path) -> LayerBuild:
     file = tmp_path / "k"
     file.write_text("content")
-    definition = Definition("02-a", ("a",), "01-b", TEXT, (StagedFile("files/a/files/k", file),))
+    definition = Definition("02-a", ("a",), "01-b", SECTIONS, (StagedFile("files/a/files/k", file),))
     machine = BuildMachine(ENGINE, True, True, True, None, None, None, None, None, ())
     made = LayerBuild(machine, {}, definition, tmp_path / "step", io.BytesIO(), print)
     (made.folder / "files/a/files").mkdir(parents=True)

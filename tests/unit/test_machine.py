@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.build.capability_cache import look_or_recall
-from lumiimg.build.machine import CONTAINER, DEBOOTSTRAP
+from lumiimg.build.machine import BASES_BY_DEBOOTSTRAP, CONTAINER
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import find_engine
 from tests.shared.layer_builder import LAYER
@@ -168,7 +168,7 @@ def test_a_base_that_debootstrap_cannot_make_is_told_by_doctor_and_refused_at_on
     place.has(STARTS, NO_DEVICES)
     code, data = doctor(capsys)
     assert code == 0, "other bases can be built on"
-    (trial,) = (trial for trial in data["trials"] if trial["name"] == DEBOOTSTRAP)
+    (trial,) = (trial for trial in data["trials"] if trial["name"] == BASES_BY_DEBOOTSTRAP)
     assert "device files" in trial["said"]
     assert "--add-subuids" in trial["remedy"]
     assert "--base FILE.sif" in trial["remedy"]
@@ -224,7 +224,7 @@ def test_a_failure_that_nobody_knows_or_that_may_pass_is_left_open(place: Place,
 
 def test_debootstrap_that_fails_for_another_reason_is_left_open(place: Place) -> None:
     place.has(STARTS, "echo 'E: something else'; exit 255")
-    trial = place.trials()[DEBOOTSTRAP]
+    trial = place.trials()[BASES_BY_DEBOOTSTRAP]
     assert (trial.works, trial.is_sure, trial.remedy) == (False, False, "")
     assert "something else" in trial.said
 
@@ -234,7 +234,7 @@ def test_without_debootstrap_there_is_nothing_to_try(place: Place, monkeypatch: 
         return None if name == "debootstrap" else shutil.which(name)
 
     monkeypatch.setattr("lumiimg.build.capability_trials.which", gone)
-    assert place.trials()[DEBOOTSTRAP].said == "debootstrap is not on PATH"
+    assert place.trials()[BASES_BY_DEBOOTSTRAP].said == "debootstrap is not on PATH"
 
 
 def test_an_engine_that_only_starts_as_the_user_is_no_promise(

@@ -19,9 +19,10 @@ from lumiimg.build.machine import BuildMachine
 from lumiimg.build.provenance import PLAN, plan_document, read_chain, write_folder
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
-from lumiimg.definition.reader import check_definition
+from lumiimg.definition.definition import Definition, Header
+from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.definition.text import DefinitionError
-from lumiimg.definition.writer import Definition, write_chain
+from lumiimg.definition.writer import write_chain
 from lumiimg.engine import engine as engines
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, ExitCode, FailedError
@@ -108,7 +109,9 @@ def test_what_the_writer_writes_is_taken(golden: Path, chain: tuple[Definition, 
     files = tuple(replace(chain[1].files[0], path=line.split()[0]) for line in lines)
     head = text.partition("\n\n")[0]
     parent = head.partition("From: ")[2].removesuffix(".sif") if "localimage" in head else None
-    check_definition(Definition(golden.stem, (layer,), parent, text, files), int(number))
+    sections = read_sections(text, golden.name)
+    assert sections.text == text
+    check_definition(Definition(golden.stem, (layer,), parent, sections, files), int(number))
 
 
 SECTIONS = {
@@ -133,7 +136,6 @@ SECTIONS = {
     "another target": ("/opt/lumiimg/build/b/files/tool.c", "/tmp/tool.c"),
     "environment": ("    export A=", "    touch /x; export A="),
     "label": ("    lumiimg.layer.02 b", "    lumiimg.layer.02 c"),
-    "what the key of the layer leaves out": ("#!/bin/bash", "    lumiimg.version 1; touch /x"),
     "note": ("# Written by", "# written by"),
     "parent": ("From: 01-a.sif", "From: /home/x/y.sif"),
     "agent": ("Bootstrap: localimage", "Bootstrap: yum"),
@@ -188,20 +190,26 @@ def test_a_base_is_one_that_lumiimg_writes(
     header: str, changes: dict[str, Any], good: bool, chain: tuple[Definition, ...]
 ) -> None:
     head, _, rest = chain[0].text.partition("\n\n")
-    one = replace(chain[0], text=f"{head.partition(chr(10))[0]}\n{header}\n{rest}", **changes)
-    if good:
+    text = f"{head.partition(chr(10))[0]}\n{header}\n{rest}"
+
+    def read() -> Definition:
+        one = replace(chain[0], sections=read_sections(text, "01-a.def"), **changes)
         check_definition(one, 1)
+        return one
+
+    if good:
+        assert read().text == text
     else:
         with pytest.raises(DefinitionError):
-            check_definition(one, 1)
+            read()
 
 
 def test_debootstrap_takes_packages_from_where_a_person_says(
     chain: tuple[Definition, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lumiimg.build.bases.apt_mirror", lambda _: None)
-    head, _, rest = chain[0].text.partition("\n\n")
-    one = replace(chain[0], text=f"{head.partition(chr(10))[0]}\n{DEBOOTSTRAP}\n{rest}")
+    header = Header("debootstrap", "trixie", "https://deb.test/debian", ("gcc",))
+    one = replace(chain[0], sections=replace(chain[0].sections, header=header))
     with pytest.raises(BadInputError, match=r"if you trust it: --mirror debian=https://deb\.test/debian"):
         check_mirror([one], Mirrors({}))
     check_mirror([one], Mirrors({"debian": "https://deb.test/debian"}))
@@ -514,13 +522,11 @@ def rebuild(image: Path, output: Path, *words: str | Path) -> int:
 def image(chain: tuple[Definition, ...], stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cache = tmp_path / "cache"
     monkeypatch.setenv("LUMIIMG_CACHE", str(cache))
-    alone = (chain[0], replace(chain[1], files=chain[1].files[:1], text=chain[1].text.replace(_line(chain[1], 1), "")))
+    top = chain[1]
+    one_file = replace(top, files=top.files[:1], sections=replace(top.sections, files=top.sections.files[:1]))
+    alone = (chain[0], one_file)
     assert build(alone, tmp_path / "image.sif", cache, stand)
     return tmp_path / "image.sif"
-
-
-def _line(definition: Definition, number: int) -> str:
-    return f"    {definition.files[number].path} {definition.files[number].target}\n"
 
 
 def test_an_image_is_not_built_over_itself(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,14 +18,14 @@ from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import read_site
 from lumiimg.catalog.table import CatalogError
 from lumiimg.cluster.job.shape import seconds
+from lumiimg.definition.definition import Definition, StagedFile
 from lumiimg.definition.docker.draft import make_draft, write_draft
 from lumiimg.definition.docker.instructions import split_words
 from lumiimg.definition.docker.shell import is_plain
 from lumiimg.definition.docker.substitution import Scope, expand
 from lumiimg.definition.docker.substitution import text_of as text_of_value
-from lumiimg.definition.reader import check_definition
+from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.definition.text import DefinitionError
-from lumiimg.definition.writer import Definition, StagedFile
 from lumiimg.errors import BadInputError
 from lumiimg.host.container_view import parse_binds
 from tests.fuzz.target import Target
@@ -89,7 +89,8 @@ def _definition_text(data: bytes) -> None:
     for number, layer in enumerate(("base", "middle", "top"), 1):
         name = f"{number:02}-{layer}"
         try:
-            check_definition(Definition(name, (layer,), below, text, files), number)
+            sections = read_sections(text, f"{name}.def")
+            check_definition(Definition(name, (layer,), below, sections, files), number)
         except DefinitionError:
             if number == 3:
                 raise
@@ -230,7 +231,12 @@ TARGETS = (
         _value,
         lambda: [b"${A:-x}${B:+y}$C\\$D'${E}'\"${F:-${G##*/}}\"${H//a/b}${I%%.*}"],
     ),
-    Target("definition", ("definition.reader.check_definition",), _definition_text, _definition_seeds),
+    Target(
+        "definition",
+        ("definition.reader.read_sections", "definition.reader.check_definition"),
+        _definition_text,
+        _definition_seeds,
+    ),
     Target("chain", ("build.provenance._definition",), _chain, _chain_seeds, (BadInputError,), "json"),
     Target(
         "bind-option", ("host.container_view.parse_binds",), _binds, lambda: [b"/a:/b:ro,/c\\:d,/e:/f,image-src=/x"]

@@ -1,0 +1,147 @@
+"""One definition file as a value: its sections. Its text is their rendering, and nothing of ours reads that again.
+
+A definition holds no path of this machine: it is run in its own folder, next to `files/` and to the image below it. So
+what is written with `--definitions` is what `lumiimg build` runs, it works elsewhere, and its bytes can be a cache key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from lumiimg.resolve.lock import LockedSource
+
+BUILD_FOLDER = "/opt/lumiimg/build"
+"""In the image while it is built; gone afterwards."""
+DEBOOTSTRAP = "debootstrap"
+LAYER_LABEL = "lumiimg.layer."
+"""Before the number of the layer; the value is its name."""
+NOTE = "# Written by lumiimg {}. Run it in its own folder: what it copies lies beside it."
+"""The first line of each definition, with the version of lumiimg."""
+POST = "%post -c /bin/bash"
+VERSION_LABEL = "lumiimg.version"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file that must lie beside the definition when it is run."""
+
+    path: str
+    """Relative to the definition's folder."""
+    origin: Path | LockedSource
+
+    @property
+    def target(self) -> str:
+        """Path of the file in the image while that is built."""
+        return f"{BUILD_FOLDER}/{self.path.removeprefix('files/')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The image that a definition starts from, as the engine's keywords name it."""
+
+    agent: str
+    """`Bootstrap`: `docker`, `localimage`, `debootstrap`, …"""
+    origin: str
+    """`From`; for debootstrap `OSVersion`, the suite."""
+    mirror_url: str | None = None
+    """`MirrorURL`, for debootstrap only."""
+    include: tuple[str, ...] = ()
+    """`Include`, for debootstrap only: packages."""
+
+    @property
+    def text(self) -> str:
+        """One line for each keyword."""
+        if self.agent != DEBOOTSTRAP:
+            return f"Bootstrap: {self.agent}\nFrom: {self.origin}\n"
+        include = f"Include: {' '.join(self.include)}\n" if self.include else ""
+        return f"Bootstrap: {self.agent}\nOSVersion: {self.origin}\nMirrorURL: {self.mirror_url}\n{include}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """What a definition file says."""
+
+    header: Header
+    files: tuple[tuple[str, str], ...] = ()
+    """Path beside the definition, and path in the image."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Name of a variable, and its value as a word of a POSIX shell; in the order in which they are set."""
+    post: str = ""
+    """Script that bash runs."""
+    test: str = ""
+    """Script, or nothing."""
+    labels: tuple[tuple[str, str], ...] = ()
+    version: str = ""
+    """Version of the lumiimg that wrote it."""
+
+    @property
+    def text(self) -> str:
+        """The definition file."""
+        return f"{NOTE.format(self.version)}\n{self.body}"
+
+    @property
+    def body(self) -> str:
+        """The definition file without its first comment; engines keep it so in the image."""
+        sections = (
+            _section("%files", _lines(f"{path} {target}" for path, target in self.files)),
+            _section("%environment", _lines(map(export, self.environment))),
+            _section(POST, self.post),
+            _section("%test", self.test),
+            _section("%labels", _lines(f"{key} {value}" for key, value in self.labels)),
+        )
+        return "\n".join((self.header.text, *filter(None, sections)))
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One definition file and what it needs beside it."""
+
+    name: str
+    """Without extension: `02-netprobe`, or `flat`."""
+    layers: tuple[str, ...]
+    """Names of the layers that it adds, for people."""
+    parent: str | None
+    """Name of the definition whose image it starts from; None if it bootstraps."""
+    sections: Sections
+    files: tuple[StagedFile, ...]
+    plain_http: bool = False
+    origin: Path | None = None
+    """The file or folder of this machine that it starts from."""
+    origin_sha256: str | None = None
+    """Digest of that file, once it was read; a folder has none."""
+    needs: tuple[str, ...] = ()
+    """Names of the definitions below whose components its layer requires, and of those that these require."""
+
+    @property
+    def text(self) -> str:
+        """The definition file."""
+        return self.sections.text
+
+    @property
+    def kept(self) -> str:
+        """The folder in the image for files that the script of one layer would otherwise compile again."""
+        return f"{BUILD_FOLDER}/{self.layers[0]}/kept"
+
+
+def export(variable: tuple[str, str]) -> str:
+    """Return the command of a shell that sets a variable of `Sections.environment`."""
+    name, word = variable
+    return f"export {name}={word}"
+
+
+def layers_of(labels: Mapping[str, str]) -> list[str]:
+    """Return the names of base and layers that an image of lumiimg was built from, by its labels; else nothing."""
+    return [labels[key] for key in sorted(labels) if key.startswith(LAYER_LABEL)]
+
+
+def _section(name: str, body: str) -> str:
+    return f"{name}\n{body}" if body else ""
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"    {line}\n" for line in lines)
