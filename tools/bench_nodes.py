@@ -23,7 +23,7 @@ from lumiimg.check.run.execution import provide_all_reduce
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
 from lumiimg.cluster.nodes.groups import gather
-from lumiimg.cluster.nodes.node import SCHEMA, NodeTask, identity_of, write_task
+from lumiimg.cluster.nodes.node_task import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.engine.engine import find_engine
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity

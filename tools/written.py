@@ -15,7 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 from lumiimg import __version__
-from lumiimg.build.cache import Key, LayerCache
+from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.build.provenance import PLAN, SBOM, plan_document, write_folder
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
@@ -77,7 +77,7 @@ def cache(folder: Path) -> None:
     """Keep the result of a layer, and what a script compiled."""
     kept = LayerCache(folder / "cache")
     for name, below in (("data.sqfs", BELOW), ("data.tar", "")):
-        key = Key({"format": name, "definition": "Bootstrap: docker\n"})
+        key = CacheKey({"format": name, "definition": "Bootstrap: docker\n"})
         with kept.making(key, print) as work:
             (work / name).write_bytes(DATA)
             kept.keep(key, work / name, layers=("tool",), seconds=2.0, below=below)

@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
 from lumiimg.build.cache import LayerCache
-from lumiimg.build.cache_lease import TAKEN, Taken
-from lumiimg.build.chain import Chain
+from lumiimg.build.cache_lease import TAKEN, CacheLease
+from lumiimg.build.capabilities import require_bootstrap, require_container, require_environment
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
+from lumiimg.build.engine_build import EngineBuild
 from lumiimg.build.fetch import content_with, lowest, needed, sources_of
 from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
+from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.log import BuildLog
-from lumiimg.build.machine import require_bootstrap, require_container, require_environment
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.progress import DOWNLOADS, IMAGE, StageClock
 from lumiimg.build.provenance import FOLDER, SBOM, hide_below, write_folder
 from lumiimg.build.sandbox import Sandbox
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
-from lumiimg.build.step import LayerBuild
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from lumiimg.build.cache import CacheEntry, Key
-    from lumiimg.build.machine import BuildMachine
+    from lumiimg.build.cache import CacheEntry, CacheKey
+    from lumiimg.build.capabilities import BuildMachine
     from lumiimg.build.progress import BuildStage, Progress
     from lumiimg.definition.definition import Definition
     from lumiimg.resolve.store import Store
@@ -53,7 +53,7 @@ WAYS = ("overlay", "sandbox", "definition")
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltImage:
     """A finished image."""
 
     image: Path
@@ -141,7 +141,7 @@ def build_image(
     anew: bool,
     keep_going: bool,
     keeps_compiled: bool = True,
-) -> Built:
+) -> BuiltImage:
     """Build the chain and put the image at `output`, by rename; unless `anew`, nothing is written where it is already.
 
     Layers whose result is in the cache are not built again. The engine's output goes to `log_path`. `documents` are
@@ -160,7 +160,7 @@ def build_image(
     number = image_key(keys[-1], form if compression == "zstd" else f"{form}, {compression}", documents)
     there = is_there(output, number)
     if there and not anew:
-        return Built(
+        return BuiltImage(
             output,
             number,
             output.stat().st_size,
@@ -209,7 +209,7 @@ def build_image(
             partial.chmod(0o755 & ~mask)
     stages.append(clock.stage(IMAGE, output.stat().st_size, reused=False))
     progress.step_done(stages[-1])
-    return Built(
+    return BuiltImage(
         output,
         number,
         output.stat().st_size,
@@ -223,7 +223,7 @@ def build_image(
     )
 
 
-def _require_room(chain: Sequence[Definition], keys: Sequence[Key], cache: LayerCache, way: str) -> None:
+def _require_room(chain: Sequence[Definition], keys: Sequence[CacheKey], cache: LayerCache, way: str) -> None:
     """Raise FailedError where there is less room than for what is known: the layers that are there, or their base."""
     known = sum(entry.size_bytes for entry in lowest(keys, cache.find, content_below(chain[0], way)))
     if chain[0].origin is not None and chain[0].origin.is_file():
@@ -289,7 +289,7 @@ class _Work:
         return target
 
     def layers(
-        self, chain: Sequence[Definition], keys: Sequence[Key], strategy: Strategy
+        self, chain: Sequence[Definition], keys: Sequence[CacheKey], strategy: Strategy
     ) -> tuple[list[Path], list[BuildStage]]:
         """Return the results of all layers, the base first, and what each took."""
         found: list[Path] = []
@@ -297,7 +297,7 @@ class _Work:
         base = content = content_below(chain[0], self.way)
         if content and chain[0].origin is not None:
             found.append(chain[0].origin)  # as it is: nothing of it is unpacked or written again
-        taken = Taken(self.cache, self.scratch, self.progress.notice)
+        taken = CacheLease(self.cache, self.scratch, self.progress.notice)
         lowest(keys, taken.find, content)  # so that the sources of what is damaged are among those that are needed
         wanted = list(needed(chain, keys, self.cache, content))
         missing = {source for source in wanted if not self.downloads.has(source)}
@@ -396,12 +396,12 @@ class _Work:
     def _build(
         self,
         definition: Definition,
-        key: Key,
+        key: CacheKey,
         content: str,
-        kept_key: Key,
+        kept_key: CacheKey,
         below: Sequence[Path],
         strategy: Strategy,
-        taken: Taken,
+        taken: CacheLease,
     ) -> CacheEntry:
         with self.cache.making(key, self.progress.notice) as folder:
             if (made := taken.find(key, content)) is not None:  # by the one that was waited for
@@ -421,7 +421,7 @@ class _Work:
             remove_tree(step.folder)
             return taken.hold(entry)
 
-    def _keeping(self, step: LayerBuild, key: Key) -> AbstractContextManager[None]:
+    def _keeping(self, step: LayerBuild, key: CacheKey) -> AbstractContextManager[None]:
         if not self.keeps_compiled:
             return nullcontext()
         return keeping(self.cache, key, step.definition.layers, step.kept, self.progress.notice)
@@ -468,7 +468,7 @@ class Strategy(Protocol):
 
 def new_strategy(way: str, scratch: Path) -> Strategy:
     """Return one way to build; what it unpacks goes to `scratch`."""
-    ways: dict[str, Strategy] = {"overlay": Overlay(), "sandbox": Sandbox(scratch), "definition": Chain(scratch)}
+    ways: dict[str, Strategy] = {"overlay": Overlay(), "sandbox": Sandbox(scratch), "definition": EngineBuild(scratch)}
     return ways[way]
 
 

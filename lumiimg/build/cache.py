@@ -51,7 +51,7 @@ _DOCUMENT_LIMIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class CacheKey:
     """What the result of a layer depends on."""
 
     parts: Mapping[str, Any]
@@ -117,7 +117,7 @@ class LayerCache:
         self._contents = root / "contents"
         self._locks = root / "locks"
 
-    def find(self, key: Key, below: str = "") -> CacheEntry | None:
+    def find(self, key: CacheKey, below: str = "") -> CacheEntry | None:
         """Return the result of a key over the content of what is `below`, or of the same inputs over that content.
 
         None where there is none; also where one is there that was built over another content.
@@ -177,7 +177,7 @@ class LayerCache:
             return None
 
     @contextmanager
-    def making(self, key: Key, on_wait: Callable[[str], None]) -> Iterator[Path]:
+    def making(self, key: CacheKey, on_wait: Callable[[str], None]) -> Iterator[Path]:
         """Yield a new folder for a result, while nobody else builds the same; `on_wait` is told who does.
 
         Who has waited finds the result with `find`. Raises FailedError if the cache cannot be written.
@@ -187,7 +187,7 @@ class LayerCache:
 
     def keep(
         self,
-        key: Key,
+        key: CacheKey,
         data: Path,
         *,
         layers: tuple[str, ...],
@@ -286,7 +286,7 @@ class LayerCache:
                     yield folder.name, "cannot be read, is of an older lumiimg, or has another size than it had"
             elif file_sha256(entry.data) != entry.sha256:
                 yield folder.name, "has another content than it had"
-            elif Key(self.key_of(entry)).digest != folder.name:
+            elif CacheKey(self.key_of(entry)).digest != folder.name:
                 yield folder.name, "is not what its name says"
 
     def prune(self, keep_bytes: int | None) -> tuple[list[str], int]:
@@ -395,9 +395,9 @@ def _owner_in(lock: Path) -> dict[str, Any] | None:
         return None
 
 
-def _content_key(key: Key, below: str) -> str:
+def _content_key(key: CacheKey, below: str) -> str:
     """Return the name of the same inputs over a content, whatever its recipe."""
-    return Key({**key.parts, "parent": f"content:{below}"}).digest
+    return CacheKey({**key.parts, "parent": f"content:{below}"}).digest
 
 
 def read_object(path: Path) -> dict[str, Any]:

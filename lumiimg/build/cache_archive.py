@@ -6,7 +6,7 @@ import shutil
 import tarfile
 from typing import TYPE_CHECKING
 
-from lumiimg.build.cache import FORMAT, NAMES, Key, entry_of, read_object
+from lumiimg.build.cache import FORMAT, NAMES, CacheKey, entry_of, read_object
 from lumiimg.build.disk_space import require, room_at
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError
@@ -111,7 +111,7 @@ def _is_key(name: str) -> bool:
 
 def _take(cache: LayerCache, name: str, parts: dict[str, Path]) -> CacheEntry:
     try:
-        key = Key(read_object(parts["key.json"]))
+        key = CacheKey(read_object(parts["key.json"]))
         data = next(path for part, path in parts.items() if part in NAMES)
         document = read_object(parts["entry.json"])
         if type(written := document.get("format")) is int and written > FORMAT:

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lumiimg.build.cache import CacheEntry, Key, LayerCache
+    from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 
 TAKEN = "taken"
 """The folder in a build's scratch."""
 
 
-class Taken:
+class CacheLease:
     """The results that one build uses."""
 
     def __init__(self, cache: LayerCache, scratch: Path, on_notice: Callable[[str], None]) -> None:
@@ -27,7 +27,7 @@ class Taken:
         self._notice = on_notice
         self._found: dict[tuple[str, str], CacheEntry] = {}
 
-    def find(self, key: Key, below: str) -> CacheEntry | None:
+    def find(self, key: CacheKey, below: str) -> CacheEntry | None:
         """Return the result of a key, as `LayerCache.find`, if all of it is what it was: read, if it was touched.
 
         What is damaged is removed. Raises FailedError if it cannot be.

@@ -11,7 +11,7 @@ from lumiimg.build.fetch import content_with, lowest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lumiimg.build.cache import CacheEntry, Key, LayerCache
+    from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 
 NOT_YET = "not known before what is below it is built"
 
@@ -27,7 +27,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class CacheLookup:
     """The answer for one layer."""
 
     layers: tuple[str, ...]
@@ -37,7 +37,7 @@ class Why:
     differences: tuple[Difference, ...] = ()
 
 
-def why(cache: LayerCache, keys: Sequence[Key], layers: tuple[str, ...], content: str) -> Why:
+def why(cache: LayerCache, keys: Sequence[CacheKey], layers: tuple[str, ...], content: str) -> CacheLookup:
     """Compare the last key, which is that of `layers`, with those of the same layer that are in the cache.
 
     The nearest has the fewest other lines. `keys` are those of all that is below it, too, and `content` that of what
@@ -49,16 +49,16 @@ def why(cache: LayerCache, keys: Sequence[Key], layers: tuple[str, ...], content
     is_known = len(below) == len(keys) - 1
     found = cache.find(key, content) if is_known else None
     if found is not None:
-        return Why(layers, found)
+        return CacheLookup(layers, found)
     others = [
         ([*differences(cache.key_of(entry), key.parts), *_below(entry, content, is_known=is_known)], entry)
         for entry in cache.entries()
         if entry.layers == layers
     ]
     if not others:
-        return Why(layers, None)
+        return CacheLookup(layers, None)
     nearest, entry = min(others, key=lambda other: sum(len(one.lines) for one in other[0]))
-    return Why(layers, None, entry, tuple(nearest))
+    return CacheLookup(layers, None, entry, tuple(nearest))
 
 
 def _below(entry: CacheEntry, content: str, *, is_known: bool) -> list[Difference]:

@@ -18,8 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.build.capabilities import PROGRAMS, BuildMachine, CapabilityTrial
 from lumiimg.build.capability_trials import look, program_of
-from lumiimg.build.machine import PROGRAMS, BuildMachine, CapabilityTrial
 from lumiimg.engine.process import which
 from lumiimg.errors import LumiimgError
 from lumiimg.files import write_text

@@ -9,12 +9,19 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.build.facts import keeps_environment
-from lumiimg.build.machine import BASES_BY_DEBOOTSTRAP, CONTAINER, PROGRAMS, PROOT_SLOWLY, BuildMachine, CapabilityTrial
+from lumiimg.build.capabilities import (
+    BASES_BY_DEBOOTSTRAP,
+    CONTAINER,
+    PROGRAMS,
+    PROOT_SLOWLY,
+    BuildMachine,
+    CapabilityTrial,
+)
+from lumiimg.build.engine_metadata import keeps_environment
 from lumiimg.engine import engine as engines
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run, which
-from lumiimg.engine.trial import start_containers
+from lumiimg.engine.start_trial import start_containers
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, one_line
 

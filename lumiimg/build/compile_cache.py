@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from lumiimg.build.cache import Key, LayerCache
+    from lumiimg.build.cache import CacheKey, LayerCache
 
 
 @contextmanager
 def keeping(
-    cache: LayerCache, key: Key, layers: Sequence[str], folder: Path, on_notice: Callable[[str], None]
+    cache: LayerCache, key: CacheKey, layers: Sequence[str], folder: Path, on_notice: Callable[[str], None]
 ) -> Iterator[None]:
     """Put into `folder` what the script of a layer kept when it ran before, on whatever stack.
 
@@ -44,7 +44,9 @@ def keeping(
             on_notice(f"what {names} compiled is not kept: {error}")
 
 
-def _put(cache: LayerCache, key: Key, names: str, folder: Path, on_notice: Callable[[str], None]) -> dict[str, str]:
+def _put(
+    cache: LayerCache, key: CacheKey, names: str, folder: Path, on_notice: Callable[[str], None]
+) -> dict[str, str]:
     """Unpack what was kept, if it is good; return its digests by name."""
     entry = cache.find(key)
     if entry is None:
@@ -62,7 +64,7 @@ def _put(cache: LayerCache, key: Key, names: str, folder: Path, on_notice: Calla
     return digests(list(kept_files(folder)))
 
 
-def _keep(cache: LayerCache, key: Key, layers: Sequence[str], files: Sequence[tuple[str, Path]]) -> None:
+def _keep(cache: LayerCache, key: CacheKey, layers: Sequence[str], files: Sequence[tuple[str, Path]]) -> None:
     if not files:
         cache.remove(key.digest)
         return

@@ -16,7 +16,7 @@ LEAST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeSpace:
     """What is left at a place."""
 
     folder: Path
@@ -27,7 +27,7 @@ class Room:
     """Whether what is written there counts as memory."""
 
 
-def room_at(folder: Path) -> Room:
+def room_at(folder: Path) -> FreeSpace:
     """Return what is left where `folder` is, or will be. Raises FailedError if nothing of its path is there."""
     there = next((path for path in (folder, *folder.parents) if path.is_dir()), None)
     if there is None:
@@ -37,10 +37,10 @@ def room_at(folder: Path) -> Room:
     memory = _memory_bytes()
     if kind in _IN_MEMORY and memory is not None:
         free = min(free, memory)
-    return Room(there, free, kind in _IN_MEMORY)
+    return FreeSpace(there, free, kind in _IN_MEMORY)
 
 
-def require(room: Room, needed_bytes: int, what: str) -> None:
+def require(room: FreeSpace, needed_bytes: int, what: str) -> None:
     """Raise FailedError where a build would run out of room: early, and with what to do."""
     if room.free_bytes >= needed_bytes:
         return

@@ -10,7 +10,7 @@ from lumiimg.resolve.lock import LockedSource
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lumiimg.build.cache import CacheEntry, Key, LayerCache
+    from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
     from lumiimg.definition.definition import Definition
 
 
@@ -24,7 +24,9 @@ def sources_of(definition: Definition) -> list[LockedSource]:
     return [file.origin for file in definition.files if isinstance(file.origin, LockedSource)]
 
 
-def lowest(keys: Sequence[Key], find: Callable[[Key, str], CacheEntry | None], content: str) -> list[CacheEntry]:
+def lowest(
+    keys: Sequence[CacheKey], find: Callable[[CacheKey, str], CacheEntry | None], content: str
+) -> list[CacheEntry]:
     """Return the results of the lowest layers, up to the first that is not there.
 
     `content` is that of what is below the first, `find` that of a cache. What a layer that is not there will come to,
@@ -40,7 +42,9 @@ def lowest(keys: Sequence[Key], find: Callable[[Key, str], CacheEntry | None], c
     return found
 
 
-def needed(chain: Sequence[Definition], keys: Sequence[Key], cache: LayerCache, content: str) -> Iterator[LockedSource]:
+def needed(
+    chain: Sequence[Definition], keys: Sequence[CacheKey], cache: LayerCache, content: str
+) -> Iterator[LockedSource]:
     """Yield the sources of the layers that will be built; `content` is that of what is below the first.
 
     A layer over one that is built anew may be used all the same, by the content of that one, which nobody knows yet.

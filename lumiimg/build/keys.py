@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.build.cache import Key
+from lumiimg.build.cache import CacheKey
 from lumiimg.definition.definition import VERSION_LABEL, export
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.lock import LockedSource, file_sha256
@@ -23,16 +23,16 @@ _LAYER_FORMAT = "lumiimg-layer-4"
 _KEPT_FORMAT = "lumiimg-kept-2"
 
 
-def layer_keys(chain: Sequence[Definition], engine: Engine, way: str, *, maps_ids: bool) -> tuple[Key, ...]:
+def layer_keys(chain: Sequence[Definition], engine: Engine, way: str, *, maps_ids: bool) -> tuple[CacheKey, ...]:
     """Return the key of each layer: everything that its result depends on, from the definition down to the files.
 
-    `maps_ids`: whether files keep their owners and modes where it is built (machine.py). It is not the day: a base from
-    a moving archive stays as it was until its result is removed from the cache.
+    `maps_ids`: whether files keep their owners and modes where it is built (capabilities.py). The day is no part of it:
+    a base from a moving archive stays as it was until its result is removed from the cache.
     """
-    keys: list[Key] = []
+    keys: list[CacheKey] = []
     for definition in chain:
         keys.append(
-            Key(
+            CacheKey(
                 {
                     "format": _LAYER_FORMAT,
                     "parent": keys[-1].digest if keys else "",
@@ -51,7 +51,7 @@ def layer_keys(chain: Sequence[Definition], engine: Engine, way: str, *, maps_id
     return tuple(keys)
 
 
-def kept_key(chain: Sequence[Definition], at: int, base: str) -> Key:
+def kept_key(chain: Sequence[Definition], at: int, base: str) -> CacheKey:
     """Return the key of what a layer's script keeps between builds, its compiled wheels.
 
     It is made of the layer, of those below that it needs, of what the base came to (`base`: its digest), and of the
@@ -59,7 +59,7 @@ def kept_key(chain: Sequence[Definition], at: int, base: str) -> Key:
     compiled again.
     """
     below = [one for one in chain[:at] if one.name in chain[at].needs or one.parent is None]
-    return Key(
+    return CacheKey(
         {
             "format": _KEPT_FORMAT,
             "layer": _own(chain[at]),
@@ -119,7 +119,7 @@ def _stamp(digest: hashlib._Hash, path: str, seen: os.stat_result) -> None:
     digest.update(line.encode("utf-8", "surrogateescape"))
 
 
-def image_key(last: Key, form: str, documents: Mapping[str, bytes]) -> str:
+def image_key(last: CacheKey, form: str, documents: Mapping[str, bytes]) -> str:
     """Return what an image is made of, as one word: its number stands for it."""
     parts = [
         last.digest,

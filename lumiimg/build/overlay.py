@@ -9,16 +9,16 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.build.facts import FOLDER, date_labels, write_facts
+from lumiimg.build.engine_metadata import FOLDER, date_labels, write_facts
 from lumiimg.build.squash import squash
 from lumiimg.image import open_stack, sif_writer
+from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
-from lumiimg.image.source import ByteSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumiimg.build.step import LayerBuild
+    from lumiimg.build.layer_build import LayerBuild
     from lumiimg.engine.process import Completed
 
 

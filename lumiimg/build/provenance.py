@@ -25,8 +25,8 @@ from lumiimg.definition.definition import Definition, StagedFile
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.image import ImageError, open_image
+from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import DataType, read_sif
-from lumiimg.image.source import ByteSource
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.lockfile import to_text
 from lumiimg.resolve.network.mirrors import checked
@@ -217,7 +217,7 @@ def read_chain(
     """Return the definitions that an image was built from; files of its layers are put into `scratch`.
 
     All that it says is checked, as any file may say it: what is returned runs nothing on this machine, and of its files
-    names only the base (bases.py), and sources that `has` says are in the store already.
+    names only the base (local_base.py), and sources that `has` says are in the store already.
 
     Raises BadInputError for an image that does not carry them, or carries what lumiimg does not write.
     """

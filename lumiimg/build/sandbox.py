@@ -11,12 +11,12 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from lumiimg.build.facts import FOLDER, write_facts
-from lumiimg.build.machine import PROOT_SLOWLY
+from lumiimg.build.capabilities import PROOT_SLOWLY
+from lumiimg.build.engine_metadata import FOLDER, write_facts
+from lumiimg.build.layer_build import INSIDE
 from lumiimg.build.overlay import build_base, offset_of
 from lumiimg.build.safe_fs import folder, set_mode
 from lumiimg.build.squash import squash
-from lumiimg.build.step import INSIDE
 from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.image import FileKind, open_image, sif_writer
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lumiimg.build.step import LayerBuild
+    from lumiimg.build.layer_build import LayerBuild
 
 _OF_ROOT = ("packages.sh", "apt-get", "zypper", "dpkg")
 """Words of scripts that want to be root."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lumiimg.build.machine import BuildMachine
+    from lumiimg.build.capabilities import BuildMachine
     from lumiimg.engine.process import Completed
 
 COMPRESSIONS = {"zstd": ("-comp", "zstd", "-Xcompression-level", "3"), "gzip": ("-comp", "gzip")}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.folders import file_names, layer_folders, recipe_folders
 from lumiimg.catalog.layers import NAME, Layer, read_layer, variant_names
 from lumiimg.catalog.recipes import Recipe, read_recipe
-from lumiimg.catalog.table import CatalogError
+from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lumiimg.catalog.table import Table
+    from lumiimg.catalog.toml_table import Table
 
 _MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,127}")
 _OPTION = re.compile(r"-[A-Za-z0-9_.,:=/+@ -]{1,199}")

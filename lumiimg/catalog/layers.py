@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.needs import read_needs
-from lumiimg.catalog.table import CatalogError, Table, read_limited, read_toml
+from lumiimg.catalog.toml_table import CatalogError, Table, read_limited, read_toml
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
-    from lumiimg.catalog.table import Table
+    from lumiimg.catalog.toml_table import Table
 
 
 _LIMIT = 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.table import Table, read_toml
+from lumiimg.catalog.toml_table import Table, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import user_folder
-from lumiimg.catalog.table import Table, read_toml
+from lumiimg.catalog.toml_table import Table, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

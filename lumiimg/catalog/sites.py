@@ -16,7 +16,7 @@ from lumiimg.catalog.folders import file_names, site_folders
 from lumiimg.catalog.launch import Jobs, read_annotation, read_jobs, read_module, read_option
 from lumiimg.catalog.layers import NAME
 from lumiimg.catalog.needs import Need, read_needs
-from lumiimg.catalog.table import CatalogError, Table, read_toml
+from lumiimg.catalog.toml_table import CatalogError, Table, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

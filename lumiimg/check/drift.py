@@ -19,7 +19,7 @@ from lumiimg.check.static.comparisons import Outcome
 from lumiimg.check.static.files import check_static
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.container_view import PRIVATE, LoaderMachine, see_inside
-from lumiimg.host.manifest_check import Saved, try_saved
+from lumiimg.host.manifest_check import ManifestCheck, try_saved
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.resolve import rules
@@ -62,7 +62,7 @@ class ImageDrift:
     fate: Fate
     before: Boundary
     now: Boundary
-    saved: Saved
+    saved: ManifestCheck
     lacks: tuple[str, ...]
     """What its engine needs bound now, and did not before: device files that it hides."""
     driver: tuple[RuleResult, ...]
@@ -130,9 +130,9 @@ def remedies(image: ImageDrift, snapshot: str, site: Site | None) -> Iterator[st
 
 def _saved(
     image: Image, environment: Mapping[str, str], drift: Drift, before: Boundary, now: Boundary
-) -> tuple[Saved, tuple[str, ...]]:
+) -> tuple[ManifestCheck, tuple[str, ...]]:
     if before.manifest is None or now.manifest is None or now.manifest.fabric is Fabric.NONE:
-        return Saved((), None), ()
+        return ManifestCheck((), None), ()
     settings = see_inside(image, environment, machine=LoaderMachine.of(drift.now)).settings
     host = RootFileSystem(SnapshotTree(drift.now))
     bound = {bind.target for bind in before.manifest.binds}

@@ -15,7 +15,7 @@ from lumiimg.errors import BadInputError, ExitCode
 if TYPE_CHECKING:
     import argparse
 
-    from lumiimg.build.builder import Built
+    from lumiimg.build.builder import BuiltImage
     from lumiimg.build.progress import Progress
     from lumiimg.catalog.settings import UserSettings
     from lumiimg.engine.engine import Engine
@@ -209,9 +209,9 @@ def _build(
     request: Request,
     output: Path,
 ) -> int:
-    from lumiimg.build.bases import lock_base
     from lumiimg.build.builder import build_image, choose_way
     from lumiimg.build.capability_cache import look_or_recall
+    from lumiimg.build.local_base import lock_base
     from lumiimg.build.provenance import PLAN, plan_document
     from lumiimg.definition.writer import write_chain
     from lumiimg.engine.engine import clean_environment, find_engine
@@ -249,7 +249,7 @@ def _build(
     return ExitCode.GOOD
 
 
-def write_page(arguments: argparse.Namespace, built: Built, lock: Lock | None, engine: Engine) -> None:
+def write_page(arguments: argparse.Namespace, built: BuiltImage, lock: Lock | None, engine: Engine) -> None:
     """Write what the build took as a page, where that was asked for."""
     if arguments.html:
         from lumiimg.files import write_text

@@ -39,9 +39,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Try, print, and answer by the exit code."""
     from lumiimg.build.builder import WAYS, against
+    from lumiimg.build.capabilities import CONTAINER, was_seen
     from lumiimg.build.capability_cache import look_anew
     from lumiimg.build.disk_space import room_at
-    from lumiimg.build.machine import CONTAINER, was_seen
     from lumiimg.catalog.settings import read_settings
     from lumiimg.engine.engine import clean_environment, find_engine
     from lumiimg.report.doctor import print_doctor

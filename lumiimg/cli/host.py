@@ -101,7 +101,7 @@ def execute(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     if arguments.libfabric is not None and found:
-        from lumiimg.host.devel import fabric_of, write_archive
+        from lumiimg.host.devel_archive import fabric_of, write_archive
 
         version = write_archive(fabric_of(snapshot, "this machine").library, arguments.libfabric)
         out = console(stderr=True, quiet=arguments.quiet)

@@ -103,8 +103,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.job.batch import slurm_script
     from lumiimg.cluster.job.mounts import absent_paths
     from lumiimg.cluster.job.pbs import pbs_script
-    from lumiimg.cluster.job.plan import CONTAINER_ENGINE, Request, loading, plan_job
-    from lumiimg.cluster.job.shape import Wish
+    from lumiimg.cluster.job.plan import CONTAINER_ENGINE, JobRequest, loading, plan_job
+    from lumiimg.cluster.job.shape import ShapeRequest
     from lumiimg.cluster.python import note_of_program, python_of
     from lumiimg.files import write_text
     from lumiimg.host.snapshot_file import read_snapshot
@@ -115,7 +115,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
     site = find_site(arguments.site, os.environ)
-    wish = Wish(
+    wish = ShapeRequest(
         nodes=arguments.nodes,
         gpus=arguments.gpus,
         partition=arguments.partition,
@@ -130,7 +130,7 @@ def execute(arguments: argparse.Namespace) -> int:
         contents, kind = read_contents(image), image.kind
         python, absent = python_of(image, contents), absent_paths(words, image.root, mounted)
         note = note_of_program(words[0], image, python) if words else None
-    request = Request(
+    request = JobRequest(
         image=str(arguments.image),
         command=words,
         wish=wish,

@@ -21,7 +21,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Take part; whatever the probes come to is in the answer, not in the exit code."""
-    from lumiimg.cluster.nodes.node import take_part
+    from lumiimg.cluster.nodes.node_task import take_part
 
     take_part(arguments.folder, os.environ)
     return ExitCode.GOOD

@@ -13,7 +13,7 @@ from lumiimg.errors import BadInputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from lumiimg.host.container_view import Inside
+    from lumiimg.host.container_view import ContainerView
 
 JSON = "print the result as JSON on standard output; text for people on stderr"
 OFFLINE = "use what was downloaded before; no server is asked, but by the layers' own scripts"
@@ -162,13 +162,13 @@ def add_container(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def open_inside(arguments: argparse.Namespace) -> Iterator[Inside]:
+def open_inside(arguments: argparse.Namespace) -> Iterator[ContainerView]:
     """Open an image as a process in a container has it that is started with the options of `add_container`.
 
     Raises BadInputError.
     """
     from lumiimg.host.container_view import LoaderMachine, parse_binds, see_inside, told_to_engine
-    from lumiimg.host.node import cpu
+    from lumiimg.host.node_facts import cpu
     from lumiimg.image import RootFileSystem, open_image
 
     variables: dict[str, str] = {}

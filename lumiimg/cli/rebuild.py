@@ -52,9 +52,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Read what the image carries, and build that."""
-    from lumiimg.build.bases import check_mirror, give_base
     from lumiimg.build.builder import build_image, choose_way
     from lumiimg.build.capability_cache import look_or_recall
+    from lumiimg.build.local_base import check_mirror, give_base
     from lumiimg.build.provenance import PLAN, plan_of, read_chain
     from lumiimg.catalog.settings import read_settings
     from lumiimg.engine.engine import clean_environment, find_engine

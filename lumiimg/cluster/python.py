@@ -9,7 +9,7 @@ from lumiimg.image.programs import find_program, search_path
 
 if TYPE_CHECKING:
     from lumiimg.image import Image
-    from lumiimg.resolve.inventory import Contents
+    from lumiimg.resolve.inventory import Inventory
 
 _FRAMEWORKS = frozenset(("torch", "jax"))
 
@@ -23,7 +23,7 @@ class Python:
     """The folder that is put in front of the image's own search path; None where Python is on it."""
 
 
-def python_of(image: Image, contents: Contents) -> Python | None:
+def python_of(image: Image, contents: Inventory) -> Python | None:
     """Return the Python that counts: the one of torch's folder, else the first on the image's search path.
 
     Images with an environment of conda that is not activated (AMD's for LUMI) have another one on their path.

@@ -22,13 +22,13 @@ import os
 import re
 from dataclasses import replace
 
-from lumiimg.elf.checks import isa_problem, map_problem, open_problem
 from lumiimg.elf.files import Files, FileVerdict, Opened
 from lumiimg.elf.filesystem import FileSystem, Native
 from lumiimg.elf.hwcaps import platform
-from lumiimg.elf.names import LoadedNames
+from lumiimg.elf.load_checks import isa_problem, map_problem, open_problem
+from lumiimg.elf.load_report import Report
+from lumiimg.elf.loaded_names import LoadedNames
 from lumiimg.elf.objects import FoundBy, LoadedObject, LoadOutcome, MissingLibrary
-from lumiimg.elf.report import Report
 from lumiimg.elf.rules import LoaderSettings, SearchRules
 from lumiimg.elf.search import SearchResult, expand, origin_of
 from lumiimg.elf.static_tls import StaticTls

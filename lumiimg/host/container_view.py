@@ -66,7 +66,7 @@ class LoaderMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class ContainerView:
     """An image as a process in it has it."""
 
     image: Image
@@ -137,7 +137,7 @@ def see_inside(
     host: RootFileSystem | None = None,
     cwd: str = "/",
     machine: LoaderMachine = LoaderMachine(),
-) -> Inside:
+) -> ContainerView:
     """Return an image as a process in it has it; `host` is where binds come from.
 
     What engines mount without being told (home, /tmp, the current folder) is not counted.
@@ -173,7 +173,7 @@ def see_inside(
         intel=machine.intel,
         linux=machine.linux,
     )
-    return Inside(image, root, settings, tuple(doubts))
+    return ContainerView(image, root, settings, tuple(doubts))
 
 
 def library_path_of(image: Image, environment: Mapping[str, str]) -> str | None:

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.host.library_diff import Served, library_changes
+from lumiimg.host.library_diff import LibraryIndex, library_changes
 from lumiimg.host.library_search import ASKED
 from lumiimg.host.node_change import ChangeKind, NodeChange, Subject
 from lumiimg.host.scan import fabric_entry
@@ -79,7 +79,7 @@ def _yes(has: bool) -> str:
 
 
 def _changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
-    old, new = Served(before), Served(now)
+    old, new = LibraryIndex(before), LibraryIndex(now)
     yield from _c_library(old, new)
     yield from library_changes(old, new)
     yield from _first_fabric(before, now)
@@ -106,7 +106,7 @@ def _value(
         yield NodeChange(subject, kind, what, before, now, may_break=may_break)
 
 
-def _c_library(before: Served, now: Served) -> Iterator[NodeChange]:
+def _c_library(before: LibraryIndex, now: LibraryIndex) -> Iterator[NodeChange]:
     """Yield one change for all files of the C library: they come and go together."""
     version, version_now = before.snapshot.glibc, now.snapshot.glibc
     if version != version_now:

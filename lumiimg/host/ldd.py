@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lumiimg.elf.objects import LoadOutcome
-    from lumiimg.host.container_view import Inside
+    from lumiimg.host.container_view import ContainerView
     from lumiimg.image import RootFileSystem
 
 _HEAD_BYTES = 18
 
 
-def list_libraries(inside: Inside, paths: Iterable[str]) -> Iterator[tuple[str, LoadOutcome]]:
+def list_libraries(inside: ContainerView, paths: Iterable[str]) -> Iterator[tuple[str, LoadOutcome]]:
     """Yield (path, what a process started with it would load), one process for each.
 
     Raises BadInputError for a path that is not in the image.

@@ -27,7 +27,7 @@ _NAMED = 4
 _BUILD_CHARACTERS = 12
 
 
-class Served:
+class LibraryIndex:
     """The libraries of one snapshot, by path and by name."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -68,7 +68,7 @@ def of_c_library(library: HostLibrary) -> bool:
     return _PRIVATE_VERSION in facts.version_definitions or any(n.name == _PRIVATE_VERSION for n in facts.version_needs)
 
 
-def library_changes(before: Served, now: Served) -> Iterator[NodeChange]:
+def library_changes(before: LibraryIndex, now: LibraryIndex) -> Iterator[NodeChange]:
     """Yield what became of the entries of two snapshots, then of what they need."""
     yield from _entry_changes(before, now)
     yield from _name_changes(Subject.LIBRARIES, before, now, before.of_fabric, now.of_fabric)
@@ -78,7 +78,7 @@ def library_changes(before: Served, now: Served) -> Iterator[NodeChange]:
 # -- entries: each is a file that the scan looked for --
 
 
-def _entry_changes(before: Served, now: Served) -> Iterator[NodeChange]:
+def _entry_changes(before: LibraryIndex, now: LibraryIndex) -> Iterator[NodeChange]:
     for old, new in _pairs(before.snapshot.entries, now.snapshot.entries):
         entry = new or old
         if entry is None or entry.role == _HELPER_ROLE:
@@ -120,7 +120,7 @@ def _file_name(entry: FoundLibrary) -> str:
 
 
 def _name_changes(
-    subject: Subject, before: Served, now: Served, names: Mapping[str, str], names_now: Mapping[str, str]
+    subject: Subject, before: LibraryIndex, now: LibraryIndex, names: Mapping[str, str], names_now: Mapping[str, str]
 ) -> Iterator[NodeChange]:
     heirs: dict[str, list[str]] = {}
     for name in sorted(names_now.keys() - names.keys(), reverse=True):
@@ -143,7 +143,7 @@ def _stem(name: str) -> str:
 
 
 def _change(
-    subject: Subject, name: str, before: Served, now: Served, old_path: str | None, new_path: str | None
+    subject: Subject, name: str, before: LibraryIndex, now: LibraryIndex, old_path: str | None, new_path: str | None
 ) -> NodeChange | None:
     """Return what became of a name; None where nothing did."""
     counts = subject is not Subject.OTHER

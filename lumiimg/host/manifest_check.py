@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class ManifestCheck:
     """What became of such a list, in a module or a job script that nobody wrote anew."""
 
     gone: tuple[str, ...]
@@ -32,10 +32,12 @@ class Saved:
         return not self.gone and self.refusal is None
 
 
-def try_saved(manifest: BindManifest, root: RootFileSystem, settings: LoaderSettings, host: RootFileSystem) -> Saved:
+def try_saved(
+    manifest: BindManifest, root: RootFileSystem, settings: LoaderSettings, host: RootFileSystem
+) -> ManifestCheck:
     """Return what a manifest for an earlier host comes to; `root` is the image's, `host` has today's files."""
     if manifest.fabric is not Fabric.HOST or manifest.trial is None:
-        return Saved((), None)
+        return ManifestCheck((), None)
     libraries = [bind for bind in manifest.binds if bind.target.startswith(f"{PRIVATE}/")]
     gone = tuple(bind.source for bind in libraries if not host.is_file(bind.source))
     names = {bind.target.removeprefix(f"{PRIVATE}/"): bind for bind in libraries if bind.source not in gone}
@@ -45,7 +47,7 @@ def try_saved(manifest: BindManifest, root: RootFileSystem, settings: LoaderSett
     trial = attempt(root, settings, manifest.trial.demand, host, plan)
     if trial.outcome.missing:
         refusal = refusals.missing(plan, trial, trial.outcome.missing[0]).refusal
-        return Saved(gone, replace(refusal, have="neither the image nor the list has it"))
+        return ManifestCheck(gone, replace(refusal, have="neither the image nor the list has it"))
     if not trial.loads:
-        return Saved(gone, refusals.cannot_load(plan, trial).refusal)
-    return Saved(gone, None if trial.provider else refusals.no_provider(plan, trial).refusal)
+        return ManifestCheck(gone, refusals.cannot_load(plan, trial).refusal)
+    return ManifestCheck(gone, None if trial.provider else refusals.no_provider(plan, trial).refusal)

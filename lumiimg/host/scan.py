@@ -18,7 +18,7 @@ from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.system import System, glibc_version, libc_kind
 from lumiimg.errors import MissingHereError
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
-from lumiimg.host import node
+from lumiimg.host import node_facts
 from lumiimg.host.library_search import LibrarySearch
 from lumiimg.host.recorder import Recorder
 from lumiimg.host.root_queries import read_word
@@ -51,7 +51,7 @@ def scan_host(
     gaps: list[str] = []
     files = Files(root)
     native, system = _loader(files)
-    model, intel, levels = node.cpu(root)
+    model, intel, levels = node_facts.cpu(root)
     is_private = private_paths(environment)
     library_path = _shareable(environment.get("LD_LIBRARY_PATH", ""), is_private, gaps)
     settings = LoaderSettings(library_path=":".join(library_path) or None, hwcaps=levels, intel=intel)
@@ -80,7 +80,7 @@ def scan_host(
         host=(read_word(root, "/proc/sys/kernel/hostname") or "unknown").partition(".")[0],
         architecture=MACHINES[native.machine],
         kernel=read_word(root, "/proc/sys/kernel/osrelease") or "unknown",
-        os=node.operating_system(root),
+        os=node_facts.operating_system(root),
         cpu=model,
         intel=intel,
         hwcaps=levels,
@@ -94,11 +94,11 @@ def scan_host(
         links=recorder.links,
         directories=tuple(sorted(recorder.directories - _implied(recorder))),
         cache=cache,
-        devices=node.devices(root),
-        nics=node.nics(root),
+        devices=node_facts.devices(root),
+        nics=node_facts.nics(root),
         gpu_driver=read_word(root, "/sys/module/amdgpu/version"),
-        rocm=node.rocm_versions(root),
-        slurm=node.slurm_version(environment) if is_here else None,
+        rocm=node_facts.rocm_versions(root),
+        slurm=node_facts.slurm_version(environment) if is_here else None,
         engine=engine,
     )
     recorded = (*(entry.path for entry in entries), *recorder.libraries, *recorder.links)
@@ -237,7 +237,7 @@ def _engine(
     root: RootFileSystem, environment: Mapping[str, str], is_private: Callable[[str], bool], gaps: list[str]
 ) -> ContainerEngine | None:
     try:
-        engine = node.container_engine(root, environment, is_private)
+        engine = node_facts.container_engine(root, environment, is_private)
     except MissingHereError:
         gaps.append("no container engine answers here: its version and its settings for binds are not known")
         return None

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.table import Table, read_toml
+from lumiimg.catalog.toml_table import Table, read_toml
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ from lumiimg.image.tree import ImageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lumiimg.image.byte_source import ByteSource
     from lumiimg.image.oci.config import Config
     from lumiimg.image.root import RootFileSystem
-    from lumiimg.image.source import ByteSource
 
 _METADATA_NAME = "inspect-metadata.json"
 _ENVIRONMENT_FOLDER = "/.singularity.d/env"

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
+from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.description import Description, OciDescription, SingularityDescription
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.oci import tar
@@ -17,7 +18,6 @@ from lumiimg.image.root import RootFileSystem
 from lumiimg.image.sif import MAGIC as SIF_MAGIC
 from lumiimg.image.sif import MAGIC_OFFSET as SIF_MAGIC_OFFSET
 from lumiimg.image.sif import PartitionFormat, Sif, read_sif
-from lumiimg.image.source import ByteSource
 from lumiimg.image.squashfs.superblock import MAGIC as SQUASHFS_MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import OverlayLayer, StackedTree

@@ -10,7 +10,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Key, Value]):
+class LruCache(Generic[Key, Value]):
     """Keeps values up to a total weight; what was not used for longest goes first."""
 
     def __init__(self, limit: int) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.image.source import ByteSource
+from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:

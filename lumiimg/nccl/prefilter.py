@@ -42,7 +42,7 @@ def announces_table(block: bytes) -> bool:
     return b"#" in block and any(header in block for header in TABLE_HEADERS)
 
 
-class Gate:
+class Prefilter:
     """Remembers shapes, up to a bound, so that a line costs a look-up."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:

@@ -8,7 +8,7 @@ from lumiimg.nccl import causes, summary
 from lumiimg.nccl.events import Sighting, position
 from lumiimg.nccl.job import FileChunk, JobState
 from lumiimg.nccl.lines import evidence_text, messages
-from lumiimg.nccl.prefilter import Gate, announces_table
+from lumiimg.nccl.prefilter import Prefilter, announces_table
 from lumiimg.nccl.report import Confidence, Evidence, LogReport
 from lumiimg.nccl.verdict import dead_of, job_of, judge_job, judge_process
 from lumiimg.nccl.vocabulary import Effect, vocabulary
@@ -26,7 +26,7 @@ class LogReader:
 
     def __init__(self) -> None:
         self._vocabulary = vocabulary()
-        self._gate = Gate(self._vocabulary)
+        self._gate = Prefilter(self._vocabulary)
         self._values: dict[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]] = {}
         self._piece = -1
         self.state = JobState()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumiimg.build.builder import Built
+    from lumiimg.build.builder import BuiltImage
     from lumiimg.build.progress import BuildStage
     from lumiimg.definition.definition import Definition
     from lumiimg.engine.engine import Engine
@@ -102,7 +102,7 @@ def print_start(lock: Lock, engine: Engine, output: Path, way: str) -> None:
 
 
 def print_built(
-    built: Built,
+    built: BuiltImage,
     lock: Lock | None,
     engine: Engine,
     *,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.build.cache import CacheEntry
-    from lumiimg.build.cache_miss import Why
+    from lumiimg.build.cache_miss import CacheLookup
 
 _SHORT = 12
 _LINES = 40
@@ -35,7 +35,7 @@ def print_entries(entries: Sequence[CacheEntry], root: Path, *, as_json: bool, q
         say(out, ", ".join(entry.layers), first=first, rest=" " * len(first))
 
 
-def print_why(answer: Why, below: str | None, *, as_json: bool, quiet: bool = False) -> None:
+def print_why(answer: CacheLookup, below: str | None, *, as_json: bool, quiet: bool = False) -> None:
     """Print why a layer is not in the cache, or that it is."""
     if as_json:
         print_json(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.catalog.sites import find_site, site_names
-from lumiimg.catalog.table import CatalogError
+from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import one_line
 from lumiimg.report.console import console, fact, heading, headline, print_json, proposal, say
 from lumiimg.wording import count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.build.machine import CONTAINER, was_seen
+from lumiimg.build.capabilities import CONTAINER, was_seen
 from lumiimg.report.console import console, detail, headline, marked, print_json, say
 from lumiimg.wording import size
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.build.disk_space import Room
-    from lumiimg.build.machine import CapabilityTrial
+    from lumiimg.build.capabilities import CapabilityTrial
+    from lumiimg.build.disk_space import FreeSpace
     from lumiimg.engine.engine import Engine
 
 
@@ -21,7 +21,7 @@ def print_doctor(
     engine: Engine,
     trials: Sequence[CapabilityTrial],
     faults: Mapping[str, Sequence[str]],
-    rooms: Sequence[Room],
+    rooms: Sequence[FreeSpace],
     cache: Path,
     *,
     as_json: bool,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import ExitCode, one_line
 from lumiimg.findings import Severity
-from lumiimg.nccl.nodes import folded
+from lumiimg.nccl.node_names import folded
 from lumiimg.nccl.report import Confidence, Verdict, answer_of
 from lumiimg.report.check import finding_data, print_finding
 from lumiimg.report.console import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import ExitCode, one_line
 from lumiimg.findings import Severity
-from lumiimg.nccl.nodes import folded
+from lumiimg.nccl.node_names import folded
 from lumiimg.report.check import KINDS, finding_cases, finding_data, path_data, path_line, print_finding
 from lumiimg.report.console import HEADLINES, INDENT, console, detail, evidence, headline, say
 from lumiimg.wording import count

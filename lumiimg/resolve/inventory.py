@@ -48,7 +48,7 @@ _LOCAL_ROCM = re.compile(r"rocm(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)")
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class Inventory:
     """Components with their versions, in the words of the catalogue's bases."""
 
     has: Mapping[str, str]
@@ -63,7 +63,7 @@ class Contents:
         return Stack({name: OfferedComponent(version, "the image") for name, version in versions.items()})
 
 
-def read_contents(image: Image) -> Contents:
+def read_contents(image: Image) -> Inventory:
     """Return what an image has of that which layers need or bring. Raises ImageError for an image that is damaged."""
     root = image.root
     has: dict[str, str] = {}
@@ -104,7 +104,7 @@ def read_contents(image: Image) -> Contents:
                 has["mpi-abi"] = min(names).removeprefix(name)
     if "net-api" in has:
         provides.add("net-plugin")
-    return Contents(has, tuple(sorted(provides - has.keys())), site)
+    return Inventory(has, tuple(sorted(provides - has.keys())), site)
 
 
 def _found(root: RootFileSystem) -> list[str]:

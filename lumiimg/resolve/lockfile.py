@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from lumiimg import __version__
-from lumiimg.catalog.table import CatalogError, Table, read_limited
+from lumiimg.catalog.toml_table import CatalogError, Table, read_limited
 from lumiimg.errors import BadInputError, MissingHereError, RefusedError, one_line
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from lumiimg.catalog.table import CatalogError
+from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.resolve.request import name_of
 from lumiimg.resolve.stack import PLUGIN, PLUGIN_COMPONENT
 

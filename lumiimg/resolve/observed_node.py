@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.sites import SiteFabric
 from lumiimg.errors import BadInputError, MissingHereError
-from lumiimg.host.devel import fabric_of, headers_beside, write_archive
+from lumiimg.host.devel_archive import fabric_of, headers_beside, write_archive
 from lumiimg.resolve.stack import HEADERS
 
 if TYPE_CHECKING:

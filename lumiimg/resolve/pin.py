@@ -22,7 +22,7 @@ from lumiimg.resolve.network.default_index import general_index
 from lumiimg.resolve.network.pull import save_image, save_sif
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.web import place
-from lumiimg.resolve.python import complete
+from lumiimg.resolve.python_requirements import complete
 from lumiimg.resolve.wheels import WheelMetadata
 from lumiimg.wording import size
 

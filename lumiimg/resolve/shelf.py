@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.table import CatalogError
+from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.resolve.arguments import for_gpu
 
 if TYPE_CHECKING:

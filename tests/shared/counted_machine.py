@@ -8,8 +8,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build import capability_cache
+from lumiimg.build.capabilities import BuildMachine, CapabilityTrial
 from lumiimg.build.capability_cache import look_or_recall
-from lumiimg.build.machine import BuildMachine, CapabilityTrial
 from lumiimg.engine.engine import Engine, EngineKind
 
 if TYPE_CHECKING:

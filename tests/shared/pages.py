@@ -13,13 +13,13 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
-from lumiimg.build.builder import Built
+from lumiimg.build.builder import BuiltImage
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildStage
 from lumiimg.check.answer import Answer, decide, sentence
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
-from lumiimg.cluster.nodes.groups import Silent
+from lumiimg.cluster.nodes.groups import SilentNodes
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.findings import Code, Finding, Level, Severity
@@ -143,7 +143,7 @@ def nodes() -> str:
     what = (
         "NO on 2 of 64 nodes: 61 the same; 2 another libcxi.so.1 (build 9aca67b0 instead of a226e0f1); 1 never started"
     )
-    silent = (Silent((names[63],), "never started"),)
+    silent = (SilentNodes((names[63],), "never started"),)
     report = NodesReport(
         "image.sif",
         "123456",
@@ -166,7 +166,9 @@ def build() -> str:
         BuildStage("03-vllm", 1311.0, 9412.0, 2210 * MIB, reused=False),
         BuildStage(IMAGE, 38.4, 61.0, 6400 * MIB, reused=False),
     )
-    built = Built(Path("vllm.sif"), "9f" * 32, 6400 * MIB, 1483.3, 1, 3, "overlay", "flat", is_new=True, stages=stages)
+    built = BuiltImage(
+        Path("vllm.sif"), "9f" * 32, 6400 * MIB, 1483.3, 1, 3, "overlay", "flat", is_new=True, stages=stages
+    )
     return build_page(built, None, Engine(Path("/usr/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset()))
 
 

@@ -23,15 +23,15 @@ import pytest
 from lumiimg.build import builder
 from lumiimg.build import cache as caches
 from lumiimg.build.builder import choose_way, is_there
-from lumiimg.build.cache import CacheEntry, Key, LayerCache
+from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_archive import read_archive, write_archive
-from lumiimg.build.cache_lease import Taken
+from lumiimg.build.cache_lease import CacheLease
+from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.keys import image_key, kept_key, layer_keys
-from lumiimg.build.machine import BuildMachine
+from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.progress import BuildStage
 from lumiimg.build.sbom import bill
-from lumiimg.build.step import LayerBuild
 from lumiimg.build.userns_helper import clear, difference, listing, tidy
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
@@ -40,8 +40,8 @@ from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.files import EPOCH
 from lumiimg.image import FileKind, FileStat, ImageError, RootFileSystem, open_image, open_stack, sif_writer
+from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import read_sif
-from lumiimg.image.source import ByteSource
 from lumiimg.image.tree import DirectoryEntry
 from lumiimg.report.progress import LineProgress
 from lumiimg.resolve.lock import LockedSource
@@ -341,13 +341,13 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
     (tmp_path / "tool.c").write_text("int y;")
     others.add(key())
     assert len(others | {same}) == 9
-    last = Key({"a": 1})
+    last = CacheKey({"a": 1})
     numbers = {image_key(last, form, documents) for form in ("flat", "layered") for documents in ({}, {"a": b"1"})}
     assert len(numbers) == 4
 
 
 def keep(
-    cache: LayerCache, key: Key, content: bytes = b"data", below: str = "", *, replaces: bool = False
+    cache: LayerCache, key: CacheKey, content: bytes = b"data", below: str = "", *, replaces: bool = False
 ) -> CacheEntry:
     with cache.making(key, print) as folder:
         data = folder / "data.sqfs"
@@ -357,14 +357,14 @@ def keep(
 
 def test_what_is_kept_is_found_by_its_key_and_by_its_content(tmp_path: Path) -> None:
     cache = LayerCache(tmp_path / "cache")
-    key = Key({"parent": "p", "definition": "x"})
+    key = CacheKey({"parent": "p", "definition": "x"})
     one, two = "1" * 64, "2" * 64
     assert cache.find(key, one) is None
     entry = keep(cache, key, below=one)
     assert cache.find(key, one) == entry
     assert entry.data.read_bytes() == b"data"
     # the recipe of what is below changed, and what came out of it did not
-    changed_below = Key({"parent": "q", "definition": "x"})
+    changed_below = CacheKey({"parent": "q", "definition": "x"})
     os.utime(entry.data.with_name("entry.json"), (1000, 1000))
     assert cache.find(changed_below, one) == entry
     assert entry.data.with_name("entry.json").stat().st_mtime > 1000, "it was used just now"
@@ -376,7 +376,7 @@ def test_what_is_kept_is_found_by_its_key_and_by_its_content(tmp_path: Path) -> 
 
 def test_a_result_is_not_used_over_another_content_than_it_was_built_on(tmp_path: Path) -> None:
     cache = LayerCache(tmp_path / "cache")
-    key, one, two = Key({"parent": "p"}), "1" * 64, "2" * 64
+    key, one, two = CacheKey({"parent": "p"}), "1" * 64, "2" * 64
     keep(cache, key, b"one's", below=one)
     assert cache.find(key, two) is None, "the same recipe below came out differently"
     assert cache.find(key) is None
@@ -393,7 +393,7 @@ def test_a_result_is_not_used_over_another_content_than_it_was_built_on(tmp_path
 
 def test_what_is_kept_makes_way_only_where_it_is_to(tmp_path: Path) -> None:
     cache = LayerCache(tmp_path / "cache")
-    key = Key({"a": 1})
+    key = CacheKey({"a": 1})
     keep(cache, key, b"first")
     assert keep(cache, key, b"second").data.read_bytes() == b"first", "who was quicker may be in use"
     assert keep(cache, key, b"second", replaces=True).data.read_bytes() == b"second"
@@ -423,10 +423,10 @@ def test_what_is_kept_makes_way_only_where_it_is_to(tmp_path: Path) -> None:
 )
 def test_an_entry_that_says_nonsense_is_no_entry(changes: dict[str, Any], tmp_path: Path) -> None:
     cache = LayerCache(tmp_path / "cache")
-    entry = keep(cache, Key({"a": 1}))
+    entry = keep(cache, CacheKey({"a": 1}))
     note = entry.data.with_name("entry.json")
     note.write_text(json.dumps({**json.loads(note.read_text()), **changes}))
-    assert cache.find(Key({"a": 1})) is None
+    assert cache.find(CacheKey({"a": 1})) is None
     note.write_text("[" * 100_000)
     assert list(cache.entries()) == []
     assert cache.prune(None)[0] == [entry.key]
@@ -435,14 +435,14 @@ def test_an_entry_that_says_nonsense_is_no_entry(changes: dict[str, Any], tmp_pa
 
 def test_what_a_build_uses_stays_until_it_ends_and_what_is_damaged_is_not_used(tmp_path: Path) -> None:
     cache = LayerCache(tmp_path / "cache")
-    good, bad = Key({"a": 1}), Key({"a": 2})
+    good, bad = CacheKey({"a": 1}), CacheKey({"a": 2})
     keep(cache, good)
     spoiled = keep(cache, bad)
     spoiled.data.write_bytes(b"atad")
     told: list[str] = []
     scratch = tmp_path / "cache/work/scratch"
     scratch.mkdir()
-    taken = Taken(cache, scratch, told.append)
+    taken = CacheLease(cache, scratch, told.append)
     assert taken.find(bad, "") is None
     assert (told, cache.find(bad)) == (["a: is damaged in the cache, and removed from it"], None)
     held = taken.find(good, "")
@@ -455,7 +455,7 @@ def test_what_a_build_uses_stays_until_it_ends_and_what_is_damaged_is_not_used(t
 
 def test_what_a_killed_removal_left_is_pruned(tmp_path: Path) -> None:
     cache = LayerCache(tmp_path / "cache")
-    entry = keep(cache, Key({"a": 1}))
+    entry = keep(cache, CacheKey({"a": 1}))
     left = tmp_path / f"cache/.{'0' * 64}.4711"
     left.mkdir()
     (left / "data.sqfs").write_bytes(b"x")
@@ -467,7 +467,7 @@ def test_what_a_killed_removal_left_is_pruned(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["shorter", "no entry", "no data", "older format", "garbage", "content"])
 def test_a_damaged_entry_is_no_entry_and_makes_way(tmp_path: Path, damage: str) -> None:
     cache = LayerCache(tmp_path / "cache")
-    key = Key({"definition": "x"})
+    key = CacheKey({"definition": "x"})
     entry = keep(cache, key)
     note = entry.data.with_name("entry.json")
     match damage:
@@ -492,12 +492,15 @@ def test_a_damaged_entry_is_no_entry_and_makes_way(tmp_path: Path, damage: str) 
 
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(FailedError, match="cannot be written"), LayerCache(tmp_path / "cache").making(Key({}), print):
+    with (
+        pytest.raises(FailedError, match="cannot be written"),
+        LayerCache(tmp_path / "cache").making(CacheKey({}), print),
+    ):
         pass
 
 
 def _hold(root: Path, ready: object, go_on: object) -> None:
-    with LayerCache(root).making(Key({"a": 1}), print):
+    with LayerCache(root).making(CacheKey({"a": 1}), print):
         ready.set()  # type: ignore[attr-defined]
         go_on.wait(30)  # type: ignore[attr-defined]
 
@@ -515,7 +518,7 @@ def test_a_second_build_waits_and_a_dead_one_is_not_waited_for(tmp_path: Path, m
         told.append(line)
         other.kill()  # it never gets to the end
 
-    with LayerCache(tmp_path).making(Key({"a": 1}), waiting) as folder:
+    with LayerCache(tmp_path).making(CacheKey({"a": 1}), waiting) as folder:
         assert folder.is_dir()
     other.join()
     assert len(told) == 1
@@ -526,7 +529,7 @@ def test_a_second_build_waits_and_a_dead_one_is_not_waited_for(tmp_path: Path, m
 def test_a_heartbeat_of_another_machine_is_watched_not_dated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caches, "_WAIT_S", 0.01)
     monkeypatch.setattr(caches, "_STILL_S", 0.2)
-    key = Key({"a": 1})
+    key = CacheKey({"a": 1})
     lock = tmp_path / "locks" / key.digest
     lock.mkdir(parents=True)
     beats = iter(range(1, 1000))
@@ -549,7 +552,7 @@ def test_a_heartbeat_that_stands_still_is_stale_whatever_lives_here(
 ) -> None:
     monkeypatch.setattr(caches, "_WAIT_S", 0.01)
     monkeypatch.setattr(caches, "_STILL_S", 0.2)
-    key = Key({"a": 1})
+    key = CacheKey({"a": 1})
     lock = tmp_path / "locks" / key.digest
     lock.mkdir(parents=True)
     (lock / "owner.json").write_text(json.dumps({**asdict(this_process()), "beat": 7, "word": "x"}))
@@ -565,7 +568,7 @@ def test_a_number_is_believed_only_of_this_boot_and_namespace(
     """The number of a process that lives may be used anew; that of a process elsewhere tells nothing here."""
     monkeypatch.setattr(caches, "_WAIT_S", 0.01)
     monkeypatch.setattr(caches, "_STILL_S", 0.2)
-    key = Key({"a": 1})
+    key = CacheKey({"a": 1})
     lock = tmp_path / "locks" / key.digest
     lock.mkdir(parents=True)
     gone = {"pid": 4194999} if is_waited_for else {}
@@ -578,7 +581,7 @@ def test_a_number_is_believed_only_of_this_boot_and_namespace(
 
 def test_who_lost_a_lock_leaves_it_to_its_new_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caches, "_BEAT_S", 0.01)
-    key = Key({"a": 1})
+    key = CacheKey({"a": 1})
     owner = tmp_path / "locks" / key.digest / "owner.json"
     theirs = json.dumps({**asdict(this_process()), "beat": 0, "word": "theirs"})
     with LayerCache(tmp_path).making(key, print):
@@ -814,7 +817,7 @@ def kept_by(cache: LayerCache, folder: Path, script: Callable[[Path], None]) -> 
     """What is told of a run of a stand-in for a script, which has one folder."""
     told: list[str] = []
     shutil.rmtree(folder, ignore_errors=True)
-    with keeping(cache, Key({"kept": 1}), ("vllm",), folder, told.append):
+    with keeping(cache, CacheKey({"kept": 1}), ("vllm",), folder, told.append):
         script(folder)
     return told
 
@@ -837,14 +840,14 @@ def test_what_a_later_run_compiles_is_kept_too_and_what_it_takes_out_is_gone(tmp
     assert kept_by(cache, folder, compiles("a", "3")) == ["vllm: what it compiled before is kept, 10 KiB"]
     assert seen == [{}, {"a": "1"}, {"a": "1", "b": "2"}, {"a": "3", "b": "2"}]
     kept_by(cache, folder, shutil.rmtree)
-    assert cache.find(Key({"kept": 1})) is not None, "the script did not come to its end"
+    assert cache.find(CacheKey({"kept": 1})) is not None, "the script did not come to its end"
 
     def takes_out(kept: Path) -> None:
         shutil.rmtree(kept)
         kept.mkdir()
 
     kept_by(cache, folder, takes_out)
-    assert cache.find(Key({"kept": 1})) is None
+    assert cache.find(CacheKey({"kept": 1})) is None
 
 
 class Stand:
@@ -954,7 +957,7 @@ def test_pruning_while_a_build_runs_takes_nothing_from_it(tmp_path: Path) -> Non
 @pytest.mark.parametrize("spoil", ["no tar", "sparse", "packed"])
 def test_what_was_kept_and_cannot_be_unpacked_is_compiled_again(spoil: str, tmp_path: Path) -> None:
     cache = LayerCache(tmp_path / "cache")
-    with cache.making(Key({"kept": 1}), print) as work:
+    with cache.making(CacheKey({"kept": 1}), print) as work:
         bad = work / "data.tar"
         bad.write_bytes(b"no tar")
         if spoil != "no tar":
@@ -963,7 +966,7 @@ def test_what_was_kept_and_cannot_be_unpacked_is_compiled_again(spoil: str, tmp_
                 file.truncate(1 << 20)
             words = ["--sparse"] if spoil == "sparse" else ["--gzip"]
             subprocess.run(["tar", "-C", work, *words, "-cf", bad, "zeros"], check=True)
-        cache.keep(Key({"kept": 1}), bad, layers=("vllm (compiled)",), seconds=0.0)
+        cache.keep(CacheKey({"kept": 1}), bad, layers=("vllm (compiled)",), seconds=0.0)
     seen: list[bool] = []
     told = kept_by(cache, tmp_path / "kept", lambda kept: seen.append(kept.exists()))
     assert (seen, len(told)) == ([False], 1)

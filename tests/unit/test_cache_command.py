@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from lumiimg.build import cache_archive, disk_space
-from lumiimg.build.cache import CacheEntry, Key, LayerCache
+from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_miss import why
-from lumiimg.build.disk_space import Room, require, room_at
+from lumiimg.build.disk_space import FreeSpace, require, room_at
 from lumiimg.build.fetch import content_with
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode, FailedError
@@ -33,7 +33,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> 
 
 
 def keep(cache: LayerCache, name: str, content: bytes, *, below: str = "", **parts: object) -> CacheEntry:
-    key = Key({"definition": f"{name}\n", **parts})
+    key = CacheKey({"definition": f"{name}\n", **parts})
     with cache.making(key, print) as folder:
         data = folder / "data.sqfs"
         data.write_bytes(content)
@@ -69,7 +69,7 @@ def test_the_longest_unused_goes_first(cache: LayerCache, capsys: Capture) -> No
     entries = [keep(cache, name, b"x" * 1024) for name in ("a", "b", "c")]
     for age, entry in enumerate(entries):
         os.utime(entry.data.with_name("entry.json"), (1000 + age, 1000 + age))
-    assert cache.find(Key({"definition": "a\n"})) is not None  # it was used just now
+    assert cache.find(CacheKey({"definition": "a\n"})) is not None  # it was used just now
     assert main(["cache", "prune", "--keep", "2K", "--json"]) == ExitCode.GOOD
     assert json.loads(capsys.readouterr().out)["removed"] == [entries[1].key]
     assert main(["cache", "prune", "--keep", "0"]) == ExitCode.GOOD
@@ -148,7 +148,7 @@ def test_a_file_that_lies_brings_nothing(
     if spoil == "text":
         (tmp_path / "bad.tar").write_text("no archive")
     if spoil == "room":
-        monkeypatch.setattr(cache_archive, "room_at", lambda folder: Room(folder, 3, in_memory=False))
+        monkeypatch.setattr(cache_archive, "room_at", lambda folder: FreeSpace(folder, 3, in_memory=False))
     monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "there"))
     assert main(["cache", "import", str(tmp_path / "bad.tar")]) in {ExitCode.BAD_INPUT, ExitCode.NO}
     assert capsys.readouterr().err.count("\n") == 1
@@ -174,14 +174,14 @@ def test_an_entry_whose_documents_are_gone_is_no_crash(cache: LayerCache, capsys
     entry.data.with_name("key.json").write_text("[" * 100_000)
     assert main(["cache", "verify"]) == ExitCode.NO
     assert "is not what its name says" in capsys.readouterr().out
-    assert why(cache, [Key({"definition": "x"})], ("vllm",), "").nearest == entry
+    assert why(cache, [CacheKey({"definition": "x"})], ("vllm",), "").nearest == entry
     entry.data.with_name("entry.json").write_text('{"format": 2, "seconds": NaN}')
     assert main(["cache", "ls", "--json"]) == ExitCode.GOOD
     assert json.loads(capsys.readouterr().out)["entries"] == []
 
 
 def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, capsys: Capture) -> None:
-    base, upper = Key({"definition": "base\n"}), Key({"definition": "vllm\n", "parent": "base"})
+    base, upper = CacheKey({"definition": "base\n"}), CacheKey({"definition": "vllm\n", "parent": "base"})
     below = keep(cache, "base", b"1")
     keep(cache, "vllm", b"2", parent="base", below=content_with("", below))
     assert why(cache, [base, upper], ("vllm",), "").entry is not None
@@ -199,7 +199,7 @@ def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, ca
 def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> None:
     keep(cache, "vllm", b"1", files={"files/vllm/a": "1"}, parent="p", engine="apptainer")
     near = keep(cache, "vllm", b"2", files={"files/vllm/a": "2"}, parent="q", engine="apptainer")
-    wanted = Key(
+    wanted = CacheKey(
         {
             "definition": "vllm\nmore\n",
             "files": {"files/vllm/a": "2", "files/vllm/b": "3"},
@@ -215,9 +215,9 @@ def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> N
     page = capsys.readouterr().out
     assert "would be built again" in page
     assert "+ more" in page.replace("+more", "+ more")
-    print_why(why(cache, [Key({"definition": "x"})], ("new",), ""), None, as_json=False)
+    print_why(why(cache, [CacheKey({"definition": "x"})], ("new",), ""), None, as_json=False)
     assert "never built with this cache" in capsys.readouterr().out
-    below = Key({"definition": "vllm\n", "files": {"files/vllm/a": "2"}, "parent": "z", "engine": "apptainer"})
+    below = CacheKey({"definition": "vllm\n", "files": {"files/vllm/a": "2"}, "parent": "z", "engine": "apptainer"})
     print_why(why(cache, [below], ("vllm",), ""), "pytorch", as_json=False)
     assert "lumiimg why pytorch, with the same options, tells why" in " ".join(capsys.readouterr().out.split())
 
@@ -231,6 +231,6 @@ def test_too_little_room_is_refused_before_anything_is_done(tmp_path: Path, monk
     monkeypatch.setattr(disk_space, "_file_system", lambda _: "tmpfs")
     monkeypatch.setattr(disk_space, "_memory_bytes", lambda: 5 << 30)
     in_memory = room_at(tmp_path)
-    assert in_memory == Room(tmp_path, min(5 << 30, in_memory.free_bytes), in_memory=True)
+    assert in_memory == FreeSpace(tmp_path, min(5 << 30, in_memory.free_bytes), in_memory=True)
     with pytest.raises(FailedError, match="a tmpfs"):
         require(in_memory, 6 << 30, "the build")

@@ -14,7 +14,7 @@ from lumiimg.catalog.catalogue import Catalogue, UnknownNameError, open_catalogu
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import default_cache, read_settings
-from lumiimg.catalog.table import FILE_LIMIT_BYTES, CatalogError
+from lumiimg.catalog.toml_table import FILE_LIMIT_BYTES, CatalogError
 from lumiimg.errors import BadInputError, ExitCode
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 

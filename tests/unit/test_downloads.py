@@ -42,7 +42,7 @@ from tests.shared.programs import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lumiimg.build.step import LayerBuild
+    from lumiimg.build.layer_build import LayerBuild
     from lumiimg.image import sif_writer
 
 DATA = bytes(range(256)) * 1200

@@ -14,7 +14,7 @@ import pytest
 from lumiimg.cli import host as host_command
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.host.library_search import package_variable
-from lumiimg.host.node import container_engine, engine_settings, slurm_version
+from lumiimg.host.node_facts import container_engine, engine_settings, slurm_version
 from lumiimg.host.recorder import Recorder
 from lumiimg.host.scan import fabric_entry, scan_host
 from lumiimg.host.scan_facts import known, read_known

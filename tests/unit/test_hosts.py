@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lumiimg.build import capability_cache
+from lumiimg.build.capabilities import CapabilityTrial, require_environment
 from lumiimg.build.capability_cache import look_anew
-from lumiimg.build.machine import CapabilityTrial, require_environment
 from lumiimg.engine.engine import EngineKind
 from lumiimg.errors import MissingHereError
 from tests.shared.counted_machine import PROGRAMS, CountedMachine

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.image import FileKind, RootFileSystem
-from lumiimg.image.source import ByteSource
+from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
 from tests.shared.programs import needs_mksquashfs

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.build import safe_fs
-from lumiimg.build.facts import date_labels, write_facts
-from lumiimg.build.machine import BuildMachine
+from lumiimg.build.capabilities import BuildMachine
+from lumiimg.build.engine_metadata import date_labels, write_facts
+from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.sandbox import Sandbox
-from lumiimg.build.step import LayerBuild
 from lumiimg.build.userns_helper import clear, tidy
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
@@ -159,7 +159,7 @@ def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(_: Engine, definition: Path, target: Path, **__: Any) -> Completed:
         return engine_writes(definition.parent, target)
 
-    monkeypatch.setattr("lumiimg.build.facts.engines.build", build)
+    monkeypatch.setattr("lumiimg.build.engine_metadata.engines.build", build)
 
 
 def put(trap: Trap, name: str, target: Path | str) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lumiimg.build.capabilities import BASES_BY_DEBOOTSTRAP, CONTAINER
 from lumiimg.build.capability_cache import look_or_recall
-from lumiimg.build.machine import BASES_BY_DEBOOTSTRAP, CONTAINER
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import find_engine
 from tests.shared.layer_builder import LAYER
@@ -24,7 +24,7 @@ from tests.shared.validation import validated
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lumiimg.build.machine import CapabilityTrial
+    from lumiimg.build.capabilities import CapabilityTrial
     from tests.shared.layer_builder import MakeLayer
 
 Capture = pytest.CaptureFixture[str]

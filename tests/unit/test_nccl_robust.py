@@ -46,7 +46,7 @@ def test_memory_is_bounded_for_one_process() -> None:
 
 def test_shapes_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefilter, "_SHAPES_KEPT", 3)
-    one = prefilter.Gate(vocabulary())
+    one = prefilter.Prefilter(vocabulary())
     found = [hit[0] for hit in one.select(b"".join(b"%b Using network X\n" % (b"z" * n) for n in range(50)))[1]]
     assert found == list(range(50))
     assert len(one._known) <= 3

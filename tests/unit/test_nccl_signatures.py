@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.nccl.lines import evidence_text, messages
-from lumiimg.nccl.prefilter import Gate, shape_of
+from lumiimg.nccl.prefilter import Prefilter, shape_of
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.vocabulary import Weight, compiled, vocabulary
 
@@ -28,7 +28,7 @@ def test_each_entry_matches_its_own_example(entry: MessagePattern) -> None:
     texts = [message.text for message in messages(line)]
     assert any(entry.match(text) and any(hint in text for hint in entry.hints) for text in texts)
     assert not any(VOCABULARY.foreign.search(text) for text in texts)
-    _, ((_, _, entries),) = Gate(VOCABULARY).select(line)
+    _, ((_, _, entries),) = Prefilter(VOCABULARY).select(line)
     assert entry in entries
 
 
@@ -132,7 +132,7 @@ def test_what_the_gate_keeps_of_a_hint_is_rare(hint: str) -> None:
 
 def test_a_channel_line_of_rccl_is_read_for_its_channel_only() -> None:
     line = b"n1:1:1 [0] NCCL INFO Channel 00/0 : 0[c1000] -> 1[c6000] via P2P/IPC comm 0x7f00 nRanks 16\n"
-    _, hits = Gate(VOCABULARY).select(line)
+    _, hits = Prefilter(VOCABULARY).select(line)
     assert [[e.id for e in entries] for _, _, entries in hits] == [["local-channel"]]
 
 

@@ -23,7 +23,7 @@ from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.nccl import parallel, sources
 from lumiimg.nccl.follow import follow
-from lumiimg.nccl.nodes import folded
+from lumiimg.nccl.node_names import folded
 from lumiimg.nccl.parallel import read_logs
 from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks, log_files, whole_lines

@@ -11,8 +11,8 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError
-from lumiimg.host import devel, scan
-from lumiimg.host.devel import fabric_of, headers_beside, write_archive
+from lumiimg.host import devel_archive, scan
+from lumiimg.host.devel_archive import fabric_of, headers_beside, write_archive
 from lumiimg.host.snapshot_file import to_text, write_snapshot
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
@@ -180,8 +180,8 @@ def of_this_node(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     """Have `host scan` see the node of the tests; its headers and its library too."""
     taken = scanned(root)
     monkeypatch.setattr(scan, "scan_host", lambda *_, **__: taken)
-    whole = devel.write_archive
-    monkeypatch.setattr(devel, "write_archive", lambda library, target: whole(library, target, root))
+    whole = devel_archive.write_archive
+    monkeypatch.setattr(devel_archive, "write_archive", lambda library, target: whole(library, target, root))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

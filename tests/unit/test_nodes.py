@@ -22,8 +22,8 @@ from lumiimg.cluster.nodes import slurm, submit, watch
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
 from lumiimg.cluster.nodes.collective import TOGETHER_LIMIT_S, shared_gpus, without_nic
 from lumiimg.cluster.nodes.differences import differences
-from lumiimg.cluster.nodes.groups import Gathered, gather
-from lumiimg.cluster.nodes.node import NodeTask, identity_of, read_task, take_part, write_task
+from lumiimg.cluster.nodes.groups import NodeAnswers, gather
+from lumiimg.cluster.nodes.node_task import NodeTask, identity_of, read_task, take_part, write_task
 from lumiimg.cluster.nodes.watch import Watch
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.fabric.path import FabricPath
@@ -40,7 +40,7 @@ def names(first: int, count: int) -> list[str]:
     return [f"nid{number:06}" for number in range(first, first + count)]
 
 
-def told(gathered: Gathered) -> dict[str, tuple[str, ...]]:
+def told(gathered: NodeAnswers) -> dict[str, tuple[str, ...]]:
     return {entry.why: entry.nodes for entry in gathered.silent}
 
 
@@ -338,7 +338,7 @@ def test_a_node_that_could_not_probe_is_undecided_not_well(tmp_path: Path) -> No
 # -- how many GPUs there are --
 
 
-def grouped(folder: Path, *of_nodes: Fingerprint) -> Gathered:
+def grouped(folder: Path, *of_nodes: Fingerprint) -> NodeAnswers:
     for number, fingerprint in enumerate(of_nodes):
         answer(folder, f"nid{number:06}", fingerprint)
     return gather(folder, RUN, names(0, len(of_nodes)), started=[])
@@ -393,7 +393,7 @@ def task(image: Path) -> NodeTask:
     return NodeTask(2, RUN, identity_of(image), probes, None)
 
 
-def take(folder: Path) -> Gathered:
+def take(folder: Path) -> NodeAnswers:
     take_part(folder, {"PATH": "/nowhere", "SLURMD_NODENAME": "nid000001"})
     return gather(folder, RUN, ["nid000001"], started=[])
 

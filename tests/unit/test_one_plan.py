@@ -220,7 +220,7 @@ def test_adapt_reads_an_image_once(ground: Path, monkeypatch: pytest.MonkeyPatch
     del ground
     read, really = list[Image](), inventory.read_contents
 
-    def counted(image: Image) -> inventory.Contents:
+    def counted(image: Image) -> inventory.Inventory:
         read.append(image)
         return really(image)
 

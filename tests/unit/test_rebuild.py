@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.build import builder, capability_cache, keys
-from lumiimg.build.bases import base_digest, check_mirror, give_base, lock_base
 from lumiimg.build.builder import build_image
 from lumiimg.build.cache import LayerCache
+from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.compile_cache import kept_files
-from lumiimg.build.machine import BuildMachine
+from lumiimg.build.local_base import base_digest, check_mirror, give_base, lock_base
 from lumiimg.build.provenance import PLAN, plan_document, read_chain, write_folder
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
@@ -43,7 +43,7 @@ from tests.shared.sif_builder import made_sif
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lumiimg.build.step import LayerBuild
+    from lumiimg.build.layer_build import LayerBuild
     from lumiimg.resolve.lock import Lock
 
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
@@ -207,13 +207,13 @@ def test_a_base_is_one_that_lumiimg_writes(
 def test_debootstrap_takes_packages_from_where_a_person_says(
     chain: tuple[Definition, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lumiimg.build.bases.apt_mirror", lambda _: None)
+    monkeypatch.setattr("lumiimg.build.local_base.apt_mirror", lambda _: None)
     header = Header("debootstrap", "trixie", "https://deb.test/debian", ("gcc",))
     one = replace(chain[0], sections=replace(chain[0].sections, header=header))
     with pytest.raises(BadInputError, match=r"if you trust it: --mirror debian=https://deb\.test/debian"):
         check_mirror([one], Mirrors({}))
     check_mirror([one], Mirrors({"debian": "https://deb.test/debian"}))
-    monkeypatch.setattr("lumiimg.build.bases.apt_mirror", lambda _: "https://deb.test/debian")
+    monkeypatch.setattr("lumiimg.build.local_base.apt_mirror", lambda _: "https://deb.test/debian")
     check_mirror([one], Mirrors({}))
     check_mirror(chain, Mirrors({}))
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from lumiimg.build.builder import Built
+from lumiimg.build.builder import BuiltImage
 from lumiimg.build.cache import CacheEntry
-from lumiimg.build.cache_miss import Difference, Why
-from lumiimg.build.disk_space import Room
-from lumiimg.build.machine import CapabilityTrial
+from lumiimg.build.cache_miss import CacheLookup, Difference
+from lumiimg.build.capabilities import CapabilityTrial
+from lumiimg.build.disk_space import FreeSpace
 from lumiimg.build.progress import BuildStage
 from lumiimg.build.provenance import plan_document
 from lumiimg.catalog.catalogue import open_catalogue
@@ -34,7 +34,7 @@ from lumiimg.check.signed import SignatureVerdict, Signed
 from lumiimg.check.startup import ImportSource, Startup
 from lumiimg.check.strace import Counts
 from lumiimg.cli.main import main
-from lumiimg.cluster.nodes.collective import Measured, Together
+from lumiimg.cluster.nodes.collective import CollectiveBandwidth, NodesCollective
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.signing import Signer
 from lumiimg.findings import Findings, Level, Severity
@@ -91,7 +91,7 @@ class Place:
         site = find_site("lumi", {"HOME": str(folder)})
         self.lock: Lock = resolve(self.request, Ground(open_catalogue({"HOME": str(folder)}), Mirrors({}), "", site))
         self.entry = CacheEntry(KEY, folder / "data", KEY, 2, ("torch",), 1.5, "")
-        self.built = Built(
+        self.built = BuiltImage(
             folder / "x.sif",
             KEY,
             2,
@@ -111,8 +111,8 @@ class Place:
         (self.folder / "answers").mkdir()
         answer(self.folder / "answers", "a")
         answer(self.folder / "answers", "b", OTHER_CXI)
-        together = Together(
-            "lumiimg's own all-reduce", 2, 16, "ofi-cxi", "proved", (Measured("lumiimg-allreduce", 84.2),)
+        together = NodesCollective(
+            "lumiimg's own all-reduce", 2, 16, "ofi-cxi", "proved", (CollectiveBandwidth("lumiimg-allreduce", 84.2),)
         )
         report = summed(self.folder / "answers", ["a", "b", "c"])
         return nodes_report.to_json(replace(report, collective=together))
@@ -176,7 +176,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
         ENGINE,
         [CapabilityTrial("user namespaces", works=True, said="")],
         {"overlay": ["no FUSE"], "sandbox": []},
-        [Room(at.folder, 5, in_memory=False)],
+        [FreeSpace(at.folder, 5, in_memory=False)],
         at.folder,
         as_json=True,
     ),
@@ -188,7 +188,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
     "verify": lambda at: print_signed(at.folder / "x.sif", _SIGNED, ENGINE, as_json=True),
     "why": lambda at: cache_report.print_why(
-        Why(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),)), None, as_json=True
+        CacheLookup(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),)), None, as_json=True
     ),
 }
 """What prints a kind from what a test made_sif: only an engine, Slurm or a network would have it for real."""

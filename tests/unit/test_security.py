@@ -24,7 +24,7 @@ import pytest
 from lumiimg.build.log import BuildLog
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import open_to_others, read_settings
-from lumiimg.catalog.table import CatalogError
+from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.cli.main import main
 from lumiimg.cluster.job.script import folder as job_folder
 from lumiimg.cluster.module.modulefile import lua
@@ -34,7 +34,7 @@ from lumiimg.engine.workspace import owner_mark, remove_stale, scratch_folder, w
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError
 from lumiimg.files import write_text
 from lumiimg.image import ImageError, open_image
-from lumiimg.image.source import ByteSource
+from lumiimg.image.byte_source import ByteSource
 from lumiimg.nccl import sources as log_sources
 from lumiimg.report.console import console
 from lumiimg.report.schema import strict_json
@@ -487,7 +487,7 @@ def test_programs_of_the_current_folder_are_not_run(
 
 @pytest.mark.threat("S45")
 def test_python_modules_of_the_current_folder_are_not_run(hostile_folder: Path, tmp_path: Path) -> None:
-    from lumiimg.build.step import INSIDE
+    from lumiimg.build.layer_build import INSIDE
 
     del hostile_folder
     general_index(Mirrors({}))

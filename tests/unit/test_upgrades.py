@@ -15,7 +15,7 @@ import pytest
 
 from lumiimg import __version__
 from lumiimg.build import capability_cache
-from lumiimg.build.cache import FORMAT, Key, LayerCache
+from lumiimg.build.cache import FORMAT, CacheKey, LayerCache
 from lumiimg.build.provenance import PLAN, read_chain, read_document
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode
@@ -132,7 +132,7 @@ def test_a_newer_snapshot_is_refused_unless_only_keys_have_come(written: Path, c
 
 def test_layers_of_a_cache_are_found_and_are_whole(written: Path, capsys: Capture) -> None:
     cache = LayerCache(written / "cache")
-    found = cache.find(Key({"format": "data.sqfs", "definition": "Bootstrap: docker\n"}), BELOW)
+    found = cache.find(CacheKey({"format": "data.sqfs", "definition": "Bootstrap: docker\n"}), BELOW)
     assert found is not None
     assert found.data.read_bytes() == DATA
     assert {entry.layers for entry in cache.entries()} == {("tool",)}
@@ -147,7 +147,10 @@ def test_a_cache_of_a_newer_lumiimg_is_passed_over_and_left_as_it_is(written: Pa
     for words in (["ls"], ["verify"], ["prune"], ["prune", "--keep", "0"]):
         assert main(["cache", *words]) == ExitCode.GOOD
         assert "left to the newer lumiimg that kept it: 2 layers" in capsys.readouterr().err
-    assert LayerCache(written / "cache").find(Key({"format": "data.sqfs", "definition": "Bootstrap: docker\n"})) is None
+    assert (
+        LayerCache(written / "cache").find(CacheKey({"format": "data.sqfs", "definition": "Bootstrap: docker\n"}))
+        is None
+    )
     assert contents(written / "cache") == before
 
 

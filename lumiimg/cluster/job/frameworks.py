@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.table import Table, read_toml
+from lumiimg.catalog.toml_table import Table, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ _FORM = "--bind PATH, or SRC:DEST, or SRC:DEST:ro"
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
+class MissingPath:
     """A path of a command that the image does not have."""
 
     path: str
@@ -62,13 +62,13 @@ def _read(text: str) -> Bind:
     return Bind(source, target, "as you asked (--bind)", read_only=flags == ["ro"])
 
 
-def absent_paths(words: Iterable[str], root: RootFileSystem, mounted: Iterable[str]) -> tuple[Absent, ...]:
+def absent_paths(words: Iterable[str], root: RootFileSystem, mounted: Iterable[str]) -> tuple[MissingPath, ...]:
     """Return the absolute paths among words, or behind a `=`, that an image does not have.
 
     `mounted` is what the engine mounts beside its own folders: home, where it is started.
     """
     known = [*_MOUNTED, *(folder for folder in mounted if folder != "/")]
-    found: dict[str, Absent] = {}
+    found: dict[str, MissingPath] = {}
     for word in words:
         path = word if word.startswith("/") else word.partition("=")[2]
         if not path.startswith("/") or path.startswith("//"):
@@ -76,11 +76,11 @@ def absent_paths(words: Iterable[str], root: RootFileSystem, mounted: Iterable[s
         path = posixpath.normpath(path)
         if not any(_is_under(path, folder) for folder in known) and not root.exists(path):
             folder = next(above for above in _from_the_top(path) if not root.exists(above))
-            found.setdefault(folder, Absent(path, folder))
+            found.setdefault(folder, MissingPath(path, folder))
     return tuple(found.values())
 
 
-def unbound(absent: Iterable[Absent], binds: Sequence[Bind]) -> Iterator[str]:
+def unbound(absent: Iterable[MissingPath], binds: Sequence[Bind]) -> Iterator[str]:
     """Yield a note for each path that neither the image has nor a bind brings."""
     for item in absent:
         if not any(_is_under(item.path, bind.target) for bind in binds):

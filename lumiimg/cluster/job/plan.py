@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site, SiteBind
     from lumiimg.check.static.boundary import Boundary
     from lumiimg.cluster.job.frameworks import Framework
-    from lumiimg.cluster.job.mounts import Absent
-    from lumiimg.cluster.job.shape import Shape, Wish
+    from lumiimg.cluster.job.mounts import MissingPath
+    from lumiimg.cluster.job.shape import Shape, ShapeRequest
     from lumiimg.cluster.job.topology import Topology
     from lumiimg.cluster.python import Python
     from lumiimg.host.manifest import BindManifest
@@ -73,7 +73,7 @@ class JobSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class JobOption:
     """A word for the scheduler or the engine, and why."""
 
     value: str
@@ -108,7 +108,7 @@ class JobPlan:
     """Of one GPU."""
     request_gpus: int
     """That are asked for on each node, which may be more than are used."""
-    mpi: Choice | None
+    mpi: JobOption | None
     settings: tuple[JobSetting, ...]
     binds: tuple[Bind, ...]
     notes: tuple[str, ...]
@@ -155,12 +155,12 @@ class JobPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class JobRequest:
     """What somebody wants to run."""
 
     image: str
     command: tuple[str, ...]
-    wish: Wish
+    wish: ShapeRequest
     framework: str | None = None
     """None: by the image and the command."""
     torchrun: bool = False
@@ -170,7 +170,7 @@ class Request:
     """Of the image."""
     binds: tuple[str, ...] = ()
     """On top of the site's: `PATH` or `SRC:DEST[:ro]`."""
-    absent: tuple[Absent, ...] = ()
+    absent: tuple[MissingPath, ...] = ()
     """Paths of the command that the image does not have."""
     note: str | None = None
     """About the program that the command starts."""
@@ -181,7 +181,7 @@ def starter_of(site: Site) -> str:
     return "mpiexec" if site.scheduler == "PBS" else "srun"
 
 
-def plan_job(request: Request, stack: Stack, site: Site, manifest: BindManifest | None = None) -> JobPlan:
+def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManifest | None = None) -> JobPlan:
     """Return the job; `stack` is what the image has, `manifest` what is bound from a node that was looked at.
 
     Raises ShapeError for a shape that the site does not have, BadInputError for what cannot be started so.
@@ -233,7 +233,7 @@ def _bind(entry: SiteBind) -> Bind:
     return Bind(entry.path, entry.path, f"{entry.reason} ({entry.source})" if entry.source else entry.reason)
 
 
-def _check_words(request: Request) -> None:
+def _check_words(request: JobRequest) -> None:
     if not request.command:
         raise BadInputError("no command", hint="name it behind the options: -- python train.py")
     launcher = launcher_of(request.command)
@@ -247,7 +247,7 @@ def _check_words(request: Request) -> None:
             raise BadInputError("is no UTF-8, and a script is", where=ascii(word)) from None
 
 
-def _check_site(request: Request, site: Site, framework: Framework, shape: Shape) -> None:
+def _check_site(request: JobRequest, site: Site, framework: Framework, shape: Shape) -> None:
     if site.engine == CONTAINER_ENGINE and request.kind is not ImageKind.SQUASHFS:
         of_sif = "the squashfs of a flat SIF, ID by the first: apptainer sif list IMAGE; apptainer sif dump ID IMAGE"
         raise BadInputError(
@@ -292,10 +292,10 @@ def _binding(shape: Shape, site: Site, framework: Framework, *, torchrun: bool) 
     return bind_ranks(site.binding, shape.gpus, sparing=_spares(framework)), why
 
 
-def _mpi(stack: Stack, site: Site) -> Choice | None:
+def _mpi(stack: Stack, site: Site) -> JobOption | None:
     """Return how MPI programs are started, by the MPI that the image has."""
     found = mpi_type(stack, site)
-    return Choice(found.value, f"{found.because} ({found.source})") if found else None
+    return JobOption(found.value, f"{found.because} ({found.source})") if found else None
 
 
 def _of_python(python: Python | None) -> Iterator[JobSetting]:

@@ -29,7 +29,7 @@ class ShapeError(FailedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ShapeRequest:
     """What somebody asks for; None where the site decides."""
 
     nodes: int = 1
@@ -60,7 +60,7 @@ class Shape:
     """Why this partition; empty where the scheduler chooses."""
 
 
-def shape_of(wish: Wish, site: Site) -> Shape:
+def shape_of(wish: ShapeRequest, site: Site) -> Shape:
     """Return a shape that the site can give.
 
     Raises ShapeError for one that it cannot, UnknownNameError for a partition that it does not have, BadInputError for
@@ -95,7 +95,7 @@ def shape_of(wish: Wish, site: Site) -> Shape:
     )
 
 
-def _partition(wish: Wish, site: Site, *, full: bool) -> tuple[SitePartition, str]:
+def _partition(wish: ShapeRequest, site: Site, *, full: bool) -> tuple[SitePartition, str]:
     """Return the partition that was named, else the first that can give it, and why.
 
     Whole nodes come first for all GPUs of a node, a partition that shares its nodes for fewer; one for tests never.
@@ -133,7 +133,7 @@ def _why(partition: SitePartition, passed: Sequence[str], tests: Sequence[str]) 
     return "; ".join(told)
 
 
-def _against(wish: Wish, partition: SitePartition) -> Iterator[tuple[str, str]]:
+def _against(wish: ShapeRequest, partition: SitePartition) -> Iterator[tuple[str, str]]:
     """Yield what a partition does not give of the wish, and the option that it would take."""
     if wish.nodes > partition.nodes:
         yield f"at most {count(partition.nodes, 'node')}, not {wish.nodes}", f"--nodes {partition.nodes}"

@@ -11,7 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
-from lumiimg.catalog.table import Table, read_toml
+from lumiimg.catalog.toml_table import Table, read_toml
 from lumiimg.check.opening import opened
 from lumiimg.check.static.boundary import study_open
 from lumiimg.check.static.files import check_static
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lumiimg.host.manifest import Variable
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
-    from lumiimg.resolve.inventory import Contents
+    from lumiimg.resolve.inventory import Inventory
 
 NOTHING_BOUND = "nothing has to be bound: the image has all that its fabric path loads"
 VENV = "LUMIIMG_VENV"
@@ -256,7 +256,7 @@ def _names(name: str | None, image: Path) -> tuple[str, str]:
     return own, version
 
 
-def _told(contents: Contents) -> str:
+def _told(contents: Inventory) -> str:
     has = contents.has
     return ", ".join(f"{_WRITTEN.get(name, name)} {one_line(has[name])}" for name in _TOLD if name in has)
 
@@ -298,7 +298,7 @@ def _known_programs() -> tuple[tuple[str, bool], ...]:
 # -- variables for jobs --
 
 
-def _job_variables(image: Image, contents: Contents, site: Site | None) -> Iterator[JobVariable]:
+def _job_variables(image: Image, contents: Inventory, site: Site | None) -> Iterator[JobVariable]:
     if site is None:
         return
     for item in (*variables_for(contents.stack, site), *filter(None, (mpi_type(contents.stack, site),))):

@@ -21,10 +21,10 @@ from lumiimg.check.pipeline import check_files, conclude
 from lumiimg.check.probe.task import ProbeTask, make_task, with_manifest
 from lumiimg.check.run.execution import provide_all_reduce
 from lumiimg.cluster.nodes.answers import Library  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.cluster.nodes.collective import Together, run_together, shared_gpus, told_of, without_nic
+from lumiimg.cluster.nodes.collective import NodesCollective, run_together, shared_gpus, told_of, without_nic
 from lumiimg.cluster.nodes.differences import differences
-from lumiimg.cluster.nodes.groups import Silent, gather
-from lumiimg.cluster.nodes.node import SCHEMA, NodeTask, identity_of, write_task
+from lumiimg.cluster.nodes.groups import SilentNodes, gather
+from lumiimg.cluster.nodes.node_task import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.cluster.nodes.slurm import run_step
 from lumiimg.cluster.nodes.watch import Watch, limit_s
 from lumiimg.engine.engine import find_engine
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.probe.tools import Tools
     from lumiimg.check.run.execution import RunResult
-    from lumiimg.cluster.nodes.groups import Gathered
+    from lumiimg.cluster.nodes.groups import NodeAnswers
     from lumiimg.cluster.nodes.slurm import Allocation
     from lumiimg.engine.process import Completed
     from lumiimg.host.snapshot import Snapshot
@@ -87,10 +87,10 @@ class NodesReport:
     """What became of each level: `done`, or why it was not taken."""
     groups: tuple[NodeGroup, ...]
     """The largest first."""
-    silent: tuple[Silent, ...]
+    silent: tuple[SilentNodes, ...]
     output: tuple[str, ...]
     """What the step printed at its end, where nodes are silent: for people."""
-    collective: Together | None = None
+    collective: NodesCollective | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def check_nodes(
 def sum_up(
     image: str,
     job: str,
-    gathered: Gathered,
+    gathered: NodeAnswers,
     files: Sequence[Finding],
     labels: Mapping[str, str],
     ran: RunResult | None = None,
@@ -251,7 +251,7 @@ def _ask(
     counter: Tools | None,
     environment: Mapping[str, str],
     on_progress: Callable[[int], None],
-) -> tuple[Gathered, Completed]:
+) -> tuple[NodeAnswers, Completed]:
     """Run the step and gather.
 
     Slurm ends a step of which one node cannot be reached, some time after it has begun: nodes that were at it then are
@@ -271,7 +271,7 @@ def _ask(
 
 
 def _groups(
-    gathered: Gathered, files: Sequence[Finding], labels: Mapping[str, str], ran: RunResult | None
+    gathered: NodeAnswers, files: Sequence[Finding], labels: Mapping[str, str], ran: RunResult | None
 ) -> Iterator[NodeGroup]:
     usual = gathered.groups[0].fingerprint if gathered.groups else None
     for found in gathered.groups:
@@ -293,7 +293,7 @@ def _group(
     return NodeGroup(nodes, answer, sentence(answer, findings, level), (), path, findings, (), slowest_ms)
 
 
-def _answer(groups: Sequence[NodeGroup], silent: Sequence[Silent]) -> Answer:
+def _answer(groups: Sequence[NodeGroup], silent: Sequence[SilentNodes]) -> Answer:
     """Return the answer for all: one node that says no is a no, one that says nothing leaves it open."""
     answers = {group.answer for group in groups}
     if Answer.NO in answers:
@@ -301,7 +301,7 @@ def _answer(groups: Sequence[NodeGroup], silent: Sequence[Silent]) -> Answer:
     return Answer.UNDECIDED if silent or Answer.UNDECIDED in answers else Answer.NO_OBSTACLE
 
 
-def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[Silent]) -> str:
+def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[SilentNodes]) -> str:
     """Return the answer with the tally: 60 the same, 3 with another libcxi, 1 gave no answer."""
     total = sum(len(group.nodes) for group in groups) + sum(len(entry.nodes) for entry in silent)
     if len(groups) == 1 and not silent:

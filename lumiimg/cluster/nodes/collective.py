@@ -10,7 +10,7 @@ from lumiimg.check.run.execution import LIMIT_S, OUTPUT, judge
 from lumiimg.check.run.job_environment import missing_here, tell, with_variables
 from lumiimg.cluster.nodes.slurm import run_step
 from lumiimg.errors import MissingHereError
-from lumiimg.nccl.nodes import folded
+from lumiimg.nccl.node_names import folded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ _ASK = "ask Slurm for all GPUs of each node: salloc --gpus-per-node=8, or --sbat
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CollectiveBandwidth:
     """What the collective's table says."""
 
     name: str
@@ -40,7 +40,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class NodesCollective:
     """What a collective over several nodes came to; the findings say what it means."""
 
     program: str
@@ -53,7 +53,7 @@ class Together:
     """Which network its log shows."""
     confidence: str
     """How well the log supports that."""
-    measurements: tuple[Measured, ...]
+    measurements: tuple[CollectiveBandwidth, ...]
     """Tables of a benchmark in its output."""
 
 
@@ -121,14 +121,14 @@ def run_together(
     return result
 
 
-def told_of(result: RunResult) -> Together:
+def told_of(result: RunResult) -> NodesCollective:
     """Return a result for a report."""
     collective, report = result.collective, result.report
-    return Together(
+    return NodesCollective(
         program=collective.program.value,
         nodes=collective.nodes,
         ranks=collective.ranks,
         verdict=report.verdict.value,
         confidence=report.confidence.value,
-        measurements=tuple(Measured(m.name, m.best_gb_s) for m in report.measurements),
+        measurements=tuple(CollectiveBandwidth(m.name, m.best_gb_s) for m in report.measurements),
     )

@@ -39,7 +39,7 @@ class FingerprintGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class SilentNodes:
     """Nodes without an answer that could be used."""
 
     nodes: tuple[str, ...]
@@ -49,15 +49,15 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class NodeAnswers:
     """What a check's folder holds."""
 
     groups: tuple[FingerprintGroup, ...]
     """The largest first."""
-    silent: tuple[Silent, ...]
+    silent: tuple[SilentNodes, ...]
 
 
-def gather(folder: Path, run: str, nodes: Collection[str], started: Collection[str]) -> Gathered:
+def gather(folder: Path, run: str, nodes: Collection[str], started: Collection[str]) -> NodeAnswers:
     """Return the answers of `nodes` in a folder to the check `run`; `started` are those that were seen to begin.
 
     Of a node that answered twice, the answers must be the same. Raises OSError if the folder cannot be read.
@@ -81,7 +81,7 @@ def gather(folder: Path, run: str, nodes: Collection[str], started: Collection[s
     groups.sort(key=lambda group: (-len(group.nodes), group.nodes))
     for node in set(nodes) - found.keys() - faults.keys():
         faults[node] = "started, and gave no answer" if node in started else "never started"
-    return Gathered(tuple(groups), tuple(_silent(faults)))
+    return NodeAnswers(tuple(groups), tuple(_silent(faults)))
 
 
 def _with_evidence(
@@ -124,9 +124,9 @@ def _read_all(folder: Path, run: str, nodes: Collection[str]) -> tuple[dict[str,
     return found, {node: why for node, why in faults.items() if node not in found}
 
 
-def _silent(faults: Mapping[str, str]) -> Iterator[Silent]:
+def _silent(faults: Mapping[str, str]) -> Iterator[SilentNodes]:
     reasons: dict[str, list[str]] = {}
     for node, why in faults.items():
         reasons.setdefault(why, []).append(node)
     for why, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-        yield Silent(tuple(sorted(names)), why)
+        yield SilentNodes(tuple(sorted(names)), why)

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes.answers import is_answer, node_of_file
-from lumiimg.cluster.nodes.node import is_mark
+from lumiimg.cluster.nodes.node_task import is_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.table import read_limited
+from lumiimg.catalog.toml_table import read_limited
 from lumiimg.definition.docker.instructions import DockerfileError, Instruction, read_instructions
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.table import CatalogError
+from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.definition.docker.substitution import is_open, text_of
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.network.mirrors import Mirrors

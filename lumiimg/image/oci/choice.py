@@ -13,8 +13,8 @@ from lumiimg.image.oci.document import a_list, a_text, an_object, read_document
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
+    from lumiimg.image.byte_source import ByteSource
     from lumiimg.image.oci.files import StoredFiles
-    from lumiimg.image.source import ByteSource
 
 _PLATFORM = "linux/amd64"
 _MAX_DEPTH = 4

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
-    from lumiimg.image.source import ByteSource
+    from lumiimg.image.byte_source import ByteSource
 
 # registries take manifests of 4 MiB; a config with a long history is of the same order
 _MAX_BYTES = 8 << 20

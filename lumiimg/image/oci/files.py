@@ -5,10 +5,10 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Protocol
 
+from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.oci.tar import read_members
 from lumiimg.image.root import RootFileSystem
-from lumiimg.image.source import ByteSource
 from lumiimg.image.tree import FileKind, ImageError
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from lumiimg.image.tree import ImageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lumiimg.image.byte_source import ByteSource
     from lumiimg.image.oci.decoding import Decoder
     from lumiimg.image.oci.digest import Digest
     from lumiimg.image.oci.unpacking import Workspace
-    from lumiimg.image.source import ByteSource
 
 _READ_BYTES = 1 << 20
 # what a layer of zeros may unpack to, whatever its size; beyond, a ratio that no real software has

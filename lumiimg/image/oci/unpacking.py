@@ -10,7 +10,7 @@ import bisect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.image.lru import Recent
+from lumiimg.image.lru import LruCache
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Workspace:
 
     def __init__(self, layers: int) -> None:
         self.max_places = max(_MIN_PLACES, _MAX_PLACES // max(1, layers))
-        self._chunks: Recent[tuple[int, int], bytes] = Recent(_CACHED_BYTES)
+        self._chunks: LruCache[tuple[int, int], bytes] = LruCache(_CACHED_BYTES)
         self._cursors: list[_Cursor] = []
 
     def chunk(self, layer: Unpacked, index: int) -> bytes:

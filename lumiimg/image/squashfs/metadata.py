@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from lumiimg.image.lru import Recent
+from lumiimg.image.lru import LruCache
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lumiimg.image.source import ByteSource
+    from lumiimg.image.byte_source import ByteSource
 
 BLOCK_BYTES = 8192
 _HEADER = struct.Struct("<H")
@@ -27,7 +27,7 @@ class Metadata:
         self._source = source
         self._limit = limit
         self._decompress = decompress
-        self._blocks: Recent[int, tuple[bytes, int]] = Recent(_CACHED_BLOCKS)
+        self._blocks: LruCache[int, tuple[bytes, int]] = LruCache(_CACHED_BLOCKS)
 
     def block(self, position: int) -> tuple[bytes, int]:
         """Return (content, position of the next block)."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
-    from lumiimg.image.source import ByteSource
+    from lumiimg.image.byte_source import ByteSource
 
 MAGIC = b"hsqs"
 SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQQQQQQQ")

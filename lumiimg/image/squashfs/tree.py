@@ -7,7 +7,7 @@ import struct
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from lumiimg.image.lru import Recent
+from lumiimg.image.lru import LruCache
 from lumiimg.image.squashfs.compression import decompressor
 from lumiimg.image.squashfs.directory import Name, read_listing
 from lumiimg.image.squashfs.inodes import NO_XATTRS, FileLayout, Inode, read_inode
@@ -19,7 +19,7 @@ from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.image.source import ByteSource
+    from lumiimg.image.byte_source import ByteSource
 
 _FRAGMENT = struct.Struct("<QII")
 _POINTER = struct.Struct("<Q")
@@ -41,9 +41,9 @@ class SquashfsTree:
         self.superblock = read_superblock(source)
         self._decompress = decompressor(self.superblock.compression)
         self._metadata = Metadata(source, self.superblock.size_bytes, self._decompress)
-        self._blocks: Recent[int, bytes] = Recent(_CACHED_BYTES)
-        self._listings: Recent[int, dict[str, Name]] = Recent(_CACHED_NAMES)
-        self._inodes: Recent[int, Inode] = Recent(_CACHED_INODES)
+        self._blocks: LruCache[int, bytes] = LruCache(_CACHED_BYTES)
+        self._listings: LruCache[int, dict[str, Name]] = LruCache(_CACHED_NAMES)
+        self._inodes: LruCache[int, Inode] = LruCache(_CACHED_INODES)
         self.root = self._inode(self.superblock.root_inode)
         if self.root.kind is not FileKind.DIRECTORY:
             raise ImageError("the root of the squashfs file system is no directory", where=source.name)

@@ -18,7 +18,7 @@ from lumiimg.image.squashfs.metadata import BLOCK_BYTES
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
-    from lumiimg.image.source import ByteSource
+    from lumiimg.image.byte_source import ByteSource
     from lumiimg.image.squashfs.metadata import Cursor, Metadata
 
 _TABLE = struct.Struct("<QII")

@@ -11,13 +11,13 @@ from lumiimg.wording import count, duration, size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.build.builder import Built
+    from lumiimg.build.builder import BuiltImage
     from lumiimg.engine.engine import Engine
     from lumiimg.report.html.page import Node
     from lumiimg.resolve.lock import Lock
 
 
-def build_page(built: Built, lock: Lock | None, engine: Engine) -> str:
+def build_page(built: BuiltImage, lock: Lock | None, engine: Engine) -> str:
     """Return the account of a build as a page; `lock` is what it was built from, where that is known."""
     what = f"built in {duration(built.seconds)}" if built.is_new else "is this image already; nothing was built"
     kept = f"{built.reused_steps} of {count(built.steps, 'layer')} from the cache"
@@ -30,7 +30,7 @@ def build_page(built: Built, lock: Lock | None, engine: Engine) -> str:
     return page("build", str(built.image), "ok", what, facts, parts)
 
 
-def _timeline(built: Built) -> Iterator[Node]:
+def _timeline(built: BuiltImage) -> Iterator[Node]:
     whole = sum(stage.seconds for stage in built.stages) or 1.0
     start = 0.0
     bars: list[Bar] = []
@@ -70,7 +70,7 @@ def _layers(lock: Lock) -> Iterator[Node]:
         yield element("ul", *(element("li", doubt) for doubt in doubts))
 
 
-def _facts(built: Built, engine: Engine) -> Node:
+def _facts(built: BuiltImage, engine: Engine) -> Node:
     rows = (
         ("image", element("code", str(built.image))),
         ("key", element("code", built.key)),

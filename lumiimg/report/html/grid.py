@@ -7,7 +7,7 @@ import string
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.nccl.nodes import folded
+from lumiimg.nccl.node_names import folded
 from lumiimg.report.html.page import MARKS, element, left_out
 from lumiimg.report.html.text import short
 from lumiimg.wording import count

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lumiimg.check.answer import Answer
 from lumiimg.check.run.collective import CollectiveProgram
 from lumiimg.cluster.nodes.check import NodeGroup
-from lumiimg.cluster.nodes.collective import Measured
-from lumiimg.cluster.nodes.groups import Silent
+from lumiimg.cluster.nodes.collective import CollectiveBandwidth
+from lumiimg.cluster.nodes.groups import SilentNodes
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Finding, Level
 from lumiimg.nccl.report import Confidence, Verdict
@@ -60,7 +60,7 @@ class Collective(Shape):
 class CollectiveOfNodes(Collective):
     """A collective that was run over all nodes."""
 
-    measurements: tuple[Measured, ...]  # type: ignore[assignment]
+    measurements: tuple[CollectiveBandwidth, ...]  # type: ignore[assignment]
     """Of the bandwidth."""
 
 
@@ -106,7 +106,7 @@ class CheckNodes(Output):
     """What became of each level, by its name: `done`, or why it was not taken."""
     groups: tuple[NodeGroup, ...]
     """The largest first."""
-    silent: tuple[Silent, ...]
+    silent: tuple[SilentNodes, ...]
     """Nodes that gave no answer."""
     output: tuple[str, ...]
     """What the step printed at its end, where nodes are silent: for people."""

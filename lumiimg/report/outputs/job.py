@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lumiimg.cluster.job.plan import Choice, SettingScope
+from lumiimg.cluster.job.plan import JobOption, SettingScope
 from lumiimg.cluster.module.plan import When
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.outputs.fabric import Bound
@@ -95,7 +95,7 @@ class Job(Output):
     """That the job runs, word by word."""
     binding: Binding
     """To which cores ranks are bound."""
-    mpi: Choice | None
+    mpi: JobOption | None
     """How the launcher speaks with MPI; null where it is not said."""
     environment: tuple[JobVariable, ...]
     """In the order in which they are set."""

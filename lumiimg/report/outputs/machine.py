@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lumiimg.build.disk_space import Room
-from lumiimg.build.machine import CapabilityTrial
+from lumiimg.build.capabilities import CapabilityTrial
+from lumiimg.build.disk_space import FreeSpace
 from lumiimg.check.signed import SignatureVerdict
 from lumiimg.check.startup import ImportSource
 from lumiimg.engine.engine import EngineKind
@@ -62,7 +62,7 @@ class Doctor(Output):
     """In the order in which they were made."""
     strategies: dict[str, tuple[str, ...]]
     """What stands against each way to build; empty: it works. The quickest first."""
-    room: tuple[Room, ...]
+    room: tuple[FreeSpace, ...]
     """Of the cache, then of temporary files."""
 
 

@@ -16,7 +16,7 @@ from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.recipes import read_recipe
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import read_site
-from lumiimg.catalog.table import CatalogError
+from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.cluster.job.shape import seconds
 from lumiimg.definition.definition import Definition, StagedFile
 from lumiimg.definition.docker.draft import make_draft, write_draft
@@ -172,7 +172,7 @@ _CATALOG = (CatalogError,)
 TARGETS = (
     Target(
         "layer-toml",
-        ("catalog.layers.read_layer", "catalog.table.read_toml", "catalog.needs.read_needs"),
+        ("catalog.layers.read_layer", "catalog.toml_table.read_toml", "catalog.needs.read_needs"),
         _layer,
         _layer_seeds,
         _CATALOG,

@@ -22,11 +22,11 @@ from unittest import mock
 
 from lumiimg.build import cache as layer_cache
 from lumiimg.build import capability_cache
-from lumiimg.build.cache import Key, LayerCache
+from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.build.cache_archive import read_archive
 from lumiimg.build.cache_miss import differences
 from lumiimg.build.compile_cache import unpack_kept
-from lumiimg.build.facts import date_labels
+from lumiimg.build.engine_metadata import date_labels
 from lumiimg.build.provenance import PLAN, SBOM, read_document
 from lumiimg.build.sbom import bill
 from lumiimg.build.userns_helper import _date
@@ -42,13 +42,13 @@ from lumiimg.cluster.nodes.answers import (
     read_raw,
 )
 from lumiimg.cluster.nodes.check import NodesReport
-from lumiimg.cluster.nodes.node import TASK, NodeTask, read_task
+from lumiimg.cluster.nodes.node_task import TASK, NodeTask, read_task
 from lumiimg.elf.loader import Process
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError
 from lumiimg.files import EPOCH
-from lumiimg.host import devel
-from lumiimg.host import node as host_node
+from lumiimg.host import devel_archive
+from lumiimg.host import node_facts as host_node
 from lumiimg.host.codec import encode
 from lumiimg.host.library_search import package_variable
 from lumiimg.host.scan import fabric_entry, scan_host
@@ -192,7 +192,7 @@ def _compiled(data: bytes) -> None:
 
 
 def _headers(data: bytes) -> None:
-    devel._refuse_other_file(written(data, "headers.tar"))
+    devel_archive._refuse_other_file(written(data, "headers.tar"))
 
 
 def _woven(data: bytes) -> None:
@@ -320,7 +320,7 @@ def _entry_seeds() -> Iterator[bytes]:
 
 def _archive_seeds() -> Iterator[bytes]:
     key = {"format": 2, "files": {}, "definition": "x"}
-    name, data = Key(key).digest, b"data"
+    name, data = CacheKey(key).digest, b"data"
     entry = {"format": 2, "data": "data.sqfs", "sha256": hashlib.sha256(data).hexdigest(), "size_bytes": 4}
     entry |= {"layers": ["a"], "seconds": 1.0, "below": ""}
     files = (("key.json", json.dumps(key).encode()), ("entry.json", json.dumps(entry).encode()), ("data.sqfs", data))
@@ -333,7 +333,7 @@ def _recalled_seeds() -> Iterator[bytes]:
 
 
 def _tar_seeds() -> Iterator[bytes]:
-    content = tar(member(f"{devel.TOP_FOLDER}/x", b"x"), member("a/b", b"y"), member("../c", b"z"))
+    content = tar(member(f"{devel_archive.TOP_FOLDER}/x", b"x"), member("a/b", b"y"), member("../c", b"z"))
     yield from (content, gzip.compress(content), bz2.compress(content), lzma.compress(content))
 
 
@@ -373,10 +373,10 @@ TARGETS = (
     Target(
         "node-files",
         (
-            "host.node.operating_system",
-            "host.node.cpu",
-            "host.node.nics",
-            "host.node.rocm_versions",
+            "host.node_facts.operating_system",
+            "host.node_facts.cpu",
+            "host.node_facts.nics",
+            "host.node_facts.rocm_versions",
             "host.root_queries.read_text",
         ),
         _node,
@@ -385,7 +385,11 @@ TARGETS = (
         rounds=15,
     ),
     Target(
-        "host-texts", ("host.library_search.package_variable", "host.node.engine_settings"), _texts, _text_seeds, ()
+        "host-texts",
+        ("host.library_search.package_variable", "host.node_facts.engine_settings"),
+        _texts,
+        _text_seeds,
+        (),
     ),
     Target(
         "image-contents",
@@ -396,7 +400,14 @@ TARGETS = (
         rounds=10,
     ),
     Target("dpkg-status", ("build.sbom.bill",), _bill, _bill_seeds, ()),
-    Target("engine-labels", ("build.facts.date_labels",), _labels, lambda: [b'{"a": "b"}'], (FailedError,), "json"),
+    Target(
+        "engine-labels",
+        ("build.engine_metadata.date_labels",),
+        _labels,
+        lambda: [b'{"a": "b"}'],
+        (FailedError,),
+        "json",
+    ),
     Target(
         "sif-documents",
         ("build.provenance.read_document",),
@@ -435,7 +446,9 @@ TARGETS = (
         "bytes",
         rounds=15,
     ),
-    Target("headers-archive", ("host.devel._refuse_other_file",), _headers, _tar_seeds, form="bytes", repair=sums),
+    Target(
+        "headers-archive", ("host.devel_archive._refuse_other_file",), _headers, _tar_seeds, form="bytes", repair=sums
+    ),
     Target(
         "woven-layers",
         ("image.squashfs.weave.weave", "image.squashfs.weave.can_weave"),
@@ -457,7 +470,7 @@ TARGETS = (
         (AnswerError,),
         "json",
     ),
-    Target("node-task", ("cluster.nodes.node.read_task",), _task, _written_as(NodeTask), (BadInputError,), "json"),
+    Target("node-task", ("cluster.nodes.node_task.read_task",), _task, _written_as(NodeTask), (BadInputError,), "json"),
     Target(
         "nodes-report",
         ("cluster.nodes.submit.check_by_job",),

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
+from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.environment import ShellEnvironment
 from lumiimg.image.oci.archive import read_docker_archive, read_oci_layout
 from lumiimg.image.oci.files import StoredArchive, StoredFolder
 from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC, PARTITION, DataType, read_sif
-from lumiimg.image.source import ByteSource
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
 from tests.fuzz.target import Target

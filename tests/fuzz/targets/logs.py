@@ -19,11 +19,11 @@ from lumiimg.engine import engine, failures, signing
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, UndecidedError
 from lumiimg.fabric.path import Part
-from lumiimg.host import node as host_node
+from lumiimg.host import node_facts as host_node
 from lumiimg.nccl.bandwidth import BandwidthReader
 from lumiimg.nccl.follow import Tail
 from lumiimg.nccl.lines import messages, probe_event
-from lumiimg.nccl.nodes import folded
+from lumiimg.nccl.node_names import folded
 from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks, refuse_binary
 from lumiimg.nccl.vocabulary import vocabulary
@@ -226,7 +226,7 @@ TARGETS = (
         "log",
         (
             "nccl.reader.LogReader",
-            "nccl.prefilter.Gate",
+            "nccl.prefilter.Prefilter",
             "nccl.vocabulary.vocabulary",
             "nccl.verdict",
             "nccl.causes",
@@ -242,7 +242,7 @@ TARGETS = (
     Target("log-lines", ("nccl.lines.messages", "nccl.lines.probe_event"), _line, _log_seeds, ()),
     Target("log-file", ("nccl.sources.blocks", "nccl.sources.refuse_binary"), _source, _source_seeds, form="bytes"),
     Target("log-growing", ("nccl.follow.Tail",), _tail, _source_seeds, form="bytes"),
-    Target("node-names", ("nccl.nodes.folded",), _nodes, lambda: [b"nid000001 nid000002 nid000010 x-1.hsn y"], ()),
+    Target("node-names", ("nccl.node_names.folded",), _nodes, lambda: [b"nid000001 nid000002 nid000010 x-1.hsn y"], ()),
     Target("strace", ("check.strace.read_trace",), _strace, _strace_seeds),
     Target("import-answer", ("check.startup._ask", "check.startup._bound"), _startup, _startup_seeds, form="json"),
     Target(
@@ -264,7 +264,7 @@ TARGETS = (
         _slurm_seeds,
         (UndecidedError,),
     ),
-    Target("slurm-version", ("host.node.slurm_version",), _slurm_version, lambda: [b"slurm 23.02.7\n"], ()),
+    Target("slurm-version", ("host.node_facts.slurm_version",), _slurm_version, lambda: [b"slurm 23.02.7\n"], ()),
     Target(
         "pip-help",
         ("resolve.network.default_index.general_index",),

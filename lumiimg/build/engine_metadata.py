@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from lumiimg.build.machine import LOSES_ENVIRONMENT
+from lumiimg.build.capabilities import LOSES_ENVIRONMENT
 from lumiimg.build.safe_fs import folder, mode_of, new_file, new_link, read_file
 from lumiimg.definition.definition import Header
 from lumiimg.engine import engine as engines
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from lumiimg.build.step import LayerBuild
+    from lumiimg.build.layer_build import LayerBuild
     from lumiimg.engine.engine import Engine
     from lumiimg.image import RootFileSystem
 

@@ -19,7 +19,7 @@ from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, f
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError
 from lumiimg.files import write_text
-from lumiimg.host import node as host_node
+from lumiimg.host import node_facts as host_node
 from lumiimg.host.codec import FormError, decode, encode
 from lumiimg.host.root_queries import read_word
 from lumiimg.image import RootFileSystem

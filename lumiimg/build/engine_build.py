@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lumiimg.build.step import LayerBuild
+    from lumiimg.build.layer_build import LayerBuild
     from lumiimg.image import sif_writer
 
 
-class Chain:
+class EngineBuild:
     """Each layer a whole image."""
 
     name = "definition"

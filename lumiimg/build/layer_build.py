@@ -24,7 +24,7 @@ from lumiimg.secret import hidden
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lumiimg.build.machine import BuildMachine
+    from lumiimg.build.capabilities import BuildMachine
     from lumiimg.definition.definition import Definition
     from lumiimg.image import RootFileSystem
 
