@@ -1,22 +1,27 @@
-"""Frozen dataclasses to JSON data and back, by the types of their fields.
+"""Frozen dataclasses to JSON data and back, by the types of their fields; msgspec reads them.
 
 What a snapshot holds is facts of other rooms, which grow: they are written by their own declaration, not field by
-field. Known are str, int, float, bool, StrEnum, `X | None`, tuples, `dict[str, X]` and dataclasses of these. A field
-that has its default, where that is empty (None, 0, False, nothing in it), is not written: most of a library's facts are
-such.
+field. A field that has its default, where that is empty (None, 0, False, nothing in it), is not written: most of a
+library's facts are such.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
-import types
-from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+import re
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 _MAX_INTEGER = (1 << 64) - 1
 """The largest that a field of an ELF file can hold."""
+_NAMES = {
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "an array",
+}
 
 
 class FormError(ValueError):
@@ -43,66 +48,43 @@ def encode(value: object) -> Any:  # noqa: ANN401 - JSON data
     return value
 
 
-def decode(kind: type[T], data: object, key: str) -> T:
-    """Return a dataclass out of what `json` read; keys that it does not know are passed over. Raises FormError."""
-    if not isinstance(data, dict):
-        raise FormError(key or "the file", f"should be an object, is {_named(data)}")
-    values: dict[str, Any] = {}
-    known: Any = kind
-    for name, (wanted, default) in _fields(known).items():
-        if name in data:
-            values[name] = _decode(wanted, data[name], f"{key}.{name}" if key else name)
-        elif default is dataclasses.MISSING:
-            raise FormError(f"{key}.{name}" if key else name, "is missing")
-    return kind(**values)
-
-
-def _decode(wanted: Any, data: object, key: str) -> Any:  # noqa: ANN401 - typed by `wanted`
-    origin, arguments = get_origin(wanted), get_args(wanted)
-    if origin in (types.UnionType, Union):
-        return None if data is None else _decode(arguments[0], data, key)
-    if origin is tuple:
-        if not isinstance(data, list):
-            raise FormError(key, f"should be an array, is {_named(data)}")
-        kinds = [arguments[0]] * len(data) if arguments[-1] is Ellipsis else arguments
-        if len(kinds) != len(data):
-            raise FormError(key, f"should have {len(kinds)} items, has {len(data)}")
-        return tuple(_decode(kinds[index], item, f"{key}[{index}]") for index, item in enumerate(data))
-    if origin is dict:
-        if not isinstance(data, dict):
-            raise FormError(key, f"should be an object, is {_named(data)}")
-        return {name: _decode(arguments[1], item, f"{key}.{name}") for name, item in data.items()}
-    if dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
-        return decode(wanted, data, key)
-    if isinstance(wanted, type) and issubclass(wanted, enum.StrEnum):
-        words = [member.value for member in wanted]
-        if data not in words:
-            raise FormError(key, f"should be one of {', '.join(words)}")
-        return wanted(data)
-    if wanted is float and type(data) is int and abs(data) <= _MAX_INTEGER:
-        return float(data)
-    if type(data) is not wanted:
-        raise FormError(key, f"should be {_ARTICLES[wanted]}, is {_named(data)}")
-    if isinstance(data, int) and not 0 <= data <= _MAX_INTEGER:
-        raise FormError(key, "is a number that no file has")
-    return data
-
-
-_ARTICLES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-def _named(data: object) -> str:
-    """Return what JSON calls a value, not the value: it may be long."""
-    names = {dict: "an object", list: "an array", str: "a string", bool: "true or false", type(None): "null"}
-    return names.get(type(data), "a number")
-
-
-@cache
-def _fields(kind: type) -> dict[str, tuple[Any, Any]]:
-    """Return type and default of each field by its name."""
-    hints = get_type_hints(kind)
-    return {field.name: (hints[field.name], _default(field)) for field in dataclasses.fields(kind)}
-
-
 def _default(field: dataclasses.Field[Any]) -> Any:  # noqa: ANN401 - of any field
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def decode(kind: type[T], data: object) -> T:
+    """Return a dataclass out of what `json` read; keys that it does not know are passed over. Raises FormError."""
+    import msgspec
+
+    try:
+        value = msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise _form_error(str(error)) from error
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise FormError("the file", "has a key, or a number, that none has") from error
+    _check_numbers(msgspec.to_builtins(value), "")
+    return value
+
+
+def _form_error(text: str) -> FormError:
+    """Return an error of msgspec (`Expected X, got Y - at $.key`) with the key in front, and without the data."""
+    what, _, place = text.partition(" - at ")
+    key = place.strip("`").removeprefix("$").removeprefix(".")
+    if missing := re.fullmatch("Object missing required field `(.*)`", what):
+        return FormError(f"{key}.{missing[1]}" if key else missing[1], "is missing")
+    if what.startswith("Invalid enum value"):
+        return FormError(key, "is none of its words")
+    what = re.sub("`([a-z]*)(?: [|] null)?`", lambda word: _NAMES.get(word[1], word[1]), what)
+    return FormError(key or "the file", what.replace("Expected", "should be").replace(", got", ", is"))
+
+
+def _check_numbers(value: object, key: str) -> None:
+    """Raise FormError for a whole number that no field of a file holds."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_numbers(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            _check_numbers(inner, f"{key}[{index}]")
+    elif isinstance(value, int) and not 0 <= value <= _MAX_INTEGER:
+        raise FormError(key, "is a number that no file has")

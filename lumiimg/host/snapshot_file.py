@@ -73,7 +73,7 @@ def read_snapshot(path: Path) -> Snapshot:
             hint="update lumiimg, or take the snapshot again with this one",
         )
     try:
-        snapshot = decode(Snapshot, data, "")
+        snapshot = decode(Snapshot, data)
         _check(snapshot)
     except FormError as error:
         raise SnapshotError(error.what, where=f"{path}: {error.key[:200]}", hint=_HINT) from error

@@ -151,7 +151,7 @@ def read_details(raw: RawAnswer) -> Details:
 
 def _read(kind: type[T], line: bytes) -> T:
     try:
-        return decode(kind, json.loads(line), "")
+        return decode(kind, json.loads(line))
     except RecursionError as error:
         raise AnswerError("its answer is nested too deeply") from error
     except FormError as error:

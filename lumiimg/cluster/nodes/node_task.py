@@ -86,7 +86,7 @@ def read_task(folder: Path, node: str) -> NodeTask:
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_TASK_BYTES)
-        return decode(NodeTask, json.loads(data), "")
+        return decode(NodeTask, json.loads(data))
     except OSError as error:
         raise BadInputError(
             f"cannot be read on {node}: {error.strerror}",

@@ -69,7 +69,7 @@ def check_by_job(
         done = run_job(script, [f"--chdir={folder}", f"--output={_OUTPUT}", *options], environment, on_submitted)
         try:
             with report.open("rb") as file:
-                return decode(NodesReport, json.loads(file.read(_MAX_BYTES)), "")
+                return decode(NodesReport, json.loads(file.read(_MAX_BYTES)))
         except FileNotFoundError as error:
             raise _without_report(done, _last_line(folder / _OUTPUT)) from error
         except (OSError, ValueError, RecursionError) as error:
