@@ -13,7 +13,7 @@ ON_SLURM = (
     "test_the_one_file_starts_itself_on_other_nodes",
 )
 """In the ids of all tests on the one Slurm: nodes die in some, so no other may use it meanwhile."""
-LONGEST = (SLURM, "test_strategies.py", "test_prediction.py", "test_build.py")
+LONGEST = (SLURM, "test_strategies.py", "test_stack.py", "test_build.py", "test_prediction.py", "test_adapt.py")
 """The groups that begin, so that no worker is left with a long one at the end."""
 
 

@@ -190,7 +190,8 @@ def test_a_step_that_is_cancelled_is_told_with_what_came_before(
 def test_a_check_that_is_interrupted_leaves_no_job_and_no_folder(
     slurm: dict[str, str], with_plugin: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    argv = [sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4"]
+    # these tests may run under nohup, which has all programs below it ignore a hang-up
+    argv = ["env", "--default-signal=HUP", sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4"]
     with subprocess.Popen(argv, env=slurm, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as program:
         assert program.stderr is not None
         job = program.stderr.readline().split()[1]

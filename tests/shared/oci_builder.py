@@ -8,6 +8,7 @@ import io
 import json
 import sys
 import tarfile
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if sys.version_info >= (3, 14):
@@ -23,7 +24,11 @@ LAYER = "application/vnd.oci.image.layer.v1.tar"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
-PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, "+gzip": gzip.compress, "+zstd": zstd.compress}
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    "+gzip": partial(gzip.compress, compresslevel=1),
+    "+zstd": zstd.compress,
+}
 
 
 def member(name: str, content: bytes | None = None, **attributes: Any) -> tuple[tarfile.TarInfo, bytes]:
