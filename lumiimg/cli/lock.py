@@ -69,16 +69,17 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.resolve.pin import settle
 
     refuse_places({"-o": arguments.output}, ())
+    catalogue = open_catalogue(os.environ, arguments.layers)
+    request = None
+    if arguments.base or arguments.recipe:
+        refuse_other_file(arguments.output)
+        request = read_request(arguments, catalogue)
     settings = read_settings(os.environ)
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
-    catalogue = open_catalogue(os.environ, arguments.layers)
-    named = bool(arguments.base or arguments.recipe)
-    if named:
-        refuse_other_file(arguments.output)
-    before = _before(arguments, catalogue, mirrors, must=not named)
+    before = _before(arguments, catalogue, mirrors, must=request is None)
     if arguments.upgrade and before is None:
         raise BadInputError(f"nothing to upgrade: there is no {arguments.output} that can be read")
-    request = read_request(arguments, catalogue) if named else _request_of(before, arguments)
+    request = request or _request_of(before, arguments)
     held = held_by(before[0], arguments.upgrade) if before else Held({}, {}, None)
     ground = replace(ground_of(arguments, request, catalogue), held=held.layers)
     lock = locked(decided(request, ground, quiet=arguments.quiet))

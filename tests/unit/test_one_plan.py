@@ -162,6 +162,7 @@ def requests(draw: st.DrawFn) -> list[str]:
 @example(words=["--base", "own-base", "--add", "free", "--layers", "own", "--arg", "free.NOTE=a\nb"])
 @example(words=["--base", "own-base", "--add", "vllm", "--layers", "own", "--site", "lumi"])
 @example(words=["--base", "lumi-pytorch-6.2.4", "--site", "lumi"])
+@example(words=["--base", "rocm-6.2.4", "--mirror", "x", "--layers", "nowhere", "--site", "lumi"])
 @example(words=["--recipe=-mine.toml"])
 @example(words=["--base", "rocm-6.4.4", "--add", "sglang", "--site", "lumi", "--source", "host-libfabric=t.tar.gz"])
 def test_what_explain_says_is_what_every_command_does(words: list[str], ground: Path) -> None:
