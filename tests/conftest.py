@@ -22,6 +22,8 @@ def pytest_configure() -> None:
     # that tests interrupt
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # nohup has hangups ignored, and programs started here would inherit it: those that a test hangs up would never end
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
