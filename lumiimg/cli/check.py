@@ -99,7 +99,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.files import write_text
     from lumiimg.findings import Level
     from lumiimg.host.snapshot_file import read_snapshot
-    from lumiimg.report.check import print_check, to_json, to_junit_text
+    from lumiimg.report.check import print_check, to_junit_text
     from lumiimg.report.console import print_json
 
     refuse_places({"--html": arguments.html, "--junit": arguments.junit}, (arguments.image, arguments.host))
@@ -120,7 +120,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
         write_text(arguments.html, check_page(report))
     if arguments.json:
-        print_json("check", to_json(report))
+        print_json("check", report)
     print_check(report, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return report.answer.exit_code
 
@@ -140,7 +140,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
     from lumiimg.findings import Level
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.console import print_json
-    from lumiimg.report.nodes import print_nodes, to_json, to_junit_text
+    from lumiimg.report.nodes import print_nodes, to_junit_text
     from lumiimg.report.schema import json_text
 
     if arguments.level == "static":
@@ -166,7 +166,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
 
         def keep(report: NodesReport) -> None:
             if arguments.so_far:
-                write_text(arguments.so_far, json_text("check-nodes", to_json(report)))
+                write_text(arguments.so_far, json_text("check-nodes", report))
 
         report = check_nodes(request, allocation, os.environ, _counter(arguments.nodes), keep)
     if arguments.junit:
@@ -177,7 +177,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
 
         write_text(arguments.html, nodes_page(report, paths_of(report, arguments.image, os.environ)))
     if arguments.json:
-        print_json("check-nodes", to_json(report))
+        print_json("check-nodes", report)
     print_nodes(report, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return report.answer.exit_code
 

@@ -60,6 +60,16 @@ class Loaded:
     host_path: str | None
     """Where it lies on the host; None for a file of the image."""
 
+    @property
+    def name(self) -> str:
+        """The name that it was first asked for by."""
+        return self.object.name
+
+    @property
+    def path(self) -> str:
+        """Where it is in the container."""
+        return self.object.path
+
 
 @dataclass(frozen=True, slots=True)
 class BindManifest:

@@ -34,33 +34,17 @@ _CDI_KIND = "lumiimg.org/slingshot"
 
 
 def to_json(boundary: Boundary, manifest: BindManifest) -> dict[str, Any]:
-    """Return the manifest as JSON data."""
+    """Return what is printed of the manifest as JSON."""
     return {
         "image": boundary.image,
         "host": boundary.host,
-        "decision": boundary.decision.value if manifest.fabric is Fabric.NONE else "ok",
-        "fabric": manifest.fabric.value,
-        "binds": [
-            {"source": bind.source, "target": bind.target, "reason": bind.reason, "chain": list(bind.chain)}
-            for bind in manifest.binds
-        ],
-        "environment": {item.name: {"value": item.value, "reason": item.reason} for item in manifest.variables},
-        "loaded": [
-            {"name": item.object.name, "path": item.object.path, "host_path": item.host_path}
-            for item in manifest.loaded
-        ],
-        "refusals": [
-            {
-                "attempt": refusal.attempt,
-                "library": refusal.library,
-                "need": refusal.need,
-                "have": refusal.have,
-                "chain": list(refusal.chain),
-                "words": refusal.words,
-            }
-            for refusal in manifest.refusals
-        ],
-        "notes": list(manifest.notes),
+        "decision": boundary.decision if manifest.fabric is Fabric.NONE else "ok",
+        "fabric": manifest.fabric,
+        "binds": manifest.binds,
+        "environment": {variable.name: variable for variable in manifest.variables},
+        "loaded": manifest.loaded,
+        "refusals": manifest.refusals,
+        "notes": manifest.notes,
         "doubts": [text for _, text in doubts_of(boundary)] if manifest.fabric is not Fabric.NONE else [],
     }
 

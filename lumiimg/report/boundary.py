@@ -29,34 +29,20 @@ _LOADERS = ("ld-linux", "ld64.")
 
 
 def to_json(boundary: Boundary) -> dict[str, Any]:
-    """Return the account as JSON data."""
-    manifest = boundary.manifest
+    """Return what is printed of the account as JSON."""
     return {
         "image": boundary.image,
         "host": boundary.host,
-        "decision": boundary.decision.value,
-        "fabric": boundary.fabric.value,
+        "decision": boundary.decision,
+        "fabric": boundary.fabric,
         "plugin": boundary.static.path.plugin,
         "torch": boundary.torch,
         "glibc": {"image": boundary.glibc, "host": boundary.host_glibc},
-        "rules": [
-            {
-                "id": rule.id,
-                "outcome": rule.outcome.value,
-                "need": rule.need,
-                "have": rule.have,
-                "because": rule.because,
-                "source": rule.source,
-            }
-            for rule in boundary.rules
-        ],
+        "rules": boundary.rules,
         "nearest": None,
-        "remedies": list(boundary.remedies),
-        "loaded": [
-            {"name": item.object.name, "path": item.object.path, "host_path": item.host_path}
-            for item in boundary.loaded
-        ],
-        "missing": list(boundary.missing),
+        "remedies": boundary.remedies,
+        "loaded": boundary.loaded,
+        "missing": boundary.missing,
         "margins": [
             {
                 "library": margin.library,
@@ -68,7 +54,7 @@ def to_json(boundary: Boundary) -> dict[str, Any]:
             }
             for margin in boundary.margins
         ],
-        "notes": list(manifest.notes) if manifest else [],
+        "notes": boundary.manifest.notes if boundary.manifest else (),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lumiimg import __version__
@@ -33,7 +32,7 @@ _BELOW = " " * 7
 def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool, quiet: bool = False) -> None:
     """Print what would be built, without building it."""
     if as_json:
-        print_json("build-plan", {"plan": plan_data(lock), "definitions": _definitions_data(chain)})
+        print_json("build-plan", {"plan": plan_data(lock), "definitions": chain})
         return
     out = console(quiet=quiet)
     headline(out, f"would build {_stack(lock)}")
@@ -72,7 +71,7 @@ def print_doubts(out: Console, lock: Lock) -> None:
 def print_definitions(definitions: Sequence[Definition], folder: Path, *, as_json: bool, quiet: bool = False) -> None:
     """Print which files were written, and how to build from them."""
     if as_json:
-        print_json("build-definitions", {"folder": str(folder), "definitions": _definitions_data(definitions)})
+        print_json("build-definitions", {"folder": folder, "definitions": definitions})
         return
     out = console(quiet=quiet)
     headline(out, f"wrote {count(len(definitions), 'definition file')} into {folder}")
@@ -115,7 +114,7 @@ def print_built(
         print_json(
             "build" if lock else "rebuild",
             {
-                "image": str(built.image),
+                "image": built.image,
                 "key": built.key,
                 "size_bytes": built.size_bytes,
                 "seconds": round(built.seconds, 3),
@@ -124,10 +123,10 @@ def print_built(
                 "strategy": built.way,
                 "format": built.form,
                 "is_new": built.is_new,
-                "stages": [asdict(stage) for stage in built.stages],
+                "stages": built.stages,
                 "engine": engine,
                 "plan": lock and plan_data(lock),
-                **({} if lock else {"differences": differences and [asdict(one) for one in differences]}),
+                **({} if lock else {"differences": differences}),
             },
         )
         return
@@ -158,38 +157,23 @@ def _print_stages(out: Console, stages: Sequence[BuildStage]) -> None:
 
 
 def plan_data(lock: Lock) -> dict[str, Any]:
-    """Return a lock as JSON data."""
+    """Return what is printed of a lock as JSON."""
     return {
         "lumiimg": __version__,
         "site": lock.site,
-        "fabric": lock.fabric.value,
-        "bootstrap": {
-            "agent": lock.bootstrap.agent,
-            "from": lock.bootstrap.origin,
-            "mirror": lock.bootstrap.mirror_url,
-            "because": lock.bootstrap.because,
-        },
+        "fabric": lock.fabric,
+        "bootstrap": lock.bootstrap,
         "layers": [
             {
                 "name": layer.layer.name,
                 "status": layer.layer.status,
-                "arguments": dict(layer.arguments),
-                "sources": [
-                    {"file": source.file, "sha256": source.sha256, "location": source.location}
-                    for source in layer.sources
-                ],
+                "arguments": layer.arguments,
+                "sources": layer.sources,
             }
             for layer in lock.stack
         ],
-        "doubts": [{"id": r.id, "outcome": r.outcome.value, "because": r.because} for r in lock.doubts],
+        "doubts": lock.doubts,
     }
-
-
-def _definitions_data(definitions: Sequence[Definition]) -> list[dict[str, Any]]:
-    return [
-        {"name": definition.name, "layers": list(definition.layers), "text": definition.text}
-        for definition in definitions
-    ]
 
 
 def _stack(lock: Lock) -> str:

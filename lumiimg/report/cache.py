@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.report.console import console, detail, headline, print_json, proposal, say, verbatim
 from lumiimg.wording import count, duration, size
@@ -25,7 +24,7 @@ def print_entries(entries: Sequence[CacheEntry], root: Path, *, as_json: bool, q
     if as_json:
         print_json(
             "cache",
-            {"cache": str(root), "size_bytes": total, "entries": [_entry(entry) for entry in entries]},
+            {"cache": root, "size_bytes": total, "entries": entries},
         )
         return
     out = console(quiet=quiet)
@@ -41,11 +40,11 @@ def print_why(answer: CacheLookup, below: str | None, *, as_json: bool, quiet: b
         print_json(
             "why",
             {
-                "layers": list(answer.layers),
+                "layers": answer.layers,
                 "hit": answer.entry is not None,
-                "entry": answer.entry and _entry(answer.entry),
-                "nearest": answer.nearest and _entry(answer.nearest),
-                "differences": [asdict(difference) for difference in answer.differences],
+                "entry": answer.entry,
+                "nearest": answer.nearest,
+                "differences": answer.differences,
             },
         )
         return
@@ -93,17 +92,6 @@ def print_faults(faults: Sequence[tuple[str, str]], checked: int, *, as_json: bo
 def print_removed(removed: Sequence[str], freed_bytes: int, *, as_json: bool, quiet: bool = False) -> None:
     """Print what was removed."""
     if as_json:
-        print_json("cache-removed", {"removed": list(removed), "freed_bytes": freed_bytes})
+        print_json("cache-removed", {"removed": removed, "freed_bytes": freed_bytes})
         return
     headline(console(quiet=quiet), f"removed {count(len(removed), 'layer')}, {size(freed_bytes)}")
-
-
-def _entry(entry: CacheEntry) -> dict[str, Any]:
-    return {
-        "key": entry.key,
-        "file": str(entry.data),
-        "sha256": entry.sha256,
-        "size_bytes": entry.size_bytes,
-        "layers": list(entry.layers),
-        "seconds": entry.seconds,
-    }

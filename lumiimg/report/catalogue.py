@@ -79,7 +79,7 @@ def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
                 "kind": "recipe",
                 "summary": recipe.summary,
                 "base": recipe.base,
-                "add": list(recipe.add),
+                "add": recipe.add,
                 "site": recipe.site,
                 "fabric": recipe.fabric or "auto",
                 "arguments": {f"{layer}.{name}": value for (layer, name), value in recipe.arguments.items()},
@@ -148,17 +148,22 @@ def _entry_data(layer: Layer) -> dict[str, Any]:
         "status": layer.status,
         "summary": layer.summary,
         "source": layer.source,
-        "date": layer.date.isoformat(),
-        "folder": str(layer.folder),
-        "requires": list(map(str, layer.requires)),
-        "has": dict(layer.has),
-        "provides": list(layer.provides),
+        "date": layer.date,
+        "folder": layer.folder,
+        "requires": [str(need) for need in layer.requires],
+        "has": layer.has,
+        "provides": layer.provides,
         "releases": [
-            {"version": r.version, "status": r.status, "requires": list(map(str, r.requires)), "source": r.source}
-            for r in layer.releases
+            {
+                "version": release.version,
+                "status": release.status,
+                "requires": [str(need) for need in release.requires],
+                "source": release.source,
+            }
+            for release in layer.releases
         ],
-        "conflicts": list(layer.conflicts),
-        "arguments": {a.name: {"default": a.default, "help": a.help} for a in layer.arguments.values()},
-        "sources": {s.name: {"url": s.url, "sha256": dict(s.sha256)} for s in layer.sources},
-        "environment": {"set": dict(layer.set_environment), "prepend": dict(layer.prepend_environment)},
+        "conflicts": layer.conflicts,
+        "arguments": layer.arguments,
+        "sources": {source.name: source for source in layer.sources},
+        "environment": {"set": layer.set_environment, "prepend": layer.prepend_environment},
     }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
 from lumiimg.errors import ExitCode, one_line
@@ -16,50 +15,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumiimg.check.answer import CheckReport
-    from lumiimg.check.probe.container import ProbeRun
-    from lumiimg.check.run.collective import CollectiveOutcome
     from lumiimg.fabric.path import FabricPath
     from lumiimg.report.junit import Case
 
 KINDS = {Answer.NO: "problem", Answer.UNDECIDED: "unknown", Answer.NO_OBSTACLE: "ok"}
 """Of headlines."""
-
-
-def to_json(report: CheckReport) -> dict[str, Any]:
-    """Return the report as JSON data."""
-    return {
-        "image": report.image,
-        "answer": report.answer.value,
-        "sentence": report.sentence,
-        "level": report.level.value,
-        "levels": asdict(report.levels),
-        "path": path_data(report.path),
-        "findings": [finding_data(finding) for finding in report.findings],
-        "probes": [probe_data(run) for run in report.runs],
-        "collective": _collective_data(report.collective) if report.collective else None,
-    }
-
-
-def probe_data(run: ProbeRun) -> dict[str, Any]:
-    """Return what a probe printed of itself as JSON data."""
-    return {
-        "name": run.name,
-        "simulation": run.is_simulation,
-        "exit_code": run.exit_code,
-        "timed_out": run.timed_out,
-        "events": [{"topic": event.topic, **event.values} for event in run.events],
-    }
-
-
-def _collective_data(ran: CollectiveOutcome) -> dict[str, Any]:
-    return {
-        "program": ran.program.value,
-        "nodes": ran.nodes,
-        "ranks": ran.ranks,
-        "verdict": ran.verdict.value,
-        "confidence": ran.confidence.value,
-        "measurements": [{"name": measurement.name, **asdict(measurement)} for measurement in ran.measurements],
-    }
 
 
 def print_check(report: CheckReport, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
@@ -114,11 +74,6 @@ def finding_cases(findings: Iterable[Finding], answer: Answer, of: str = "") -> 
             yield Case(name, codes[finding.severity], finding.summary, (*finding.evidence, *finding.remedy))
 
 
-def path_data(path: FabricPath) -> dict[str, Any]:
-    """Return a fabric path as JSON data."""
-    return asdict(path) | {"plugin_files": list(path.plugin_files), "accepts": list(path.accepts)}
-
-
 def path_line(path: FabricPath) -> str:
     """Return a fabric path for a person."""
     api = f" (API v{path.plugin_api})" if path.plugin_api else ""
@@ -129,19 +84,3 @@ def path_line(path: FabricPath) -> str:
     if path.plugin:
         parts += [path.libfabric or "libfabric: none in the image", f"provider {path.provider or 'not known yet'}"]
     return one_line(" -> ".join(parts))
-
-
-def finding_data(finding: Finding) -> dict[str, Any]:
-    """Return a finding as JSON data."""
-    return {
-        "id": finding.id,
-        "severity": finding.severity.value,
-        "level": finding.level.value,
-        "summary": finding.summary,
-        "where": finding.where,
-        "evidence": list(finding.evidence),
-        "chain": list(finding.chain),
-        "cause": finding.cause,
-        "remedy": list(finding.remedy),
-        "source": finding.source,
-    }

@@ -28,7 +28,7 @@ _LINES = 12
 def print_draft(draft: Draft, folder: Path | None, *, as_json: bool) -> None:
     """Print what the Dockerfile does, what is here already, and what a person must see to."""
     if as_json:
-        print_json("draft", {**_data(draft), "folder": None if folder is None else str(folder)})
+        print_json("draft", {**_data(draft), "folder": folder})
         return
     out = console()
     if folder is not None:
@@ -173,16 +173,16 @@ def _data(draft: Draft) -> dict[str, Any]:
         "file": path.dockerfile.path,
         "sha256": path.dockerfile.sha256,
         "target": path.target.label,
-        "stages": [{"name": stage.label, "line": stage.line} for stage in path.stages],
-        "stages_needed": [{"name": stage.label, "line": stage.line} for stage in path.needed],
-        "base": found.base and {"image": found.base.image, "name": found.base.name, "near": list(found.base.near)},
+        "stages": path.stages,
+        "stages_needed": path.needed,
+        "base": found.base,
         "platform": path.platform,
         "arguments": [
             {
                 "name": declared.name,
                 "value": None if declared.value is None else text_of(declared.value),
                 "line": declared.line,
-                "used": list(declared.uses),
+                "used": declared.uses,
             }
             for declared in path.arguments
         ],
@@ -191,29 +191,16 @@ def _data(draft: Draft) -> dict[str, Any]:
             {"stage": step.stage, "line": step.line, "instruction": step.keyword, "text": step.instruction.text}
             for step in path.steps
         ],
-        "layers": [
-            {
-                "layer": k.layer,
-                "version": k.version,
-                "in_base": k.is_in_base,
-                "what": k.what,
-                "stage": k.stage,
-                "line": k.line,
-            }
-            for k in found.known
-        ],
+        "layers": found.known,
         "architectures": [
             {
                 "name": entry.name,
                 "line": entry.line,
-                "gpus": list(entry.gpus),
+                "gpus": entry.gpus,
                 "has_gfx90a": GPU in entry.gpus if entry.gpus else None,
             }
             for entry in found.architectures
         ],
-        "left_out": [
-            {"line": entry.line, "instruction": entry.keyword, "what": entry.what, "ends_build": entry.ends_build}
-            for entry in draft.left_out
-        ],
-        "notes": list(draft.environment.notes),
+        "left_out": draft.left_out,
+        "notes": draft.environment.notes,
     }

@@ -61,51 +61,35 @@ class Words:
 
 
 def to_json(drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words) -> dict[str, Any]:
-    """Return the answer as JSON data."""
+    """Return what is printed of the answer as JSON."""
     return {
         "answer": {Outcome.OK: "fine", Outcome.REFUSED: "breaks", Outcome.UNKNOWN: "undecided"}[answer],
         "sentence": _sentence(drift, images, answer),
-        "before": {"host": drift.before.host, "taken": drift.before.taken},
-        "now": {"host": drift.now.host, "taken": drift.now.taken},
-        "kinds": [_change_data(change) for change in drift.kinds],
-        "changes": [_change_data(change) for change in drift.changes],
-        "notes": list(drift.notes),
+        "before": drift.before,
+        "now": drift.now,
+        "kinds": drift.kinds,
+        "changes": drift.changes,
+        "notes": drift.notes,
         "images": [_image_data(image, words) for image in images],
     }
 
 
-def _change_data(change: NodeChange) -> dict[str, Any]:
-    return {
-        "subject": change.subject.value,
-        "kind": change.kind.value,
-        "what": change.what,
-        "before": change.before,
-        "now": change.now,
-        "details": list(change.details),
-        "may_break": change.may_break,
-    }
-
-
 def _image_data(image: ImageDrift, words: Words) -> dict[str, Any]:
-    refusal = image.saved.refusal
     return {
         "image": image.image,
-        "fate": image.fate.value,
-        "before": {"decision": image.before.decision.value, "fabric": image.before.fabric.value},
-        "now": {"decision": image.now.decision.value, "fabric": image.now.fabric.value},
+        "fate": image.fate,
+        "before": image.before,
+        "now": image.now,
         "saved_binds": {
             "hold": image.saved.holds and not image.lacks,
-            "gone": list(image.saved.gone),
-            "lack": list(image.lacks),
-            "refusal": {"need": refusal.need, "have": refusal.have, "chain": list(refusal.chain)} if refusal else None,
+            "gone": image.saved.gone,
+            "lack": image.lacks,
+            "refusal": image.saved.refusal,
         },
-        "refused": [{"id": rule.id, "need": rule.need, "have": rule.have} for rule in image.refused],
-        "driver": [
-            {"outcome": rule.outcome.value, "need": rule.need, "have": rule.have, "because": rule.because}
-            for rule in image.driver
-        ],
-        "notes": list(image.notes),
-        "remedies": list(remedies_of(image, words.snapshot, words.site)),
+        "refused": image.refused,
+        "driver": image.driver,
+        "notes": image.notes,
+        "remedies": tuple(remedies_of(image, words.snapshot, words.site)),
     }
 
 

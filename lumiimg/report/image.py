@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.provenance import SBOM, read_document, read_plan
@@ -36,7 +35,7 @@ def print_image(image: Path, *, as_json: bool) -> None:
             hint="what it would use: lumiimg check; its files: lumiimg explain",
         )
     if as_json:
-        print_json("show-image", {"image": str(image), "plan": plan, "sbom": bill})
+        print_json("show-image", {"image": image, "plan": plan, "sbom": bill})
         return
     base = (_objects(plan, "base", image) or [{}])[0]
     made_for = f"fabric {_word(plan.get('fabric'))}, site {_word(plan.get('site') or 'none')}"
@@ -93,8 +92,7 @@ def print_differences(
 ) -> None:
     """Print in which files two images differ, and where they do not, what was `compared`."""
     if as_json:
-        files = [asdict(difference) for difference in differences]
-        print_json("diff-images", {"files": files, "compared": list(compared)})
+        print_json("diff-images", {"files": differences, "compared": compared})
         return
     out = console(quiet=quiet)
     if differences:

@@ -19,49 +19,29 @@ if TYPE_CHECKING:
 
 
 def to_json(plan: JobPlan, script: str) -> dict[str, Any]:
-    """Return the job as JSON data."""
-    shape, topology = plan.shape, plan.topology
+    """Return what is printed of the job as JSON."""
+    topology = plan.topology
     return {
         "image": plan.image,
         "site": plan.site.name,
-        "shape": {
-            "nodes": shape.nodes,
-            "gpus": shape.gpus,
-            "partition": shape.partition,
-            "because": shape.because,
-            "account": shape.account,
-            "time_s": shape.time_s,
-            "whole_nodes": shape.whole_nodes,
-        },
+        "shape": plan.shape,
         "framework": plan.framework.name,
         "launch": "torchrun" if plan.torchrun else "ray" if plan.ray else plan.starter,
         "ranks_per_node": plan.ranks,
-        "command": list(plan.command),
+        "command": plan.command,
         "binding": {
             "because": plan.binding,
             "ranks": [
-                {"local_rank": place.local_rank, "group": place.group, "cores": list(place.cores), "mask": mask}
+                {"local_rank": place.local_rank, "group": place.group, "cores": place.cores, "mask": mask}
                 for place, mask in zip(topology.places, topology.masks, strict=True)
             ]
             if topology
             else [],
         },
-        "mpi": plan.mpi and {"value": plan.mpi.value, "because": plan.mpi.because},
-        "environment": [
-            {
-                "name": setting.name,
-                "value": setting.value,
-                "scope": setting.scope.value,
-                "because": setting.because,
-                "source": setting.source,
-            }
-            for setting in plan.settings
-        ],
-        "binds": [
-            {"source": bind.source, "target": bind.target, "read_only": bind.read_only, "reason": bind.reason}
-            for bind in plan.binds
-        ],
-        "notes": list(plan.notes),
+        "mpi": plan.mpi,
+        "environment": plan.settings,
+        "binds": plan.binds,
+        "notes": plan.notes,
         "script": script,
     }
 

@@ -32,25 +32,12 @@ _RULES = {
 
 
 def to_json(outcomes: Mapping[str, LoadOutcome], undecided: str | None, doubts: Sequence[str]) -> dict[str, Any]:
-    """Return the answer as JSON data.
+    """Return what is printed of the answer as JSON.
 
     `undecided` says why there is none, `notes` what was not seen; neither is there otherwise.
     """
-    files = {path: _outcome_data(outcome) for path, outcome in outcomes.items()}
-    unknown = {"undecided": undecided, "notes": list(doubts)}
-    return {"files": files, **{key: value for key, value in unknown.items() if value}}
-
-
-def _outcome_data(outcome: LoadOutcome) -> dict[str, Any]:
-    return {
-        "closure": outcome.closure,
-        "errors": list(outcome.errors),
-        "warnings": list(outcome.warnings),
-        "missing_versions": [
-            {"provider": missing.provider, "version": missing.version, "required_by": missing.required_by}
-            for missing in outcome.missing_versions
-        ],
-    }
+    unknown = {"undecided": undecided, "notes": doubts}
+    return {"files": outcomes, **{key: value for key, value in unknown.items() if value}}
 
 
 def print_ldd(

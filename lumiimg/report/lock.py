@@ -24,7 +24,7 @@ def print_lock(
 ) -> None:
     """Say what was locked; `changes` against the lock that was there, None where there was none."""
     if as_json:
-        print_json("lock", {"lock": str(path), "changes": changes or ()})
+        print_json("lock", {"lock": path, "changes": changes or ()})
         return
     wheels = sum(len(layer.wheels) for layer in lock.stack)
     sources = sum(len(layer.sources) for layer in lock.stack)

@@ -10,7 +10,7 @@ from lumiimg.errors import ExitCode, one_line
 from lumiimg.findings import Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.nccl.report import Confidence, Verdict, answer_of
-from lumiimg.report.check import finding_data, print_finding
+from lumiimg.report.check import print_finding
 from lumiimg.report.console import (
     INDENT,
     console,
@@ -82,62 +82,38 @@ def _sentence(verdict: Verdict, answer: ExitCode) -> str:
 def to_json(
     report: LogReport, measured: Sequence[Finding], image: ImageOfJob | None, answer: ExitCode
 ) -> dict[str, Any]:
-    """Return the report as JSON data."""
+    """Return what is printed of the report as JSON."""
     return {
         "answer": answer.name.lower(),
-        "verdict": report.verdict.value,
-        "confidence": report.confidence.value,
-        "proof": [asdict(e) for e in report.proof],
-        "ranks": {
-            key: {
-                "process": r.process,
-                "verdict": r.verdict.value,
-                "confidence": r.confidence.value,
-                "network": r.network,
-                "provider": r.provider,
-            }
-            for key, r in _keyed(report.ranks)
-        },
+        "verdict": report.verdict,
+        "confidence": report.confidence,
+        "proof": report.proof,
+        "ranks": dict(_keyed(report.ranks)),
         "nodes": [
             {
-                "verdict": g.verdict.value,
-                "network": g.network,
-                "provider": g.provider,
-                "cause": g.cause,
-                "confidence": g.confidence.value,
-                "count": len(g.nodes),
-                "names": folded(g.nodes),
+                "verdict": group.verdict,
+                "network": group.network,
+                "provider": group.provider,
+                "cause": group.cause,
+                "confidence": group.confidence,
+                "count": len(group.nodes),
+                "names": folded(group.nodes),
             }
-            for g in report.nodes
+            for group in report.nodes
         ],
-        "told": asdict(report.told),
+        "told": report.told,
         "single_node": report.single_node,
         "failed_running": report.failed_running,
-        "communicators": [
-            {
-                "id": c.id,
-                "ranks": c.ranks,
-                "nodes": c.nodes,
-                "crosses_network": c.crosses_network,
-                "verdict": c.verdict.value,
-            }
-            for c in report.communicators
-        ],
-        "library": report.library and asdict(report.library),
-        "plugin": report.plugin and asdict(report.plugin),
+        "communicators": report.communicators,
+        "library": report.library,
+        "plugin": report.plugin,
         "provider": report.provider,
         **asdict(report.transport),
         "environment": dict(report.environment),
-        "measurements": [{"name": m.name, **asdict(m)} for m in report.measurements],
-        "causes": [asdict(c) for c in report.causes],
-        "findings": [finding_data(finding) for finding in measured],
-        "image": image
-        and {
-            "image": image.image,
-            "agreement": image.agreement.value,
-            "sentence": image.sentence,
-            "findings": [finding_data(finding) for finding in image.findings],
-        },
+        "measurements": report.measurements,
+        "causes": report.causes,
+        "findings": measured,
+        "image": image,
     }
 
 

@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 
 def to_json(module: ImageModule, folder: Path) -> dict[str, Any]:
-    """Return what was written as JSON data."""
+    """Return what is printed of what was written as JSON."""
     for_tcl, for_lmod = module_files(module, folder)
     return {
         "module": module.full_name,
-        "image": str(module.image),
+        "image": module.image,
         "title": module.title,
-        "use": str(folder.absolute() / "modulefiles"),
-        "files": {"lmod": str(for_lmod), "tcl": str(for_tcl), "wrappers": str(module.home / "bin")},
+        "use": folder.absolute() / "modulefiles",
+        "files": {"lmod": for_lmod, "tcl": for_tcl, "wrappers": module.home / "bin"},
         "wrappers": {program.name: program.path for program in module.programs},
-        "commands": list(module.commands),
-        "fabric": module.boundary.fabric.value if module.boundary else None,
-        "binds": [{"source": bind.source, "target": bind.target, "reason": bind.reason} for bind in module.binds],
+        "commands": module.commands,
+        "fabric": module.boundary and module.boundary.fabric,
+        "binds": module.binds,
         "container_environment": {item.name: item.value for item in module.container_variables},
         "environment": [
             {
                 "name": item.name,
                 "value": item.value,
-                "set_by": item.when.value,
+                "set_by": item.when,
                 "left_out": item.left_out or None,
                 "because": item.because,
                 "source": item.source,
             }
             for item in module.job_variables
         ],
-        "origin": list(module.origin),
-        "notes": list(module.notes),
+        "origin": module.origin,
+        "notes": module.notes,
     }
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode, one_line
 from lumiimg.findings import Severity
 from lumiimg.nccl.node_names import folded
-from lumiimg.report.check import KINDS, finding_cases, finding_data, path_data, path_line, print_finding
+from lumiimg.report.check import KINDS, finding_cases, path_line, print_finding
 from lumiimg.report.console import HEADLINES, INDENT, console, detail, evidence, headline, say
 from lumiimg.wording import count
 
@@ -16,34 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
-
-
-def to_json(report: NodesReport) -> dict[str, Any]:
-    """Return the report as JSON data."""
-    return {
-        "image": report.image,
-        "job": report.job,
-        "answer": report.answer.value,
-        "sentence": report.sentence,
-        "levels": dict(report.levels),
-        "groups": [
-            {
-                "nodes": list(group.nodes),
-                "answer": group.answer.value,
-                "sentence": group.sentence,
-                "differs": list(group.differs),
-                "path": path_data(group.path),
-                "findings": [finding_data(finding) for finding in group.findings],
-                "gpus": group.gpus,
-                "libraries": [asdict(library) for library in group.libraries],
-                "slowest_ms": group.slowest_ms,
-            }
-            for group in report.groups
-        ],
-        "silent": [asdict(entry) | {"nodes": list(entry.nodes)} for entry in report.silent],
-        "output": list(report.output),
-        "collective": report.collective and asdict(report.collective),
-    }
 
 
 def to_junit_text(report: NodesReport) -> str:

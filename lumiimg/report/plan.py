@@ -35,32 +35,22 @@ _WORDS = {
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """Return the plan as JSON data."""
-    stack = plan.stack
+    """Return what is printed of the plan as JSON."""
     return {
         "decision": "refused" if plan.refused else "ok",
-        "fabric": plan.fabric.value,
+        "fabric": plan.fabric,
         "plugin": plan.plugin,
         "torch": plan.torch,
-        "rules": [
-            {
-                "id": rule.id,
-                "outcome": rule.outcome.value,
-                "need": rule.need,
-                "have": rule.have,
-                "because": rule.because,
-                "source": rule.source,
-            }
-            for rule in plan.rules
-        ],
+        "rules": plan.rules,
         "nearest": plan.nearest and _asked_data(plan.nearest),
         "surer": plan.surer and _asked_data(plan.surer),
         "base": plan.base.name,
         "layers": [
-            {"name": c.layer.name, "version": c.version, "status": c.status} for c in (stack.layers if stack else ())
+            {"name": chosen.layer.name, "version": chosen.version, "status": chosen.status}
+            for chosen in (plan.stack.layers if plan.stack else ())
         ],
         "changes": dict(plan.changes),
-        "environment": [] if plan.refused else [variable_data(variable) for variable in plan.environment],
+        "environment": () if plan.refused else plan.environment,
     }
 
 
@@ -219,17 +209,6 @@ def when_of(variable: SiteVariable | SiteOption | SiteAnnotation) -> str:
     return {"one": "  # on one node", "several": "  # on several nodes"}.get(variable.nodes, "")
 
 
-def variable_data(variable: SiteVariable) -> dict[str, str]:
-    """Return a variable of a site as JSON data."""
-    return {
-        "name": variable.name,
-        "value": variable.value,
-        "nodes": variable.nodes,
-        "because": variable.because,
-        "source": variable.source,
-    }
-
-
 def _chosen(plan: Plan) -> str:
     parts = [f"fabric {plan.fabric.value}", f"plugin {plan.plugin or 'none'}"]
     parts += [f"torch {plan.torch}"] if plan.torch else []
@@ -237,4 +216,4 @@ def _chosen(plan: Plan) -> str:
 
 
 def _asked_data(asked: Request) -> dict[str, Any]:
-    return {"base": asked.base, "add": list(asked.add), "fabric": asked.fabric.value if asked.fabric else "auto"}
+    return {"base": asked.base, "add": asked.add, "fabric": asked.fabric or "auto"}

@@ -10,14 +10,12 @@ from lumiimg.report.console import console, detail, evidence, headline, say
 
 
 def signatures_to_json() -> dict[str, Any]:
-    """Return the knowledge base as JSON data, most likely cause first."""
-    patterns = {entry.id: (entry.pattern, entry.example) for entry in vocabulary().entries}
+    """Return what is printed of the knowledge base as JSON, most likely cause first."""
+    patterns = {entry.id: {"pattern": entry.pattern, "example": entry.example} for entry in vocabulary().entries}
+    signatures = vocabulary().signatures.values()
     return {
-        "signatures": [
-            {**asdict(signature), "pattern": patterns[signature.id][0], "example": patterns[signature.id][1]}
-            for signature in vocabulary().signatures.values()
-        ],
-        "return_codes": [asdict(code) for code in vocabulary().return_codes.values()],
+        "signatures": [asdict(signature) | patterns[signature.id] for signature in signatures],
+        "return_codes": tuple(vocabulary().return_codes.values()),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from lumiimg.check.signed import SignatureVerdict
@@ -31,13 +30,13 @@ def print_signed(image: Path, found: Signed, engine: Engine, *, as_json: bool, q
         print_json(
             "verify",
             {
-                "image": str(image),
+                "image": image,
                 "engine": engine,
-                "verdict": found.verdict.value,
+                "verdict": found.verdict,
                 "said": found.said,
-                "signers": [asdict(signer) for signer in found.signers],
-                "claimed_fingerprints": list(found.claimed),
-                "objects": list(found.objects),
+                "signers": found.signers,
+                "claimed_fingerprints": found.claimed,
+                "objects": found.objects,
             },
         )
         return

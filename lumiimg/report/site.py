@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.cluster.job.topology import ranges
 from lumiimg.report.console import console, fact, headline, print_json, say
-from lumiimg.report.plan import variable_data, when_of
+from lumiimg.report.plan import when_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _reason(out: Console, text: str) -> None:
 
 
 def _data(site: Site) -> dict[str, Any]:
-    driver, fabric, binding = site.driver, site.fabric, site.binding
+    driver, binding = site.driver, site.binding
     return {
         "name": site.name,
         "kind": "site",
@@ -104,19 +104,12 @@ def _data(site: Site) -> dict[str, Any]:
         "driver": driver
         and {
             "name": driver.name,
-            "rocm": f"{driver.rocm}",
-            "doubtful": f"{driver.doubtful}" if driver.doubtful else None,
+            "rocm": str(driver.rocm),
+            "doubtful": str(driver.doubtful) if driver.doubtful else None,
             "source": driver.source,
-            "date": driver.date.isoformat(),
+            "date": driver.date,
         },
-        "fabric": fabric
-        and {
-            "slingshot": fabric.slingshot,
-            "libfabric": fabric.libfabric,
-            "glibc": fabric.glibc,
-            "source": fabric.source,
-            "date": fabric.date.isoformat(),
-        },
+        "fabric": site.fabric,
         "partitions": [
             {
                 "name": part.name,
@@ -129,22 +122,24 @@ def _data(site: Site) -> dict[str, Any]:
             }
             for part in site.partitions
         ],
-        "cores": binding and [list(binding.cores_near(gpu)) for gpu in range(len(binding.near))],
-        "cores_sparing": binding and [list(binding.cores_near(gpu, sparing=True)) for gpu in range(len(binding.near))],
-        "binds": [{"path": bind.path, "reason": bind.reason, "source": bind.source} for bind in site.binds],
+        "cores": binding and [binding.cores_near(gpu) for gpu in range(len(binding.near))],
+        "cores_sparing": binding and [binding.cores_near(gpu, sparing=True) for gpu in range(len(binding.near))],
+        "binds": site.binds,
         "environment": [
-            variable_data(each) | {"given": list(map(str, each.given)), "unless": list(map(str, each.unless))}
-            for each in site.variables
+            {
+                "name": variable.name,
+                "value": variable.value,
+                "nodes": variable.nodes,
+                "because": variable.because,
+                "source": variable.source,
+                "given": [str(need) for need in variable.given],
+                "unless": [str(need) for need in variable.unless],
+            }
+            for variable in site.variables
         ],
-        "modules": [{"name": each.name, "because": each.because, "source": each.source} for each in site.modules],
-        "options": [
-            {"value": each.value, "nodes": each.nodes, "because": each.because, "source": each.source}
-            for each in site.options
-        ],
-        "annotations": [
-            {"key": each.key, "value": each.value, "nodes": each.nodes, "because": each.because, "source": each.source}
-            for each in site.annotations
-        ],
+        "modules": site.modules,
+        "options": site.options,
+        "annotations": site.annotations,
         "domain": site.domain,
-        "advice": [{"text": advice.text, "job": advice.job, "source": advice.source} for advice in site.advice],
+        "advice": site.advice,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,18 +53,18 @@ class Scale:
 
 
 def to_json(startups: Sequence[Startup], module: str, scale: Scale) -> dict[str, Any]:
-    """Return the counts as JSON data."""
+    """Return what is printed of the counts as JSON."""
     return {
         "module": module,
         "places": [
             {
                 "path": startup.path,
-                "kind": startup.place.value,
+                "kind": startup.place,
                 "module_file": startup.module_file,
                 "version": startup.version,
                 "python": startup.python,
-                "program": _counts_data(startup.program),
-                "shared": _counts_data(startup.shared) if startup.shared else None,
+                "program": startup.program,
+                "shared": startup.shared,
                 "why_not": startup.why_not or None,
                 "arithmetic": {
                     "nodes": scale.nodes,
@@ -76,10 +76,6 @@ def to_json(startups: Sequence[Startup], module: str, scale: Scale) -> dict[str,
             for startup in startups
         ],
     }
-
-
-def _counts_data(counts: Counts) -> dict[str, int]:
-    return {"metadata": counts.metadata, **asdict(counts)}
 
 
 def print_startups(startups: Sequence[Startup], module: str, scale: Scale, *, stderr: bool = False) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lumiimg.check.answer import Answer, decide, sentence, settle
+from lumiimg.check.pipeline import check_image
 from lumiimg.check.probe.container import ProbeRun, read_run
 from lumiimg.check.probe.simulation import judge
 from lumiimg.cli.main import main
@@ -14,7 +17,8 @@ from lumiimg.engine.process import Completed
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.report.check import probe_data
+from lumiimg.report.schema import json_text
+from tests.shared import fabric_builder
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 PLUGIN = "/opt/plug/libnccl-net.so"
@@ -85,10 +89,11 @@ def test_a_fact_comes_before_a_simulation_of_its_effect() -> None:
     assert [finding.id for finding in settle([absent], [found("absent")])] == ["plugin.absent", "simulated.network"]
 
 
-def test_the_json_says_which_run_was_a_simulation() -> None:
-    assert probe_data(recorded("taken"))["simulation"] is True
+def test_the_json_says_which_run_was_a_simulation(tmp_path: Path) -> None:
+    report = check_image(fabric_builder.image(tmp_path), {}, Level.STATIC)
     other = read_run("rcclprobe", Completed(("x",), 0, "", 0.1))
-    assert probe_data(other)["simulation"] is False
+    text = json_text("check", replace(report, runs=(recorded("taken"), other)))
+    assert [probe["simulation"] for probe in json.loads(text)["probes"]] == [True, False]
 
 
 def test_files_alone_are_not_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

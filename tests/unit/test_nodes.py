@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -647,14 +646,14 @@ def test_the_time_limit_of_a_job_holds_all_limits_of_the_check() -> None:
 def test_a_report_comes_back_from_a_job_as_it_was_made(
     stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lumiimg.report.nodes import to_json
+    from lumiimg.report.schema import json_text
 
     folder = tmp_path / "check"
     folder.mkdir()
     answer(folder, "a")
     answer(folder, "b", OTHER_CXI)
     report = summed(folder, ["a", "b", "c"])
-    (tmp_path / "made.json").write_text(json.dumps(to_json(report)))
+    (tmp_path / "made.json").write_text(json_text("check-nodes", report))
     monkeypatch.chdir(tmp_path)
     script = f"""
     for word; do case $word in --chdir=*) cd "${{word#--chdir=}}";; esac; done

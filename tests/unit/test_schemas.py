@@ -46,8 +46,6 @@ from lumiimg.image.compare import FileDifference
 from lumiimg.nccl.reader import read_lines
 from lumiimg.report import build as build_report
 from lumiimg.report import cache as cache_report
-from lumiimg.report import check as check_report
-from lumiimg.report import nodes as nodes_report
 from lumiimg.report import startup as startup_report
 from lumiimg.report.console import print_json
 from lumiimg.report.doctor import print_doctor
@@ -66,6 +64,8 @@ from tests.shared.validation import fault, validated
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from lumiimg.check.answer import CheckReport
+    from lumiimg.cluster.nodes.check import NodesReport
     from lumiimg.resolve.lock import Lock
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -107,7 +107,7 @@ class Place:
     def sif(self) -> Path:
         return made_sif(self.folder / "plain", self.folder / "x.sif", plan_document(self.lock, self.request))
 
-    def nodes(self) -> dict[str, Any]:
+    def nodes(self) -> NodesReport:
         (self.folder / "answers").mkdir()
         answer(self.folder / "answers", "a")
         answer(self.folder / "answers", "b", OTHER_CXI)
@@ -115,9 +115,9 @@ class Place:
             "lumiimg's own all-reduce", 2, 16, "ofi-cxi", "proved", (CollectiveBandwidth("lumiimg-allreduce", 84.2),)
         )
         report = summed(self.folder / "answers", ["a", "b", "c"])
-        return nodes_report.to_json(replace(report, collective=together))
+        return replace(report, collective=together)
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> CheckReport:
         ran = RunResult(
             Collective(CollectiveProgram.RCCL_TESTS, ("x",), (), 8, 2, "/opt/rocm/lib/librccl.so.1", needs_mpi=True),
             read_lines("run.out", (FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out").read_bytes().splitlines()),
@@ -125,7 +125,7 @@ class Place:
         )
         probe = ProbeRun("handshake", -11, timed_out=False, output="", events=(Event("init", {"provider": "cxi"}),))
         report = check_image(self.image, {}, Level.STATIC)
-        return check_report.to_json(replace(report, runs=(probe,), collective=ran.outcome))
+        return replace(report, runs=(probe,), collective=ran.outcome)
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {

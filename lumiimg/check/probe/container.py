@@ -59,6 +59,11 @@ class ProbeRun:
         """Whether it ran on a stand-in for HIP."""
         return self.name == SIMULATION
 
+    @property
+    def event_words(self) -> tuple[dict[str, str], ...]:
+        """Each event as it is printed: its topic among its values."""
+        return tuple({"topic": event.topic, **event.values} for event in self.events)
+
     def first(self, topic: str) -> Mapping[str, str] | None:
         """Return the values of the first event of a topic."""
         return next((event.values for event in self.events if event.topic == topic), None)

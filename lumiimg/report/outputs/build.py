@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import field
@@ -20,9 +21,9 @@ class Bootstrap(Shape):
 
     agent: str
     """Of the definition file: `docker`, `localimage`, `debootstrap`, …"""
-    from_: str = field(name="from")
+    origin: str = field(name="from")
     """Image or release, as the agent takes it."""
-    mirror: str | None
+    mirror_url: str | None = field(name="mirror")
     """Address of the mirror, for agents that want one; else null."""
     because: str
     """Why it comes from there."""
@@ -107,7 +108,7 @@ class BuildDefinitions(Output):
 
     printed_by = "lumiimg build … --definitions DIR --json, lumiimg adapt … --definitions DIR --json"
 
-    folder: str
+    folder: Path
     """Where they are."""
     definitions: tuple[Definition, ...]
     """The chain in order, then one that does it all."""
@@ -116,7 +117,7 @@ class BuildDefinitions(Output):
 class Built(Output):
     """What building something came to."""
 
-    image: str
+    image: Path
     """The file."""
     key: str
     """The image's number: of all that it was made from, sha256 in hexadecimal."""
@@ -176,7 +177,7 @@ class Lock(Output):
 
     printed_by = "lumiimg lock … --json"
 
-    lock: str
+    lock: Path
     """The file."""
     changes: tuple[LockChange, ...]
     """Against the lock that was there; empty where there was none."""
@@ -207,7 +208,7 @@ class ShowImage(Output):
 
     printed_by = "lumiimg show image.sif --json"
 
-    image: str
+    image: Path
     """As it was named."""
     plan: dict[str, Any]
     """As it stands in the image, whoever wrote it; schema `plan` is what lumiimg writes."""
@@ -220,7 +221,7 @@ class PlannedBase(Shape):
 
     agent: str
     """Of the definition file: `docker`, `localimage`, `debootstrap`, …"""
-    from_: str = field(name="from")
+    origin: str = field(name="from")
     """Image or release, as the agent takes it."""
     sha256: str | None
     """Of a file, in hexadecimal; null for what is no file."""

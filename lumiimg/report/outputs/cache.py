@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from msgspec import field
+
 from lumiimg.build.cache_miss import Difference
 from lumiimg.report.outputs.shape import Output, Shape
 
@@ -11,7 +15,7 @@ class CacheEntry(Shape):
 
     key: str
     """Of all that it was made from, sha256 in hexadecimal."""
-    file: str
+    data: Path = field(name="file")
     """Where what it changed is kept."""
     sha256: str
     """Of that file, in hexadecimal."""
@@ -28,7 +32,7 @@ class Cache(Output):
 
     printed_by = "lumiimg cache ls --json (and export, import)"
 
-    cache: str
+    cache: Path
     """The folder, or the archive."""
     size_bytes: int
     """Of all entries."""

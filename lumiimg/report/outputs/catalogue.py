@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from pathlib import Path
 from typing import Literal
 
 from lumiimg.catalog.launch import SiteAnnotation, SiteModule, SiteOption
@@ -87,9 +89,9 @@ class ShowLayer(Output):
     """One sentence."""
     source: str
     """Where its recipe comes from."""
-    date: str
+    date: dt.date
     """When that was looked up, ISO 8601."""
-    folder: str
+    folder: Path
     """Where its files are."""
     requires: tuple[str, ...]
     """What must be below it. As `name>=1.2`."""
@@ -143,7 +145,7 @@ class Driver(Shape):
     """Of these, the releases that are known to give trouble."""
     source: str
     """Where that is from."""
-    date: str
+    date: dt.date
     """When that was looked up, ISO 8601."""
 
 

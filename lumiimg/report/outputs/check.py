@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from lumiimg.check.answer import Answer
 from lumiimg.check.run.collective import CollectiveProgram
 from lumiimg.cluster.nodes.check import NodeGroup
@@ -30,13 +32,13 @@ class Probe(Shape):
 
     name: str
     """Of the probe."""
-    simulation: bool
+    is_simulation: bool = field(name="simulation")
     """Whether it ran on a stand-in for HIP (`--simulate-gpu`)."""
     exit_code: int
     """Of the program; negative: the number of the signal that ended it."""
     timed_out: bool
     """Whether it was ended because its time was over."""
-    events: tuple[dict[str, str], ...]
+    event_words: tuple[dict[str, str], ...] = field(name="events")
     """In its order. Topics and words are internal and may change at any time."""
 
 
@@ -83,7 +85,7 @@ class Check(Output):
     """The path that a collective's bytes take."""
     findings: tuple[Finding, ...]
     """What was found, as it bears on the answer."""
-    probes: tuple[Probe, ...]
+    runs: tuple[Probe, ...] = field(name="probes")
     """What the probes said; empty below level `probe`."""
     collective: Collective | None
     """What the collective of level run came to."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from msgspec import field
+
 from lumiimg.report.outputs.shape import Output, Shape
 
 
 class Stage(Shape):
     """A stage of a Dockerfile."""
 
-    name: str
+    label: str = field(name="name")
     """Its name, else its number."""
     line: int
     """Of its FROM, counted from 1."""
@@ -58,7 +62,7 @@ class Layer(Shape):
     """Name in the catalogue."""
     version: str | None
     """That the Dockerfile asks for; null where it does not say."""
-    in_base: bool
+    is_in_base: bool = field(name="in_base")
     """Whether the base has it."""
     what: str
     """What was recognised."""
@@ -86,7 +90,7 @@ class LeftOut(Shape):
 
     line: int
     """Counted from 1."""
-    instruction: str
+    keyword: str = field(name="instruction")
     """`ENTRYPOINT`, …"""
     what: str
     """What becomes of it."""
@@ -127,5 +131,5 @@ class Draft(Output):
     """In the order of the file."""
     notes: tuple[str, ...]
     """What else was not carried over."""
-    folder: str | None
+    folder: Path | None
     """That was written; null without -o."""

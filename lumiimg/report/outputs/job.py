@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from lumiimg.cluster.job.plan import JobOption, SettingScope
 from lumiimg.cluster.module.plan import When
 from lumiimg.fabric.path import Fabric
@@ -110,11 +112,11 @@ class Job(Output):
 class ModuleFiles(Shape):
     """What was written."""
 
-    lmod: str
+    lmod: Path
     """Module file for Lmod."""
-    tcl: str
+    tcl: Path
     """Module file for Tcl modules."""
-    wrappers: str
+    wrappers: Path
     """Folder of the wrappers."""
 
 
@@ -143,11 +145,11 @@ class Module(Output):
 
     module: str
     """`NAME/VERSION`."""
-    image: str
+    image: Path
     """Absolute path."""
     title: str
     """For a person."""
-    use: str
+    use: Path
     """For `module use`."""
     files: ModuleFiles
     """What was written."""

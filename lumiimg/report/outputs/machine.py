@@ -71,7 +71,7 @@ class Verify(Output):
 
     printed_by = "lumiimg verify image.sif --json, lumiimg sign image.sif --json"
 
-    image: str
+    image: Path
     """As it was named."""
     engine: Engine
     """What verified it."""

@@ -28,6 +28,7 @@ from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks, refuse_binary
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.log import print_log, to_json
+from lumiimg.report.schema import json_text
 from lumiimg.resolve.network import default_index
 from lumiimg.resolve.network.mirrors import Mirrors
 from tests.fuzz.target import Target
@@ -51,7 +52,7 @@ def _log(data: bytes) -> str:
     for block in filter(None, (data[:cut], data[cut:])):
         reader.feed("job.out", block)
     report = reader.report()
-    json.dumps(to_json(report, (), None, report.answer), ensure_ascii=True)
+    json_text("log", to_json(report, (), None, report.answer))
     assert all(evidence.text.isprintable() for evidence in report.proof)
     return printed(print_log, report, (), None, verbose=True)
 
