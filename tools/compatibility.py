@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import generations
-from lumiimg.resolve.plan import Planner
+from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.plan import Ground
+from lumiimg.resolve.planner import Planner
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome
 from tools.reference import REFERENCE, WRITTEN, cell, text
@@ -71,7 +73,7 @@ def on_lumi(catalogue: Catalogue) -> Iterator[str]:
     """Yield what each base gives on LUMI: whether it runs there, and the newest release of each that fits."""
     yield "\n## On LUMI, with the newest release that fits each base\n"
     yield f"| base | on LUMI | fabric | {' | '.join(NEWEST.values())} |\n|---|---|---|{'---|' * len(NEWEST)}"
-    planner = Planner(catalogue, find_site("lumi", HOME))
+    planner = Planner(Ground(catalogue, Mirrors({}), "", find_site("lumi", HOME)))
     fitting = {layer: {p.base.name: p for p in planner.working(Request("", (layer,)))[0]} for layer in NEWEST}
     for name in natural(catalogue.base_names()):
         plan = planner.plan(Request(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_layers, add_node, add_site
@@ -19,11 +20,10 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.settings import UserSettings
     from lumiimg.catalog.sites import Site
-    from lumiimg.resolve.decide import Ground
     from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.observed_node import ObservedNode
     from lumiimg.resolve.pin import Sources
-    from lumiimg.resolve.plan import Plan
+    from lumiimg.resolve.plan import Ground, Plan
     from lumiimg.resolve.request import Request
 
 
@@ -111,8 +111,8 @@ def decided(request: Request, ground: Ground, *, quiet: bool, changes: bool = Fa
 def ground_of(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> Ground:
     """Return what a request is judged on, by the options of every command that takes one. Raises BadInputError."""
     from lumiimg.catalog.settings import read_settings
-    from lumiimg.resolve.decide import Ground
     from lumiimg.resolve.network.mirrors import parse_mirrors
+    from lumiimg.resolve.plan import Ground
 
     settings = read_settings(os.environ)
     mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
@@ -122,7 +122,7 @@ def ground_of(arguments: argparse.Namespace, request: Request, catalogue: Catalo
         return ground
     if node.no_headers is not None:
         return replace(ground, no_headers=node.no_headers)
-    return replace(ground, headers=lambda: node.archive(settings.cache / "host"))
+    return replace(ground, headers=cache(partial(node.archive, settings.cache / "host")))
 
 
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_base: bool = True) -> Request:

@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cache, partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.resolve.image_base import read_bases
-from lumiimg.resolve.locking import lock_stack
-from lumiimg.resolve.plan import Planner
+from lumiimg.resolve.planner import Planner
 from lumiimg.resolve.request import options_of, refuse_secrets, with_releases
 from lumiimg.resolve.rules import RuleOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from pathlib import Path
+    from collections.abc import Collection, Mapping
 
-    from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.catalog.layers import Layer
-    from lumiimg.catalog.sites import Site
-    from lumiimg.errors import MissingHereError
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.network.mirrors import Mirrors
-    from lumiimg.resolve.plan import Plan
+    from lumiimg.resolve.plan import Ground, Plan
     from lumiimg.resolve.request import Request
-
-
-def _not_pulled(base: str) -> Path:
-    raise BadInputError("cannot be read without asking its registry", where=base)
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What a request is judged on."""
-
-    catalogue: Catalogue
-    mirrors: Mirrors
-    path: str | None
-    """The PATH in which bootstrap programs are looked for."""
-    site: Site | None = None
-    held: Mapping[str, str] = field(default_factory=dict)
-    """Releases of layers to keep, by name, where the request does not name another."""
-    images: Mapping[str, Layer] = field(default_factory=dict)
-    """Bases that are images, by their names, where they were read before."""
-    pull: Callable[[str], Path] = _not_pulled
-    """Brings a base out of a registry here, to be read."""
-    headers: Callable[[], Path] | None = None
-    """Makes an archive of the host's own libfabric, for layers that are compiled against it."""
-    no_headers: MissingHereError | None = None
-    """Why it cannot be made on this machine, where a snapshot names such a libfabric."""
 
 
 def decide(request: Request, ground: Ground, *, changes: bool = False) -> Plan:
@@ -59,7 +26,7 @@ def decide(request: Request, ground: Ground, *, changes: bool = False) -> Plan:
     """
     refuse_secrets(request)
     images = ground.images or read_bases(request.base, ground.catalogue, ground.pull)
-    planner = _planner(ground, images)
+    planner = Planner(replace(ground, images=images))
     plan = planner.plan(with_releases(request, ground.catalogue))
     return planner.with_changes(plan) if changes else plan
 
@@ -67,16 +34,7 @@ def decide(request: Request, ground: Ground, *, changes: bool = False) -> Plan:
 def working(request: Request, ground: Ground) -> tuple[list[Plan], list[Plan]]:
     """Return the plans of a request on every base that takes it, and on those that do not. Raises as `decide` does."""
     refuse_secrets(request)
-    return _planner(ground, {}).working(with_releases(request, ground.catalogue))
-
-
-def resolve(request: Request, ground: Ground) -> Lock:
-    """Return the lock of a request.
-
-    Raises as `decide` does, RefusedError for what the rules refuse, MissingHereError if the base cannot be had on this
-    machine.
-    """
-    return locked(decide(request, ground))
+    return Planner(ground).working(with_releases(request, ground.catalogue))
 
 
 def locked(plan: Plan) -> Lock:
@@ -88,12 +46,6 @@ def locked(plan: Plan) -> Lock:
     if plan.lock is None:
         raise ValueError(plan)
     return plan.lock
-
-
-def _planner(ground: Ground, images: Mapping[str, Layer]) -> Planner:
-    headers = ground.headers and cache(ground.headers)
-    settle = partial(lock_stack, site=ground.site, mirrors=ground.mirrors, path=ground.path, headers=headers)
-    return Planner(ground.catalogue, ground.site, ground.held, images, has_headers=headers is not None, settle=settle)
 
 
 def _refusal(plan: Plan) -> RefusedError:

@@ -24,36 +24,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lumiimg.catalog.layers import Layer, LayerSource, Release
-    from lumiimg.catalog.sites import Site
-    from lumiimg.resolve.network.mirrors import Mirrors
+    from lumiimg.resolve.plan import Ground, Plan
     from lumiimg.resolve.request import Request
-    from lumiimg.resolve.rules import RuleResult
     from lumiimg.resolve.stack import Stack
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 MADE_HERE = "nobody has published a digest; it is made at the first download and holds from then on"
 
 
-def lock_stack(
-    request: Request,
-    base: Layer,
-    stack: Stack,
-    fabric: Fabric,
-    rules: tuple[RuleResult, ...],
-    *,
-    site: Site | None,
-    mirrors: Mirrors,
-    path: str | None,
-    headers: Callable[[], Path] | None,
-) -> Lock:
-    """Settle a stack that the rules take.
+def lock_stack(plan: Plan, stack: Stack, ground: Ground) -> Lock:
+    """Settle the stack of a plan that the rules take.
 
     Raises BadInputError for an argument or a source that is wrong, or that nothing takes; MissingHereError if the base
     cannot be had on this machine.
     """
+    request, base, fabric = plan.asked, plan.base, plan.fabric
     layers = [chosen.layer for chosen in stack.layers]
     if fabric is Fabric.HOST:
-        request = _with_headers(request, layers, headers)
+        request = _with_headers(request, layers, ground.headers)
     elif HEADERS in request.sources:
         raise BadInputError(
             f"the host's libfabric is not used: the fabric is {fabric.value}",
@@ -71,13 +59,13 @@ def lock_stack(
         sources = tuple(_lock_source(source, arguments, request) for source in wanted)
         locked.append(LockedLayer(layer, arguments, sources, release))
     return Lock(
-        bootstrap=choose_bootstrap(base, mirrors, path),
+        bootstrap=choose_bootstrap(base, ground.mirrors, ground.path),
         base=locked[0],
         layers=tuple(locked[1:]),
         fabric=fabric,
-        site=site.name if site else None,
+        site=plan.site.name if plan.site else None,
         python=_python(stack),
-        rules=rules,
+        rules=plan.rules,
     )
 
 

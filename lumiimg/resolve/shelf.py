@@ -1,17 +1,26 @@
-"""Entries of the catalogue for one site and one request: each is read once, layers as they are for the site's GPU."""
+"""What a request can be made of, for one site: bases and layers, each read once, and which of them are alike."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from packaging.version import InvalidVersion, Version
+
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.resolve.arguments import for_gpu
+from lumiimg.resolve.stack import PLUGIN, PLUGIN_COMPONENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
+    from lumiimg.resolve.request import Request
+
+_PLAIN = {"os", "glibc", "python", "rocm", "rccl"}
+"""What a base has that is only there to be built on."""
+_PREFERRED = {"net-plugin": PLUGIN, "libfabric": "fabric-bundled"}
+"""Component -> the layer to bring in, where several could."""
 
 
 class Shelf:
@@ -40,3 +49,60 @@ class Shelf:
                 continue  # a broken folder of the user's must not hide the others
             if not entry.is_base:
                 yield name, self.layer(name)
+
+    def provider_of(self, component: str) -> str | None:
+        """Return the layer that brings a component: the preferred one, or the only one."""
+        if component in _PREFERRED:
+            return _PREFERRED[component]
+        found = [name for name, layer in self.layers() if component in {name, *layer.provides, *layer.has}]
+        return found[0] if len(found) == 1 else None
+
+    def plugins(self, request: Request) -> list[str]:
+        """Return the layers of a request that bring a net plugin."""
+        return [name for name in request.unpinned if PLUGIN_COMPONENT in self.layer(name).provides]
+
+    def alike(self, request: Request) -> Iterator[tuple[str, ...]]:
+        """Yield the layers of a request with another in place of one that provides the same."""
+        names = request.unpinned
+        for at, name in enumerate(names):
+            provides = set(self.layer(name).provides)
+            for other, layer in self.layers():
+                if other not in names and provides & set(layer.provides):
+                    yield (*names[:at], other, *names[at + 1 :])
+
+    def bases_near(self, name: str) -> list[str]:
+        """Return the other bases of the same kind, then those that have nothing yet which layers bring.
+
+        Of each, the one whose ROCm is nearest comes first; of two as near the older.
+        """
+        here = self.base(name)
+        rocm = self.rocm(name)
+        found = []
+        for other in self._catalogue.base_names():
+            try:
+                base = self.base(other)
+            except CatalogError:
+                continue
+            version = _number(base.has.get("rocm"))
+            is_other_kind = base.folder != here.folder
+            if other != name and version is not None and (not is_other_kind or base.has.keys() <= _PLAIN):
+                found.append((is_other_kind, abs(version - rocm), version, other))
+        return [other for *_, other in sorted(found)]
+
+    def bases_like(self, name: str) -> list[str]:
+        """Return the other bases of the same kind, in the same order."""
+        folder = self.base(name).folder
+        return [other for other in self.bases_near(name) if self.base(other).folder == folder]
+
+    def rocm(self, base: str) -> float:
+        """Return the release of a base's ROCm as a number, 0 where there is none."""
+        return _number(self.base(base).has.get("rocm")) or 0.0
+
+
+def _number(version: str | None) -> float | None:
+    """Return a release of ROCm as a number, so that 6.2.4 is nearer to 6.3 than to 7.0."""
+    try:
+        release = Version(version or "").release
+    except InvalidVersion:
+        return None
+    return sum((part / 100**place for place, part in enumerate(release[:3])), start=0.0)

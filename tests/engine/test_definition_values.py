@@ -15,8 +15,9 @@ from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain
 from lumiimg.engine import engine as engines
-from lumiimg.resolve.decide import Ground, resolve
+from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from tests.shared.layer_builder import BASE, FREE, ODD
 from tests.shared.programs import examples
@@ -85,7 +86,7 @@ def test_the_engine_says_of_an_image_what_was_written(engine: Engine, tmp_path: 
     catalogue = _catalogue(tmp_path / "layers")
     built = 0
     for number, value in enumerate(_values()):
-        lock = resolve(Request("base", ("free",), {("free", "NOTE"): value}), Ground(catalogue, Mirrors({}), ""))
+        lock = locked(decide(Request("base", ("free",), {("free", "NOTE"): value}), Ground(catalogue, Mirrors({}), "")))
         try:
             definition = write_chain(lock)[1]
         except DefinitionError:

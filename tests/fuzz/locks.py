@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.resolve.decide import Ground, resolve
+from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
 from lumiimg.resolve.lockfile import to_text
 from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def settled_texts() -> Iterator[str]:
     names = catalogue.base_names() + catalogue.layer_names()
     for request in REQUESTS:
         if {request.base, *request.add} <= {*names}:
-            yield to_text(settled(resolve(request, Ground(catalogue, Mirrors({}), "/usr/bin:/bin"))), request)
+            yield to_text(settled(locked(decide(request, Ground(catalogue, Mirrors({}), "/usr/bin:/bin")))), request)
 
 
 def _settled(layer: LockedLayer) -> LockedLayer:

@@ -21,8 +21,9 @@ from lumiimg.definition.text import (
     quote_sh,
 )
 from lumiimg.definition.writer import write_chain, write_flat
-from lumiimg.resolve.decide import Ground, resolve
+from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from tests.shared.layer_builder import BASE, FREE, LAYER, ODD, MakeLayer, catalogue_of
 from tests.shared.programs import examples, needs
@@ -144,7 +145,7 @@ def stack(layers: Path, make_layer: MakeLayer) -> tuple[tuple[Definition, ...], 
     make_layer("middle", post="cat >/etc/x <<'E'\n# kept as it is\n\tE\nE\n", test_sh="test -e /etc/x\n")
     make_layer("top", TOP, post='make -C "$LAYER_FILES" PREFIX="$PREFIX"\n', tool_c="int x;\n", test_sh="true\n")
     request = Request("base", ("middle", "top"), {("top", "NOTE"): "two\nlines, %post and {{x}}"})
-    lock = resolve(request, Ground(Catalogue((layers,), ()), Mirrors({}), ""))
+    lock = locked(decide(request, Ground(Catalogue((layers,), ()), Mirrors({}), "")))
     return write_chain(lock), write_flat(lock)
 
 
@@ -201,7 +202,7 @@ def test_the_labels_tell_the_stack() -> None:
 
 def test_a_trap_in_a_layers_script_names_the_layers_file(layers: Path, make_layer: MakeLayer) -> None:
     make_layer("base", BASE, post="true\ncat <<E\n%help\nE\n")
-    lock = resolve(Request("base"), Ground(Catalogue((layers,), ()), Mirrors({}), ""))
+    lock = locked(decide(Request("base"), Ground(Catalogue((layers,), ()), Mirrors({}), "")))
     with pytest.raises(DefinitionError) as caught:
         write_chain(lock)
     assert f"{layers}/base/post.sh:3: " in str(caught.value)
@@ -239,7 +240,7 @@ def exports_of(definition: Definition) -> tuple[str, str]:
 def test_a_value_arrives_as_it_was_typed_or_is_refused_with_its_layer(free: Catalogue, values: list[str]) -> None:
     arrived: list[tuple[str, tuple[str, str]]] = []
     for value in values:
-        lock = resolve(Request("base", ("free",), {("free", "NOTE"): value}), Ground(free, Mirrors({}), ""))
+        lock = locked(decide(Request("base", ("free",), {("free", "NOTE"): value}), Ground(free, Mirrors({}), "")))
         try:
             chain, flat = write_chain(lock), write_flat(lock)
         except DefinitionError as error:

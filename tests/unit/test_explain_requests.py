@@ -15,7 +15,9 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
-from lumiimg.resolve.plan import Plan, Planner
+from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.plan import Ground, Plan
+from lumiimg.resolve.planner import Planner
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome
 
@@ -95,7 +97,7 @@ CASES = [
 
 @cache
 def planner(site: str) -> Planner:
-    return Planner(open_catalogue(HOME), find_site(site, HOME))
+    return Planner(Ground(open_catalogue(HOME), Mirrors({}), "", find_site(site, HOME)))
 
 
 @cache

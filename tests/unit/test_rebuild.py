@@ -29,11 +29,12 @@ from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.image import open_image, sif_writer
 from lumiimg.image.sif import read_sif_file
 from lumiimg.report.progress import QuietProgress
-from lumiimg.resolve.decide import Ground, resolve
+from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.image_base import foreign_layer
 from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.web import Web
+from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.store import Store
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
@@ -59,7 +60,7 @@ TOP = LAYER + (
 def lock(layers: Path, make_layer: MakeLayer) -> Lock:
     make_layer("a", BASE, post="echo base\n")
     make_layer("b", TOP, post="cat >x <<'E'\n\tPercent: %s\nE\n", tool_c="int x;\n", test_sh="true\n")
-    return resolve(Request("a", ("b",)), Ground(Catalogue((layers,), ()), Mirrors({}), ""))
+    return locked(decide(Request("a", ("b",)), Ground(Catalogue((layers,), ()), Mirrors({}), "")))
 
 
 @pytest.fixture

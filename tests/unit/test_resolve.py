@@ -10,8 +10,9 @@ import pytest
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, RefusedError
 from lumiimg.fabric.rccl import generation_of, generations, names_by_variable, version_of_code
-from lumiimg.resolve.decide import Ground, resolve
+from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.network.mirrors import Mirrors, apt_mirror, parse_mirrors
+from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 
@@ -38,7 +39,7 @@ def catalogue(layers: Path, make_layer: MakeLayer) -> Catalogue:
 
 
 def lock(catalogue: Catalogue, mirrors: dict[str, str] | None = None, **sources: str) -> Lock:
-    return resolve(Request("base", ("plugin",), sources=sources), Ground(catalogue, Mirrors(mirrors or {}), ""))
+    return locked(decide(Request("base", ("plugin",), sources=sources), Ground(catalogue, Mirrors(mirrors or {}), "")))
 
 
 def test_a_release_is_locked_at_its_known_digest(catalogue: Catalogue) -> None:
@@ -56,7 +57,7 @@ def test_a_mirror_changes_where_from_and_not_what(catalogue: Catalogue) -> None:
 
 def test_a_version_without_a_digest_is_settled_at_the_first_download(catalogue: Catalogue) -> None:
     request = Request("base", ("plugin",), {("plugin", "VERSION"): "2.0"})
-    found = resolve(request, Ground(catalogue, Mirrors({}), ""))
+    found = locked(decide(request, Ground(catalogue, Mirrors({}), "")))
     assert found.layers[0].sources[0].sha256 is None
     assert [line for line in found.unsettled if "2.0" in line]
 
@@ -113,13 +114,15 @@ def test_a_source_that_is_no_file_is_bad_input(catalogue: Catalogue, path: str, 
 
 def test_what_nothing_takes_is_a_typing_error(catalogue: Catalogue) -> None:
     with pytest.raises(BadInputError, match=r"takes the argument plugin.VERSON; known: plugin.VERSION"):
-        resolve(Request("base", ("plugin",), {("plugin", "VERSON"): "1"}), Ground(catalogue, Mirrors({}), ""))
+        locked(decide(Request("base", ("plugin",), {("plugin", "VERSON"): "1"}), Ground(catalogue, Mirrors({}), "")))
     with pytest.raises(BadInputError, match="source called 'plugn'; known: plugin"):
         lock(catalogue, plugn="x")
     with pytest.raises(BadInputError, match="asked for twice"):
-        resolve(Request("base", ("plugin", "plugin")), Ground(catalogue, Mirrors({}), ""))
+        locked(decide(Request("base", ("plugin", "plugin")), Ground(catalogue, Mirrors({}), "")))
     with pytest.raises(BadInputError, match=r"plugin.VERSION='1;rm' does not match"):
-        resolve(Request("base", ("plugin",), {("plugin", "VERSION"): "1;rm"}), Ground(catalogue, Mirrors({}), ""))
+        locked(
+            decide(Request("base", ("plugin",), {("plugin", "VERSION"): "1;rm"}), Ground(catalogue, Mirrors({}), ""))
+        )
 
 
 def test_layers_that_do_not_go_together_are_refused_with_the_rule(layers: Path, make_layer: MakeLayer) -> None:
@@ -130,7 +133,7 @@ def test_layers_that_do_not_go_together_are_refused_with_the_rule(layers: Path, 
     catalogue = Catalogue((layers,), ())
 
     def build(*add: str) -> Lock:
-        return resolve(Request("base", add), Ground(catalogue, Mirrors({}), ""))
+        return locked(decide(Request("base", add), Ground(catalogue, Mirrors({}), "")))
 
     for order in (("a", "b"), ("b", "a")):
         with pytest.raises(RefusedError, match="cannot be in one image") as caught:
@@ -159,7 +162,7 @@ def test_debootstrap_is_taken_where_it_is_and_a_mirror_is_known(
     monkeypatch.setattr("lumiimg.resolve.bootstrap.apt_mirror", lambda _: None)
 
     def bootstrap(mirrors: dict[str, str]) -> tuple[str, str, str | None]:
-        found = resolve(Request("base"), Ground(catalogue, Mirrors(mirrors), str(programs))).bootstrap
+        found = locked(decide(Request("base"), Ground(catalogue, Mirrors(mirrors), str(programs)))).bootstrap
         return found.agent, found.origin, found.mirror_url
 
     named = {"debian": "http://m/debian"}
@@ -178,7 +181,7 @@ def test_a_base_that_cannot_be_had_says_what_each_way_lacks(
     make_layer("base", DEBOOTSTRAP)
     monkeypatch.setattr("lumiimg.resolve.bootstrap._with_sbin", lambda path: path or "")
     with pytest.raises(MissingHereError, match="debootstrap: the program is not on PATH"):
-        resolve(Request("base"), Ground(Catalogue((layers,), ()), Mirrors({}), ""))
+        locked(decide(Request("base"), Ground(Catalogue((layers,), ()), Mirrors({}), "")))
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,10 @@ from lumiimg.report.doctor import print_doctor
 from lumiimg.report.lock import print_changes, print_lock
 from lumiimg.report.schema import kind_of, names, schema_of, strict_json
 from lumiimg.report.signing import print_signed
-from lumiimg.resolve.decide import Ground, resolve
+from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lock_diff import LockChange
 from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from tests.shared import fabric_builder
 from tests.shared.node_answers import OTHER_CXI, answer, summed
@@ -89,7 +90,9 @@ class Place:
         (folder / "Dockerfile").write_text("FROM rocm/dev-ubuntu-24.04:6.4.4\nARG A=1\nRUN echo $A\nCMD x\n")
         self.request = Request("rocm-6.2.4", ("aws-ofi-nccl",))
         site = find_site("lumi", {"HOME": str(folder)})
-        self.lock: Lock = resolve(self.request, Ground(open_catalogue({"HOME": str(folder)}), Mirrors({}), "", site))
+        self.lock: Lock = locked(
+            decide(self.request, Ground(open_catalogue({"HOME": str(folder)}), Mirrors({}), "", site))
+        )
         self.entry = CacheEntry(KEY, folder / "data", KEY, 2, ("torch",), 1.5, "")
         self.built = BuiltImage(
             folder / "x.sif",

@@ -38,12 +38,13 @@ from lumiimg.image.byte_source import ByteSource
 from lumiimg.nccl import sources as log_sources
 from lumiimg.report.console import console
 from lumiimg.report.schema import strict_json
-from lumiimg.resolve.decide import Ground, resolve
+from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.network import daemon
 from lumiimg.resolve.network.default_index import general_index
 from lumiimg.resolve.network.mirrors import Mirrors, refuse_password
 from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.network.wheel_index import read_index
+from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets, without_secrets
 from tests.shared import fabric_builder
@@ -534,9 +535,9 @@ def test_an_argument_that_looks_like_a_secret_is_refused_and_not_repeated(make_l
     catalogue: Catalogue = Read((layers,), ())
     for name, value in (("TEXT", TOKEN), ("TEXT", "https://me:word@host/x"), ("API_KEY", "0123456789")):
         with pytest.raises(BadInputError, match="looks like a secret") as caught:
-            resolve(Request("a", ("b",), {("b", name): value}), Ground(catalogue, Mirrors({}), ""))
+            locked(decide(Request("a", ("b",), {("b", name): value}), Ground(catalogue, Mirrors({}), "")))
         assert value not in str(caught.value)
-    resolve(Request("a", ("b",), {("b", "TOKENIZER"): "fast"}), Ground(catalogue, Mirrors({}), ""))
+    locked(decide(Request("a", ("b",), {("b", "TOKENIZER"): "fast"}), Ground(catalogue, Mirrors({}), "")))
 
 
 @pytest.mark.parametrize(

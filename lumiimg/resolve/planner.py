@@ -1,0 +1,213 @@
+"""A request against the rules: the stack that answers it, or what stands against it and the nearest that works."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import BadInputError, MissingHereError
+from lumiimg.fabric.path import Fabric
+from lumiimg.resolve import rules
+from lumiimg.resolve.locking import lock_stack
+from lumiimg.resolve.mpi import mpi_type
+from lumiimg.resolve.nearest import others
+from lumiimg.resolve.plan import Plan, outcome_of
+from lumiimg.resolve.request import name_of, wanted
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.shelf import Shelf
+from lumiimg.resolve.stack import HEADERS, PLUGIN, PLUGIN_COMPONENT, OfferedComponent, Stack, StackSearch, WantedLayer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.sites import SiteVariable
+    from lumiimg.resolve.plan import Ground
+    from lumiimg.resolve.request import Request
+
+_OF_FABRIC = {Fabric.HOST: "fabric-host", Fabric.BUNDLED: "fabric-bundled"}
+_FABRIC_TOLD = {
+    Fabric.HOST: "the machine's own libfabric and libcxi, bound when the image runs",
+    Fabric.BUNDLED: "libfabric and libcxi inside the image",
+}
+NEAREST_REQUESTS = 1000
+"""Judged at most on the way to the nearest that works: a thousand take about two seconds."""
+
+
+class Planner:
+    """Judges requests on one ground; reads each entry of the catalogue once."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._site = ground.site
+        self._shelf = Shelf(ground.catalogue, ground.images, self._site.arch if self._site else None)
+
+    def plan(self, asked: Request) -> Plan:
+        """Judge a request; a refusal names the nearest one that works.
+
+        Raises BadInputError for a name, an argument or a source that is wrong.
+        """
+        plan = self._settled(self._judge(asked))
+        if not plan.refused:
+            return plan
+        nearest = self._first(others(asked, self._shelf), asked)
+        keeping = None
+        if nearest is not None and asked.pinned and not set(asked.add) <= set(nearest.add):
+            bases = self._shelf.bases_near(asked.base)
+            keeping = self._first((asked.plainly(base) for base in bases), asked)
+        return replace(plan, nearest=nearest, keeping=keeping)
+
+    def _settled(self, plan: Plan) -> Plan:
+        """Return a plan with its lock, if it is not refused."""
+        if plan.stack is None or plan.refused:
+            return plan
+        try:
+            return replace(plan, lock=lock_stack(plan, plan.stack, self._ground))
+        except MissingHereError as error:
+            return replace(plan, missing=error)
+
+    def _first(self, requests: Iterable[Request], asked: Request) -> Request | None:
+        """Return the first request that works; on another base only if that can be had here."""
+        for other in islice(requests, NEAREST_REQUESTS):
+            try:
+                plan = self._settled(self._judge(other))
+            except BadInputError:  # a layer of the user's that nothing can be built with
+                continue
+            if not plan.refused and (plan.missing is None or other.base == asked.base):
+                return other
+        return None
+
+    def with_changes(self, plan: Plan) -> Plan:
+        """Return the plan with what would come out if the driver, the base, or the fabric were another."""
+        return replace(plan, changes=tuple(self._changes(plan.asked, plan)), surer=self._surer(plan))
+
+    def _surer(self, plan: Plan) -> Request | None:
+        chosen = plan.asked.fabric or _named_fabric(plan.asked)
+        if plan.refused or not plan.is_doubtful or plan.fabric is not Fabric.HOST or chosen is not None:
+            return None
+        try:
+            other = self._settled(self._judge(replace(plan.asked, fabric=Fabric.BUNDLED)))
+        except BadInputError:  # an argument or a source is for the host's fabric
+            return None
+        return None if other.refused or other.is_doubtful else other.asked
+
+    def _judge(self, asked: Request) -> Plan:
+        base = self._shelf.base(asked.base)
+        start = Stack(offers=self._offers(base))
+        fabric, results = Fabric.NONE, list[RuleResult]()
+        _check_twice(asked)
+        self._check_fabric(asked)
+        if self._site is not None:
+            fabric, gate = rules.glibc_gate(start, self._site, asked=asked.fabric or _named_fabric(asked))
+            results += [gate] if gate else []
+        if fabric is Fabric.HOST and self._site is not None and self._site.fabric is not None:
+            host = OfferedComponent(self._site.fabric.libfabric, self._site.name)
+            of_host = {"libfabric": host, "libcxi": OfferedComponent(None, self._site.name)}
+            of_host |= {HEADERS: host} if self._ground.headers is not None or HEADERS in asked.sources else {}
+            start = replace(start, offers={**start.offers, **of_host})
+        search = StackSearch(self._shelf.layer, self._shelf.provider_of, self._ground.held, asked.arguments)
+        stack = search.solve(start, self._wishes(asked, base, fabric))
+        if stack is None:
+            results += rules.driver_window(start, self._site) if self._site is not None else ()
+            results += rules.base_troubles(base, start)
+            return Plan(asked, base, None, fabric, (*results, *rules.refusals(search.unmet)), site=self._site)
+        if self._site is not None:
+            results += rules.driver_window(stack, self._site)
+            results += rules.compiled_for(stack, self._site, asked.arguments)
+        results += rules.base_troubles(base, stack)
+        results += rules.torch_kind(stack)
+        abi = rules.plugin_abi(stack)
+        results += [abi] if abi else []
+        if self._site is not None and (versions := rules.fabric_versions(stack, self._site, fabric)) is not None:
+            results.append(versions)
+        variables: tuple[SiteVariable, ...] = ()
+        if self._site is not None:
+            found = mpi_type(stack, self._site)
+            variables = (*rules.environment(stack, self._site), *([found] if found else []))
+        return Plan(
+            asked, base, stack, fabric, (*results, *rules.layers_told(stack)), environment=variables, site=self._site
+        )
+
+    def _check_fabric(self, asked: Request) -> None:
+        """Raise BadInputError for a fabric that says nothing, or that one of the layers denies."""
+        named = _named_fabric(asked)
+        if asked.fabric is None or asked.fabric is named:
+            return
+        if named is not None:
+            raise BadInputError(f"--fabric {asked.fabric.value} and --add {_OF_FABRIC[named]}", hint="name one of them")
+        if self._site is None and asked.fabric is not Fabric.NONE:
+            raise BadInputError(
+                f"--fabric {asked.fabric.value} of which machine?",
+                hint="add --site NAME (`lumiimg list`), or a site file",
+            )
+
+    def _offers(self, base: Layer) -> dict[str, OfferedComponent]:
+        offers = {name: OfferedComponent(None, base.name) for name in base.provides}
+        offers |= {name: OfferedComponent(version, base.name) for name, version in base.has.items()}
+        if self._site is not None and self._site.arch is not None:
+            offers[self._site.arch] = OfferedComponent(None, self._site.name)
+        return offers
+
+    def _wishes(self, asked: Request, base: Layer, fabric: Fabric) -> list[WantedLayer]:
+        wishes = [WantedLayer(*wanted(text)) for text in asked.add]
+        named = {wish.layer for wish in wishes}
+        for name in named:
+            self._shelf.layer(name)
+        added = []
+        if fabric is not Fabric.NONE and not {"libcxi", "libfabric"} <= {*base.provides, *base.has}:
+            added.append(WantedLayer(_OF_FABRIC[fabric], because=_FABRIC_TOLD[fabric]))
+        has_plugin = PLUGIN_COMPONENT in {*base.provides, *base.has} or any(
+            PLUGIN_COMPONENT in self._shelf.layer(name).provides for name in named
+        )
+        if fabric is not Fabric.NONE and not has_plugin:
+            added.append(WantedLayer(PLUGIN, because="RCCL reaches libfabric through a net plugin"))
+        return [wish for wish in added if wish.layer not in named] + wishes
+
+    def working(self, request: Request) -> tuple[list[Plan], list[Plan]]:
+        """Return the plans of a request on every base that takes it, those without doubts first; and the refused ones.
+
+        Raises BadInputError as `plan` does, if it is not the fault of single bases.
+        """
+        plans, faults = list[Plan](), list[BadInputError]()
+        for name in self._ground.catalogue.base_names():
+            try:
+                plans.append(self._settled(self._judge(replace(request, base=name))))
+            except BadInputError as error:
+                faults.append(error)
+        found = [plan for plan in plans if not plan.refused]
+        if faults and not found:
+            raise faults[0]
+        return sorted(found, key=lambda plan: plan.is_doubtful), [plan for plan in plans if plan.refused]
+
+    def _changes(self, asked: Request, plan: Plan) -> Iterator[tuple[str, str]]:
+        """Yield what would come out if the driver, or the base, were another."""
+        site = self._site
+        if site is not None and any(r.id == "driver-window" and r.outcome is not RuleOutcome.OK for r in plan.rules):
+            other = Planner(replace(self._ground, site=replace(site, driver=None)))
+            yield f"with another driver on {site.name}", outcome_of(other._judge(asked))
+        yield from self._on_other_bases(asked)
+
+    def _on_other_bases(self, asked: Request) -> Iterator[tuple[str, str]]:
+        """Yield what would come out on the next older and the next newer base."""
+        near = self._shelf.bases_like(asked.base)
+        here = self._shelf.rocm(asked.base)
+        older = [name for name in near if self._shelf.rocm(name) < here]
+        newer = [name for name in near if self._shelf.rocm(name) > here]
+        for names in filter(None, (older, newer)):
+            plans = [self._judge(replace(asked, base=name)) for name in names]
+            plan = next((plan for plan in plans if not plan.refused), plans[0])
+            yield f"on {plan.base.name}", outcome_of(plan)
+
+
+def _check_twice(asked: Request) -> None:
+    names = [name_of(text) for text in asked.add]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInputError(f"layer {name!r} is asked for twice")
+
+
+def _named_fabric(asked: Request) -> Fabric | None:
+    """Return the fabric whose layer is among those that are asked for."""
+    named = {name_of(text) for text in asked.add}
+    return next((fabric for fabric, layer in _OF_FABRIC.items() if layer in named), None)
