@@ -51,7 +51,7 @@ NOTES = ROOT / ".mutation"
 MODULES = (
     *(f"resolve/{name}" for name in ("rules", "stack", "plan")),
     *(f"fabric/{name}" for name in ("names", "rccl")),
-    *(f"nccl/{name}" for name in ("verdict", "causes", "report", "job", "events")),
+    *(f"nccl/{name}" for name in ("verdict", "job_verdict", "causes", "report", "job", "events")),
     *(f"check/{name}" for name in ("answer", "drift")),
     *(f"check/static/{name}" for name in ("plugin", "plugin_search", "rccl", "variables", "duplicates", "host_binds")),
     *(f"check/static/{name}" for name in ("boundary", "comparisons")),

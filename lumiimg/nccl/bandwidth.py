@@ -8,23 +8,19 @@ instead of `#wrong` before its version for NCCL 2.13), OSU c/util/osu_util_mpi.c
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from lumiimg.nccl.bandwidth_table import Table
 from lumiimg.nccl.prefilter import announces_table
-from lumiimg.nccl.report import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lumiimg.nccl.report import Measurement
+
 TABLE_LIMIT = 64
 _HOST_LIMIT = 16_384
 """Host names kept while a list of devices is read; beyond it the number of nodes is not known."""
-_PATIENCE_OSU = 10_000
-"""Lines without a row after which an OSU table is over: it has no end mark."""
-_PATIENCE = 200_000
-"""The same for the others, which have one: on a large job the first row waits for all channels of all ranks."""
-_WRONG_LIMIT = 10**15
 _PREFIX_LIMIT = 200
 
 _NUMBER = rb"\d{1,15}(?:\.\d{1,6})?(?:e[+\-]\d\d)?"
@@ -47,13 +43,11 @@ _OSU_ROW = re.compile(
     + _NUMBER
     + rb")){0,16})(?=\s*$|[A-Za-z\[(])"
 )
-_COLUMNS = re.compile(rb"\b(?:size\s{1,40}count|bytes\s{1,40}N)\s{1,40}type((?:\s{1,40}[\w#%]{1,12}){3,26})")
 _STARTING = re.compile(rb"Collective test starting: ([\w.\-]{1,64})")
 _DEVICE = re.compile(
     rb"#\s{1,4}Rank\s{1,8}(\d{1,7})\s.{0,40}?Pid\s{1,12}\d{1,10} on\s{1,64}"
     rb"([\w.\-]{1,64}) device\s{1,8}\d{1,4} \[([^\]]{1,24})\](.{0,64})"
 )
-_AMD = re.compile(rb"AMD|Radeon|Instinct|gfx\d")
 _WRONG = re.compile(rb"Out of bounds values\s{0,20}: (\d{1,12})")
 _AVERAGE = re.compile(rb"Avg bus bandwidth\s{0,20}: (" + _NUMBER + rb")")
 _TITLE = re.compile(rb"# OSU (MPI|[A-Z]{1,4}CCL)(?:_(\w{1,24}?))?(?:-\w{1,12})? ([\x20-\x7e]{1,80}?)(?: Test)+\b")
@@ -66,7 +60,6 @@ _LABELS = (
 )
 _PREFIX = re.compile(rb"\s*|.*(?:[:\])>|]|\[\d{0,3}m|\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+\-]\d\d:?\d\d)?)\s*", re.DOTALL)
 """What may stand before a row of bare numbers: a label, a timestamp, a colour."""
-_DEFAULT = ("time", "algbw", "busbw", "#wrong") * 2
 _OSU_NAMES = {
     "bandwidth": "bw",
     "bi-directional bandwidth": "bibw",
@@ -79,104 +72,17 @@ _OSU_NAMES = {
 }
 
 
-@dataclass(slots=True)
-class _Table:
-    file: str
+class _Words(NamedTuple):
+    """Words that a table has beside its rows, and where they stand."""
+
+    text: bytes
+    before: bytes
+    """What stands before them on the line."""
     label: bytes
-    program: str
-    seen: int
-    position: int = 0
-    headed: bool = False
-    """The header was seen, not only what stands before it."""
-    test: str | None = None
-    ranks: int = 0
-    hosts: set[bytes] | None = field(default_factory=set)
-    """None where there are too many."""
-    nodes: int | None = None
-    names: tuple[str, ...] = _DEFAULT
-    root: bool = True
-    rest: tuple[str, ...] = ()
-    """Columns of the current row that are still to come."""
-    size: int = -1
-    unit: bytes = b""
-    prefix: bytes | None = None
-    """Shape of what stands before OSU's column titles, and so before each of its rows; None before them."""
-    best: tuple[float, int] | None = None
-    """Bandwidth, size."""
-    largest: int | None = None
-    average: float | None = None
-    latency: tuple[int, float] | None = None
-    checked: bool = False
-    wrong: int = 0
-    wrong_position: int | None = None
-
-    @property
-    def patience(self) -> int:
-        return _PATIENCE_OSU if self.program == "osu" else _PATIENCE
-
-    def see_device(self, rank: int, host: bytes, bus: bytes, device: bytes, *, full: bool) -> None:
-        self.ranks = max(self.ranks, rank + 1)  # a long list is cut short
-        if _AMD.search(device) or b".0" in bus:  # HIP prints the PCI function, CUDA's tests do not
-            self.program = "rccl-tests"
-        if self.hosts is not None and host not in self.hosts:
-            if full:
-                self.hosts = None
-            else:
-                self.hosts.add(host)
-
-    def see_columns(self, line: bytes) -> None:
-        """Take the header of the table; a cut one has the usual columns."""
-        self.nodes = len(self.hosts) if self.hosts else None
-        self.hosts = set()
-        found = _COLUMNS.search(line)
-        if found:
-            names = found[1].decode("ascii", "replace").split()
-            self.root = "root" in names
-            names = names[: names.index("timestamp")] if "timestamp" in names else names
-            self.names = tuple(name for name in names if name not in {"redop", "op", "root"})
-
-    def see_best(self, value: float) -> None:
-        self.largest = max(self.largest or 0, self.size)
-        if self.best is None or value > self.best[0]:
-            self.best = (value, self.size)
-
-    def see_wrong(self, count: int, at: int) -> None:
-        self.checked = True
-        self.wrong = min(self.wrong + count, _WRONG_LIMIT)
-        if count and self.wrong_position is None:
-            self.wrong_position = at
-
-    def see_cells(self, cells: list[bytes], at: int) -> None:
-        for name, cell in zip(self.rest, cells, strict=False):
-            if cell == b"N/A":
-                continue
-            if name == "busbw":
-                self.see_best(float(cell.rstrip(b"*")))
-            elif name == "#wrong":
-                self.see_wrong(min(int(float(cell.rstrip(b"*"))), _WRONG_LIMIT), at)
-            elif name in {"error", "res"}:  # the largest deviation, with a star where it is too large
-                self.see_wrong(int(cell.endswith(b"*")), at)
-        self.rest = self.rest[len(cells) :]
-
-    def result(self, place: Callable[[int], tuple[str, int]]) -> Measurement:
-        osu = self.program == "osu"
-        best, size = self.best or (None, None)
-        file, line = place(self.position)
-        return Measurement(
-            program=self.program,
-            test=self.test,
-            ranks=self.ranks or None,
-            nodes=self.nodes,
-            best_gb_s=round(best / 1000, 6) if osu and best is not None else best,
-            best_size=size,
-            largest_size=self.largest,
-            average_gb_s=self.average,
-            latency_us=self.latency[1] if self.latency else None,
-            wrong=self.wrong if self.checked else None,
-            file=file,
-            line=line,
-            wrong_line=None if self.wrong_position is None else place(self.wrong_position)[1],
-        )
+    now: int
+    """The line of the file."""
+    at: int
+    """The position in the log."""
 
 
 class BandwidthReader:
@@ -185,8 +91,8 @@ class BandwidthReader:
     def __init__(self) -> None:
         self._file = ""
         self._line = 0
-        self._tables: list[_Table] = []
-        self._open: dict[bytes, _Table] = {}
+        self._tables: list[Table] = []
+        self._open: dict[bytes, Table] = {}
         """By the label of the process, so that the tables of two do not mix."""
 
     def feed(self, file: str, block: bytes, position: Callable[[int], int]) -> None:
@@ -196,7 +102,7 @@ class BandwidthReader:
         announced = announces_table(block)
         if not announced and not self._open:
             return
-        if announced or any(self._line - table.seen <= table.patience for table in self._open.values()):
+        if announced or not all(table.is_over(self._line) for table in self._open.values()):
             self._scan(block, position)
         self._line += block.count(b"\n") + (not block.endswith(b"\n"))
 
@@ -219,92 +125,113 @@ class BandwidthReader:
                 prefix = block[start : min(first, start + _PREFIX_LIMIT + 1)]
                 at = self._number(block, first, ahead, prefix, label, line, where) or event.end()
             else:
-                self._words(
-                    block[event.start() : ahead],
-                    block[max(start, event.start() - 1024) : event.start()],
-                    label,
-                    line,
-                    where,
-                )
+                before = block[max(start, event.start() - 1024) : event.start()]
+                self._words(_Words(block[event.start() : ahead], before, label, self._line + line, where))
                 at = event.end()
 
-    def _begin(self, label: bytes, program: str, line: int) -> _Table:
+    def _begin(self, label: bytes, program: str, now: int) -> Table:
         """Open a table; one beyond the limit is read, but not kept."""
         if label not in self._open and len(self._open) >= TABLE_LIMIT:
             self._open.pop(next(iter(self._open)))
-        table = self._open[label] = _Table(self._file, label, program, self._line + line)
+        table = self._open[label] = Table(self._file, label, program, now)
         return table
 
-    def _head(self, table: _Table, at: int) -> None:
+    def _head(self, table: Table, at: int) -> None:
         table.position, table.headed = at, True
         if len(self._tables) < TABLE_LIMIT:
             self._tables.append(table)
 
-    def _words(self, text: bytes, before: bytes, label: bytes, line: int, at: int) -> None:
-        table = self._open.get(label)
-        now = self._line + line
-        if b"#" not in before and b"#" not in text and (table is None or now - table.seen > table.patience):
+    def _words(self, words: _Words) -> None:
+        """Read what a table has beside its rows."""
+        table = self._open.get(words.label)
+        if b"#" not in words.before and b"#" not in words.text and (table is None or table.is_over(words.now)):
             return  # as in feed()
-        if text.startswith((b"# OSU ", b"# Size ")):
-            self._osu_words(text, before, table, label, line, at)
-        elif text.startswith((b"Avg bus", b"Out of")):
-            found = (_AVERAGE if text[:1] == b"A" else _WRONG).match(text)
-            if found is None and text[:1] == b"O":
+        for beginning, read in self._READERS:
+            if words.text.startswith(beginning):
+                read(self, words, table)
                 return
-            if table is None or not table.headed or table.program == "osu":
-                table = self._begin(label, table.program if table and table.program != "osu" else "nccl-tests", line)
-                self._head(table, at)
-            if found and text[:1] == b"O":
-                count = int(found[1])
-                if count:  # rows may be missing, and not all versions count in their rows
-                    table.see_wrong(max(0, count - table.wrong), at)
-                return
-            table.average = float(found[1]) if found else None
-            del self._open[label]
-        elif text.startswith(b"busbw"):
-            if not before[-48:].rstrip().endswith(b"algbw") or (table and table.headed and table.position == at):
-                return
-            if table is None or table.headed or table.program == "osu":
-                table = self._begin(label, "nccl-tests", line)
-            table.see_columns(before + text)
-            table.seen = now
-            self._head(table, at)
-        elif text.startswith((b"Coll", b"# nT", b"# Us")):
-            name = _STARTING.match(text)
-            if table is None or table.headed or name or table.ranks:
-                table = self._begin(label, "nccl-tests", line)
-            table.test = name[1].decode() if name else table.test
-            table.seen = now
-        elif table is not None and not table.headed and now - table.seen <= table.patience:
-            table.seen = now
-            device = _DEVICE.match(text)
-            if device:
-                full = sum(len(t.hosts or ()) for t in self._open.values()) >= _HOST_LIMIT
-                table.see_device(int(device[1]), device[2], device[3], device[4], full=full)
-            elif text.startswith(b"rccl"):
-                table.program = "rccl-tests"
+        if table is not None and not table.headed and not table.is_over(words.now):
+            self._program(words, table)
 
-    def _osu_words(self, text: bytes, before: bytes, table: _Table | None, label: bytes, line: int, at: int) -> None:
-        if text.startswith(b"# O"):
-            title = _TITLE.match(text)
-            if title is None:
-                return
-            table = self._begin(label, "osu", line)
-            table.test = _osu_name(title)
-            table.unit = b"MB/s" if b"andwidth" in title[3] else b"us" if b"atency" in title[3] else b""
-            self._head(table, at)
+    def _osu_title(self, words: _Words, _: Table | None) -> None:
+        title = _TITLE.match(words.text)
+        if title is None:
             return
-        unit = _UNIT.match(text)
+        table = self._begin(words.label, "osu", words.now)
+        table.test = _osu_name(title)
+        table.unit = b"MB/s" if b"andwidth" in title[3] else b"us" if b"atency" in title[3] else b""
+        self._head(table, words.at)
+
+    def _osu_columns(self, words: _Words, table: Table | None) -> None:
+        unit = _UNIT.match(words.text)
         if unit is None:
             return
         if table is None or table.program != "osu" or table.size >= 0:
             test = table.test if table and table.program == "osu" else None
-            table = self._begin(label, "osu", line)
+            table = self._begin(words.label, "osu", words.now)
             table.test = test  # one table for each data type, under one title
-            self._head(table, at)
+            self._head(table, words.at)
         # with non-blocking collectives the first column is not the latency
         table.unit = b"" if unit[1].startswith(b"Overall") else unit[2]
-        table.seen, table.prefix = self._line + line, _shape(before)
+        table.seen, table.prefix = words.now, _shape(words.before)
+
+    def _average(self, words: _Words, table: Table | None) -> None:
+        found = _AVERAGE.match(words.text)
+        self._summed_up(words, table).average = float(found[1]) if found else None
+        del self._open[words.label]
+
+    def _wrong_values(self, words: _Words, table: Table | None) -> None:
+        found = _WRONG.match(words.text)
+        if found is None:
+            return
+        table = self._summed_up(words, table)
+        if count := int(found[1]):  # rows may be missing, and not all versions count in their rows
+            table.see_wrong(max(0, count - table.wrong), words.at)
+
+    def _summed_up(self, words: _Words, table: Table | None) -> Table:
+        """Return the table that a sum belongs to; a new one where its beginning was not seen."""
+        if table is not None and table.headed and table.program != "osu":
+            return table
+        program = table.program if table and table.program != "osu" else "nccl-tests"
+        table = self._begin(words.label, program, words.now)
+        self._head(table, words.at)
+        return table
+
+    def _columns(self, words: _Words, table: Table | None) -> None:
+        if not words.before[-48:].rstrip().endswith(b"algbw"):
+            return
+        if table and table.headed and table.position == words.at:  # the second half of the same line
+            return
+        if table is None or table.headed or table.program == "osu":
+            table = self._begin(words.label, "nccl-tests", words.now)
+        table.see_columns(words.before + words.text)
+        table.seen = words.now
+        self._head(table, words.at)
+
+    def _start(self, words: _Words, table: Table | None) -> None:
+        name = _STARTING.match(words.text)
+        if table is None or table.headed or name or table.ranks:
+            table = self._begin(words.label, "nccl-tests", words.now)
+        table.test = name[1].decode() if name else table.test
+        table.seen = words.now
+
+    def _program(self, words: _Words, table: Table) -> None:
+        """Read of what stands before the columns which program prints it, and on which devices."""
+        table.seen = words.now
+        if device := _DEVICE.match(words.text):
+            full = sum(len(t.hosts or ()) for t in self._open.values()) >= _HOST_LIMIT
+            table.see_device(int(device[1]), device[2], device[3], device[4], full=full)
+        elif words.text.startswith(b"rccl"):
+            table.program = "rccl-tests"
+
+    _READERS = (
+        (b"# OSU ", _osu_title),
+        (b"# Size ", _osu_columns),
+        (b"Avg bus", _average),
+        (b"Out of", _wrong_values),
+        (b"busbw", _columns),
+        ((b"Coll", b"# nT", b"# Us"), _start),
+    )
 
     def _number(
         self, block: bytes, at: int, end: int, prefix: bytes, label: bytes, line: int, where: int
@@ -312,7 +239,7 @@ class BandwidthReader:
         """Read a row, or what follows of one; return where it ends, None where it is none."""
         table = self._open.get(label)
         now = self._line + line
-        if table is None or not table.headed or now - table.seen > table.patience:
+        if table is None or not table.headed or table.is_over(now):
             return None
         if table.program == "osu":
             return _osu_row(table, _OSU_ROW.match(block, at, end), prefix, now, where)
@@ -340,7 +267,7 @@ class BandwidthReader:
         return tuple(table.result(place) for table in self._tables)
 
 
-def _osu_row(table: _Table, row: re.Match[bytes] | None, prefix: bytes, now: int, where: int) -> int | None:
+def _osu_row(table: Table, row: re.Match[bytes] | None, prefix: bytes, now: int, where: int) -> int | None:
     if row is None or table.prefix is None or _shape(prefix) != table.prefix:
         return None
     if int(row["size"]) <= table.size:  # sizes grow: these are numbers of something else

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from lumiimg.nccl import causes, summary
 from lumiimg.nccl.events import Sighting, position
 from lumiimg.nccl.job import FileChunk, JobState
+from lumiimg.nccl.job_verdict import judge_job
 from lumiimg.nccl.lines import evidence_text, messages
 from lumiimg.nccl.prefilter import Prefilter, announces_table
 from lumiimg.nccl.report import Confidence, Evidence, LogReport
-from lumiimg.nccl.verdict import dead_of, job_of, judge_job, judge_process
+from lumiimg.nccl.verdict import dead_of, job_of, judge_process
 from lumiimg.nccl.vocabulary import Effect, vocabulary
 
 if TYPE_CHECKING:

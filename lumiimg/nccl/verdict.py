@@ -1,4 +1,4 @@
-"""From what the processes were seen to print to the verdict: first for each process, then for the job.
+"""From what a process was seen to print to the network that it used.
 
 Order of proof (strongest first): channel lines, `Using network`/`Assigned NET plugin`, the transport's own start or the
 provider line, plugin initialising. The provider line, not the network's name, tells cxi from tcp. A domain or
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl.events import first_sightings
-from lumiimg.nccl.report import FAST, TRANSPORTS, Confidence, Verdict, weakest
+from lumiimg.nccl.report import Confidence, Verdict
 from lumiimg.nccl.vocabulary import Effect, vocabulary
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from lumiimg.nccl.causes import Trouble
     from lumiimg.nccl.events import ProcessState, Sighting
 
-OFI = FAST | {Verdict.OFI_OTHER}
 FAILURES = {
     Effect.INIT_ERROR: Verdict.PLUGIN_INIT_ERROR,
     Effect.LOAD_ERROR: Verdict.PLUGIN_LOAD_ERROR,
@@ -107,47 +106,6 @@ def judge_process(process: ProcessState, troubles: Sequence[Trouble], job: Job) 
         if found := _with_effect(troubles, effect):
             return replace(_failure(verdict, found), ended=bool(fatal) or verdict is Verdict.PLUGIN_INIT_ERROR)
     return _presence(process)
-
-
-def judge_job(processes: Sequence[ProcessState], judgements: Sequence[Judgement], dead: Sequence[bool]) -> Judgement:
-    """Return the verdict of the job; `dead`: which processes could not open the endpoint that they had selected.
-
-    A line without a prefix may be of any program of the job script. Where processes themselves told what they use, it
-    counts only if it says that this died.
-    """
-    own = any(_is_transport(f) and not p.shared for p, f in zip(processes, judgements, strict=True))
-    counted = [(f, d) for p, f, d in zip(processes, judgements, dead, strict=True) if d or not (own and p.shared)]
-    findings = [f for f, _ in counted]
-    transports = [f for f in findings if _is_transport(f)]
-    kinds = {f.verdict for f in transports}
-    unknown = [f for f in findings if f.verdict is Verdict.NONE and f.network]
-    failed = [f for f in findings if f.verdict in FAILURES.values()]
-    if mixed := [f for f in findings if f.verdict is Verdict.MIXED]:
-        return _mixed(mixed)
-    not_opened = [f for f in failed if f.verdict is Verdict.PLUGIN_INIT_ERROR]
-    if any(d for _, d in counted) and kinds <= OFI and not_opened:
-        return _strongest(not_opened)
-    # a rank whose plugin is missing goes on with verbs
-    apart = (failed and kinds & OFI) or (Verdict.IB in kinds and any(f.ended for f in failed))
-    if len(kinds) > 1 or (kinds and unknown) or apart:
-        return _mixed([*transports, *failed, *unknown])
-    if kinds:
-        best = _strongest(transports)
-        # what one rank proves does not settle another's error
-        doubts = [Confidence.LIKELY for f in transports if f.doubted]
-        return replace(best, confidence=weakest((best.confidence, *doubts)))
-    for verdict in FAILURES.values():
-        if found := [f for f in failed if f.verdict is verdict]:
-            return _strongest(found)
-    if begun := [f for f in findings if f.soft]:
-        return _strongest(begun)
-    local = [f for f in findings if f.verdict is Verdict.INTRA_NODE_ONLY]
-    crossing = any(c.crosses for process in processes for c in process.communicators.values())
-    return _strongest(local) if local and not crossing else NOTHING
-
-
-def _is_transport(judgement: Judgement) -> bool:
-    return judgement.verdict in TRANSPORTS and not judgement.soft
 
 
 def _with_effect(troubles: Sequence[Trouble], effect: Effect) -> list[Trouble]:
@@ -290,17 +248,3 @@ def _failure(verdict: Verdict, troubles: Sequence[Trouble]) -> Judgement:
     sure = any(t.signature.sure for t in troubles)
     proof = tuple(t.sighting for t in troubles[:3])
     return Judgement(verdict, Confidence.PROVED if sure else Confidence.LIKELY, proof)
-
-
-def _strongest(findings: Sequence[Judgement]) -> Judgement:
-    """Return the finding that is best proved, a channel's line before others, the first of equals."""
-    order = list(Confidence)
-    return min(findings, key=lambda f: (order.index(f.confidence), all(s.event != "channel" for s in f.proof)))
-
-
-def _mixed(findings: Sequence[Judgement]) -> Judgement:
-    """One line of proof for each verdict; as sure as the least sure of them."""
-    verdicts = dict.fromkeys(f.verdict for f in findings)
-    best = [_strongest([f for f in findings if f.verdict is verdict]) for verdict in verdicts]
-    confidence = weakest(f.confidence for f in best)
-    return Judgement(Verdict.MIXED, confidence, tuple(f.proof[0] for f in best))
