@@ -8,7 +8,7 @@ instead of `#wrong` before its version for NCCL 2.13), OSU c/util/osu_util_mpi.c
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from lumiimg.nccl.bandwidth_table import Table
 from lumiimg.nccl.prefilter import announces_table
@@ -146,11 +146,9 @@ class BandwidthReader:
         table = self._open.get(words.label)
         if b"#" not in words.before and b"#" not in words.text and (table is None or table.is_over(words.now)):
             return  # as in feed()
-        for beginning, read in self._READERS:
-            if words.text.startswith(beginning):
-                read(self, words, table)
-                return
-        if table is not None and not table.headed and not table.is_over(words.now):
+        if read := self._READERS.get(words.text[:3]):
+            read(self, words, table)
+        elif table is not None and not table.headed and not table.is_over(words.now):
             self._program(words, table)
 
     def _osu_title(self, words: _Words, _: Table | None) -> None:
@@ -224,14 +222,17 @@ class BandwidthReader:
         elif words.text.startswith(b"rccl"):
             table.program = "rccl-tests"
 
-    _READERS = (
-        (b"# OSU ", _osu_title),
-        (b"# Size ", _osu_columns),
-        (b"Avg bus", _average),
-        (b"Out of", _wrong_values),
-        (b"busbw", _columns),
-        ((b"Coll", b"# nT", b"# Us"), _start),
-    )
+    _READERS: ClassVar = {
+        b"# O": _osu_title,
+        b"# S": _osu_columns,
+        b"Avg": _average,
+        b"Out": _wrong_values,
+        b"bus": _columns,
+        b"Col": _start,
+        b"# n": _start,
+        b"# U": _start,
+    }
+    """By the first letters of what `_EVENT` finds; the others stand before the columns."""
 
     def _number(
         self, block: bytes, at: int, end: int, prefix: bytes, label: bytes, line: int, where: int
