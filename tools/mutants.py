@@ -150,19 +150,12 @@ class _Scope:
             case ast.BinOp() if not any(map(_is_wording, (node.left, node.right))) and type(node.op) in _ARITHMETIC:
                 yield ast.BinOp(node.left, _ARITHMETIC[type(node.op)](), node.right)
                 yield node.left
-            case ast.Set(elts=elements) if len(elements) > 1:
-                yield from map(ast.Set, _without_one(elements))
-            case ast.Tuple(elts=elements, ctx=ast.Load()) if len(elements) > 1:
-                yield from (ast.Tuple(fewer, ast.Load()) for fewer in _without_one(elements))
-            case ast.List(elts=elements, ctx=ast.Load()) if len(elements) > 1:
-                yield from (ast.List(fewer, ast.Load()) for fewer in _without_one(elements))
-            case ast.Dict(keys=keys, values=values) if len(keys) > 1:
-                yield from (ast.Dict(k, v) for k, v in zip(_without_one(keys), _without_one(values), strict=True))
-            case ast.Slice(lower=lower, upper=upper, step=step):
-                if lower is not None:
-                    yield ast.Slice(None, upper, step)
-                if upper is not None:
-                    yield ast.Slice(lower, None, step)
+            case _:
+                yield from _fewer(node)
+                yield from self._other_values(node)
+
+    def _other_values(self, node: ast.AST) -> Iterator[ast.AST]:
+        match node:
             case ast.Constant(value=bool(value)):
                 yield ast.Constant(not value)
             case ast.Constant(value=int(value) | float(value)):
@@ -186,6 +179,24 @@ class _Scope:
             yield ast.Return(ast.Constant(None))
         elif self.returns.startswith(("tuple[", "list[")) and not isinstance(value, ast.Tuple | ast.List):
             yield ast.Return(ast.List([], ast.Load()) if self.returns.startswith("l") else ast.Tuple([], ast.Load()))
+
+
+def _fewer(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a display or a slice without one of its parts."""
+    match node:
+        case ast.Set(elts=elements) if len(elements) > 1:
+            yield from map(ast.Set, _without_one(elements))
+        case ast.Tuple(elts=elements, ctx=ast.Load()) if len(elements) > 1:
+            yield from (ast.Tuple(fewer, ast.Load()) for fewer in _without_one(elements))
+        case ast.List(elts=elements, ctx=ast.Load()) if len(elements) > 1:
+            yield from (ast.List(fewer, ast.Load()) for fewer in _without_one(elements))
+        case ast.Dict(keys=keys, values=values) if len(keys) > 1:
+            yield from (ast.Dict(k, v) for k, v in zip(_without_one(keys), _without_one(values), strict=True))
+        case ast.Slice(lower=lower, upper=upper, step=step):
+            if lower is not None:
+                yield ast.Slice(None, upper, step)
+            if upper is not None:
+                yield ast.Slice(lower, None, step)
 
 
 def _lines(node: ast.AST) -> range:

@@ -157,7 +157,7 @@ def _judge_recorded(file: RecordedElf, native: Native) -> Opened:
     return Opened(FileVerdict.GOOD, identity=file.identity, facts=facts)
 
 
-def header_problem(head: bytes, native: Native) -> str | FileVerdict | None:
+def header_problem(head: bytes, native: Native) -> str | FileVerdict | None:  # noqa: PLR0911 - glibc's checks in its order
     """Return None for a file that can be loaded, a Verdict for one that is passed over, else the loader's words."""
     own_class = 2 if native.elf_class == 64 else 1
     if len(head) < _HEADER_BYTES[own_class]:

@@ -121,6 +121,11 @@ def _check(snapshot: Snapshot) -> None:
             raise FormError(f"{key}.sha256", "should be 64 hexadecimal digits")
         if library.facts.elf_class not in (32, 64):
             raise FormError(f"{key}.facts.elf_class", "should be 32 or 64")
+    _check_paths(snapshot)
+
+
+def _check_paths(snapshot: Snapshot) -> None:
+    """Raise FormError where the recorded paths are not those of one tree of files."""
     if len(snapshot.entries) > _MAX_ENTRIES:
         raise FormError("entries", f"should be {_MAX_ENTRIES} at most")
     kinds: dict[str, str] = {}

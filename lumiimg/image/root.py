@@ -248,13 +248,8 @@ class RootFileSystem:
                 links += 1
                 if links > _MAX_LINKS:
                     raise _os_error(errno.ELOOP, path)
-                target = self._tree.link_target(node)
-                if not target:
-                    raise _os_error(errno.ENOENT, path)
-                target_bytes = len(os.fsencode(target))
-                if target_bytes > _MAX_PATH_BYTES:
-                    raise _os_error(errno.ENAMETOOLONG, path)
-                longest_bytes = max(longest_bytes, target_bytes)
+                target = self._link_target(node, path)
+                longest_bytes = max(longest_bytes, len(os.fsencode(target)))
                 if target.startswith("/"):
                     del nodes[1:]
                     names.clear()
@@ -266,6 +261,15 @@ class RootFileSystem:
             if len(names) > _MAX_DEPTH:
                 raise _os_error(errno.ENAMETOOLONG, path)
         return _Place(tuple(nodes), tuple(names))
+
+    def _link_target(self, link: TreeNode, path: str) -> str:
+        """Return where a link leads, which was met on the way along a path."""
+        target = self._tree.link_target(link)
+        if not target:
+            raise _os_error(errno.ENOENT, path)
+        if len(os.fsencode(target)) > _MAX_PATH_BYTES:
+            raise _os_error(errno.ENAMETOOLONG, path)
+        return target
 
 
 def _components(path: str) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from lumiimg.nccl.bandwidth_table import Table
+from lumiimg.nccl.bandwidth_table import BandwidthTable
 from lumiimg.nccl.prefilter import announces_table
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ class BandwidthReader:
     def __init__(self) -> None:
         self._file = ""
         self._line = 0
-        self._tables: list[Table] = []
-        self._open: dict[bytes, Table] = {}
+        self._tables: list[BandwidthTable] = []
+        self._open: dict[bytes, BandwidthTable] = {}
         """By the label of the process, so that the tables of two do not mix."""
 
     def feed(self, file: str, block: bytes, position: Callable[[int], int]) -> None:
@@ -129,14 +129,14 @@ class BandwidthReader:
                 self._words(_Words(block[event.start() : ahead], before, label, self._line + line, where))
                 at = event.end()
 
-    def _begin(self, label: bytes, program: str, now: int) -> Table:
+    def _begin(self, label: bytes, program: str, now: int) -> BandwidthTable:
         """Open a table; one beyond the limit is read, but not kept."""
         if label not in self._open and len(self._open) >= TABLE_LIMIT:
             self._open.pop(next(iter(self._open)))
-        table = self._open[label] = Table(self._file, label, program, now)
+        table = self._open[label] = BandwidthTable(self._file, label, program, now)
         return table
 
-    def _head(self, table: Table, at: int) -> None:
+    def _head(self, table: BandwidthTable, at: int) -> None:
         table.position, table.headed = at, True
         if len(self._tables) < TABLE_LIMIT:
             self._tables.append(table)
@@ -151,7 +151,7 @@ class BandwidthReader:
         elif table is not None and not table.headed and not table.is_over(words.now):
             self._program(words, table)
 
-    def _osu_title(self, words: _Words, _: Table | None) -> None:
+    def _osu_title(self, words: _Words, _: BandwidthTable | None) -> None:
         title = _TITLE.match(words.text)
         if title is None:
             return
@@ -160,7 +160,7 @@ class BandwidthReader:
         table.unit = b"MB/s" if b"andwidth" in title[3] else b"us" if b"atency" in title[3] else b""
         self._head(table, words.at)
 
-    def _osu_columns(self, words: _Words, table: Table | None) -> None:
+    def _osu_columns(self, words: _Words, table: BandwidthTable | None) -> None:
         unit = _UNIT.match(words.text)
         if unit is None:
             return
@@ -173,12 +173,12 @@ class BandwidthReader:
         table.unit = b"" if unit[1].startswith(b"Overall") else unit[2]
         table.seen, table.prefix = words.now, _shape(words.before)
 
-    def _average(self, words: _Words, table: Table | None) -> None:
+    def _average(self, words: _Words, table: BandwidthTable | None) -> None:
         found = _AVERAGE.match(words.text)
         self._summed_up(words, table).average = float(found[1]) if found else None
         del self._open[words.label]
 
-    def _wrong_values(self, words: _Words, table: Table | None) -> None:
+    def _wrong_values(self, words: _Words, table: BandwidthTable | None) -> None:
         found = _WRONG.match(words.text)
         if found is None:
             return
@@ -186,7 +186,7 @@ class BandwidthReader:
         if count := int(found[1]):  # rows may be missing, and not all versions count in their rows
             table.see_wrong(max(0, count - table.wrong), words.at)
 
-    def _summed_up(self, words: _Words, table: Table | None) -> Table:
+    def _summed_up(self, words: _Words, table: BandwidthTable | None) -> BandwidthTable:
         """Return the table that a sum belongs to; a new one where its beginning was not seen."""
         if table is not None and table.headed and table.program != "osu":
             return table
@@ -195,7 +195,7 @@ class BandwidthReader:
         self._head(table, words.at)
         return table
 
-    def _columns(self, words: _Words, table: Table | None) -> None:
+    def _columns(self, words: _Words, table: BandwidthTable | None) -> None:
         if not words.before[-48:].rstrip().endswith(b"algbw"):
             return
         if table and table.headed and table.position == words.at:  # the second half of the same line
@@ -206,14 +206,14 @@ class BandwidthReader:
         table.seen = words.now
         self._head(table, words.at)
 
-    def _start(self, words: _Words, table: Table | None) -> None:
+    def _start(self, words: _Words, table: BandwidthTable | None) -> None:
         name = _STARTING.match(words.text)
         if table is None or table.headed or name or table.ranks:
             table = self._begin(words.label, "nccl-tests", words.now)
         table.test = name[1].decode() if name else table.test
         table.seen = words.now
 
-    def _program(self, words: _Words, table: Table) -> None:
+    def _program(self, words: _Words, table: BandwidthTable) -> None:
         """Read of what stands before the columns which program prints it, and on which devices."""
         table.seen = words.now
         if device := _DEVICE.match(words.text):
@@ -268,7 +268,7 @@ class BandwidthReader:
         return tuple(table.result(place) for table in self._tables)
 
 
-def _osu_row(table: Table, row: re.Match[bytes] | None, prefix: bytes, now: int, where: int) -> int | None:
+def _osu_row(table: BandwidthTable, row: re.Match[bytes] | None, prefix: bytes, now: int, where: int) -> int | None:
     if row is None or table.prefix is None or _shape(prefix) != table.prefix:
         return None
     if int(row["size"]) <= table.size:  # sizes grow: these are numbers of something else

@@ -22,7 +22,7 @@ _DEFAULT = ("time", "algbw", "busbw", "#wrong") * 2
 
 
 @dataclass(slots=True)
-class Table:
+class BandwidthTable:
     """What is known of a table so far."""
 
     file: str

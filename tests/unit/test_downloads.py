@@ -109,6 +109,25 @@ class Server:
     def ranges(self) -> list[str | None]:
         return [one.range for one in self.asked]
 
+    def answer(self, asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        if self.location is not None:
+            return 302, {"Location": self.location}, b""
+        status = self.statuses.get(asked.path, 200)
+        if status != 200:
+            return status, {}, b""
+        # a file that has changed is sent from its first byte, to whoever asks If-Range (RFC 9110, 13.1.5)
+        names = [value for name, value in self.headers.items() if name in {"ETag", "Last-Modified"}]
+        is_same = not self.knows_if_range or asked.headers.get("if-range") in {None, *names}
+        if asked.range is None or not self.knows_ranges or not is_same:
+            return 200, self.headers, self.data
+        if self.range_status is not None:
+            return self.range_status, {}, b""
+        first = int(asked.range.removeprefix("bytes=").removesuffix("-"))
+        if first >= len(self.data):
+            return 416, {"Content-Range": f"bytes */{len(self.data)}"}, b""
+        where = (self.content_range or "").format(first=first, last=len(self.data) - 1, total=len(self.data))
+        return 206, {**self.headers, **({"Content-Range": where} if where else {})}, self.data[first:]
+
 
 def serving(server: Server) -> http.server.ThreadingHTTPServer:
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -135,7 +154,7 @@ def serving(server: Server) -> http.server.ThreadingHTTPServer:
                 server.now -= 1
             if self.path in server.before:
                 wait_until(server.before[self.path])
-            status, headers, body = self.answer(asked)
+            status, headers, body = server.answer(asked)
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(body)), "Connection": "close"}.items():
                 self.send_header(name, value)
@@ -149,25 +168,6 @@ def serving(server: Server) -> http.server.ThreadingHTTPServer:
                 while cut < len(body) and server.drips and not server.over.wait(0.02):
                     self.wfile.write(body[cut : cut + 1])
                     cut += 1
-
-        def answer(self, asked: Asked) -> tuple[int, dict[str, str], bytes]:
-            if server.location is not None:
-                return 302, {"Location": server.location}, b""
-            status = server.statuses.get(self.path, 200)
-            if status != 200:
-                return status, {}, b""
-            # a file that has changed is sent from its first byte, to whoever asks If-Range (RFC 9110, 13.1.5)
-            names = [value for name, value in server.headers.items() if name in {"ETag", "Last-Modified"}]
-            is_same = not server.knows_if_range or asked.headers.get("if-range") in {None, *names}
-            if asked.range is None or not server.knows_ranges or not is_same:
-                return 200, server.headers, server.data
-            if server.range_status is not None:
-                return server.range_status, {}, b""
-            first = int(asked.range.removeprefix("bytes=").removesuffix("-"))
-            if first >= len(server.data):
-                return 416, {"Content-Range": f"bytes */{len(server.data)}"}, b""
-            where = (server.content_range or "").format(first=first, last=len(server.data) - 1, total=len(server.data))
-            return 206, {**server.headers, **({"Content-Range": where} if where else {})}, server.data[first:]
 
         def log_message(self, *_: object) -> None:
             pass
