@@ -123,7 +123,7 @@ def against(machine: BuildMachine, way: str) -> list[str]:
     return [*found, *([] if machine.mksquashfs and machine.unsquashfs else ["no squashfs-tools"])]
 
 
-def build_image(  # noqa: PLR0913 - all that one build is told, each by name
+def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     chain: Sequence[Definition],
     output: Path,
     *,

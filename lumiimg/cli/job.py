@@ -103,7 +103,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.job.batch import slurm_script
     from lumiimg.cluster.job.mounts import absent_paths
     from lumiimg.cluster.job.pbs import pbs_script
-    from lumiimg.cluster.job.plan import CONTAINER_ENGINE, JobRequest, loading, plan_job
+    from lumiimg.cluster.job.plan import JobRequest, loading, plan_job
     from lumiimg.cluster.job.shape import ShapeRequest
     from lumiimg.cluster.python import note_of_program, python_of
     from lumiimg.files import write_text
@@ -124,10 +124,10 @@ def execute(arguments: argparse.Namespace) -> int:
         exclusive=arguments.exclusive,
     )
     words = tuple(arguments.program) or (("true",) if arguments.explain else ())
-    # the Container Engine mounts where the job is submitted; the others home, too
-    mounted = (os.getcwd(),) if site.engine == CONTAINER_ENGINE else (os.getcwd(), os.path.expanduser("~"))  # noqa: PTH109, PTH111
+    # what engines mount by themselves
+    mounted = (os.getcwd(), os.path.expanduser("~"))  # noqa: PTH109, PTH111
     with opened(arguments.image) as image:
-        contents, kind = read_contents(image), image.kind
+        contents = read_contents(image)
         python, absent = python_of(image, contents), absent_paths(words, image.root, mounted)
         note = note_of_program(words[0], image, python) if words else None
     request = JobRequest(
@@ -136,7 +136,6 @@ def execute(arguments: argparse.Namespace) -> int:
         wish=wish,
         framework=arguments.framework,
         torchrun=arguments.launch == "torchrun",
-        kind=kind,
         python=python,
         binds=tuple(arguments.bind),
         absent=absent,

@@ -7,19 +7,19 @@ import os
 import re
 import shutil
 import subprocess
-import tomllib
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
-from lumiimg.cluster.job.edf import toml_string
 from lumiimg.errors import ExitCode
 from tests.shared.programs import needs
 
-SITES = ("frontier", "alps", "aurora")
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SITES = ("frontier", "aurora")
 # ALCF, frameworks/pytorch.md and running-jobs-aurora.md
 FOR_TORCH = "list:4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79"
 FULL = "list:1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100"
@@ -34,17 +34,6 @@ def root(folder: Path) -> Path:
     (folder / "etc" / "os-release").write_text("ID=debian\nVERSION_ID=13\n")
     shutil.copy("/bin/true", folder / "bin" / "true")
     return folder
-
-
-def image_for(site: str, tmp_path: Path, name: str = "image") -> Path:
-    """Return an image of the kind that the site's engine takes."""
-    folder = root(tmp_path / name)
-    if site != "alps":
-        return folder
-    needs("mksquashfs")
-    packed = tmp_path / f"{name}.sqsh"
-    subprocess.run(["mksquashfs", str(folder), str(packed), "-quiet", "-noappend"], check=True, capture_output=True)
-    return packed
 
 
 def job(capsys: Capture, image: Path, site: str, *options: str, words: tuple[str, ...] = ("true",)) -> dict[str, Any]:
@@ -70,7 +59,7 @@ def test_a_script_is_clean_whatever_the_words(
     needs("shellcheck")
     if site == "aurora" and "vllm" in options and nodes == "2":
         nodes = "1"  # Ray over nodes is refused under PBS: a test of its own
-    image = image_for(site, tmp_path, 'it\'s "an" $image `x`')
+    image = root(tmp_path / "image")
     script = tmp_path / "job.sh"
     script.write_text(job(capsys, image, site, *options, "--nodes", nodes, words=("python3", *HOSTILE))["script"])
     done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, check=False)
@@ -79,7 +68,7 @@ def test_a_script_is_clean_whatever_the_words(
 
 @pytest.mark.parametrize("site", SITES)
 def test_a_script_says_at_its_head_that_it_never_ran_there(site: str, tmp_path: Path, capsys: Capture) -> None:
-    script = job(capsys, image_for(site, tmp_path), site)["script"]
+    script = job(capsys, root(tmp_path / "image"), site)["script"]
     head = script[: re.search(r"^#(SBATCH|PBS)", script, re.MULTILINE).start()]  # type: ignore[union-attr]
     assert f"never run on {site} by the project" in " ".join(head.replace("\n#", " ").split())
 
@@ -89,18 +78,14 @@ def test_a_script_says_at_its_head_that_it_never_ran_there(site: str, tmp_path: 
     [
         ("frontier", {"/lustre/orion", "/ccs/home", "/ccs/proj"}),
         ("aurora", {"/lus/flare", "/home"}),
-        ("alps", {"/capstor/scratch", "/capstor/store", "/iopsstor/scratch"}),
     ],
 )
 def test_the_file_systems_of_a_site_are_bound_each_with_its_source(
     site: str, folders: set[str], tmp_path: Path, capsys: Capture
 ) -> None:
-    data = job(capsys, image_for(site, tmp_path), site, "--bind", "/data:/in:ro")
+    data = job(capsys, root(tmp_path / "image"), site, "--bind", "/data:/in:ro")
     assert folders <= {bind["target"] for bind in data["binds"]}
     assert all(bind.source for bind in find_site(site, {}).binds)
-    if site == "alps":
-        assert {*(f"{folder}:{folder}" for folder in folders), "/data:/in:ro"} <= set(edf_of(data["script"])["mounts"])
-        return
     for word in (*folders, "/data:/in:ro"):
         assert f"    --bind {word}\n" in data["script"]
 
@@ -119,7 +104,7 @@ def test_a_site_of_ones_own_is_not_spoken_of(tmp_path: Path, capsys: Capture) ->
 
 
 def test_frontier_is_asked_for_the_rendezvous_that_its_variables_use(tmp_path: Path, capsys: Capture) -> None:
-    image = image_for("frontier", tmp_path)
+    image = root(tmp_path / "image")
     several = job(capsys, image, "frontier", "--nodes", "2")["script"]
     assert "#SBATCH --network=disable_rdzv_get\n" in several
     assert 'export FI_CXI_RDZV_PROTO="alt_read"' in several
@@ -132,64 +117,13 @@ def test_frontier_is_asked_for_the_rendezvous_that_its_variables_use(tmp_path: P
 # ----------------------------------------------------------------------------------------------------------------- Alps
 
 
-def edf_of(script: str) -> dict[str, Any]:
-    """Return the container's file that a script writes."""
-    written = script.partition("<<'END_OF_JOB_TOML'\n")[2].partition("\nEND_OF_JOB_TOML")[0]
-    return tomllib.loads(written)
-
-
-def test_alps_gets_its_container_by_a_file_with_the_hooks(tmp_path: Path, capsys: Capture) -> None:
-    image = image_for("alps", tmp_path)
-    script = job(capsys, image, "alps", "--nodes", "2")["script"]
-    edf = edf_of(script)
-    assert edf["image"] == str(image)
-    hooks = edf["annotations"]["com"]["hooks"]
-    assert hooks == {"cxi": {"enabled": "true"}, "aws_ofi_nccl": {"enabled": "true", "variant": "cuda-dl"}}
-    assert edf["env"]["PMIX_MCA_psec"] == "^munge"
-    assert "${SLURM_SUBMIT_DIR}:${SLURM_SUBMIT_DIR}" in edf["mounts"]
-    # what names the job is known to the ranks only
-    assert "NCCL_DEBUG_FILE" not in edf["env"]
-    assert 'export NCCL_DEBUG_FILE="$LUMIIMG_JOB' in script
-    assert '--environment="$LUMIIMG_JOB/job.toml"' in script
-    assert not re.search(r"^#SBATCH.*environment", script, re.MULTILINE)
-    assert "apptainer" not in script
-    assert all(isinstance(value, str) for value in edf["env"].values())
-
-
-def test_on_one_node_of_alps_nccl_is_not_forced_onto_a_network(tmp_path: Path, capsys: Capture) -> None:
-    hooks = edf_of(job(capsys, image_for("alps", tmp_path), "alps")["script"])["annotations"]["com"]["hooks"]
-    assert hooks == {"cxi": {"enabled": "true"}}
-
-
-def test_alps_has_one_rank_a_processor(tmp_path: Path, capsys: Capture) -> None:
-    ranks = job(capsys, image_for("alps", tmp_path), "alps", "--framework", "ddp")["binding"]["ranks"]
-    assert [(rank["cores"][0], rank["cores"][-1]) for rank in ranks] == [(0, 71), (72, 143), (144, 215), (216, 287)]
-
-
-def test_what_the_container_engine_would_expand_is_kept_from_it(tmp_path: Path, capsys: Capture) -> None:
-    image = image_for("alps", tmp_path, 'a "$HOME" \\ ${X} é')
-    assert edf_of(job(capsys, image, "alps")["script"])["image"] == str(image).replace("$", "$$")
-
-
-def test_a_path_that_is_not_absolute_is_named_as_the_engine_wants_it(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = image_for("alps", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    assert edf_of(job(capsys, Path(image.name), "alps")["script"])["image"] == f"./{image.name}"
-
-
-def test_an_image_that_the_container_engine_does_not_take_is_refused(tmp_path: Path, capsys: Capture) -> None:
+def test_no_job_script_is_written_for_alps_and_its_hooks_are_listed(tmp_path: Path, capsys: Capture) -> None:
     code, told = refused(capsys, str(root(tmp_path / "image")), "--site", "alps", "--", "true")
     assert code == ExitCode.BAD_INPUT
-    assert "takes a squashfs file, and this is a folder" in told
-
-
-@pytest.mark.parametrize("text", ['"', "\\", "a\nb", "\x00\x7f\x1b", "'''", "é\u2028", "$x"])
-def test_a_string_of_toml_is_read_as_it_was(text: str) -> None:
-    written = toml_string(text)
-    assert "\n" not in written
-    assert tomllib.loads(f"x = {written}") == {"x": text}
+    assert "no job scripts are written" in told
+    assert "lumiimg show alps" in told
+    assert main(["show", "alps"]) == ExitCode.GOOD
+    assert "com.hooks.aws_ofi_nccl.enabled" in capsys.readouterr().out
 
 
 # --------------------------------------------------------------------------------------------------------------- Aurora
@@ -204,13 +138,13 @@ def cores_of(script: str) -> str:
 def test_auroras_cores_are_the_lists_that_alcf_prints(
     framework: str, expected: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    data = job(capsys, image_for("aurora", tmp_path), "aurora", "--framework", framework)
+    data = job(capsys, root(tmp_path / "image"), "aurora", "--framework", framework)
     assert cores_of(data["script"]) == expected
     assert data["launch"] == "mpiexec"
 
 
 def test_on_aurora_a_queue_for_tests_is_named_and_not_taken(tmp_path: Path, capsys: Capture) -> None:
-    image = image_for("aurora", tmp_path)
+    image = root(tmp_path / "image")
     shape = job(capsys, image, "aurora", "--nodes", "2")["shape"]
     assert shape["partition"] == "capacity"
     assert "prod gives at least 256 nodes, not 2" in shape["because"]
@@ -221,7 +155,7 @@ def test_on_aurora_a_queue_for_tests_is_named_and_not_taken(tmp_path: Path, caps
 
 def test_aurora_is_asked_through_pbs(tmp_path: Path, capsys: Capture) -> None:
     options = ("--nodes", "4", "--time", "00:30:00", "--account", "mine", "--partition", "debug-scaling")
-    script = job(capsys, image_for("aurora", tmp_path), "aurora", *options)["script"]
+    script = job(capsys, root(tmp_path / "image"), "aurora", *options)["script"]
     asked = re.findall(r"^#PBS (.*)$", script, re.MULTILINE)
     assert asked == [
         "-A mine",
@@ -239,7 +173,7 @@ def test_aurora_is_asked_through_pbs(tmp_path: Path, capsys: Capture) -> None:
 
 def test_days_are_hours_to_pbs(tmp_path: Path, capsys: Capture) -> None:
     options = ("--partition", "capacity", "--time", "3-00:00:00")
-    assert "walltime=72:00:00" in job(capsys, image_for("aurora", tmp_path), "aurora", *options)["script"]
+    assert "walltime=72:00:00" in job(capsys, root(tmp_path / "image"), "aurora", *options)["script"]
 
 
 @pytest.mark.parametrize(
@@ -262,7 +196,7 @@ def test_what_aurora_cannot_give_is_named(
 
 
 def test_what_is_for_mpis_ranks_is_not_set_for_others(tmp_path: Path, capsys: Capture) -> None:
-    image = image_for("aurora", tmp_path)
+    image = root(tmp_path / "image")
     assert "CCL_KVS_MODE" in job(capsys, image, "aurora", "--nodes", "2", "--framework", "ddp")["script"]
     assert "CCL_PROCESS_LAUNCHER" not in job(capsys, image, "aurora", "--framework", "vllm")["script"]
 
@@ -331,7 +265,7 @@ def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(
         "sh",
         *HOSTILE[:1],
     )
-    image = image_for("aurora", tmp_path)
+    image = root(tmp_path / "image")
     done = submitted(
         job(capsys, image, "aurora", "--nodes", "2", "--framework", "ddp", words=words)["script"], tmp_path
     )
@@ -346,7 +280,7 @@ def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(
 
 def test_each_element_of_an_array_has_a_folder_and_a_port_of_its_own(tmp_path: Path, capsys: Capture) -> None:
     words = ("sh", "-c", 'echo "$MASTER_PORT $LUMIIMG_JOB"')
-    script = job(capsys, image_for("aurora", tmp_path), "aurora", "--nodes", "2", words=words)["script"]
+    script = job(capsys, root(tmp_path / "image"), "aurora", "--nodes", "2", words=words)["script"]
     told = {}
     for job_id in ("4711.aurora-pbs", "4711[0].aurora-pbs", "4711[12].aurora-pbs", "4711[13]", "4711"):
         done = submitted(script, tmp_path, job_id)
@@ -366,7 +300,7 @@ def test_each_element_of_an_array_has_a_folder_and_a_port_of_its_own(tmp_path: P
 def test_lightning_makes_the_right_rank_where_it_knows_no_scheduler(tmp_path: Path, capsys: Capture) -> None:
     """As LightningEnvironment and its DDP strategy have it: node_rank * devices + local_rank."""
     words = ("sh", "-c", 'echo "$RANK $((NODE_RANK * 12 + LOCAL_RANK)) $MASTER_PORT"')
-    image = image_for("aurora", tmp_path)
+    image = root(tmp_path / "image")
     script = job(capsys, image, "aurora", "--nodes", "2", "--framework", "lightning", words=words)["script"]
     assert said(submitted(script, tmp_path)) == [f"{rank} {rank} 29422" for rank in range(24)]
     assert "SLURM" not in script

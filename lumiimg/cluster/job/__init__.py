@@ -1,1 +1,1 @@
-"""`lumiimg job`: a script for an image on a site, for Slurm, PBS, or Slurm with EDF files."""
+"""`lumiimg job`: a script for an image on a site, for Slurm or PBS."""

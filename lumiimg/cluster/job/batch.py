@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job import script
 from lumiimg.cluster.job.container import SLURM, files
-from lumiimg.cluster.job.edf import EDF, container_file, without_edf
 from lumiimg.cluster.job.shape import duration
 from lumiimg.cluster.job.topology import ranges
 from lumiimg.cluster.shell_quote import comment
@@ -19,19 +18,15 @@ if TYPE_CHECKING:
 
 def slurm_script(plan: JobPlan) -> str:
     """Return the script. Raises BadInputError for a path that no engine takes."""
-    written = files(without_edf(plan) if plan.by_edf else plan, SLURM)
-    first = written[0].name
-    if plan.by_edf:
-        written.append(container_file(plan))
+    written = files(plan, SLURM)
     lines = ["#!/bin/bash", *script.head(plan, "sbatch --account=PROJECT FILE"), *_directives(plan), ""]
     lines += [*script.modules(plan), "set -euo pipefail"]
     lines += [': "${SLURM_JOB_ID:?this is a job script: sbatch takes it}"', "", *script.program(plan), ""]
     lines += [*script.folder("$SLURM_JOB_ID"), "", *_address(), "", *script.variables(plan)]
     for file in written:
         lines += ["", *script.heredoc(file)]
-    if not plan.by_edf:
-        lines += ["", *script.container(plan)]
-    lines += ["", *_step(plan), "", *_run(plan, first), "", *script.log("$LUMIIMG_JOB/nccl")]
+    lines += ["", *script.container(plan), "", *_step(plan), "", *_run(written[0].name), ""]
+    lines += script.log("$LUMIIMG_JOB/nccl")
     once = '--overlap --time=2 --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1'
     lines += [*script.clear(plan, f"srun {once}"), 'exit "$status"']
     return "\n".join(lines) + "\n"
@@ -93,13 +88,9 @@ def _step(plan: JobPlan) -> Iterator[str]:
     if plan.mpi is not None:
         yield from comment(plan.mpi.because, "    ")
         yield f"    --mpi={plan.mpi.value}"
-    if plan.by_edf:
-        yield from comment("the container, by its file: on srun, never on sbatch", "    ")
-        yield f'    --environment="$LUMIIMG_JOB/{EDF}"'
     yield ")"
 
 
-def _run(plan: JobPlan, first: str) -> Iterator[str]:
-    inside = "" if plan.by_edf else '"${container[@]}" '
+def _run(first: str) -> Iterator[str]:
     yield "status=0"
-    yield f'srun "${{step[@]}}" {inside}sh "$LUMIIMG_JOB/{first}" "${{command[@]}}" || status=$?'
+    yield f'srun "${{step[@]}}" "${{container[@]}}" sh "$LUMIIMG_JOB/{first}" "${{command[@]}}" || status=$?'

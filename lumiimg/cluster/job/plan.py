@@ -1,7 +1,7 @@
 """What a job is, whatever the scheduler: ranks, cores, variables, binds and the program, each with its reason.
 
-`batch.py` writes it as a script of Slurm, `pbs.py` of PBS; `container.py` what of it is run in the container, `edf.py`
-the file of a container.
+`batch.py` writes it as a script of Slurm, `pbs.py` of PBS; `container.py` what of it runs in the
+container.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from lumiimg.cluster.job.vllm import told
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.manifest import Bind
-from lumiimg.image import ImageKind
 from lumiimg.resolve.mpi import OPEN_MPI, mpi_type, read_by_srun
 from lumiimg.resolve.rules import environment
 from lumiimg.wording import count
@@ -42,7 +41,7 @@ VISIBLE = {None: "ROCR_VISIBLE_DEVICES", "NVIDIA": "CUDA_VISIBLE_DEVICES", "Inte
 RAY = "/tmp/$USER-ray-$SLURM_JOB_ID"  # noqa: S108 - of the job, on each node
 """Where Ray keeps what belongs to its session."""
 CONTAINER_ENGINE = "CSCS Container Engine"
-"""The engine that starts containers by a file, and by srun."""
+"""The engine that starts containers by a file and by srun: no job script is written for it."""
 _OF_RANK = re.compile(r"\$\{?(SLURM_LOCALID|SLURM_PROCID|LOCAL_RANK|RANK)\b")
 
 
@@ -125,11 +124,6 @@ class JobPlan:
         return self.site.scheduler == "PBS"
 
     @property
-    def by_edf(self) -> bool:
-        """Whether the container is started by an environment definition file."""
-        return self.site.engine == CONTAINER_ENGINE
-
-    @property
     def starter(self) -> str:
         """The program that starts the tasks."""
         return starter_of(self.site)
@@ -164,8 +158,6 @@ class JobRequest:
     framework: str | None = None
     """None: by the image and the command."""
     torchrun: bool = False
-    kind: ImageKind = ImageKind.SIF
-    """What the image is made of."""
     python: Python | None = None
     """Of the image."""
     binds: tuple[str, ...] = ()
@@ -248,12 +240,10 @@ def _check_words(request: JobRequest) -> None:
 
 
 def _check_site(request: JobRequest, site: Site, framework: Framework, shape: Shape) -> None:
-    if site.engine == CONTAINER_ENGINE and request.kind is not ImageKind.SQUASHFS:
-        of_sif = "the squashfs of a flat SIF, ID by the first: apptainer sif list IMAGE; apptainer sif dump ID IMAGE"
+    if site.engine == CONTAINER_ENGINE:
         raise BadInputError(
-            f"the Container Engine of {site.name} takes a squashfs file, and this is a {request.kind}",
-            where=request.image,
-            hint=of_sif if request.kind is ImageKind.SIF else "mksquashfs makes one of a folder of its files",
+            f"{site.name} starts containers with the {CONTAINER_ENGINE}, for which no job scripts are written",
+            hint=f"`lumiimg show {site.name}` lists its hooks and variables for an EDF file of your own",
         )
     if site.scheduler == "PBS" and framework.wants_ray(shape.nodes):
         hint = "on one node it needs none: --nodes 1" if framework.ray == "several" else None

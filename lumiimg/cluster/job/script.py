@@ -55,9 +55,8 @@ def modules(plan: JobPlan) -> Iterator[str]:
 
 
 def program(plan: JobPlan) -> Iterator[str]:
-    """Yield the command, and the image where the script starts its container, as words of bash."""
-    if not plan.by_edf:
-        yield from (_AS_WRITTEN, f"image={word(_path(plan.image))}")
+    """Yield the command and the image, as words of bash."""
+    yield from (_AS_WRITTEN, f"image={word(_path(plan.image))}")
     yield from (_AS_WRITTEN, f"command=({' '.join(map(word, plan.command))})")
 
 
@@ -86,9 +85,8 @@ def folder(number: str) -> Iterator[str]:
 
 def variables(plan: JobPlan) -> Iterator[str]:
     """Yield what is set once, in the script."""
-    if not plan.by_edf:
-        yield from comment("Only what is written below is bound: nothing of a module or a profile comes over it")
-        yield "unset {SINGULARITY,APPTAINER}{_BIND,_BINDPATH,ENV_LD_LIBRARY_PATH}"
+    yield from comment("Only what is written below is bound: nothing of a module or a profile comes over it")
+    yield "unset {SINGULARITY,APPTAINER}{_BIND,_BINDPATH,ENV_LD_LIBRARY_PATH}"
     if any("$USER" in setting.value for setting in plan.settings) or plan.ray:
         yield from comment("folders are named by it, and a job that was submitted with few variables has none")
         yield 'export USER="${USER:-$(id -un)}"'
