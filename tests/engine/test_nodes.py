@@ -4,6 +4,7 @@ never starts. The image has a stand-in net plugin on a real libfabric; there is 
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import subprocess
@@ -67,6 +68,7 @@ def check_in_job(
 @pytest.fixture
 def operator(slurm: dict[str, str]) -> Any:
     """The pipe; afterwards all four nodes are there again."""
+    os.close(os.open(OPERATOR, os.O_WRONLY | os.O_NONBLOCK))  # fails where nobody reads it; a job would wait for ever
     yield OPERATOR
     for node in ALL:
         if node in down(slurm):
