@@ -34,7 +34,8 @@ help:
 	@sed -n 's/^# make/make/p' Makefile
 
 $(VENV)/.installed: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "lumiimg needs Python 3.11 or newer: make PYTHON=/path/to/python3.x"; exit 4; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "lumiimg needs Python 3.11 or newer: make PYTHON=/path/to/python3.x"; exit 4; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 4; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
