@@ -54,7 +54,7 @@ class Layer(Shape):
 
 
 class Doubt(Shape):
-    """A rule that warns, or could not tell."""
+    """A rule that warns or could not decide."""
 
     id: str
     """Of the rule."""
@@ -162,7 +162,7 @@ class Rebuild(Built):
 
 
 class Adapt(Output):
-    """That an image lacks nothing, that this cannot be told, or that what it sets stands against it."""
+    """Why nothing is built on an image: it lacks nothing, it cannot be judged, or its own settings stand against it."""
 
     printed_by = "lumiimg adapt IMAGE --site S --json, where nothing is built"
 
@@ -224,7 +224,7 @@ class PlannedBase(Shape):
     origin: str = field(name="from")
     """Image or release, as the agent takes it."""
     sha256: str | None
-    """Of a file, in hexadecimal; null for what is no file."""
+    """Of a file, in hexadecimal; null for anything but a file."""
 
 
 class PlannedFile(Shape):

@@ -20,7 +20,7 @@ class Entry(Shape):
     name: str
     """As for --base, --add, --recipe, --site, and `show`."""
     status: Literal["proved", "unproved", "broken", ""]
-    """`proved`, `unproved`, `broken`; empty where it is not told."""
+    """`proved`, `unproved`, `broken`; empty where it is not stated."""
     summary: str
     """One sentence; of a broken one, its fault."""
 
@@ -202,7 +202,7 @@ class ShowSite(Output):
     vendor: str | None
     """Who makes its GPUs, where that is not AMD."""
     status: Literal["proved", "unproved"] | None
-    """`proved` where the project has run there, `unproved` where it knows what others wrote; null: not told."""
+    """`proved` where the project has run there, `unproved` where it knows what others wrote; null where it is not stated."""
     scheduler: str | None
     """`Slurm`, `PBS`."""
     engine: str | None

@@ -92,7 +92,7 @@ class Check(Output):
 
 
 class CheckNodes(Output):
-    """The same on N nodes of a job; nodes that are the same are told together."""
+    """The same on N nodes of a job; identical nodes are reported as one group."""
 
     printed_by = "lumiimg check IMAGE --nodes N --json"
 

@@ -73,7 +73,7 @@ class Layer(Shape):
 
 
 class Architecture(Shape):
-    """A variable that tells for which GPUs something is compiled."""
+    """A variable that says for which GPUs something is compiled."""
 
     name: str
     """Of it."""

@@ -232,13 +232,13 @@ class ImageDrift(Shape):
     """As it was named."""
     fate: Fate
     """What becomes of it. `fine`: no obstacle is found, with the binds that were made before too. `stale-binds`: with
-    binds made anew it loads; with those made before it does not, or does not start. `breaks`: nothing that can be
-    bound makes it load, or its driver does not serve it any more. `mended`: it did not load before; with binds made
-    anew it does."""
+    new binds it loads; with those made before it does not, or does not start. `breaks`: nothing that can be
+    bound makes it load, or its driver does not serve it any more. `mended`: it did not load before; with new
+    binds it does."""
     before: Decision
     """With the older snapshot."""
     now: Decision
-    """With the newer snapshot, and binds made anew."""
+    """With the newer snapshot and new binds."""
     saved_binds: SavedBinds
     """What becomes of the binds that were made with the older snapshot."""
     refused: tuple[Refused, ...]

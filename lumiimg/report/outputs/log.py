@@ -21,9 +21,9 @@ class Measurement(Shape):
     test: str | None
     """`all_reduce_perf`, `osu_bw`."""
     ranks: int | None
-    """That took part; null where it is not told."""
+    """That took part; null where the log does not say."""
     nodes: int | None
-    """That took part; null where it is not told; OSU never tells it."""
+    """That took part; null where the log does not say; OSU never says."""
     best_gb_s: float | None
     """The largest bus bandwidth (OSU: bandwidth), 1e9 bytes a second; null where no row was seen."""
     best_size: int | None
@@ -92,7 +92,7 @@ class Log(Output):
     proof: tuple[Evidence, ...]
     """The lines that decide the verdict, strongest first."""
     ranks: dict[str, Rank]
-    """By number; by number and process where several say to be the same; by process where no number is told."""
+    """By number; by number and process where several say to be the same; by process where no number is known."""
     nodes: tuple[Node, ...]
     """The largest group first."""
     told: Told
@@ -108,9 +108,9 @@ class Log(Output):
     plugin: LoggedLibrary | None
     """The net plugin; null where none names itself."""
     provider: str | None
-    """Of libfabric: `cxi`; null where it is not told, or ranks differ."""
+    """Of libfabric: `cxi`; null where the log does not say, or ranks differ."""
     gdr: bool | None
-    """Whether the NIC reads GPU memory (GPUDirect RDMA); null where the log does not tell, or ranks differ."""
+    """Whether the NIC reads GPU memory (GPUDirect RDMA); null where the log does not say, or ranks differ."""
     pxn: bool | None
     """Whether ranks send through the NIC of a neighbour's GPU (NCCL's PXN). Null as above."""
     protocol: str | None
@@ -160,7 +160,7 @@ class Signature(Shape):
     over it failed. `none`: the choice of the network is not touched: advice, or what the job goes on with."""
     weight: Weight
     """How it ranks among the causes of one job. `symptom`: follows from something that may be in the log too; after the
-    roots. `note`: worth knowing, no cause; last. `echo`: repeats an error told elsewhere; dropped where there is a
+    roots. `note`: worth knowing, no cause; last. `echo`: repeats an error that is shown elsewhere; dropped where there is a
     root or a symptom."""
     given: tuple[str, ...]
     """Events that the job must show as well."""

@@ -48,7 +48,7 @@ class Counts(Shape):
     read_bytes: int
     """Bytes that these calls gave."""
     mapped_bytes: int
-    """Bytes of files that are mapped; how much of it is then looked at, no call tells."""
+    """Bytes of files that are mapped; no call shows how much of it is then read."""
 
 
 class Doctor(Output):

@@ -82,7 +82,7 @@ class PossibleBase(Shape):
     base: str
     """Name in the catalogue."""
     doubts: bool
-    """Whether a rule warns, or could not tell."""
+    """Whether a rule warns or could not decide."""
     answer: str
     """What comes out, in a few words."""
 
