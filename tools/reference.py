@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.codes import MEANINGS
+from lumiimg.check.codes import meanings
 from lumiimg.cli.commands import make_parser
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Code, Level, Severity
@@ -154,10 +154,10 @@ the answer open any more.
 def findings() -> Iterator[str]:
     yield "# Findings of `check`\n\nFor whoever reads the output of `lumiimg check`: what each id means, how grave it can be, and what answers it.\n"
     yield f"{WRITTEN}\n{_FINDINGS}\n| id | meaning | part | static | probe | run | answered by |\n|---|---|---|---|---|---|---|"
-    for code, meaning in sorted(MEANINGS.items()):
+    for code, meaning in sorted(meanings().items()):
         columns = ([severity for severity in Severity if severity in meaning.severities(level)] for level in Level)
         graveness = " | ".join(map(", ".join, columns))
-        yield f"| `{code}` | {cell(meaning.text)} | {meaning.part or ''} | {graveness} | {_answered_by(meaning)} |"
+        yield f"| `{code}` | {cell(meaning.text)} | {meaning.part or meaning.decided_by or ''} | {graveness} | {_answered_by(meaning)} |"
 
 
 def _answered_by(meaning: Meaning) -> str:

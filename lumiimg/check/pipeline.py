@@ -12,7 +12,7 @@ from lumiimg.check.answer import CheckReport, LevelsTaken, decide, sentence, set
 from lumiimg.check.opening import opened
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.probe_output import told_plugin
-from lumiimg.check.probe.task import carry_out, excuse, make_task, told_version, with_manifest
+from lumiimg.check.probe.task import carry_out, excuse, make_task, told_version
 from lumiimg.check.run.execution import RunResult, refuse_without_gpu, run_here
 from lumiimg.check.static.boundary import study_open
 from lumiimg.check.static.files import check_static
@@ -65,7 +65,11 @@ def check_image(
             try:
                 if manifest is not None and manifest.binds and snapshot is not None:
                     _refuse_elsewhere(manifest, snapshot)
-                probed = _probe(path, image, static, environment, manifest, simulate=simulate)
+                engine = find_engine(environment)
+                with tempfile.TemporaryDirectory(prefix="lumiimg-probe-") as scratch:
+                    folder = Path(scratch)
+                    task = make_task(engine, path, image, static, manifest, environment, folder, simulate=simulate)
+                    probed = carry_out(task, engine, environment)
                 probe_level = simulation.DONE if simulate else "done"
             except MissingHereError as error:
                 if level is not None or simulate:
@@ -73,7 +77,12 @@ def check_image(
                 probe_level = run_level = str(error)
         if probed is not None and level is not Level.PROBE:
             try:
-                ran = _run(path, image, static, environment, manifest, probed, site=site, asked=level is Level.RUN)
+                if level is not Level.RUN:
+                    refuse_without_gpu()
+                told, excused, version = task.told(engine, environment), excuse(environment), told_version(probed)
+                ran = run_here(
+                    engine, path, image, static, told, task.binds, version=version, site=site, excuse=excused
+                )
                 run_level = f"done: {ran.collective.program.value}"
             except MissingHereError as error:
                 if level is Level.RUN:
@@ -124,45 +133,6 @@ def conclude(
 ) -> tuple[Finding, ...]:
     """Return the findings of all levels as one account, with the command that would mend what is lacking."""
     return _with_command(settle(static, probed, ran), labels)
-
-
-def _probe(
-    path: Path,
-    image: Image,
-    static: StaticResult,
-    environment: Mapping[str, str],
-    manifest: BindManifest | None,
-    *,
-    simulate: bool,
-) -> ProbeResult:
-    """Run the probes, with the binds and variables of a manifest of this machine.
-
-    Raises MissingHereError if there is no engine, no probe program, or no container starts.
-    """
-    engine = find_engine(environment)
-    with tempfile.TemporaryDirectory(prefix="lumiimg-probe-") as scratch:
-        task = make_task(engine, path, image, static, manifest, environment, Path(scratch), simulate=simulate)
-        return carry_out(task, engine, environment)
-
-
-def _run(
-    path: Path,
-    image: Image,
-    static: StaticResult,
-    environment: Mapping[str, str],
-    manifest: BindManifest | None,
-    probed: ProbeResult,
-    *,
-    site: Site | None,
-    asked: bool,
-) -> RunResult:
-    """Run a collective on this node, as the probes were run. Raises MissingHereError where there is no GPU for it."""
-    if not asked:
-        refuse_without_gpu()
-    engine = find_engine(environment)
-    binds, told = with_manifest(engine, environment, manifest)
-    excused, version = excuse(environment), told_version(probed)
-    return run_here(engine, path, image, static, told, binds, version=version, site=site, excuse=excused)
 
 
 def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:

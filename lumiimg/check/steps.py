@@ -7,28 +7,25 @@ says so, at the level of that evidence and not beyond; without any it is not kno
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.check.codes import MEANINGS, Decider
+from lumiimg.check.codes import Decider, meanings
 from lumiimg.elf.facts import read_elf
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import newest_interface, part_of
 from lumiimg.fabric.path import Origin, Part, Side, State, Step
 from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.host.container_view import PRIVATE, parse_binds
+from lumiimg.host.container_view import PRIVATE, binds_of
 from lumiimg.nccl.report import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lumiimg.check.static.boundary import Boundary
     from lumiimg.fabric.path import FabricPath
     from lumiimg.host.manifest import Loaded
     from lumiimg.image import Image
-
-_BINDS = ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH")
-
 
 _BY_VERDICT = {
     Verdict.PLUGIN_MISSING: Part.PLUGIN,
@@ -68,7 +65,8 @@ def origins(
     files are all modelled, or the image's.
     """
     modelled = {item.object.path: item for item in loaded}
-    targets = list(_targets(environment)) if running else []
+    binds = [bind for _, each in binds_of(environment) for bind in each] if running else []
+    targets = [f"{bind.target.rstrip('/')}/" for bind in binds]
     found: dict[str, Origin] = {}
     for file in filter(None, (path.rccl, path.plugin, path.libfabric, path.libcxi)):
         item = modelled.get(file)
@@ -84,14 +82,6 @@ def origins(
         else:
             found[file] = Origin(Side.HOST)
     return found
-
-
-def _targets(environment: Mapping[str, str]) -> Iterator[str]:
-    for name in _BINDS:
-        try:
-            yield from (f"{bind.target.rstrip('/')}/" for bind in parse_binds(environment.get(name, "")))
-        except BadInputError:
-            continue  # the engine refuses it, and says so
 
 
 def _defined(image: Image, file: str) -> tuple[str, ...]:
@@ -129,38 +119,23 @@ def fabric_steps(
     for part in Part:
         file = _file_of(part, path, findings)
         origin = known.get(file) if file else None
-        about = _About(
+        interface = origin.offers if origin and part in {Part.LIBFABRIC, Part.LIBCXI} else None
+        if part is Part.PLUGIN and path.plugin_api:
+            interface = f"net API v{path.plugin_api}"
+        step = Step(
+            part,
+            State.UNKNOWN,
+            _UNSEEN[part],
             file=origin.host_path if origin and origin.host_path else file,
             side=Side.HOST if part is Part.NIC else origin.side if origin else None,
             version={Part.RCCL: path.rccl_version, Part.PLUGIN: plugin_version if path.plugin else None}.get(part),
-            interface=f"net API v{path.plugin_api}"
-            if part is Part.PLUGIN and path.plugin_api
-            else origin.offers
-            if origin and part in {Part.LIBFABRIC, Part.LIBCXI}
-            else None,
+            interface=interface,
         )
-        made.append(_step(part, about, path, findings, against.get(part), first_broken))
+        made.append(_judged(step, _evidence(part, path, findings), against.get(part), first_broken))
     return tuple(made)
 
 
-@dataclass(frozen=True, slots=True)
-class _About:
-    file: str | None
-    side: Side | None
-    version: str | None
-    interface: str | None
-
-
-def _step(
-    part: Part,
-    about: _About,
-    path: FabricPath,
-    findings: Sequence[Finding],
-    against: Finding | None,
-    first_broken: Part | None,
-) -> Step:
-    evidence = _evidence(part, path, findings)
-    step = Step(part, State.UNKNOWN, _UNSEEN[part], None, about.file, about.side, about.version, about.interface)
+def _judged(step: Step, evidence: tuple[Level, str] | None, against: Finding | None, first_broken: Part | None) -> Step:
     is_outdone = evidence is not None and against is not None and _rank(evidence[0]) > _rank(against.level)
     if against is not None and (against.severity is Severity.PROBLEM or not is_outdone):
         state = State.BROKEN if against.severity is Severity.PROBLEM else State.UNKNOWN
@@ -168,7 +143,7 @@ def _step(
         return replace(step, state=state, why=told, level=against.level, remedy=against.remedy, finding=against.id)
     if evidence is not None:
         return replace(step, state=State.HOLDS, level=evidence[0], why=evidence[1])
-    if first_broken is not None and list(Part).index(part) > list(Part).index(first_broken):
+    if first_broken is not None and list(Part).index(step.part) > list(Part).index(first_broken):
         return replace(step, why="not reached: the path ends before it")
     return step
 
@@ -179,12 +154,12 @@ def _rank(level: Level) -> int:
 
 def _part_of(finding: Finding, verdict: str | None) -> Part | None:
     """Return the step that a finding is about; None for what is about none of them alone."""
-    part = MEANINGS[finding.id].part
-    if part is Decider.VERDICT:
+    meaning = meanings()[finding.id]
+    if meaning.decided_by is None:
+        return meaning.part
+    if meaning.decided_by is Decider.VERDICT:
         return part_of_verdict(verdict)
-    if isinstance(part, Decider):
-        return _part_of_library(finding, is_of_file=part is Decider.LIBRARY)
-    return part
+    return _part_of_library(finding, is_of_file=meaning.decided_by is Decider.LIBRARY)
 
 
 def _part_of_library(finding: Finding, *, is_of_file: bool) -> Part:

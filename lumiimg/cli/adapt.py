@@ -93,13 +93,15 @@ def _variables_against(path: Path) -> list[Finding]:
     from lumiimg.check.opening import opened
     from lumiimg.check.static.files import check_static
     from lumiimg.check.static.variables import judge_plugin_name, judge_variables, read_variables
-    from lumiimg.findings import Severity
+    from lumiimg.findings import Findings, Level, Severity
 
+    found = Findings(Level.STATIC)
     with opened(path) as image:
         # by what the image has; one without an RCCL that loads gets its own by a layer, and is judged as well
         variables, known = read_variables(image, {}), check_static(image, {}).path
-        found = (*judge_variables(variables, known), *judge_plugin_name(variables, known))
-    return [finding for finding in found if finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}]
+        judge_variables(variables, known, found)
+        judge_plugin_name(variables, known, found)
+    return [finding for finding in found.found if finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}]
 
 
 _TOLD = ("os", "glibc", "python", "rocm", "rccl", "torch", "vllm", "sglang", "net-api")

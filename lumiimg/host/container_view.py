@@ -14,7 +14,7 @@ from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import FileKind, ImageKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image, RootFileSystem
@@ -106,6 +106,15 @@ def _parse_bind(part: str, text: str) -> BindSpec:
     if not target.startswith("/"):
         raise BadInputError("the target is no absolute path", where=f"--bind {text}")
     return BindSpec(source, target)
+
+
+def binds_of(environment: Mapping[str, str]) -> Iterator[tuple[str, tuple[BindSpec, ...]]]:
+    """Yield the variables that the engine takes binds from, each with its own."""
+    for name in ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH"):
+        try:
+            yield name, parse_binds(environment.get(name, ""))
+        except BadInputError:
+            continue  # the engine refuses it, and says so
 
 
 def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str | None:

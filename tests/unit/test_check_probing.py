@@ -14,7 +14,6 @@ from lumiimg.check.probe.judgement import ProbeResult, probe
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.engine.process import Completed
 from lumiimg.fabric.path import FabricPath
-from lumiimg.fabric.rccl import generation_of
 from lumiimg.findings import Finding, Level, Severity
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
@@ -50,8 +49,8 @@ class Recorded:
         return self.listing or run("ld.so", 0, text="\tlibfabric.so.1 => /usr/lib/libfabric.so.1 (0x7f)\n")
 
 
-def probed(recorded: Recorded, path: FabricPath, *, excuse: str | None = None, version: str = "2.13.4") -> ProbeResult:
-    static = StaticResult(path, generation_of(version), "/lib64/ld-linux-x86-64.so.2")
+def probed(recorded: Recorded, path: FabricPath, *, excuse: str | None = None) -> ProbeResult:
+    static = StaticResult(path, "/lib64/ld-linux-x86-64.so.2")
     return probe(cast("Container", recorded), static, excuse=excuse)
 
 
@@ -148,7 +147,7 @@ def test_an_rccl_that_cannot_be_opened_is_a_no_whatever_the_plugin_does() -> Non
         "error=libamdhip64.so.7:%20cannot%20open%20shared%20object%20file\n@probe end stage=dlopen code=10\n"
     )
     recorded = Recorded(run("x", 10, text=text), run("cxi", 0, text=LISTENS))
-    result = probed(recorded, replace(PRESENT, rccl_version="2.27.7"), version="2.27.7")
+    result = probed(recorded, replace(PRESENT, rccl_version="2.27.7"))
     assert by_id(result)["rccl.load"].severity is Severity.PROBLEM
     assert "libamdhip64.so.7" in by_id(result)["rccl.load"].evidence[0]
     assert answer(result) is Answer.NO
@@ -158,7 +157,7 @@ def test_the_plugin_is_asked_for_by_the_names_that_rccl_gives_to_dlopen() -> Non
     """So that a file which a bind put in front of the good one is the one that is tested."""
     silent = "@probe dlopen path=/r ok=1 file=/r error=\n@probe uniqueid rc=1 error=x seconds=0\n"
     recorded = Recorded(run("x", 0, text=silent), run("cxi", 0, text=LISTENS))
-    probed(recorded, replace(PRESENT, rccl_version="2.27.7"), version="2.27.7")
+    probed(recorded, replace(PRESENT, rccl_version="2.27.7"))
     assert recorded.asked == ("librccl-net.so", (6, 5, 4))
 
 
@@ -173,7 +172,8 @@ def test_cxi_selected_and_no_service_is_not_green_and_names_the_cause() -> None:
 
 
 def test_no_symbol_that_rccl_takes_is_a_no() -> None:
-    result = probed(Recorded(run("rccl-ofi-rccl"), run("handshake-abi", 11)), PRESENT, version="2.27.7")
+    newer = replace(PRESENT, rccl_version="2.27.7")
+    result = probed(Recorded(run("rccl-ofi-rccl"), run("handshake-abi", 11)), newer)
     assert by_id(result)["plugin.api"].severity is Severity.PROBLEM
     assert "net API 5; this RCCL takes 10,9,8,7,6" in by_id(result)["plugin.api"].summary
 
@@ -228,7 +228,7 @@ def test_a_probe_that_hangs_without_a_word_is_a_finding_too() -> None:
 def test_the_silence_of_an_rccl_that_needs_a_gpu_means_nothing() -> None:
     text = "@probe start program=rcclprobe protocol=1\n@probe dlopen path=/r ok=1 file=/r error=\n@probe uniqueid rc=1 error=x seconds=0\n@probe end stage=uniqueid code=0\n"
     recorded = Recorded(run("x", 0, text=text), run("handshake-ofi-nccl"))
-    result = probed(recorded, replace(PRESENT, rccl_version="2.27.7"), version="2.27.7", excuse=NO_NIC)
+    result = probed(recorded, replace(PRESENT, rccl_version="2.27.7"), excuse=NO_NIC)
     assert by_id(result)["rccl.silent"].severity is Severity.INFO
     assert "rccl.no-plugin" not in by_id(result)
 
@@ -236,7 +236,7 @@ def test_the_silence_of_an_rccl_that_needs_a_gpu_means_nothing() -> None:
 def test_a_version_that_the_bytes_do_not_tell_is_asked_of_the_library() -> None:
     unknown = replace(ABSENT, rccl_version=None, plugin_files=(), accepts=())
     recorded = Recorded(run("rccl-ofi-nccl"), run("handshake-ofi-nccl"))
-    static = StaticResult(unknown, None, None)
+    static = StaticResult(unknown)
     result = probe(cast("Container", recorded), static, excuse=NO_NIC)
     assert result.path.rccl_version == "2.13.4"
     assert recorded.asked == ("/opt/aws-ofi-nccl/lib/librccl-net.so", (6, 5, 4)), "the file that RCCL itself opened"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.catalog.sites import find_site
-from lumiimg.check import pipeline
 from lumiimg.check.answer import Answer, decide, sentence, settle
 from lumiimg.check.probe.tools import Tools
 from lumiimg.check.run import execution
@@ -463,7 +462,7 @@ def test_without_a_gpu_the_level_says_what_it_could_not_see(monkeypatch: pytest.
     monkeypatch.setattr(execution, "_GPU", tmp_path / "kfd")
     assert "RCCL was not seen at work" in NO_GPU
     with pytest.raises(MissingHereError, match="no GPU here"):
-        pipeline._run(Path(), None, None, {}, None, None, site=None, asked=False)  # type: ignore[arg-type]
+        execution.refuse_without_gpu()
 
 
 def test_a_site_that_is_not_known_is_refused_before_anything_runs(

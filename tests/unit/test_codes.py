@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.check.codes import MEANINGS
+from lumiimg.check.codes import Meaning, meanings
 from lumiimg.findings import Code, Family, Level, Severity
 
 if TYPE_CHECKING:
@@ -57,22 +59,28 @@ def produced(level: Level) -> Iterator[tuple[Code, Severity]]:
 
 @pytest.mark.parametrize("level", Level)
 def test_each_level_finds_what_the_registry_says_with_the_severities_that_it_says(level: Level) -> None:
-    said = {(code, severity) for code, meaning in MEANINGS.items() for severity in meaning.severities(level)}
+    said = {(code, severity) for code, meaning in meanings().items() for severity in meaning.severities(level)}
     assert said == set(produced(level))
 
 
 def test_each_code_has_one_meaning_and_is_found_at_some_level() -> None:
-    assert set(MEANINGS) == set(Code)
-    for code, meaning in MEANINGS.items():
+    assert set(meanings()) == set(Code)
+    for code, meaning in meanings().items():
         assert any(meaning.severities(level) for level in Level), code
         assert meaning.text.endswith("."), code
         assert (meaning.no is None) or Severity.PROBLEM in (*meaning.static, *meaning.probe, *meaning.run), code
 
 
+def test_the_table_has_no_key_that_nobody_reads() -> None:
+    table = tomllib.loads((PACKAGE / "check" / "codes.toml").read_text())
+    known = {field.name for field in fields(Meaning)}
+    assert {key for entry in table.values() for key in entry} <= known
+
+
 def test_what_answers_a_finding_is_seen_by_a_probe() -> None:
-    for code, meaning in MEANINGS.items():
+    for code, meaning in meanings().items():
         for answer in filter(None, (meaning.replaced_by, meaning.noted_beside)):
-            assert Severity.OK in MEANINGS[answer].probe, code
+            assert Severity.OK in meanings()[answer].probe, code
 
 
 def test_a_code_in_a_terminal_is_found_by_one_search() -> None:

@@ -16,6 +16,7 @@ import pytest
 from lumiimg.check.answer import Answer
 from lumiimg.check.probe.task import ProbeTask
 from lumiimg.check.probe.tools import Tools
+from lumiimg.check.static.evidence import StaticResult
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes import slurm, submit, watch
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
@@ -24,6 +25,7 @@ from lumiimg.cluster.nodes.differences import differences
 from lumiimg.cluster.nodes.groups import NodeAnswers, gather
 from lumiimg.cluster.nodes.node_task import NodeTask, identity_of, read_task, take_part, write_task
 from lumiimg.cluster.nodes.watch import Watch
+from lumiimg.elf.objects import FoundBy
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
@@ -388,7 +390,7 @@ def test_a_collective_that_is_owed_and_not_taken_keeps_the_rest_from_being_green
 
 
 def task(image: Path) -> NodeTask:
-    probes = ProbeTask(str(image), FabricPath(rccl="/l/librccl.so.1"), None, None, (), TOOLS)
+    probes = ProbeTask(str(image), StaticResult(FabricPath(rccl="/l/librccl.so.1")), TOOLS)
     return NodeTask(2, RUN, identity_of(image), probes, None)
 
 
@@ -438,9 +440,10 @@ def test_a_task_survives_being_written(tmp_path: Path) -> None:
     finding = Finding(
         Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "no plugin", evidence=("line",), chain=("a", "b")
     )
-    given = replace(
-        task(image), probes=replace(task(image).probes, findings=(finding,), binds=(("/a,b", "/c d"),)), counter=TOOLS
-    )
+    probes = task(image).probes
+    static = replace(probes.static, findings=(finding,), plugin_found_by=FoundBy.CACHE)
+    probes = replace(probes, static=static, binds=(("/a,b", "/c d"),))
+    given = replace(task(image), probes=probes, counter=TOOLS)
     write_task(tmp_path, given)
     assert read_task(tmp_path, "a") == given
 

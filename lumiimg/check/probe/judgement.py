@@ -60,7 +60,7 @@ def probe(container: Container, static: StaticResult, *, excuse: str | None) -> 
     result.runs.append(run)
     if not _rccl_runs(run, result):
         return result
-    generation = _learn_version(run, static, result)
+    generation = _learn_version(run, result)
     plugin = _judge_rccl(run, generation, result)
     names = [plugin] if plugin else _names_as_rccl_asks(static)
     for name in names:
@@ -111,11 +111,12 @@ def _rccl_runs(run: ProbeRun, result: ProbeResult) -> bool:
     return False
 
 
-def _learn_version(run: ProbeRun, static: StaticResult, result: ProbeResult) -> Generation | None:
+def _learn_version(run: ProbeRun, result: ProbeResult) -> Generation | None:
     """Fill in what the library's bytes did not tell: it says its version when it is asked."""
     code = (run.first("version") or {}).get("value", "")
-    if result.path.rccl_version is not None or not code.isdigit():
-        return static.generation
+    known = result.path.rccl_version
+    if known is not None or not code.isdigit():
+        return generation_of(known) if known else None
     version = version_of_code(int(code))
     generation = generation_of(version)
     result.path = replace(result.path, rccl_version=version)

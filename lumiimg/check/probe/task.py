@@ -11,12 +11,11 @@ from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import Container
 from lumiimg.check.probe.judgement import ProbeResult, probe
 from lumiimg.check.probe.tools import PROGRAMS, SIMULATION, Tools, provide_tools
-from lumiimg.check.static.evidence import StaticResult
-from lumiimg.elf.objects import FoundBy  # noqa: TC001 - as above
+from lumiimg.check.static.evidence import StaticResult  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.errors import MissingHereError
-from lumiimg.fabric.path import FabricPath, Part
-from lumiimg.fabric.rccl import generation_of, version_of_code
-from lumiimg.findings import Code, Finding, Severity
+from lumiimg.fabric.path import Part
+from lumiimg.fabric.rccl import version_of_code
+from lumiimg.findings import Code, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,12 +32,7 @@ class ProbeTask:
     """The probes of one image; the files are read already, once for all nodes."""
 
     image: str
-    fabric: FabricPath
-    """As far as the files tell it."""
-    loader: str | None
-    plugin_found_by: FoundBy | None
-    findings: tuple[Finding, ...]
-    """What the files say."""
+    static: StaticResult
     tools: Tools
     binds: tuple[tuple[str, str], ...] = ()
     """Of a manifest: path of the machine, place in the container."""
@@ -49,18 +43,6 @@ class ProbeTask:
     def told(self, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the engine's environment with the variables of the task."""
         return {**environment, **{f"{engine.prefix}ENV_{name}": value for name, value in self.variables}}
-
-    @property
-    def static(self) -> StaticResult:
-        """What the files say, as the probes want it."""
-        version = self.fabric.rccl_version
-        return StaticResult(
-            path=self.fabric,
-            generation=generation_of(version) if version else None,
-            loader=self.loader,
-            plugin_found_by=self.plugin_found_by,
-            findings=self.findings,
-        )
 
 
 def make_task(
@@ -81,10 +63,7 @@ def make_task(
     programs = (*PROGRAMS, SIMULATION) if simulate else PROGRAMS
     return ProbeTask(
         image=str(path),
-        fabric=static.path,
-        loader=static.loader,
-        plugin_found_by=static.plugin_found_by,
-        findings=static.findings,
+        static=static,
         tools=provide_tools(engine, path, image, environment, scratch, programs),
         binds=tuple((bind.source, bind.target) for bind in manifest.binds) if manifest else (),
         variables=tuple((item.name, item.value) for item in manifest.variables) if manifest else (),
@@ -106,9 +85,9 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     container = Container(engine, Path(task.image), environment, tools)
     excused = excuse(environment)
     result = probe(container, task.static, excuse=excused)
-    if task.simulate and task.fabric.rccl is not None:
+    if task.simulate and task.static.path.rccl is not None:
         plugin = next((found for run in reversed(result.runs) if (found := run.mapped(Part.PLUGIN))), None)
-        simulated = container.simulate(task.fabric.rccl)
+        simulated = container.simulate(task.static.path.rccl)
         result.runs.append(simulated)
         judged = simulation.judge(simulated, result.path.rccl_version, plugin, excuse=excused)
         result.findings.found += judged.found
@@ -120,17 +99,6 @@ def told_version(result: ProbeResult) -> str | None:
     """Return the version that RCCL itself says in the container, where a bind may have put another in front."""
     code = next((said.get("value", "") for run in result.runs if (said := run.first("version"))), "")
     return version_of_code(int(code)) if code.isdigit() else result.path.rccl_version
-
-
-def with_manifest(
-    engine: Engine, environment: Mapping[str, str], manifest: BindManifest | None
-) -> tuple[tuple[tuple[str, str], ...], Mapping[str, str]]:
-    """Return the binds of a manifest, and the engine's environment with its variables."""
-    if manifest is None:
-        return (), environment
-    binds = tuple((bind.source, bind.target) for bind in manifest.binds)
-    variables = {f"{engine.prefix}ENV_{item.name}": item.value for item in manifest.variables}
-    return binds, {**environment, **variables}
 
 
 def excuse(environment: Mapping[str, str], devices: Path = _DEVICES) -> str | None:

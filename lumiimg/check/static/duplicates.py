@@ -14,22 +14,21 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.duplicates import second_copies
-from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.host.scan_facts import known
 from lumiimg.image.permissions import barred
 
 if TYPE_CHECKING:
     from lumiimg.elf.loader import Process
-    from lumiimg.findings import Finding
+    from lumiimg.findings import Findings
     from lumiimg.image import RootFileSystem
 
 _MOUNTED = ("/tmp", "/var/tmp")  # noqa: S108 - where others may put files is the point
 _SHOWN = 8
 
 
-def judge_process(root: RootFileSystem, process: Process) -> tuple[Finding, ...]:
-    """Return what is wrong with the process as a whole; `root` is what it sees: a host's recorded files are for all."""
-    found = Findings(Level.STATIC)
+def judge_process(root: RootFileSystem, process: Process, found: Findings) -> None:
+    """Judge the process as a whole; `root` is what it sees: a host's recorded files are for all."""
     copies = second_copies(process.objects)
     for stem, paths in copies.items():
         found.add(
@@ -80,4 +79,3 @@ def judge_process(root: RootFileSystem, process: Process) -> tuple[Finding, ...]
             remedy=("patchelf --remove-rpath FILE in the image's %post, or build it in a folder of its own",),
             source="ld.so(8), RUNPATH comes before the cache; apptainer.conf, mount home and mount tmp",
         )
-    return tuple(found.found)

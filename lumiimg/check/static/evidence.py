@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from lumiimg.elf.objects import FoundBy  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.fabric.path import FabricPath
-
-if TYPE_CHECKING:
-    from lumiimg.elf.objects import FoundBy
-    from lumiimg.fabric.rccl import Generation
-    from lumiimg.findings import Finding
+from lumiimg.findings import Finding  # noqa: TC001 - as above
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +14,6 @@ class StaticResult:
     """What the files say."""
 
     path: FabricPath = field(default_factory=FabricPath)
-    generation: Generation | None = None
     loader: str | None = None
     """Path of the image's ld.so."""
     plugin_found_by: FoundBy | None = None

@@ -15,7 +15,7 @@ from lumiimg.check.static.duplicates import judge_process
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.check.static.plugin import judge_plugin
 from lumiimg.check.static.plugin_search import load_plugin
-from lumiimg.check.static.rccl import load_rccl, read_facts
+from lumiimg.check.static.rccl import load_rccl, read_path
 from lumiimg.check.static.variables import judge_binds, judge_variables, read_variables
 from lumiimg.fabric.names import RCCL_OR_PLUGIN
 from lumiimg.fabric.path import FabricPath
@@ -57,25 +57,22 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
         )
         return StaticResult(findings=tuple(found.found))
     files = sorted(islice(image.root.find(RCCL_OR_PLUGIN), _FIND_LIMIT))
-    search = load_rccl(image, see_inside(image, environment).settings, files)
-    process, rccl = search.process, search.rccl
-    found.found += search.findings
+    process, rccl, file = load_rccl(image, see_inside(image, environment).settings, files, found)
     if rccl is None:
-        return StaticResult(FabricPath(rccl=search.path), findings=tuple(found.found))
+        return StaticResult(FabricPath(rccl=file), findings=tuple(found.found))
     variables = read_variables(image, environment)
-    facts = read_facts(image, rccl, named=variables.get(PLUGIN_VARIABLE))
+    path = read_path(image, rccl, variables.get(PLUGIN_VARIABLE), found)
     without_name = variables.without(PLUGIN_VARIABLE, f"unset {PLUGIN_VARIABLE}")
-    outcome, of_search = load_plugin(image, process, rccl, files, facts.path, without_name=without_name)
+    outcome = load_plugin(image, process, rccl, files, path, found, without_name=without_name)
     result = StaticResult(
-        path=facts.path,
-        generation=facts.generation,
+        path=path,
         loader=process.system.loader,
         start=process.objects[0].path,
         provider_path=variables.get(PROVIDER_PATH),
-        findings=(*found.found, *facts.findings, *of_search),
     )
     if outcome is not None and outcome.root is not None:
-        result = judge_plugin(image.root, outcome, process, result)
-        result = replace(result, findings=(*result.findings, *judge_process(image.root, process)))
-    outside = (*judge_variables(variables, result.path), *judge_binds(environment, process))
-    return replace(result, findings=(*result.findings, *outside))
+        result = judge_plugin(image.root, outcome, process, result, found)
+        judge_process(image.root, process, found)
+    judge_variables(variables, result.path, found)
+    judge_binds(environment, process, found)
+    return replace(result, findings=tuple(found.found))

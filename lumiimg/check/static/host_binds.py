@@ -28,13 +28,10 @@ def with_host(static: StaticResult, manifest: BindManifest, *, image: str, host:
     plugin = next((item for item in manifest.loaded if item.object.name in static.path.plugin_files), None)
     if trial is None or plugin is None or trial.outcome.root is None:
         return static  # no plugin on either side: the finding that says so stands
-    kept = tuple(
-        finding
-        for finding in static.findings
-        if finding.id is Code.PROVIDER_EXCLUDED or finding.id.family not in _OF_THE_PROCESS
-    )
-    result = judge_plugin(trial.root, trial.outcome, trial.process, replace(static, findings=kept))
-    found = Findings(Level.STATIC, [*result.findings, *judge_process(trial.root, trial.process)])
+    kept = [f for f in static.findings if f.id is Code.PROVIDER_EXCLUDED or f.id.family not in _OF_THE_PROCESS]
+    found = Findings(Level.STATIC, kept)
+    result = judge_plugin(trial.root, trial.outcome, trial.process, static, found)
+    judge_process(trial.root, trial.process, found)
     libraries = [bind for bind in manifest.binds if bind.chain]
     if libraries:
         found.add(

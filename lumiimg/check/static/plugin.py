@@ -17,33 +17,41 @@ from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PROVIDER_FILE, net_api
 from lumiimg.fabric.provider import PROVIDER_PATH, cxi_provider
 from lumiimg.fabric.rccl import remedy_for_old_api
-from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.findings import Code, Severity
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.fabric.path import FabricPath
-    from lumiimg.findings import Finding
+    from lumiimg.findings import Findings
     from lumiimg.image import RootFileSystem
 
 _MAX_WANTED_CHARS = 64 << 20
 
 
-def judge_plugin(root: RootFileSystem, outcome: LoadOutcome, process: Process, static: StaticResult) -> StaticResult:
-    """Return what is known with a plugin that was found: its libraries, its API, and the libfabric that it gets.
+def judge_plugin(
+    root: RootFileSystem, outcome: LoadOutcome, process: Process, static: StaticResult, found: Findings
+) -> StaticResult:
+    """Judge a plugin that was found: its libraries, its API, and the libfabric that it gets.
 
     `root` is what the process sees: the image's files, with the binds over them.
     """
     plugin = outcome.root
     assert plugin is not None  # noqa: S101 - asked by the caller
-    taken, of_api = _judge_api(root, plugin, static.path)
-    findings = [*static.findings, *_judge_load(root, outcome, process, plugin), *of_api]
+    _judge_load(root, outcome, process, plugin, found)
+    taken = _judge_api(root, plugin, static.path, found)
     libfabric, libcxi = process.find(LIBFABRIC), process.find(LIBCXI)
     if libfabric is not None:
-        findings += _judge_provider(root, process, plugin, libfabric, static.provider_path)
-    elif not any(finding.severity in {Severity.PROBLEM, Severity.UNKNOWN} for finding in findings):
-        findings += _without_libfabric(plugin)
+        _judge_provider(root, process, plugin, libfabric, static.provider_path, found)
+    elif not any(finding.severity in {Severity.PROBLEM, Severity.UNKNOWN} for finding in found.found):
+        what = f"{plugin.path} does not use libfabric: it is not the OFI plugin"
+        found.add(
+            Code.PROVIDER_NO_LIBFABRIC,
+            Severity.UNKNOWN,
+            f"{what}, and whether it can use Slingshot is not known here",
+            where=plugin.path,
+        )
     path = replace(
         static.path,
         plugin=plugin.path,
@@ -51,14 +59,15 @@ def judge_plugin(root: RootFileSystem, outcome: LoadOutcome, process: Process, s
         libfabric=libfabric.path if libfabric else None,
         libcxi=libcxi.path if libcxi else None,
     )
-    return replace(static, path=path, plugin_found_by=plugin.found_by, findings=tuple(findings))
+    return replace(static, path=path, plugin_found_by=plugin.found_by)
 
 
-def _judge_load(root: RootFileSystem, outcome: LoadOutcome, process: Process, plugin: LoadedObject) -> list[Finding]:
-    found = Findings(Level.STATIC)
+def _judge_load(
+    root: RootFileSystem, outcome: LoadOutcome, process: Process, plugin: LoadedObject, found: Findings
+) -> None:
     undefined, sure, unread = _undefined(root, process, outcome) if not outcome.errors else ((), False, None)
     if outcome.errors:
-        found.found += _judge_errors(plugin, outcome)
+        _judge_errors(plugin, outcome, found)
     elif undefined and sure:
         found.add(
             Code.PLUGIN_LOADS,
@@ -97,7 +106,6 @@ def _judge_load(root: RootFileSystem, outcome: LoadOutcome, process: Process, pl
             remedy=("build the plugin again, with all its libraries on the linker's command line",),
             source="glibc elf/dl-reloc.c; RCCL src/net.cc",
         )
-    return found.found
 
 
 @cache
@@ -106,8 +114,7 @@ def _host_libraries() -> frozenset[str]:
     return frozenset(data["names"])
 
 
-def _judge_errors(plugin: LoadedObject, outcome: LoadOutcome) -> list[Finding]:
-    found = Findings(Level.STATIC)
+def _judge_errors(plugin: LoadedObject, outcome: LoadOutcome, found: Findings) -> None:
     host = _host_libraries()
     from_host = [missing for missing in outcome.missing if missing.name.partition(".so")[0] in host]
     only_from_host = from_host and len(from_host) == len(outcome.missing) and not outcome.missing_versions
@@ -136,7 +143,6 @@ def _judge_errors(plugin: LoadedObject, outcome: LoadOutcome) -> list[Finding]:
             remedy=tuple(dict.fromkeys(_remedy_for(error) for error in outcome.errors)),
             source="glibc elf/dl-load.c, elf/dl-version.c",
         )
-    return found.found
 
 
 def _remedy_for(error: str) -> str:
@@ -195,15 +201,14 @@ def _undefined(
     return lines, not recorded, None
 
 
-def _judge_api(root: RootFileSystem, plugin: LoadedObject, path: FabricPath) -> tuple[int | None, list[Finding]]:
-    """Return the net API of the plugin that RCCL takes, if there is one, and what is found."""
-    found = Findings(Level.STATIC)
+def _judge_api(root: RootFileSystem, plugin: LoadedObject, path: FabricPath, found: Findings) -> int | None:
+    """Return the net API of the plugin that RCCL takes, if there is one."""
     try:
         file = root.open(plugin.path)
         symbols = file.net_symbols if isinstance(file, RecordedElf) else exported_symbols(file, NET_SYMBOL)
     except BadInputError as error:
         found.add(Code.PLUGIN_API, Severity.UNKNOWN, f"its symbols cannot be read: {one_line(str(error))}")
-        return None, found.found
+        return None
     exported = net_api(symbols)
     taken = next((version for version in path.accepts if version in exported), None)
     shown = ", ".join(f"v{version}" for version in exported) or "none"
@@ -220,25 +225,17 @@ def _judge_api(root: RootFileSystem, plugin: LoadedObject, path: FabricPath) -> 
             remedy=(remedy_for_old_api(),),
             source=RULE_SOURCE,
         )
-    return taken, found.found
-
-
-def _without_libfabric(plugin: LoadedObject) -> list[Finding]:
-    found = Findings(Level.STATIC)
-    found.add(
-        Code.PROVIDER_NO_LIBFABRIC,
-        Severity.UNKNOWN,
-        f"{plugin.path} does not use libfabric: it is not the OFI plugin, and whether it can use "
-        "Slingshot is not known here",
-        where=plugin.path,
-    )
-    return found.found
+    return taken
 
 
 def _judge_provider(
-    root: RootFileSystem, process: Process, plugin: LoadedObject, libfabric: LoadedObject, provider_path: str | None
-) -> list[Finding]:
-    found = Findings(Level.STATIC)
+    root: RootFileSystem,
+    process: Process,
+    plugin: LoadedObject,
+    libfabric: LoadedObject,
+    provider_path: str | None,
+    found: Findings,
+) -> None:
     provider = cxi_provider(process, root, provider_path)
     if provider is not None:
         what = f"{libfabric.path} has the cxi provider"
@@ -262,4 +259,3 @@ def _judge_provider(
             ),
             source="libfabric prov/cxi/configure.m4: the built-in provider links libcxi; src/fabric.c ofi_load_dl_prov",
         )
-    return found.found

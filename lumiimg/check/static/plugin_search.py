@@ -12,7 +12,7 @@ from lumiimg.elf.facts import read_elf
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import part_of
 from lumiimg.fabric.path import Part
-from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.fabric.path import FabricPath
-    from lumiimg.findings import Finding
+    from lumiimg.findings import Findings
     from lumiimg.image import Image
 
 _LEFT_OUT = re.compile(r"[^ ]+: left out, beyond a plain export: (?:(?:then|else|do|export) )*[A-Za-z_]\w*=[^;&|]*")
@@ -29,16 +29,22 @@ RULE_SOURCE = "RCCL src/net.cc, src/plugin/plugin_open.cc; glibc elf/dl-load.c"
 
 
 def load_plugin(
-    image: Image, process: Process, rccl: LoadedObject, files: list[str], path: FabricPath, *, without_name: str
-) -> tuple[LoadOutcome | None, tuple[Finding, ...]]:
+    image: Image,
+    process: Process,
+    rccl: LoadedObject,
+    files: list[str],
+    path: FabricPath,
+    found: Findings,
+    *,
+    without_name: str,
+) -> LoadOutcome | None:
     """Follow RCCL's dlopen of its plugin; where nothing is found, say why: another folder, name, or nothing at all.
 
     `without_name`: the remedy where NCCL_NET_PLUGIN is the trouble.
     """
-    found = Findings(Level.STATIC)
     names = path.plugin_files
     if not names:
-        return None, ()
+        return None
     absent: list[str] = []
     for name in names:
         outcome = process.dlopen(name, rccl)
@@ -54,7 +60,7 @@ def load_plugin(
                     ),
                     source=RULE_SOURCE,
                 )
-            return outcome, tuple(found.found)
+            return outcome
         absent += outcome.errors
     elsewhere = [file for file in files if part_of(file) is Part.PLUGIN]
     dangling = [file for file in elsewhere if not image.root.exists(file)]
@@ -125,7 +131,7 @@ def load_plugin(
             remedy=("build a plugin into the image: `lumiimg list` shows the layers that do",),
             source=RULE_SOURCE,
         )
-    return None, tuple(found.found)
+    return None
 
 
 def _hides_a_search(image: Image) -> bool:

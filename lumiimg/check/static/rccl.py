@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -10,42 +9,22 @@ from lumiimg.elf.loader import Process
 from lumiimg.fabric.names import LIBRCCL, part_of
 from lumiimg.fabric.path import FabricPath, Part
 from lumiimg.fabric.rccl import read_rccl
-from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.findings import Code, Severity
 
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.fabric.rccl import Generation
-    from lumiimg.findings import Finding
+    from lumiimg.findings import Findings
     from lumiimg.image import Image
 
 
-@dataclass(frozen=True, slots=True)
-class RcclSearch:
-    """The RCCL that matters, and the process that was started for it."""
+def load_rccl(
+    image: Image, settings: LoaderSettings, files: list[str], found: Findings
+) -> tuple[Process, LoadedObject | None, str | None]:
+    """Start a process with the RCCL that matters: the one that torch gets, else the one on the loader's path.
 
-    process: Process
-    rccl: LoadedObject | None
-    """None where there is none, or it cannot be loaded."""
-    path: str | None
-    """The path of its file; None where there is none."""
-    findings: tuple[Finding, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RcclFacts:
-    """What an RCCL says of itself."""
-
-    path: FabricPath
-    """The path so far: RCCL, the plugin that it looks for, and the net APIs that it takes."""
-    generation: Generation | None
-    """None where its version is not known."""
-    findings: tuple[Finding, ...]
-
-
-def load_rccl(image: Image, settings: LoaderSettings, files: list[str]) -> RcclSearch:
-    """Start a process with the RCCL that matters: the one that torch gets, else the one on the loader's path."""
-    found = Findings(Level.STATIC)
+    Return (the process, the RCCL, the path of its file): without an RCCL where it cannot be loaded.
+    """
     candidates = [file for file in files if part_of(file) is Part.RCCL and image.root.is_file(file)]
     process, torch, rccl = _of_torch(image, settings)
     why = f"it is what {torch} loads"
@@ -62,7 +41,7 @@ def load_rccl(image: Image, settings: LoaderSettings, files: list[str]) -> RcclS
                 cause="the check is about RCCL: an image without it cannot use the fabric through it",
                 remedy=("start from a base with ROCm: `lumiimg list`",),
             )
-            return RcclSearch(process, None, None, tuple(found.found))
+            return process, None, None
         outcome = process.start(chosen)
         if outcome.root is None or outcome.errors:
             found.add(
@@ -74,7 +53,7 @@ def load_rccl(image: Image, settings: LoaderSettings, files: list[str]) -> RcclS
                 cause="what a bind of the host (--rocm) would bring is not counted",
                 remedy=("add the libraries that it names to the image",),
             )
-            return RcclSearch(process, None, chosen, tuple(found.found))
+            return process, None, chosen
         rccl = outcome.root
     others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
     if others:
@@ -84,7 +63,7 @@ def load_rccl(image: Image, settings: LoaderSettings, files: list[str]) -> RcclS
             f"the image has more than one RCCL; {rccl.path} is looked at, because {why}",
             evidence=tuple(others[:8]),
         )
-    return RcclSearch(process, rccl, rccl.path, tuple(found.found))
+    return process, rccl, rccl.path
 
 
 def _of_torch(image: Image, settings: LoaderSettings) -> tuple[Process, str | None, LoadedObject | None]:
@@ -119,9 +98,8 @@ def _on_loader_path(image: Image, settings: LoaderSettings, candidates: list[str
     return None
 
 
-def read_facts(image: Image, rccl: LoadedObject, *, named: str | None) -> RcclFacts:
-    """Return what this RCCL looks for and takes; `named` is NCCL_NET_PLUGIN, if it is set."""
-    found = Findings(Level.STATIC)
+def read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findings) -> FabricPath:
+    """Return the path so far: what this RCCL looks for and takes; `named` is NCCL_NET_PLUGIN, if it is set."""
     library = read_rccl(image.root.open(rccl.path))
     generation, files, accepts = library.generation, library.names(named), library.accepts
     path = FabricPath(
@@ -148,4 +126,4 @@ def read_facts(image: Image, rccl: LoadedObject, *, named: str | None) -> RcclFa
             where=rccl.path,
             source=f"strings in the library; {generation.basis}" if generation else "strings in the library",
         )
-    return RcclFacts(path, generation, tuple(found.found))
+    return path

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LAYER_PLUGINS
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, read_conf
-from lumiimg.findings import Code, Findings, Level, Severity
-from lumiimg.host.container_view import PRIVATE, parse_binds, variable_of
+from lumiimg.findings import Code, Severity
+from lumiimg.host.container_view import PRIVATE, binds_of, variable_of
 from lumiimg.nccl.vocabulary import vocabulary
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lumiimg.elf.loader import Process
     from lumiimg.fabric.path import FabricPath
-    from lumiimg.findings import Finding
+    from lumiimg.findings import Findings
     from lumiimg.image import Image, RootFileSystem
 
 _CONF_VARIABLE = "NCCL_CONF_FILE"
@@ -77,16 +77,11 @@ def _link(root: RootFileSystem) -> str | None:
         return None
 
 
-def judge_binds(environment: Mapping[str, str], process: Process) -> tuple[Finding, ...]:
-    """Return the binds of the environment that lie over what the loader or RCCL reads: files alone do not show it."""
-    found = Findings(Level.STATIC)
+def judge_binds(environment: Mapping[str, str], process: Process, found: Findings) -> None:
+    """Judge the binds of the environment that lie over what the loader or RCCL reads: files alone do not show it."""
     searched = [CONF, *(process.settings.library_path or "").split(":"), *process.system.directories]
     searched += [loaded.path for loaded in process.objects]
-    for name in ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH"):
-        try:
-            binds = parse_binds(environment.get(name, ""))
-        except BadInputError:
-            continue  # the engine refuses it, and says so
+    for name, binds in binds_of(environment):
         over = [str(bind) for bind in binds if any(_overlap(bind.target, path) for path in searched if path)]
         if over:
             found.add(
@@ -96,7 +91,6 @@ def judge_binds(environment: Mapping[str, str], process: Process) -> tuple[Findi
                 evidence=tuple(over[:8]),
                 remedy=("`lumiimg check --level probe` runs with it; `lumiimg ldd --bind` models it",),
             )
-    return tuple(found.found)
 
 
 def _overlap(target: str, path: str) -> bool:
@@ -104,10 +98,9 @@ def _overlap(target: str, path: str) -> bool:
     return (one.startswith(other) or other.startswith(one)) and not one.startswith(f"{PRIVATE}/")
 
 
-def judge_variables(variables: Variables, path: FabricPath) -> tuple[Finding, ...]:
-    """Return what is set and takes RCCL or libfabric off the fabric, for a path whose plugin is looked for already."""
-    found = Findings(Level.STATIC)
-    found.found += _judge_network(variables, path.plugin)
+def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> None:
+    """Judge what is set and takes RCCL or libfabric off the fabric, for a path whose plugin is looked for already."""
+    _judge_network(variables, path.plugin, found)
     providers = variables.get("FI_PROVIDER")
     if providers and not _allows_cxi(providers):
         found.add(
@@ -128,12 +121,10 @@ def judge_variables(variables: Variables, path: FabricPath) -> tuple[Finding, ..
             remedy=("`lumiimg check --level probe` runs RCCL with it",),
             source="RCCL src/misc/param.cc initEnv; NCCL_CONF_FILE: from NCCL 2.23.4 on, and in RCCL 2.27.7",
         )
-    return tuple(found.found)
 
 
-def judge_plugin_name(variables: Variables, path: FabricPath) -> tuple[Finding, ...]:
-    """Return whether NCCL_NET_PLUGIN of an image keeps RCCL from any plugin that a layer would put on it."""
-    found = Findings(Level.STATIC)
+def judge_plugin_name(variables: Variables, path: FabricPath, found: Findings) -> None:
+    """Judge whether NCCL_NET_PLUGIN of an image keeps RCCL from any plugin that a layer would put on it."""
     if path.named_by and path.plugin is None and not {*LAYER_PLUGINS} & {*path.plugin_files}:
         found.add(
             Code.PLUGIN_OTHER_NAME,
@@ -143,7 +134,6 @@ def judge_plugin_name(variables: Variables, path: FabricPath) -> tuple[Finding, 
             remedy=(variables.without(PLUGIN_VARIABLE, f"unset {PLUGIN_VARIABLE}"),),
             source=_NET_SOURCE,
         )
-    return tuple(found.found)
 
 
 def _takes_a_name(version: str | None) -> bool:
@@ -151,12 +141,11 @@ def _takes_a_name(version: str | None) -> bool:
     return version is None or tuple(int(part) for part in version.split(".")[:2]) >= _FIRST_WITH_CONF_VARIABLE
 
 
-def _judge_network(variables: Variables, plugin: str | None) -> list[Finding]:
-    """Return what NCCL_NET does: RCCL compares it with the names of its networks, and ends where none is called so."""
+def _judge_network(variables: Variables, plugin: str | None, found: Findings) -> None:
+    """Judge NCCL_NET: RCCL compares it with the names of its networks, and ends where none is called so."""
     name = variables.get("NCCL_NET")
     if name is None:
-        return []
-    found = Findings(Level.STATIC)
+        return
     family = vocabulary().networks.get(name.lower())
     shown, remedy = variables.shown("NCCL_NET"), variables.without("NCCL_NET", "unset NCCL_NET")
     if family in {"socket", "ib"}:
@@ -180,7 +169,6 @@ def _judge_network(variables: Variables, plugin: str | None) -> list[Finding]:
             remedy=(remedy,),
             source=_NET_SOURCE,
         )
-    return found.found
 
 
 def _calls_itself(root: RootFileSystem, plugin: str, name: str, *, of_ofi: bool) -> bool:

@@ -18,7 +18,7 @@ import lumiimg
 from lumiimg.check.answer import Answer, decide, sentence
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_files, conclude
-from lumiimg.check.probe.task import ProbeTask, make_task, with_manifest
+from lumiimg.check.probe.task import ProbeTask, make_task
 from lumiimg.check.run.execution import provide_all_reduce
 from lumiimg.cluster.nodes.answers import Library  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.nodes.collective import NodesCollective, run_together, shared_gpus, told_of, without_nic
@@ -176,12 +176,12 @@ def check_nodes(
         programs.mkdir()
         run.mkdir()
         probes = make_task(engine, path, image, static, manifest, environment, programs, simulate=request.simulate)
-        binds, told = with_manifest(engine, environment, manifest)
+        told = probes.told(engine, environment)
         owes_run = request.level is Level.RUN
         counter, ran, why = None, None, NOT_ASKED
         if request.level is not Level.PROBE:
             try:
-                counter = provide_all_reduce(engine, path, image, told, binds, run)
+                counter = provide_all_reduce(engine, path, image, told, probes.binds, run)
             except MissingHereError as error:
                 if owes_run:
                     raise

@@ -156,7 +156,7 @@ def _gpus(task: NodeTask, engine: Engine, environment: Mapping[str, str]) -> tup
     """Return how many GPUs a collective would have here, and why it has none."""
     if task.counter is None:
         return None, None
-    image, rccl = Path(task.probes.image), task.probes.fabric.rccl or ""
+    image, rccl = Path(task.probes.image), task.probes.static.path.rccl or ""
     try:
         return count_gpus(engine, image, rccl, task.probes.told(engine, environment), task.counter), None
     except MissingHereError as error:
