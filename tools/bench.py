@@ -22,8 +22,9 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from PySquashfsImage import SquashFsImage
 
-from lumiimg.elf.facts import BytesReader, read_elf
+from lumiimg.elf.facts import read_elf
 from lumiimg.elf.loader import Process
+from lumiimg.elf.reader import BytesReader
 from lumiimg.image import open_image
 from lumiimg.nccl.vocabulary import vocabulary
 from tests.shared import joblog

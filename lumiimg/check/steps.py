@@ -6,13 +6,11 @@ says so, at the level of that evidence and not beyond; without any it is not kno
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.codes import Decider, meanings
-from lumiimg.elf.facts import read_elf
-from lumiimg.errors import BadInputError
+from lumiimg.elf.system import facts_at
 from lumiimg.fabric.names import newest_interface, part_of
 from lumiimg.fabric.path import Origin, Part, Side, State, Step
 from lumiimg.findings import Code, Finding, Level, Severity
@@ -78,18 +76,11 @@ def origins(
         elif image is None:
             found[file] = Origin(Side.IMAGE)
         elif image.root.is_file(file):
-            found[file] = Origin(Side.IMAGE, offers=newest_interface(file, _defined(image, file)))
+            facts = facts_at(image.root, file)
+            found[file] = Origin(Side.IMAGE, offers=newest_interface(file, facts.version_definitions if facts else ()))
         else:
             found[file] = Origin(Side.HOST)
     return found
-
-
-def _defined(image: Image, file: str) -> tuple[str, ...]:
-    try:
-        with contextlib.closing(image.root.open(file)) as opened:
-            return tuple(read_elf(opened).version_definitions)
-    except (OSError, BadInputError):
-        return ()
 
 
 def boundary_steps(boundary: Boundary) -> tuple[Step, ...]:

@@ -12,29 +12,10 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from lumiimg.elf.notes import DlopenNote, read_notes
-from lumiimg.elf.reader import BytesReader, ElfError, RangeReader
-from lumiimg.elf.segments import (
-    PF_X,
-    PT_DYNAMIC,
-    PT_GNU_STACK,
-    PT_INTERP,
-    PT_TLS,
-    Segments,
-    StringTable,
-)
+from lumiimg.elf.reader import ElfError, RangeReader
+from lumiimg.elf.segments import PF_X, PT_DYNAMIC, PT_GNU_STACK, PT_INTERP, PT_TLS, Segments, StringTable
 from lumiimg.elf.symbols import DT_STRSZ, DT_STRTAB, defined_names, undefined_names
 from lumiimg.elf.versions import VersionNeed, read_version_definitions, read_version_needs
-
-__all__ = [
-    "BytesReader",
-    "DlopenNote",
-    "ElfError",
-    "ElfFacts",
-    "RangeReader",
-    "VersionNeed",
-    "exported_symbols",
-    "read_elf",
-]
 
 _DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_FLAGS = 1, 14, 15, 29, 30
 _DT_RELR = 36

@@ -10,12 +10,11 @@ import contextlib
 import errno
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache, partial
 from typing import TYPE_CHECKING, Literal
 
 from lumiimg.elf.facts import ET_DYN, ET_EXEC, ElfFacts, read_elf
-from lumiimg.elf.filesystem import Native
-from lumiimg.elf.reader import ElfError
-from lumiimg.elf.recorded import RecordedElf
+from lumiimg.elf.reader import ElfError, Native
 from lumiimg.elf.segments import FIRST_READ_BYTES
 from lumiimg.elf.system import System, read_system
 from lumiimg.errors import BadInputError
@@ -23,7 +22,7 @@ from lumiimg.errors import BadInputError
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from lumiimg.elf.filesystem import FileSystem, RegularFile
+    from lumiimg.elf.reader import FileSystem, RegularFile
 
 _ELFOSABI_SYSV, _ELFOSABI_GNU = 0, 3
 _LIBC_ABI_MAX = 4
@@ -61,21 +60,45 @@ class Opened:
     facts: ElfFacts | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedElf:
+    """A library of which only the facts are at hand, out of a snapshot; whoever wants its bytes gets an ElfError."""
+
+    facts: ElfFacts
+    size: int
+    """In bytes."""
+    identity: Hashable
+    net_symbols: tuple[str, ...] = ()
+    """Of its exported symbols, those by which RCCL knows a net plugin: nothing else is recorded of them."""
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Raise ElfError."""
+        raise ElfError(f"only the facts of this file are recorded, not the {size} bytes at {offset}")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class Files:
-    """The files of one root file system as a loader of one kind sees them."""
+    """The files of one root file system as a loader of one kind sees them; each is looked up, opened or read once."""
 
     def __init__(self, fs: FileSystem) -> None:
         self.fs = fs
-        self._opened: dict[tuple[str, Native], Opened] = {}
-        self._is_dir: dict[str, bool] = {}
-        self._systems: dict[tuple[Native, str | None], System] = {}
+        self._is_dir = cache(fs.is_dir)
+        self._open_once = cache(self._open)
+        self._read_system = cache(partial(read_system, fs))
 
     def is_dir(self, path: str) -> bool:
-        """Return whether a directory is there; looked up once per path."""
-        known = self._is_dir.get(path)
-        if known is None:
-            known = self._is_dir[path] = self.fs.is_dir(path)
-        return known
+        """Return whether a directory is there."""
+        return self._is_dir(path)
+
+    def open(self, path: str, native: Native) -> Opened:
+        """Open and judge an absolute path."""
+        return self._open_once(path, native)
+
+    def system(self, native: Native, interpreter: str | None) -> System:
+        """Return what the loader of this root has compiled in; `interpreter` is a program's PT_INTERP."""
+        return self._read_system(native, interpreter)
 
     def native_of(self, path: str) -> Native | None:
         """Return what kind of loader a file is for; None where it is no ELF file that can be read."""
@@ -90,22 +113,6 @@ class Files:
             return None
         little = head[5] == 1
         return Native(int.from_bytes(head[18:20], "little" if little else "big"), 32 * head[4], little)
-
-    def system(self, native: Native, interpreter: str | None) -> System:
-        """Return what the loader of this root has compiled in; read once."""
-        key = (native, interpreter)
-        known = self._systems.get(key)
-        if known is None:
-            known = self._systems[key] = read_system(self.fs, native, interpreter)
-        return known
-
-    def open(self, path: str, native: Native) -> Opened:
-        """Open and judge an absolute path."""
-        key = (path, native)
-        known = self._opened.get(key)
-        if known is None:
-            known = self._opened[key] = self._open(path, native)
-        return known
 
     def _open(self, path: str, native: Native) -> Opened:
         try:

@@ -60,7 +60,7 @@ def subdirectories(
     """Return what to put between a directory and a name, each with a slash at the end; the last one is empty."""
     if machine != _X86_64:
         return ("",)
-    new = _new_levels(levels, glibc_minor)
+    new = known_levels(levels, glibc_minor)
     legacy: tuple[str, ...] = ()
     if glibc_minor is not None and glibc_minor <= _LAST_MINOR_WITH_LEGACY_DIRECTORIES:
         own = platform(machine, levels, intel=intel) or ""
@@ -68,9 +68,9 @@ def subdirectories(
     return (*(f"glibc-hwcaps/{level}/" for level in new), *legacy, "")
 
 
-def levels_in_cache(levels: tuple[str, ...], glibc_minor: int | None) -> tuple[str, ...]:
-    """Return the levels whose entries in the cache this glibc takes."""
-    return _new_levels(levels, glibc_minor)
+def known_levels(levels: tuple[str, ...], glibc_minor: int | None) -> tuple[str, ...]:
+    """Return the levels that this glibc knows: none before they came."""
+    return levels if glibc_minor is None or glibc_minor >= _FIRST_MINOR_WITH_LEVELS else ()
 
 
 def legacy_mask(levels: tuple[str, ...], machine: int, glibc_minor: int | None, *, intel: bool) -> int:
@@ -81,10 +81,6 @@ def legacy_mask(levels: tuple[str, ...], machine: int, glibc_minor: int | None, 
     if platform(machine, levels, intel=intel) == "haswell":
         mask |= _HWCAP_HASWELL
     return mask | (_HWCAP_AVX512_1 if _has_avx512_1(levels, intel=intel) else 0)
-
-
-def _new_levels(levels: tuple[str, ...], glibc_minor: int | None) -> tuple[str, ...]:
-    return levels if glibc_minor is None or glibc_minor >= _FIRST_MINOR_WITH_LEVELS else ()
 
 
 def _has_avx512_1(levels: tuple[str, ...], *, intel: bool) -> bool:

@@ -22,7 +22,6 @@ class LoadedNames:
 
     def __init__(self) -> None:
         self.objects: list[LoadedObject] = []
-        self._positions: dict[LoadedObject, int] = {}
         self._names: dict[str, LoadedObject] = {}
         self._sonames: dict[str, LoadedObject] = {}
         self._identities: dict[Hashable, LoadedObject] = {}
@@ -31,7 +30,6 @@ class LoadedNames:
         """Return the same objects, to come back to."""
         other = LoadedNames()
         other.objects = list(self.objects)
-        other._positions = dict(self._positions)
         other._names = dict(self._names)
         other._sonames = dict(self._sonames)
         other._identities = dict(self._identities)
@@ -39,7 +37,6 @@ class LoadedNames:
 
     def add(self, loaded: LoadedObject, *names: str, identity: Hashable = None) -> None:
         """Put an object at the end of the list."""
-        self._positions[loaded] = len(self.objects)
         self.objects.append(loaded)
         for name in names:
             self._names.setdefault(name, loaded)
@@ -60,7 +57,7 @@ class LoadedNames:
         named, by_soname = self._names.get(name), self._sonames.get(name)
         if named is None or by_soname is None:
             return named or by_soname
-        return min(named, by_soname, key=self._positions.__getitem__)
+        return named if named is by_soname else min(named, by_soname, key=self.objects.index)
 
     def named(self, name: str) -> LoadedObject | None:
         """Return the object that was asked for by this name: a soname alone is not enough for the version check."""

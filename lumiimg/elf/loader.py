@@ -20,21 +20,19 @@ from __future__ import annotations
 import errno
 import os
 import re
+from copy import copy
 from dataclasses import replace
 
 from lumiimg.elf.files import Files, FileVerdict, Opened
-from lumiimg.elf.filesystem import FileSystem, Native
 from lumiimg.elf.hwcaps import platform
 from lumiimg.elf.load_checks import isa_problem, map_problem, open_problem
-from lumiimg.elf.load_report import Report
 from lumiimg.elf.loaded_names import LoadedNames
-from lumiimg.elf.objects import FoundBy, LoadedObject, LoadOutcome, MissingLibrary
-from lumiimg.elf.rules import LoaderSettings, SearchRules
-from lumiimg.elf.search import SearchResult, expand, origin_of
+from lumiimg.elf.objects import FoundBy, LoadedObject, LoadOutcome, MissingLibrary, Report
+from lumiimg.elf.reader import FileSystem, Native
+from lumiimg.elf.rules import LoaderSettings, SearchResult, SearchRules, expand, origin_of
 from lumiimg.elf.static_tls import StaticTls
-from lumiimg.elf.system import System, read_whole
-from lumiimg.elf.version_check import VersionCheck
-from lumiimg.errors import BadInputError
+from lumiimg.elf.system import System, read_what_is_there
+from lumiimg.elf.version_check import check_versions
 
 _SPELLED_AT_START = (errno.ENOMEM, errno.EINVAL, errno.ENOENT, errno.EPERM, errno.EIO, errno.EACCES)
 _ERRNO_AT_END = re.compile(f": (?:Error [0-9]+|{'|'.join(map(os.strerror, _SPELLED_AT_START))})$")
@@ -119,9 +117,7 @@ class Process:
             # it is in every process; ld.so lists it last where nothing needs it, and calls a lone object static
             report.order.extend(loader for loader in self.objects[1:2] if loader not in report.order)
         self._stack_is_executable = any(loaded.facts.executable_stack for loaded in report.order)
-        self._check_versions(report.order, report, at_start=True)
-        self._check_isa(report.order, report)
-        self._check_length(report.order, report)
+        self._check(report.order, report)
         self._tls = StaticTls(self._native.machine, report.order, system.glibc_minor)
         self._is_running = True
         return report.outcome(main, FoundBy.PROGRAM)
@@ -135,7 +131,7 @@ class Process:
             raise RuntimeError("the process is not started")
         if self._before_failure is not None:
             self._names, self._tls = self._before_failure
-        before = self._names.copy(), self._tls.copy() if self._tls else None
+        before = self._names.copy(), copy(self._tls)
         report = Report()
         outcome = self._dlopen(name, requester or self.objects[0], report)
         self._before_failure = before if report.errors else None
@@ -152,9 +148,7 @@ class Process:
         report.order.append(root)
         self._load_needed(report)
         new = [loaded for loaded in report.order if loaded not in already]
-        self._check_versions(new, report, at_start=False)
-        self._check_isa(new, report)
-        self._check_length(new, report)
+        self._check(new, report)
         # relocated in the reverse order, what is needed before what needs it
         for loaded in reversed(new):
             if self._tls is not None and not self._tls.take(loaded.facts):
@@ -197,10 +191,7 @@ class Process:
                 )
 
     def _preload_file(self) -> list[str]:
-        try:
-            data = read_whole(self._files.fs, _PRELOAD_FILE, _MAX_PRELOAD_BYTES)
-        except (OSError, BadInputError):
-            return []
+        data = read_what_is_there(self._files.fs, _PRELOAD_FILE, _MAX_PRELOAD_BYTES)
         text = re.sub(r"#[^\n]*", " ", data.decode("utf-8", "surrogateescape"))
         return [name for name in re.split(r"[ \t\n:]+", text) if name]
 
@@ -300,23 +291,16 @@ class Process:
         opened = Opened(FileVerdict.OTHER_CLASS if other_class else FileVerdict.ABSENT, errno=number)
         return self._failure(name, opened)
 
-    def _check_versions(self, objects: list[LoadedObject], report: Report, *, at_start: bool) -> None:
-        check = VersionCheck(self._names.named, report.missing_names, self.system.glibc_minor)
-        check.run(objects)
-        report.missing_versions.extend(check.missing_versions)
-        report.errors.extend(check.errors)
-        if at_start:
-            report.warnings.extend(check.warnings)
-
-    def _check_isa(self, objects: list[LoadedObject], report: Report) -> None:
+    def _check(self, objects: list[LoadedObject], report: Report) -> None:
+        """Judge what is new in the process: versions, the CPU that it needs, and whether it is whole."""
+        minor = self.system.glibc_minor
+        check_versions(objects, self._names.named, minor, report, warns=not self._is_running)
         for loaded in objects:
-            problem = isa_problem(loaded.facts, self.system.glibc_minor, self.settings.hwcaps)
+            problem = isa_problem(loaded.facts, minor, self.settings.hwcaps)
             if problem and loaded.found_by is not FoundBy.INTERPRETER:
                 report.errors.append(f"{loaded.path}: {problem}")
-
-    def _check_length(self, objects: list[LoadedObject], report: Report) -> None:
-        """Warn of files that were cut off: mmap(2) takes them, and a read of a page that is not there is SIGBUS."""
         for loaded in objects:
+            # mmap(2) takes a file that was cut off, and a read of a page that is not there is SIGBUS
             if loaded.facts.missing_bytes:
                 lost = loaded.facts.missing_bytes
                 report.warnings.append(f"{loaded.path}: cut off: {lost} bytes are not in the file")

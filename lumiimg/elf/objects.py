@@ -7,6 +7,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lumiimg.elf.facts import ElfFacts
 
 
@@ -112,3 +114,44 @@ class LoadOutcome:
         """Whether a dlopen of this name met no file at all: neither one that loads nor one that cannot be loaded."""
         absent = f"{name}: cannot open shared object file: No such file or directory"
         return self.root is None and all(error == absent for error in self.errors)
+
+
+@dataclass(slots=True)
+class Report:
+    """What one load has met so far: objects in the order of the loader's list, and everything that went wrong."""
+
+    order: list[LoadedObject] = field(default_factory=list)
+    missing: list[MissingLibrary] = field(default_factory=list)
+    missing_names: set[str] = field(default_factory=set)
+    """Every name that found no object that can be loaded, as written and as expanded."""
+    missing_versions: list[MissingVersion] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    closure: dict[str, str | None] = field(default_factory=dict)
+
+    def outcome(
+        self, root: LoadedObject | None, found_by: FoundBy | None, *, already: frozenset[LoadedObject] = frozenset()
+    ) -> LoadOutcome:
+        """Return it as a value, without the objects that were there before."""
+        return LoadOutcome(
+            root=root,
+            found_by=found_by,
+            objects=tuple(loaded for loaded in self.order if loaded not in already),
+            missing=tuple(self.missing),
+            missing_versions=tuple(self.missing_versions),
+            errors=tuple(dict.fromkeys(self.errors)),
+            warnings=tuple(dict.fromkeys(self.warnings)),
+            closure=self.closure,
+        )
+
+
+def second_copies(objects: Iterable[LoadedObject]) -> dict[str, tuple[str, ...]]:
+    """Return the paths of each library that is there twice, by its name without `.so` and what follows.
+
+    The loader tells libraries apart by their SONAME, so two majors (libjson-c.so.3 and .so.5) do not collide by name;
+    a symbol without a version is still bound to the first of them that has it (glibc `elf/dl-lookup.c:do_lookup_x`).
+    """
+    by_stem: dict[str, list[str]] = {}
+    for loaded in objects:
+        by_stem.setdefault(loaded.path.rpartition("/")[2].partition(".so")[0], []).append(loaded.path)
+    return {stem: tuple(paths) for stem, paths in by_stem.items() if len(paths) > 1}

@@ -2,29 +2,32 @@
 
 A name with a slash is opened as it is. Any other is searched: in DT_RPATH of the object that needs it and of those
 that led to it (only where it has no DT_RUNPATH itself), in LD_LIBRARY_PATH, in its own DT_RUNPATH, in the loader's
-cache, in the default directories.
+cache, in the default directories. How a list is split and expanded, and how it is tried: `fillin_rpath`,
+`_dl_dst_substitute`, `open_path` there.
 """
 
 from __future__ import annotations
 
 import errno
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import DF_1_NODEFLIB
 from lumiimg.elf.files import Files, FileVerdict, Opened
-from lumiimg.elf.hwcaps import ZEN3, isa_mask, legacy_mask, levels_in_cache, subdirectories
+from lumiimg.elf.hwcaps import ZEN3, isa_mask, known_levels, legacy_mask, subdirectories
 from lumiimg.elf.objects import FoundBy, LoadedObject
-from lumiimg.elf.search import SearchResult, split_path, try_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.elf.filesystem import Native
+    from lumiimg.elf.reader import Native
     from lumiimg.elf.system import System
 
 _LAST_MINOR_CHECKING_KERNEL = 35
 _FIRST_MINOR_PAST_ENOTDIR = 39
+# without braces a token ends where a name ends: $LIBS is no $LIB
+_TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
 _FOR_A_NEWER_KERNEL = Opened(FileVerdict.OTHER_MACHINE, errno=errno.ENOENT)
 
 
@@ -49,6 +52,47 @@ class LoaderSettings:
         return path if path.startswith("/") else f"{self.cwd.rstrip('/')}/{path}"
 
 
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The end of a search through one list: a path and what is there."""
+
+    path: str
+    opened: Opened
+
+
+def expand(text: str, *, origin: str, system: System) -> str:
+    """Replace $ORIGIN, $LIB and $PLATFORM; text with a token that has no value becomes empty, and is no path then."""
+    if "$" not in text:
+        return text
+    values = {"ORIGIN": origin, "LIB": system.lib, "PLATFORM": system.platform}
+    if any(values[match[1] or match[2]] is None for match in _TOKEN.finditer(text)):
+        return ""
+    return _TOKEN.sub(lambda match: values[match[1] or match[2]] or "", text)
+
+
+def split_path(text: str, *, separators: str, origin: str, system: System) -> tuple[str, ...]:
+    """Return the directories of a search path, each with a slash at the end, without repetitions.
+
+    An empty element is the current directory, and stays empty: the path that is tried is the name alone. An empty
+    search path is no search at all.
+    """
+    if not text:
+        return ()
+    written = re.split(f"[{separators}]", text)
+    expanded = ((element, expand(element, origin=origin, system=system)) for element in written)
+    return tuple(dict.fromkeys(_with_slash(value) for element, value in expanded if value or not element))
+
+
+def _with_slash(directory: str) -> str:
+    return directory.rstrip("/") + "/" if directory else ""
+
+
+def origin_of(path: str, cwd: str) -> str:
+    """Return $ORIGIN of an object: the directory of its path as it was opened, symlinks and all."""
+    absolute = path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
+    return absolute.rpartition("/")[0] or "/"
+
+
 class SearchRules:
     """The rules for one process."""
 
@@ -62,11 +106,12 @@ class SearchRules:
         self._main = main
         levels, machine, minor, intel = settings.hwcaps, native.machine, system.glibc_minor, settings.intel
         self._subdirectories = subdirectories(levels, machine, minor, intel=intel)
-        self._cache_levels = levels_in_cache(levels, minor)
+        self._cache_levels = known_levels(levels, minor)
         self._legacy_hwcaps = legacy_mask(levels, machine, minor, intel=intel)
         minor_checks = minor is not None and minor <= _LAST_MINOR_CHECKING_KERNEL
         self._linux = settings.linux if minor_checks else None
         goes_past_file = minor is None or minor >= _FIRST_MINOR_PAST_ENOTDIR
+        # errnos that do not stop a list of directories
         self._goes_past = (errno.ENOENT, errno.EACCES, *([errno.ENOTDIR] if goes_past_file else []))
         self._directories: dict[tuple[LoadedObject, FoundBy], tuple[str, ...]] = {}
         self._lists: dict[LoadedObject, tuple[tuple[FoundBy, tuple[str, ...]], ...]] = {}
@@ -84,19 +129,37 @@ class SearchRules:
                 # the loader tries no other entry of the cache
                 passed = found is not None and found.opened.verdict is FileVerdict.OTHER_CLASS
             else:
-                found, passed = try_directories(
-                    name,
-                    directories,
-                    self._subdirectories,
-                    open_path=self._open,
-                    is_dir=self._is_dir,
-                    goes_past=self._goes_past,
-                )
+                found, passed = self._search_directories(name, directories)
             other_class |= passed
             if found is not None and found.opened.verdict in (FileVerdict.GOOD, FileVerdict.FATAL):
                 return rule, found, other_class
             last = found or last
         return FoundBy.DEFAULT, last, other_class
+
+    def _search_directories(self, name: str, directories: tuple[str, ...]) -> tuple[SearchResult | None, bool]:
+        """Return (what ends the search in this list, whether a file of the other ELF class was passed over).
+
+        Where nothing was found it is the last that could not be opened: its errno is what the loader complains of.
+
+        An error that stops the list counts only where it is the last one that a directory gave: what a subdirectory
+        said is forgotten when the directory itself is tried (`open_path` looks at errno once a directory).
+        """
+        other_class = False
+        last: SearchResult | None = None
+        for directory in filter(self._is_dir, directories):
+            opened: Opened | None = None
+            for subdirectory in self._subdirectories:
+                if subdirectory and not self._is_dir(directory + subdirectory):
+                    continue
+                path = directory + subdirectory + name
+                opened = self._open(path)
+                last = SearchResult(path, opened)
+                if opened.verdict in (FileVerdict.GOOD, FileVerdict.FATAL):
+                    return last, other_class
+                other_class |= opened.verdict is FileVerdict.OTHER_CLASS
+            if opened is not None and opened.errno not in self._goes_past:
+                break
+        return last, other_class
 
     def _lists_of(self, requester: LoadedObject) -> tuple[tuple[FoundBy, tuple[str, ...]], ...]:
         """Return what is searched for an object's needs, in order, without lists that are empty."""

@@ -150,17 +150,17 @@ class Segments:
 
         Raises ElfError where no PT_LOAD holds the address.
         """
-        for _, _, offset, start, file_bytes, _, _ in self.loads:
-            if start <= address < start + file_bytes:
-                skip = address - start
-                return self.file_range(offset + skip, min(size, file_bytes - skip))
-        raise ElfError(f"address {address:#x} lies in no loaded segment")
+        offset, rest_bytes = self._place(address)
+        return self.file_range(offset, min(size, rest_bytes))
 
     def rest_bytes(self, address: int) -> int:
         """Return how many bytes of the file follow an address in its segment."""
-        for segment in self.loads:
-            if segment.address <= address < segment.address + segment.file_bytes:
-                return segment.address + segment.file_bytes - address
+        return self._place(address)[1]
+
+    def _place(self, address: int) -> tuple[int, int]:
+        for _, _, offset, start, file_bytes, _, _ in self.loads:
+            if start <= address < start + file_bytes:
+                return offset + address - start, start + file_bytes - address
         raise ElfError(f"address {address:#x} lies in no loaded segment")
 
 

@@ -64,13 +64,6 @@ class StaticTls:
         """What is left for libraries that are dlopened."""
         return self._size - self._used
 
-    def copy(self) -> StaticTls:
-        """Return the same state, to come back to."""
-        other = object.__new__(StaticTls)
-        other._is_known, other._align = self._is_known, self._align
-        other._used, other._size = self._used, self._size
-        return other
-
     def take(self, facts: ElfFacts) -> bool:
         """Take the block of a library that is dlopened; False where there is no room for it."""
         if not self._is_known or not facts.flags & DF_STATIC_TLS or not facts.tls_size_bytes:

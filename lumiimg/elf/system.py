@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.cache import CACHE_PATH, MAX_CACHE_BYTES, LoaderCache, parse_cache
-from lumiimg.elf.facts import read_elf
+from lumiimg.elf.facts import ElfFacts, read_elf
 from lumiimg.elf.hwcaps import platform
 from lumiimg.elf.reader import ElfError
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
-    from lumiimg.elf.filesystem import FileSystem, Native
+    from lumiimg.elf.reader import FileSystem, Native
 
 _LOADER_OF_MACHINE = {
     (62, 64): "/lib64/ld-linux-x86-64.so.2",
@@ -68,7 +68,7 @@ def read_system(fs: FileSystem, native: Native, interpreter: str | None) -> Syst
     """Return what the loader of a root file system has compiled in; `interpreter` is a program's PT_INTERP."""
     warnings: list[str] = []
     loader = interpreter or _LOADER_OF_MACHINE.get((native.machine, native.elf_class), "/lib/ld.so.1")
-    data = _read(fs, loader, _MAX_LOADER_BYTES)
+    data = read_what_is_there(fs, loader, _MAX_LOADER_BYTES)
     directories = _compiled_directories(data)
     if not directories:
         directories = _usual_directories(fs, native)
@@ -138,14 +138,10 @@ def _usual_directories(fs: FileSystem, native: Native) -> tuple[str, ...]:
 def _read_cache(fs: FileSystem) -> tuple[LoaderCache | None, str | None]:
     """Return (the cache, a warning): the loader goes on without a cache that it cannot use, and says nothing."""
     try:
-        data = read_whole(fs, CACHE_PATH, MAX_CACHE_BYTES)
+        return parse_cache(_read_whole(fs, CACHE_PATH, MAX_CACHE_BYTES)), None
     except FileNotFoundError:
         return None, None
     except (OSError, BadInputError) as error:
-        return None, f"{CACHE_PATH}: {error}; the loader goes on without it"
-    try:
-        return parse_cache(data), None
-    except ElfError as error:
         return None, f"{CACHE_PATH}: {error}; the loader goes on without it"
 
 
@@ -159,13 +155,13 @@ def glibc_version(fs: FileSystem) -> str | None:
     if not loaders:
         return None
     for path in loaders:
-        version = _release(_read(fs, path, _MAX_LOADER_BYTES))
+        version = _release(read_what_is_there(fs, path, _MAX_LOADER_BYTES))
         if version:
             return version
     cache, _ = _read_cache(fs)
     libc = _libc_path(fs, cache)
     if libc:
-        version = _release(_read(fs, libc, _MAX_LIBC_BYTES))
+        version = _release(read_what_is_there(fs, libc, _MAX_LIBC_BYTES))
         if version:
             return version
     if cache and cache.glibc_version:
@@ -186,11 +182,8 @@ def _libc_path(fs: FileSystem, cache: LoaderCache | None) -> str | None:
 
 
 def _newest_definition(fs: FileSystem, libc: str) -> str | None:
-    try:
-        with contextlib.closing(fs.open(libc)) as file:
-            definitions = read_elf(file).version_definitions
-    except (OSError, BadInputError):
-        return None
+    facts = facts_at(fs, libc)
+    definitions = facts.version_definitions if facts else ()
     minors = [int(found[1]) for name in definitions if (found := _GLIBC_DEFINITION.match(name))]
     return f"2.{max(minors)}" if minors else None
 
@@ -205,22 +198,23 @@ def libc_kind(fs: FileSystem) -> str | None:
 
     Both can be installed side by side; then it is the one that the shell asks for.
     """
-    has_glibc = any(_is_file(fs, path) for path in _LOADER_OF_MACHINE.values())
+    has_glibc = loader_of(fs) is not None
     has_musl = any(_is_file(fs, path) for path in _MUSL_LOADERS)
     if has_glibc and has_musl:
         for path in _SHELLS:
-            interpreter = _interpreter(fs, path)
-            if interpreter:
-                return "musl" if "/ld-musl-" in interpreter else "glibc"
+            facts = facts_at(fs, path)
+            if facts and facts.interpreter:
+                return "musl" if "/ld-musl-" in facts.interpreter else "glibc"
     if has_musl and not has_glibc:
         return "musl"
     return "glibc" if has_glibc else None
 
 
-def _interpreter(fs: FileSystem, path: str) -> str | None:
+def facts_at(fs: FileSystem, path: str) -> ElfFacts | None:
+    """Return the facts of the file at a path; None for what cannot be read, or is no ELF file."""
     try:
         with contextlib.closing(fs.open(path)) as file:
-            return read_elf(file).interpreter
+            return read_elf(file)
     except (OSError, BadInputError):
         return None
 
@@ -233,14 +227,15 @@ def _is_file(fs: FileSystem, path: str) -> bool:
     return True
 
 
-def _read(fs: FileSystem, path: str, limit_bytes: int) -> bytes:
+def read_what_is_there(fs: FileSystem, path: str, limit_bytes: int) -> bytes:
+    """Return a file's bytes; none of what cannot be read, or is larger."""
     try:
-        return read_whole(fs, path, limit_bytes)
+        return _read_whole(fs, path, limit_bytes)
     except (OSError, BadInputError):
         return b""
 
 
-def read_whole(fs: FileSystem, path: str, limit_bytes: int) -> bytes:
+def _read_whole(fs: FileSystem, path: str, limit_bytes: int) -> bytes:
     with contextlib.closing(fs.open(path)) as file:
         if file.size > limit_bytes:
             raise ElfError(f"{path} has {file.size} bytes, more than {limit_bytes}")

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from lumiimg.elf.objects import MissingVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
-    from lumiimg.elf.objects import LoadedObject
+    from lumiimg.elf.facts import ElfFacts
+    from lumiimg.elf.objects import LoadedObject, Report
     from lumiimg.elf.versions import VersionNeed
 
 _LIBC_PREFIX = "libc.so."
@@ -25,66 +26,65 @@ _FIRST_MINOR_WITH_RELR = 36
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,5}")
 
 
-class VersionCheck:
-    """The version check over some objects, and its findings in the loader's words."""
-
-    def __init__(
-        self, provider_of: Callable[[str], LoadedObject | None], missing: Collection[str], glibc_minor: int | None
-    ) -> None:
-        self._provider_of = provider_of
-        self._missing = missing
-        self._glibc_minor = glibc_minor
-        self._definitions: dict[LoadedObject, frozenset[str]] = {}
-        self.missing_versions: list[MissingVersion] = []
-        self.errors: list[str] = []
-        self.warnings: list[str] = []
-
-    def run(self, objects: Sequence[LoadedObject]) -> None:
-        """Check every object; the findings are kept in the attributes."""
-        for loaded in objects:
-            by_file: dict[str, list[VersionNeed]] = {}
-            for need in loaded.facts.version_needs:
-                by_file.setdefault(need.file, []).append(need)
-            for file, needs in by_file.items():
-                self._check(loaded, file, needs)
-            self._check_relr(loaded)
-
-    def _check(self, loaded: LoadedObject, file: str, needs: Iterable[VersionNeed]) -> None:
-        provider = self._provider_of(file)
-        if provider is None:
-            if file in self._missing:
-                return
-            # the name was taken from DT_NEEDED after the link, as `patchelf --remove-needed` does
-            self.errors.append(
-                f"{loaded.path}: needs versions of {file}, which it does not need: ld.so stops at an assertion"
-            )
-            return
-        definitions = self._definitions.get(provider)
-        if definitions is None:
-            definitions = self._definitions[provider] = frozenset(provider.facts.version_definitions)
-        if not definitions:
-            self.warnings.append(f"{provider.path}: no version information available (required by {loaded.path})")
-            return
-        for need in needs:
-            if need.name in definitions:
-                continue
-            if need.weak:
-                self.warnings.append(
-                    f"{provider.path}: weak version `{need.name}' not found (required by {loaded.path})"
+def check_versions(
+    objects: Iterable[LoadedObject],
+    provider_of: Callable[[str], LoadedObject | None],
+    glibc_minor: int | None,
+    report: Report,
+    *,
+    warns: bool,
+) -> None:
+    """Add what the loader finds wrong with the versions of some objects, in its words; `warns`: with its warnings."""
+    definitions: dict[LoadedObject, frozenset[str]] = {}
+    for loaded in objects:
+        by_file: dict[str, list[VersionNeed]] = {}
+        for need in loaded.facts.version_needs:
+            by_file.setdefault(need.file, []).append(need)
+        for file, needs in by_file.items():
+            provider = provider_of(file)
+            if provider is not None:
+                if provider not in definitions:
+                    definitions[provider] = frozenset(provider.facts.version_definitions)
+                _compare(loaded, needs, provider, definitions[provider], report, warns=warns)
+            elif file not in report.missing_names:
+                # the name was taken from DT_NEEDED after the link, as `patchelf --remove-needed` does
+                report.errors.append(
+                    f"{loaded.path}: needs versions of {file}, which it does not need: ld.so stops at an assertion"
                 )
-            else:
-                missing = MissingVersion(provider.path, need.name, loaded.path)
-                self.missing_versions.append(missing)
-                self.errors.append(str(missing))
+        if _lacks_relr(loaded.facts, glibc_minor):
+            report.errors.append(f"{loaded.path}: DT_RELR without {_RELR_VERSION} dependency")
 
-    def _check_relr(self, loaded: LoadedObject) -> None:
-        """Refuse DT_RELR in a file that was not linked to ask for a C library that knows it."""
-        facts = loaded.facts
-        if not facts.has_relr or (self._glibc_minor or _FIRST_MINOR_WITH_RELR) < _FIRST_MINOR_WITH_RELR:
-            return
-        needs_libc = any(name.startswith(_LIBC_PREFIX) for name in facts.needed)
-        if facts.version_needs and needs_libc and _RELR_VERSION not in {need.name for need in facts.version_needs}:
-            self.errors.append(f"{loaded.path}: DT_RELR without {_RELR_VERSION} dependency")
+
+def _compare(
+    loaded: LoadedObject,
+    needs: Iterable[VersionNeed],
+    provider: LoadedObject,
+    defined: frozenset[str],
+    report: Report,
+    *,
+    warns: bool,
+) -> None:
+    if not defined:
+        if warns:
+            report.warnings.append(f"{provider.path}: no version information available (required by {loaded.path})")
+        return
+    for need in needs:
+        if need.name in defined:
+            continue
+        if not need.weak:
+            missing = MissingVersion(provider.path, need.name, loaded.path)
+            report.missing_versions.append(missing)
+            report.errors.append(str(missing))
+        elif warns:
+            report.warnings.append(f"{provider.path}: weak version `{need.name}' not found (required by {loaded.path})")
+
+
+def _lacks_relr(facts: ElfFacts, glibc_minor: int | None) -> bool:
+    """Whether a file has DT_RELR and was not linked to ask for a C library that knows it."""
+    if not facts.has_relr or (glibc_minor or _FIRST_MINOR_WITH_RELR) < _FIRST_MINOR_WITH_RELR:
+        return False
+    needs_libc = any(name.startswith(_LIBC_PREFIX) for name in facts.needed)
+    return bool(facts.version_needs) and needs_libc and all(need.name != _RELR_VERSION for need in facts.version_needs)
 
 
 def numbers_of(version: str) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.duplicates import second_copies
+from lumiimg.elf.objects import second_copies
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE, net_symbol
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH

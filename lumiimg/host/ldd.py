@@ -6,9 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import ET_DYN, ET_EXEC
-from lumiimg.elf.files import Files
+from lumiimg.elf.files import Files, RecordedElf
 from lumiimg.elf.loader import Process
-from lumiimg.elf.recorded import RecordedElf
 from lumiimg.elf.system import libc_kind
 from lumiimg.errors import BadInputError
 from lumiimg.image import ImageError

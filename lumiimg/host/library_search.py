@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from lumiimg.elf.files import Files
-    from lumiimg.elf.filesystem import Native
+    from lumiimg.elf.reader import Native
     from lumiimg.elf.system import System
     from lumiimg.host.scan_facts import Role
     from lumiimg.image import RootFileSystem

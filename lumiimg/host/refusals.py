@@ -14,8 +14,8 @@ from lumiimg.host.snapshot_tree import MACHINES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumiimg.elf.filesystem import Native
     from lumiimg.elf.objects import LoadedObject, MissingLibrary, MissingVersion
+    from lumiimg.elf.reader import Native
     from lumiimg.host.bind_trial import BindPlan, BindTrial
     from lumiimg.image import RootFileSystem
 

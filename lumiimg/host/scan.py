@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.elf.files import Files
-from lumiimg.elf.filesystem import Native
-from lumiimg.elf.hwcaps import isa_mask, legacy_mask, levels_in_cache
+from lumiimg.elf.hwcaps import isa_mask, known_levels, legacy_mask
 from lumiimg.elf.loader import Process
+from lumiimg.elf.reader import Native
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.system import System, glibc_version, libc_kind
 from lumiimg.errors import MissingHereError
@@ -176,7 +176,7 @@ def _cache_lookup(system: System, native: Native, settings: LoaderSettings) -> C
             name,
             machine=native.machine,
             elf_class=native.elf_class,
-            hwcaps=levels_in_cache(levels, minor),
+            hwcaps=known_levels(levels, minor),
             isa=isa_mask(levels),
             legacy_hwcaps=legacy_mask(levels, native.machine, minor, intel=settings.intel),
         )

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.filesystem import Native
-from lumiimg.elf.recorded import RecordedElf
+from lumiimg.elf.files import RecordedElf
+from lumiimg.elf.reader import Native
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 
-from lumiimg.elf.facts import BytesReader, exported_symbols, read_elf
+from lumiimg.elf.facts import exported_symbols, read_elf
 from lumiimg.elf.loader import Process
+from lumiimg.elf.reader import BytesReader
 from lumiimg.image import open_image
 from tests.shared.elf_builder import (
     assert_same,

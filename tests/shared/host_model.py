@@ -19,7 +19,7 @@ from lumiimg.image import RootFileSystem
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lumiimg.elf.filesystem import Native
+    from lumiimg.elf.reader import Native
     from lumiimg.host.snapshot import Snapshot
 
 _CACHE_HEADER = struct.Struct("<20sII20x")

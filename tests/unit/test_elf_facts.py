@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf.facts import BytesReader, ElfError, exported_symbols, read_elf
+from lumiimg.elf.facts import exported_symbols, read_elf
+from lumiimg.elf.reader import BytesReader, ElfError
 from tests.shared.elf_builder import gcc, library, rpath, runpath
 from tests.shared.elf_oracles import assert_facts_of_pyelftools
 

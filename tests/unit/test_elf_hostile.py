@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.elf.facts import ElfFacts, exported_symbols
+from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader, ElfError
-from lumiimg.elf.recorded import RecordedElf
 from lumiimg.elf.rules import LoaderSettings
 from tests.shared.elf_builder import shared_object
 from tests.shared.memory_root import MemoryRoot

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from lumiimg.elf.cache import parse_cache
-from lumiimg.elf.hwcaps import ZEN3, isa_mask, legacy_mask, levels_in_cache, platform, subdirectories
+from lumiimg.elf.hwcaps import ZEN3, isa_mask, known_levels, legacy_mask, platform, subdirectories
 from tests.shared.elf_builder import loader_cache
 
 _V4 = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
@@ -61,8 +61,8 @@ def test_platform_is_of_the_vendor() -> None:
 
 
 def test_levels_are_known_since_2_33() -> None:
-    assert levels_in_cache(ZEN3, 32) == ()
-    assert levels_in_cache(ZEN3, 33) == ZEN3
+    assert known_levels(ZEN3, 32) == ()
+    assert known_levels(ZEN3, 33) == ZEN3
     assert isa_mask(ZEN3) == 0b111
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf.facts import BytesReader, DlopenNote, ElfFacts, read_elf
+from lumiimg.elf.facts import ElfFacts, read_elf
 from lumiimg.elf.loader import Process
+from lumiimg.elf.notes import DlopenNote
+from lumiimg.elf.reader import BytesReader
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.image import open_image
 from tests.shared.elf_builder import NOTES, exe, new_runpath, note_source, so

@@ -15,8 +15,7 @@ import pytest
 
 from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy
-from lumiimg.elf.rules import LoaderSettings
-from lumiimg.elf.search import expand, origin_of, split_path
+from lumiimg.elf.rules import LoaderSettings, expand, origin_of, split_path
 from lumiimg.elf.system import System
 from lumiimg.image import RootFileSystem, open_image
 from tests.shared.elf_builder import NOTES, exe, new_runpath, note_source, so

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.elf.cache import parse_cache
-from lumiimg.elf.facts import ElfError
 from lumiimg.elf.files import Files
-from lumiimg.elf.filesystem import Native
 from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy
+from lumiimg.elf.reader import ElfError, Native
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from lumiimg.host.snapshot_tree import SnapshotTree

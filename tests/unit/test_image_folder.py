@@ -11,7 +11,7 @@ from lumiimg.elf.loader import Process
 from lumiimg.image import ImageKind, RootFileSystem, open_image
 
 if TYPE_CHECKING:
-    from lumiimg.elf.filesystem import FileSystem
+    from lumiimg.elf.reader import FileSystem
 
 
 def test_root_of_an_image_is_a_file_system_for_the_loader_model(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lumiimg.elf.facts import ElfFacts
-from lumiimg.elf.objects import FoundBy, LoadedObject
-from lumiimg.elf.version_check import VersionCheck, numbers_of
+from lumiimg.elf.objects import FoundBy, LoadedObject, Report
+from lumiimg.elf.version_check import check_versions, numbers_of
 from lumiimg.elf.versions import VersionNeed
 
 FACTS = ElfFacts(elf_class=64, little_endian=True, machine=62, type=3, is_dynamic=True, needed=("libc.so.6",))
@@ -24,10 +24,10 @@ def needing(*needs: tuple[str, str, bool], relr: bool = False) -> LoadedObject:
     return loaded("libplug.so", replace(FACTS, version_needs=wanted, has_relr=relr))
 
 
-def check(*objects: LoadedObject, libc: ElfFacts = LIBC, minor: int | None = 34, missing: str = "") -> VersionCheck:
+def check(*objects: LoadedObject, libc: ElfFacts = LIBC, minor: int | None = 34, missing: str = "") -> Report:
     there = {"libc.so.6": loaded("libc.so.6", libc)}
-    found = VersionCheck(there.get, {missing}, minor)
-    found.run(objects)
+    found = Report(missing_names={missing})
+    check_versions(objects, there.get, minor, found, warns=True)
     return found
 
 

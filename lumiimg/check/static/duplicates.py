@@ -13,7 +13,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.duplicates import second_copies
+from lumiimg.elf.objects import second_copies
 from lumiimg.findings import Code, Severity
 from lumiimg.host.scan_facts import known
 from lumiimg.image.permissions import barred

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.static.plugin_search import RULE_SOURCE
 from lumiimg.elf.facts import exported_symbols, undefined_symbols
-from lumiimg.elf.recorded import RecordedElf
+from lumiimg.elf.files import RecordedElf
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PROVIDER_FILE, net_api
 from lumiimg.fabric.provider import PROVIDER_PATH, cxi_provider

@@ -216,7 +216,7 @@ TARGETS = (
             "elf.loader.Process",
             "elf.system.glibc_version",
             "elf.system.libc_kind",
-            "elf.search.split_path",
+            "elf.rules.split_path",
             "elf.versions.read_version_needs",
             "elf.versions.read_version_definitions",
         ),
