@@ -56,7 +56,7 @@ MODULES = (
     *(f"check/static/{name}" for name in ("plugin", "plugin_search", "rccl", "variables", "duplicates", "host_binds")),
     *(f"check/static/{name}" for name in ("boundary", "comparisons")),
     *(f"check/run/{name}" for name in ("bandwidth", "execution")),
-    *(f"elf/{name}" for name in ("version_check", "rules", "search", "loader")),
+    *(f"elf/{name}" for name in ("version_check", "rules", "loader")),
     *(f"host/{name}" for name in ("bind", "bind_trial", "refusals")),
 )
 MEMORY_BYTES = 4 * 2**30

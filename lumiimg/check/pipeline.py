@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.answer import CheckReport, LevelsTaken, decide, sentence, settle
 from lumiimg.check.opening import opened
 from lumiimg.check.probe import simulation
-from lumiimg.check.probe.probe_output import told_plugin
+from lumiimg.check.probe.container import told_plugin
 from lumiimg.check.probe.task import carry_out, excuse, make_task, told_version
 from lumiimg.check.run.execution import RunResult, refuse_without_gpu, run_here
 from lumiimg.check.static.boundary import study_open

@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from lumiimg.engine.signing import Signer, Verification
     from lumiimg.image.sif import DataObject, Sif
 
-# apptainer/sif, pkg/integrity/verify.go, metadata.go, select.go; go-crypto, openpgp/errors
-_UNSIGNED = re.compile(r"signature not found|no object groups? found")
-_UNKNOWN = re.compile(r"signature made by unknown entity")
-_OTHER_KEY = re.compile(r"key material not provided|key expired|revoked")
-_ALTERED = re.compile(
-    r"integrity compromised|object not signed|signed object not found|not associated with object group|"
-    r"fingerprint in descriptor does not|signature object \d+ not valid|signature not valid"
-)
-
 
 class SignatureVerdict(StrEnum):
     """What is known of the signatures."""
@@ -42,6 +33,20 @@ class SignatureVerdict(StrEnum):
     ALTERED = "altered"
     UNKNOWN_KEY = "unknown key"
     UNDECIDED = "undecided"
+
+
+# apptainer/sif, pkg/integrity/verify.go, metadata.go, select.go; go-crypto, openpgp/errors
+_ALTERED = (
+    r"integrity compromised|object not signed|signed object not found|not associated with object group|"
+    r"fingerprint in descriptor does not|signature object \d+ not valid|signature not valid"
+)
+_VERDICTS = (
+    (re.compile(r"signature made by unknown entity"), SignatureVerdict.UNKNOWN_KEY),
+    (re.compile(r"key material not provided|key expired|revoked"), SignatureVerdict.UNDECIDED),
+    (re.compile(_ALTERED), SignatureVerdict.ALTERED),
+    (re.compile(r"signature not found|no object groups? found"), SignatureVerdict.UNSIGNED),
+)
+"""What the engine says of a signature that does not hold; the first that is found counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +90,8 @@ def _judge(found: Verification, covered: tuple[DataObject, ...]) -> tuple[Signat
         if sum(signer.verified for signer in found.signers) < len(covered):
             return SignatureVerdict.UNDECIDED, "the engine names fewer objects than the image has"
         return SignatureVerdict.SIGNED, ""
-    if _UNKNOWN.search(found.said):
-        return SignatureVerdict.UNKNOWN_KEY, found.said
-    if _OTHER_KEY.search(found.said):
-        return SignatureVerdict.UNDECIDED, found.said
-    if _ALTERED.search(found.said):
-        return SignatureVerdict.ALTERED, found.said
-    return (SignatureVerdict.UNSIGNED if _UNSIGNED.search(found.said) else SignatureVerdict.UNDECIDED), found.said
+    verdicts = (verdict for said, verdict in _VERDICTS if said.search(found.said))
+    return next(verdicts, SignatureVerdict.UNDECIDED), found.said
 
 
 def _signatures(sif: Sif) -> tuple[DataObject, ...]:

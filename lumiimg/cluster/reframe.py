@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
-from lumiimg.check.run.job_environment import same_everywhere
+from lumiimg.check.run.collective import same_everywhere
 from lumiimg.cluster.binds import is_path
 from lumiimg.cluster.module.modulefile import comment
 from lumiimg.errors import BadInputError, one_line

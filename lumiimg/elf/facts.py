@@ -117,12 +117,7 @@ def read_elf(reader: RangeReader, first: bytes | None = None) -> ElfFacts:
 
     stacks = segments.of_type(PT_GNU_STACK)
     tls = next((each for each in reversed(segments.of_type(PT_TLS)) if each.memory_bytes), None)
-    is_misplaced = is_underaligned = False
-    missing_bytes = 0
-    for load in segments.loads:
-        is_misplaced |= bool((load.address - load.offset) % _PAGE_BYTES)
-        is_underaligned |= bool(load.align % _PAGE_BYTES)
-        missing_bytes = max(missing_bytes, load.offset + load.file_bytes - reader.size)
+    loads = segments.loads
     notes = read_notes(segments)
     needs: tuple[VersionNeed, ...] = ()
     definitions: tuple[str, ...] = ()
@@ -154,10 +149,10 @@ def read_elf(reader: RangeReader, first: bytes | None = None) -> ElfFacts:
         has_relr=_DT_RELR in dynamic,
         tls_align=tls.align if tls else 0,
         tls_skew_bytes=tls.address & (tls.align - 1) if tls and tls.align else 0,
-        has_loads=bool(segments.loads),
-        loads_misplaced=is_misplaced,
-        loads_underaligned=is_underaligned,
-        missing_bytes=missing_bytes,
+        has_loads=bool(loads),
+        loads_misplaced=any((load.address - load.offset) % _PAGE_BYTES for load in loads),
+        loads_underaligned=any(load.align % _PAGE_BYTES for load in loads),
+        missing_bytes=max([0, *(load.offset + load.file_bytes - reader.size for load in loads)]),
         linux_needed=notes.linux,
         dlopen_notes=notes.dlopen,
     )

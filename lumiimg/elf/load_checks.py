@@ -23,17 +23,17 @@ _FIRST_MINOR_WITH_PAGE_WORDS = 35
 _FIRST_MINOR_REFUSING_PIE = 30
 
 
-def _since(minor: int | None, first: int) -> bool:
-    """Tell whether a rule holds that came with glibc 2.`first`; one of unknown version is taken for a new one."""
+def since(minor: int | None, first: int) -> bool:
+    """Return whether a rule holds that came with glibc 2.`first`; one of unknown version is taken for a new one."""
     return minor is None or minor >= first
 
 
 def map_problem(facts: ElfFacts, minor: int | None, *, is_program: bool = False) -> str | None:
     """Return why a file of the right kind cannot be mapped, None where it can."""
-    if facts.loads_underaligned and not _since(minor, _FIRST_MINOR_WITH_PAGE_WORDS):
+    if facts.loads_underaligned and not since(minor, _FIRST_MINOR_WITH_PAGE_WORDS):
         return "ELF load command alignment not page-aligned"
     if facts.loads_misplaced:
-        how = "page-aligned" if _since(minor, _FIRST_MINOR_WITH_PAGE_WORDS) else "properly aligned"
+        how = "page-aligned" if since(minor, _FIRST_MINOR_WITH_PAGE_WORDS) else "properly aligned"
         return f"ELF load command address/offset not {how}"
     if not facts.has_loads:
         return "object file has no loadable segments"
@@ -44,7 +44,7 @@ def map_problem(facts: ElfFacts, minor: int | None, *, is_program: bool = False)
         return f"cut off: {facts.missing_bytes} bytes are not in the file"
     if facts.type == ET_DYN and not facts.is_dynamic:
         return "object file has no dynamic section"
-    if not is_program and facts.flags_1 & DF_1_PIE and _since(minor, _FIRST_MINOR_REFUSING_PIE):
+    if not is_program and facts.flags_1 & DF_1_PIE and since(minor, _FIRST_MINOR_REFUSING_PIE):
         return "cannot dynamically load position-independent executable"
     return None
 
@@ -53,13 +53,13 @@ def open_problem(facts: ElfFacts, minor: int | None, *, stack_is_executable: boo
     """Return why a dlopen of this object, or of one that needs it, is refused though the file can be mapped."""
     if facts.flags_1 & DF_1_NOOPEN:
         return "shared object cannot be dlopen()ed"
-    if facts.executable_stack and not stack_is_executable and _since(minor, _FIRST_MINOR_REFUSING_STACK):
+    if facts.executable_stack and not stack_is_executable and since(minor, _FIRST_MINOR_REFUSING_STACK):
         return f"cannot enable executable stack as shared object requires: {os.strerror(errno.EINVAL)}"
     return None
 
 
 def isa_problem(facts: ElfFacts, minor: int | None, levels: tuple[str, ...]) -> str | None:
     """Return why a CPU of these levels is not enough."""
-    if facts.isa_needed is None or facts.machine not in _X86_MACHINES or not _since(minor, _FIRST_MINOR_CHECKING_ISA):
+    if facts.isa_needed is None or facts.machine not in _X86_MACHINES or not since(minor, _FIRST_MINOR_CHECKING_ISA):
         return None
     return "CPU ISA level is lower than required" if facts.isa_needed & ~isa_mask(levels) else None

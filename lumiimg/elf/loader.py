@@ -25,9 +25,8 @@ from dataclasses import replace
 
 from lumiimg.elf.files import Files, FileVerdict, Opened
 from lumiimg.elf.hwcaps import platform
-from lumiimg.elf.load_checks import isa_problem, map_problem, open_problem
-from lumiimg.elf.loaded_names import LoadedNames
-from lumiimg.elf.objects import FoundBy, LoadedObject, LoadOutcome, MissingLibrary, Report
+from lumiimg.elf.load_checks import isa_problem, map_problem, open_problem, since
+from lumiimg.elf.objects import FoundBy, LoadedNames, LoadedObject, LoadOutcome, MissingLibrary, Report
 from lumiimg.elf.reader import FileSystem, Native
 from lumiimg.elf.rules import LoaderSettings, SearchResult, SearchRules, expand, origin_of
 from lumiimg.elf.static_tls import StaticTls
@@ -94,7 +93,7 @@ class Process:
         system = self._files.system(self._native, facts.interpreter)
         own_platform = platform(self._native.machine, self.settings.hwcaps, intel=self.settings.intel)
         self._system = system = replace(system, platform=own_platform)
-        if by_kernel or not _is_before(system.glibc_minor, _FIRST_MINOR_WITH_REAL_ORIGIN):
+        if by_kernel or since(system.glibc_minor, _FIRST_MINOR_WITH_REAL_ORIGIN):
             absolute = self._files.fs.resolve(absolute)
         main = LoadedObject(path, path, facts, FoundBy.PROGRAM, None, origin_of(absolute, "/"))
         self._names.add(main)
@@ -112,7 +111,7 @@ class Process:
         self._add_loader(main, opened, report)
         self._preload(main, report)
         self._load_needed(report)
-        lists_itself = not _is_before(system.glibc_minor, _FIRST_MINOR_LISTING_ITSELF)
+        lists_itself = since(system.glibc_minor, _FIRST_MINOR_LISTING_ITSELF)
         if lists_itself and (facts.needed or len(report.order) > 1):
             # it is in every process; ld.so lists it last where nothing needs it, and calls a lone object static
             report.order.extend(loader for loader in self.objects[1:2] if loader not in report.order)
@@ -231,7 +230,7 @@ class Process:
                 listed.add(filtee)
                 done.discard(filtee)
                 place += 1
-        if order[0] is not root and _is_before(self.system.glibc_minor, _FIRST_MINOR_WITH_DLOPENED_FILTERS):
+        if order[0] is not root and not since(self.system.glibc_minor, _FIRST_MINOR_WITH_DLOPENED_FILTERS):
             report.errors.append(f"{root.path}: filters another library: ld.so stops at an assertion")
 
     def _need(self, name: str, loaded: LoadedObject, report: Report) -> LoadedObject | None:
@@ -314,10 +313,6 @@ class Process:
         number = opened.errno or errno.ENOENT
         what = opened.problem or "cannot open shared object file"
         return f"{name}: {what}: {os.strerror(number) if self._is_running else _words_at_start(number)}"
-
-
-def _is_before(minor: int | None, first: int) -> bool:
-    return minor is not None and minor < first
 
 
 def _filtees(loaded: LoadedObject) -> tuple[tuple[str, bool], ...]:

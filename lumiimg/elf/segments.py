@@ -55,25 +55,12 @@ def _layout(bits: int, order: str) -> Layout:
         if bits == 64
         else ("HHIIIIIHHHHHH", "III4xIIII", "iI", "IIIBBH", "I")
     )
-    return Layout(
-        bits,
-        order == "<",
-        struct.Struct(order + header),
-        struct.Struct(order + segment),
-        struct.Struct(order + dynamic),
-        struct.Struct(order + symbol),
-        struct.Struct(order + "I"),
-        struct.Struct(order + "H"),
-        struct.Struct(order + address),
-    )
+    records = (header, segment, dynamic, symbol, "I", "H", address)
+    return Layout(bits, order == "<", *(struct.Struct(order + record) for record in records))
 
 
-_LAYOUTS = {
-    (1, 1): _layout(32, "<"),
-    (1, 2): _layout(32, ">"),
-    (2, 1): _layout(64, "<"),
-    (2, 2): _layout(64, ">"),
-}
+_LAYOUTS = {(number, place): _layout(32 * number, order) for number in (1, 2) for place, order in ((1, "<"), (2, ">"))}
+"""By class and byte order, as in the header."""
 
 
 class Segment(NamedTuple):

@@ -172,13 +172,9 @@ def glibc_version(fs: FileSystem) -> str | None:
 def _libc_path(fs: FileSystem, cache: LoaderCache | None) -> str | None:
     """Return where libc.so.6 is: beside a default directory of any layout, or where the cache says."""
     names = [f"{directory}/{name}" for name in _DEBIAN_NAME_OF_MACHINE.values() for directory in ("/lib", "/usr/lib")]
+    beside = (f"{directory}/libc.so.6" for directory in (*names, "/lib64", "/usr/lib64", "/lib", "/usr/lib"))
     cached = cache.lookup("libc.so.6") if cache else None
-    candidates = [*([cached] if cached else []), *names, "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
-    for candidate in candidates:
-        path = candidate if candidate == cached else f"{candidate}/libc.so.6"
-        if _is_file(fs, path):
-            return path
-    return None
+    return next((path for path in (cached, *beside) if path and _is_file(fs, path)), None)
 
 
 def _newest_definition(fs: FileSystem, libc: str) -> str | None:

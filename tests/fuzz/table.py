@@ -14,7 +14,7 @@ NOT_FOREIGN = {
     "check.codes": _OWN_TABLE,
     "check.static.plugin": _OWN_TABLE,
     "check.probe.judgement": "looks for lines in what `check.probes` reads",
-    "check.static.boundary_remedies": _OWN_TABLE,
+    "check.static.host_binds": _OWN_TABLE,
     "cluster.job.frameworks": _OWN_TABLE,
     "cluster.module.plan": _OWN_TABLE,
     "cluster.nodes.check": "shows the last lines of a step, each made printable",

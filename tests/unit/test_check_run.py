@@ -15,9 +15,17 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.check.answer import Answer, decide, sentence, settle
 from lumiimg.check.probe.tools import Tools
 from lumiimg.check.run import execution
-from lumiimg.check.run.collective import LOGS, Collective, CollectiveProgram, choose, prepare
+from lumiimg.check.run.collective import (
+    LOGS,
+    Collective,
+    CollectiveProgram,
+    choose,
+    missing_here,
+    prepare,
+    tell,
+    with_variables,
+)
 from lumiimg.check.run.execution import NO_GPU, RunResult, judge
-from lumiimg.check.run.job_environment import missing_here, tell, with_variables
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, EngineKind

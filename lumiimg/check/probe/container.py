@@ -4,10 +4,12 @@ Three questions, each to the thing itself: what ld.so finds for the plugin (`ld.
 it is opened, initialised and made to listen (`handshake`), and what this image's RCCL does (`rcclprobe`), where its
 generation opens plugins without a GPU. A load is believed where the kernel shows the file mapped, not where a log says
 so.
+What findings about a run have in common is here too: its lines, how it ended, the cause that its log names.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,20 +19,26 @@ from lumiimg.engine.failures import not_started
 from lumiimg.errors import one_line
 from lumiimg.fabric.names import part_of
 from lumiimg.nccl.lines import probe_event
+from lumiimg.nccl.reader import read_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.check.probe.tools import Tools
     from lumiimg.engine.engine import Engine
     from lumiimg.engine.process import Completed
     from lumiimg.fabric.path import Part
+    from lumiimg.findings import FindingDetails
+    from lumiimg.nccl.report import Cause, LogReport
 
 TIMEOUT_S = 120.0
 """Of one probe; a plugin's init that takes longer than this is a finding, not a wait."""
 _START_S = 60.0
 _EVENT_LIMIT = 5000
+EVIDENCE_LINES = 6
+NOISE = re.compile(r"CollNet|TUNER/|PROFILER/")
+"""Lines of RCCL about plugins of other kinds."""
 # Each of these keeps RCCL from saying what it does, or from getting as far as the plugin.
 SILENCING = ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_COMM_ID", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY")
 VERBOSE = {"NCCL_DEBUG": "INFO", "FI_LOG_LEVEL": "warn"}
@@ -152,3 +160,36 @@ def read_events(output: str) -> tuple[Event, ...]:
             topic, values = event
             events.append(Event(topic, {key: one_line(value) for key, value in values.items()}))
     return tuple(events)
+
+
+def log_of(run: ProbeRun) -> LogReport:
+    """Return what the log reader makes of the plugin's and the library's own lines."""
+    return read_lines(run.name, run.output.splitlines())
+
+
+def told_plugin(runs: Iterable[ProbeRun]) -> str | None:
+    """Return the version that the plugin says of itself."""
+    found = (log_of(run).plugin for run in runs)
+    return next((component.version for component in found if component is not None), None)
+
+
+def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str], otherwise: str | None = None) -> FindingDetails:
+    """Return evidence, cause and remedy: of the first cause that the knowledge base has, else what helps in general."""
+    lines = tuple(dict.fromkeys(evidence))[-EVIDENCE_LINES:]
+    remedy = (otherwise,) if otherwise else ()
+    if not causes:
+        return {"evidence": lines, "remedy": remedy}
+    first = causes[0]
+    return {"evidence": lines, "cause": first.summary, "remedy": first.remedy or remedy, "source": first.source}
+
+
+def ending(run: ProbeRun) -> str:
+    """Return how a run ended, for the end of a sentence."""
+    return "ran out of time" if run.timed_out else f"ended with {run.exit_code}"
+
+
+def tail(run: ProbeRun) -> tuple[str, ...]:
+    """Return the last lines of a run that say something."""
+    passing = ("@probe mapped", "INFO:", "WARNING:")  # the engine's own chatter
+    lines = [line for line in run.output.splitlines() if line.strip() and not line.startswith(passing)]
+    return tuple(lines[-EVIDENCE_LINES:])

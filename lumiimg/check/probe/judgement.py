@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from lumiimg.check.probe.probe_output import EVIDENCE_LINES, NOISE, ending, explained, log_of, tail
+from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, ending, explained, log_of, tail
 from lumiimg.elf.objects import FoundBy
 from lumiimg.fabric.names import PLUGIN_FILES
 from lumiimg.fabric.path import Part

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.check.probe.probe_output import EVIDENCE_LINES, NOISE, ending, explained, log_of, tail
+from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, ending, explained, log_of, tail
 from lumiimg.fabric.path import Part
 from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.nccl.vocabulary import vocabulary

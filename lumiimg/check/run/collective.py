@@ -5,7 +5,7 @@ most of what its jobs will do. Whichever it is, it must use the RCCL that is loo
 
 On one node lumiimg starts the command itself (`execution.py`). On several a launcher does, once a node, with a folder
 that all nodes share; the ranks of all nodes find each other by Slurm's variables of the step and through that folder,
-or by MPI (`needs_mpi`).
+or by MPI (`needs_mpi`). It has in its environment what a job on the site would, so that it shows what a job would see.
 """
 
 from __future__ import annotations
@@ -21,17 +21,24 @@ from lumiimg.check.probe.tools import ALL_REDUCE
 from lumiimg.elf.loader import Process
 from lumiimg.engine.engine import exec_words
 from lumiimg.fabric.names import LIBRCCL
+from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import see_inside
+from lumiimg.resolve.inventory import read_contents
+from lumiimg.resolve.mpi import read_by_srun
+from lumiimg.resolve.rules import environment as variables_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from lumiimg.catalog.sites import Site, SiteVariable
     from lumiimg.check.probe.tools import Tools
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.engine.engine import Engine
+    from lumiimg.findings import Findings
     from lumiimg.image import Image
     from lumiimg.nccl.report import Confidence, Measurement, Verdict
+    from lumiimg.resolve.stack import Stack
 
 TIMEOUT_S = 300
 """Of the ranks. Twenty rounds of 256 MiB take seconds on Slingshot, and a minute or two on TCP."""
@@ -161,3 +168,36 @@ def _python_of_torch(image: Image, start: str | None) -> str | None:
         return None
     prefixes = dict.fromkeys([match["prefix"], re.sub(r"/local$", "", match["prefix"])])
     return next((path for prefix in prefixes if image.root.is_file(path := f"{prefix}/bin/python3")), None)
+
+
+def same_everywhere(stack: Stack, site: Site, *, nodes: int) -> Iterator[SiteVariable]:
+    """Yield the variables of jobs on so many nodes that are the same in all ranks, and the container's alone."""
+    fits = {"any", "one" if nodes == 1 else "several"}
+    for variable in variables_of(stack, site):
+        of_container = not variable.ranks and "$" not in variable.value and not read_by_srun(variable.name)
+        if variable.nodes in fits and of_container:
+            yield variable
+
+
+def missing_here(
+    engine: Engine, image: Image, site: Site | None, environment: Mapping[str, str], *, nodes: int
+) -> tuple[SiteVariable, ...]:
+    """Return those of a site's variables that are not set here: whoever has set one meant it."""
+    if site is None:
+        return ()
+    wanted = same_everywhere(read_contents(image).stack, site, nodes=nodes)
+    prefixes = ("", f"{engine.prefix}ENV_")
+    return tuple(v for v in wanted if not any(f"{prefix}{v.name}" in environment for prefix in prefixes))
+
+
+def with_variables(engine: Engine, environment: Mapping[str, str], variables: Sequence[SiteVariable]) -> dict[str, str]:
+    """Return the engine's environment that sets them in the container, over what the image sets, as a job does."""
+    return {**environment, **{f"{engine.prefix}ENV_{v.name}": v.value for v in variables}}
+
+
+def tell(findings: Findings, site: Site | None, variables: Sequence[SiteVariable]) -> None:
+    """Add what was set to the findings of a run."""
+    if site is not None and variables:
+        names = ", ".join(f"{v.name}={v.value}" for v in variables)
+        what = f"it ran with what a job on {site.name} sets: {names}"
+        findings.add(Code.RUN_ENVIRONMENT, Severity.INFO, what, source=site.source)

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.probe.container import read_run, require_start
-from lumiimg.check.probe.probe_output import EVIDENCE_LINES, ending, explained, tail
+from lumiimg.check.probe.container import EVIDENCE_LINES, ending, explained, read_run, require_start, tail
 from lumiimg.check.probe.tools import ALL_REDUCE, provide_tools
 from lumiimg.check.run.bandwidth import bandwidth_findings
 from lumiimg.check.run.collective import (
@@ -25,9 +24,11 @@ from lumiimg.check.run.collective import (
     CollectiveOutcome,
     CollectiveProgram,
     choose,
+    missing_here,
     prepare,
+    tell,
+    with_variables,
 )
-from lumiimg.check.run.job_environment import missing_here, tell, with_variables
 from lumiimg.engine.engine import execute
 from lumiimg.engine.process import run
 from lumiimg.errors import ExitCode, MissingHereError

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.check.opening import opened
-from lumiimg.check.static.boundary_remedies import remedies
 from lumiimg.check.static.comparisons import Margin, Outcome, Rule, margins_of, rules_of
 from lumiimg.check.static.files import check_static
-from lumiimg.check.static.host_binds import with_host
+from lumiimg.check.static.host_binds import remedies, with_host
 from lumiimg.elf.loader import Process
 from lumiimg.elf.system import glibc_version, libc_kind, loader_of
 from lumiimg.fabric.names import LIBFABRIC

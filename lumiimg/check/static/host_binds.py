@@ -1,21 +1,29 @@
-"""What a host adds to the check of an image's files: the process as it is with the host's libraries bound."""
+"""What a host adds to the check of an image's files: the process with its libraries bound, or why none loads."""
 
 from __future__ import annotations
 
+import re
 import shlex
+import tomllib
 from dataclasses import replace
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING
 
-from lumiimg.check.static.boundary_remedies import remedies
 from lumiimg.check.static.duplicates import judge_process
 from lumiimg.check.static.plugin import judge_plugin
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Family, Findings, Level, Severity
 
 if TYPE_CHECKING:
-    from lumiimg.check.static.evidence import StaticResult
-    from lumiimg.host.manifest import BindManifest
+    from collections.abc import Iterator, Sequence
 
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.host.manifest import BindManifest, Refusal
+
+_GLIBC = re.compile(r"GLIBC_2\.(\d+)\b")
+_LIBRARY = re.compile(r"[^ /]+\.so(\.[0-9.]+)?")
 # about the process of the plugin with the image's files alone: another one takes its place
 _OF_THE_PROCESS = frozenset({Family.PLUGIN, Family.PROVIDER, Family.FABRIC, Family.LIBRARY})
 
@@ -62,3 +70,34 @@ def _refused(static: StaticResult, manifest: BindManifest, host: str) -> StaticR
         source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
     )
     return replace(static, findings=tuple(found.found))
+
+
+@cache
+def _glibc_of_distributions() -> dict[str, str]:
+    text = resources.files(__package__).joinpath("distributions.toml").read_text("utf-8")
+    return dict(tomllib.loads(text)["glibc"])
+
+
+def remedies(refusals: Sequence[Refusal]) -> Iterator[str]:
+    """Yield sentences, nearest way first, for attempts that do not load."""
+    for name in sorted({refusal.need for refusal in refusals if _LIBRARY.fullmatch(refusal.need)}):
+        if name not in {LIBFABRIC, LIBCXI}:
+            yield f"install {name} in the image, or record the host's: `lumiimg host scan --include PATH`"
+    if any(refusal.of_host for refusal in refusals):
+        yield (
+            "bundle the fabric: build libcxi, and libfabric with its cxi provider, in the image, in the versions of "
+            "the machine's Slingshot release; then nothing of the host's libraries is bound"
+        )
+    minors = [int(found[1]) for refusal in refusals if (found := _GLIBC.match(refusal.need))]
+    if minors:
+        enough = [
+            f"{name} (glibc {version})"
+            for name, version in _glibc_of_distributions().items()
+            if int(version.split(".")[1]) >= max(minors)
+        ]
+        yield f"start from a base with glibc 2.{max(minors)} or newer: {', '.join(enough) or 'none is known here'}"
+    if any(refusal.need.startswith("FABRIC_") for refusal in refusals):
+        yield (
+            "build the plugin against the headers of the host's libfabric: with newer headers it needs "
+            "a newer libfabric"
+        )

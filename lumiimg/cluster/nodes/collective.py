@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.check.run.collective import LOGS, choose, prepare
+from lumiimg.check.run.collective import LOGS, choose, missing_here, prepare, tell, with_variables
 from lumiimg.check.run.execution import LIMIT_S, OUTPUT, judge
-from lumiimg.check.run.job_environment import missing_here, tell, with_variables
 from lumiimg.cluster.nodes.slurm import run_step
 from lumiimg.errors import MissingHereError
 from lumiimg.nccl.node_names import folded

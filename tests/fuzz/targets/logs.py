@@ -248,7 +248,7 @@ TARGETS = (
     Target("import-answer", ("check.startup._ask", "check.startup._bound"), _startup, _startup_seeds, form="json"),
     Target(
         "probe-output",
-        ("check.probe.container.read_events", "check.probe.simulation.judge", "check.probe.probe_output.tail"),
+        ("check.probe.container.read_events", "check.probe.simulation.judge", "check.probe.container.tail"),
         _probe,
         _probe_seeds,
         (),
