@@ -22,20 +22,22 @@ from lumiimg.resolve.network.default_index import general_index
 from lumiimg.resolve.network.pull import save_image, save_sif
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.web import place
-from lumiimg.resolve.python_requirements import complete
-from lumiimg.resolve.wheels import WheelMetadata
+from lumiimg.resolve.python_requirements import RequiredWheels, complete
+from lumiimg.resolve.wheels import METADATA_LIMIT_BYTES, requirements_of
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from packaging.requirements import Requirement
 
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.network.registry import ImageManifest
     from lumiimg.resolve.network.web import Web
+    from lumiimg.resolve.network.wheel_index import IndexFile
     from lumiimg.resolve.store import Store
-    from lumiimg.resolve.wheels import Wheel
 
 _PACKED = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 """Of the others, LZMA takes as much memory as the file says."""
@@ -44,7 +46,6 @@ _NO_WHEEL = (
     *(zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, ValueError, RuntimeError, NotImplementedError),
     *(AttributeError, struct.error),
 )
-_METADATA_LIMIT_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,32 +168,34 @@ def _settled(
     sources.on_line(f"looking up the wheels of {layer.layer.name} for {lock.python}")
     general = general_index(sources.mirrors)
     wheels = complete(
-        release.wheels,
-        [sources.mirrors.rewrite(index) for index in release.indexes] or [general],
-        general,
-        lock.python,
-        sources.web,
-        installed=installed,
-        held=held,
-        fetch_metadata=lambda wheel: _metadata_in(_fetched(wheel, sources), wheel),
+        RequiredWheels(
+            release.wheels,
+            [sources.mirrors.rewrite(index) for index in release.indexes] or [general],
+            general,
+            lock.python,
+            sources.web,
+            installed=installed,
+            held=held,
+            fetch_metadata=lambda wheel: _required_by(_fetched(wheel, sources), wheel),
+        )
     )
     made = sources.store.digests([wheel.url for wheel in wheels if wheel.sha256 is None], sources.on_line)
     return replace(layer, wheels=tuple(_as_source(wheel, made, sources) for wheel in wheels))
 
 
-def _as_source(wheel: Wheel, made: Mapping[str, str], sources: Sources) -> LockedSource:
+def _as_source(wheel: IndexFile, made: Mapping[str, str], sources: Sources) -> LockedSource:
     sha256 = wheel.sha256 or made[wheel.url]
     url = sources.mirrors.restore(wheel.url)
     note = "" if wheel.sha256 else "its index gives no digest; it was made at the first download"
-    return LockedSource(wheel.name, "", wheel.filename, sha256, url, note, wheel.version)
+    return LockedSource(wheel.name, "", wheel.filename, sha256, url, note, str(wheel.version))
 
 
-def _fetched(wheel: Wheel, sources: Sources) -> Path:
+def _fetched(wheel: IndexFile, sources: Sources) -> Path:
     sources.on_line(f"fetching {place(wheel.url)}, for its metadata")
     return sources.store.get(wheel.url, wheel.sha256 or sources.store.add(wheel.url))
 
 
-def _metadata_in(file: Path, wheel: Wheel) -> WheelMetadata:
+def _required_by(file: Path, wheel: IndexFile) -> tuple[Requirement, ...]:
     """Read METADATA out of a wheel. Source: PEP 427. Raises FailedError for what is no wheel."""
     name = f"{'-'.join(wheel.filename.split('-')[:2])}.dist-info/METADATA"
     try:
@@ -200,8 +203,7 @@ def _metadata_in(file: Path, wheel: Wheel) -> WheelMetadata:
             if archive.getinfo(name).compress_type not in _PACKED:
                 raise zipfile.BadZipFile("packed as no wheel is")
             with archive.open(name) as stream:
-                text = stream.read(_METADATA_LIMIT_BYTES)
-        metadata = Metadata.from_email(text, validate=False)
-        return WheelMetadata(tuple(metadata.requires_dist or ()), metadata.requires_python)
+                text = stream.read(METADATA_LIMIT_BYTES)
+        return requirements_of(Metadata.from_email(text, validate=False))
     except _NO_WHEEL as error:
         raise FailedError(f"is no wheel: {one_line(str(error))[:200]}", where=wheel.url) from error

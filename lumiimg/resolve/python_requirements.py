@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.resolve.network.web import Web
-    from lumiimg.resolve.wheels import PythonTarget, Wheel, WheelMetadata
+    from lumiimg.resolve.network.wheel_index import IndexFile
+    from lumiimg.resolve.wheels import PythonTarget
 
 _ROUNDS = 2000
 _CUDA = ("nvidia-", "cuda-")
@@ -34,71 +35,56 @@ class _Candidate:
     name: str
     version: str
     extras: frozenset[str]
-    wheel: Wheel | None
+    wheel: IndexFile | None
     """None for what is there already."""
 
 
-def complete(
-    pins: Sequence[str],
-    indexes: Sequence[str],
-    general: str,
-    target: PythonTarget,
-    web: Web,
-    *,
-    installed: Mapping[str, str],
-    held: Mapping[str, str],
-    fetch_metadata: Callable[[Wheel], WheelMetadata],
-) -> tuple[Wheel, ...]:
-    """Return the wheels of `pins` with all that they require and that is not there, each project once, by name.
-
-    What is pinned is looked up in `indexes`, everything else in `general`. `installed` are versions that the image has
-    by then, which stay; `held` are versions to keep where they still fit; both by name. `fetch_metadata` reads the
-    metadata of a wheel whose index does not offer it.
+def complete(wheels: RequiredWheels) -> tuple[IndexFile, ...]:
+    """Return the wheels of the pins with all that they require and that is not there, each project once, by name.
 
     Raises FailedError if requirements do not go together, naming them; CudaError for a wheel of CUDA's.
     """
-    provider = _Provider(pins, indexes, general, target, web, installed, held, fetch_metadata)
-    roots = [Requirement(pin) for pin in pins]
+    roots = [Requirement(pin) for pin in wheels.pins]
     try:
-        result = Resolver(provider, BaseReporter()).resolve(roots, max_rounds=_ROUNDS)
+        result = Resolver(wheels, BaseReporter()).resolve(roots, max_rounds=_ROUNDS)
     except ResolutionImpossible as error:
         told = _told(error.causes)
         there = [
-            f"{name} {version}" for name, version in installed.items() if re.search(rf"\b{re.escape(name)}\b", told)
+            f"{name} {version}"
+            for name, version in wheels.installed.items()
+            if re.search(rf"\b{re.escape(name)}\b", told)
         ]
         told += f"; the image has {', '.join(there)} by then" if there else ""
         raise FailedError(f"these do not go together: {told}", hint="ask for another release") from error
     except ResolutionTooDeep as error:
         raise FailedError(f"no set of wheels was found in {_ROUNDS} rounds", hint="pin more of them") from error
-    wheels = {found.name: found.wheel for found in result.mapping.values() if found.wheel is not None}
-    return tuple(wheels[name] for name in sorted(wheels))
+    found = {one.name: one.wheel for one in result.mapping.values() if one.wheel is not None}
+    return tuple(found[name] for name in sorted(found))
 
 
-class _Provider(AbstractProvider[Requirement, _Candidate, str]):
+@dataclass
+class RequiredWheels(AbstractProvider[Requirement, _Candidate, str]):
     """Requirements and candidates in resolvelib's terms; a project with extras is one more, which needs the plain."""
 
-    def __init__(
-        self,
-        pins: Sequence[str],
-        indexes: Sequence[str],
-        general: str,
-        target: PythonTarget,
-        web: Web,
-        installed: Mapping[str, str],
-        held: Mapping[str, str],
-        fetch_metadata: Callable[[Wheel], WheelMetadata],
-    ) -> None:
-        self._pinned = {canonicalize_name(Requirement(pin).name) for pin in pins}
-        self._indexes = indexes
-        self._general = general
-        self._target = target
-        self._environment = target.environment()
-        self._web = web
-        self._installed = installed
-        self._held = held
-        self._fetch_metadata = fetch_metadata
-        self._metadata: dict[str, WheelMetadata] = {}
-        self._offered: dict[str, tuple[Wheel, ...]] = {}
+    pins: Sequence[str]
+    indexes: Sequence[str]
+    """Where what is pinned is looked up."""
+    general: str
+    """The index of everything else."""
+    target: PythonTarget
+    web: Web
+    installed: Mapping[str, str]
+    """Versions that the image has by then, which stay, by name."""
+    held: Mapping[str, str]
+    """Versions to keep where they still fit, by name."""
+    fetch_metadata: Callable[[IndexFile], tuple[Requirement, ...]]
+    """Reads what a wheel requires whose index does not offer that."""
+
+    def __post_init__(self) -> None:
+        self._pinned = {canonicalize_name(Requirement(pin).name) for pin in self.pins}
+        self._environment = self.target.environment()
+        self._required: dict[str, tuple[Requirement, ...]] = {}
+        self._offered: dict[str, tuple[IndexFile, ...]] = {}
 
     def identify(self, requirement_or_candidate: Requirement | _Candidate) -> str:
         if isinstance(requirement_or_candidate, _Candidate):
@@ -134,11 +120,11 @@ class _Provider(AbstractProvider[Requirement, _Candidate, str]):
 
     def _candidates(self, name: str, extras: frozenset[str]) -> Iterable[_Candidate]:
         """Return what is there already, and nothing else; or what an index offers, the release to keep first."""
-        if name in self._installed:
-            return [_Candidate(name, self._installed[name], extras, None)]
-        held = self._held.get(name)
-        wheels = sorted(self._wheels(name), key=lambda wheel: wheel.version != held)
-        return [_Candidate(wheel.name, wheel.version, extras, wheel) for wheel in wheels]
+        if name in self.installed:
+            return [_Candidate(name, self.installed[name], extras, None)]
+        held = self.held.get(name)
+        wheels = sorted(self._wheels(name), key=lambda wheel: str(wheel.version) != held)
+        return [_Candidate(wheel.name, str(wheel.version), extras, wheel) for wheel in wheels]
 
     def is_satisfied_by(self, requirement: Requirement, candidate: _Candidate) -> bool:
         return requirement.specifier.contains(candidate.version, prereleases=True)
@@ -147,11 +133,12 @@ class _Provider(AbstractProvider[Requirement, _Candidate, str]):
         wheel = candidate.wheel
         if wheel is None:
             return  # who put it in saw to what it requires
-        if wheel.filename not in self._metadata:
-            self._metadata[wheel.filename] = read_metadata(wheel, self._web) or self._fetch_metadata(wheel)
+        if wheel.filename not in self._required:
+            required = read_metadata(wheel, self.web)
+            self._required[wheel.filename] = self.fetch_metadata(wheel) if required is None else required
         if candidate.extras:
             yield Requirement(f"{wheel.name}=={wheel.version}")
-        for requirement in self._metadata[wheel.filename].requires_dist:
+        for requirement in self._required[wheel.filename]:
             if self._is_wanted(requirement, candidate.extras):
                 yield requirement
 
@@ -163,11 +150,11 @@ class _Provider(AbstractProvider[Requirement, _Candidate, str]):
             return plain
         return not plain and any(requirement.marker.evaluate({**self._environment, "extra": e}) for e in extras)
 
-    def _wheels(self, name: str) -> tuple[Wheel, ...]:
+    def _wheels(self, name: str) -> tuple[IndexFile, ...]:
         if name not in self._offered:
-            indexes = self._indexes if name in self._pinned else (self._general,)
             pinned = name in self._pinned
-            self._offered[name] = tuple(offered_wheels(name, indexes, self._target, self._web, every=pinned))
+            indexes = self.indexes if pinned else (self.general,)
+            self._offered[name] = tuple(offered_wheels(name, indexes, self.target, self.web, every=pinned))
         return self._offered[name]
 
 

@@ -24,7 +24,7 @@ from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.resume import Partial
 from lumiimg.resolve.network.web import Response, Stream, Web
 from lumiimg.resolve.network.wheel_index import IndexFile, read_index
-from lumiimg.resolve.wheels import PythonTarget, Wheel, choose_wheel, read_metadata
+from lumiimg.resolve.wheels import PythonTarget, offered_wheels, read_metadata
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, text_of, written
 from tests.shared.world import metadata_of, wheel
@@ -56,14 +56,14 @@ def _page(kind: str) -> Callable[[bytes], None]:
     def read(data: bytes) -> None:
         web = _Served(Response("", 200, {"content-type": kind}, data))
         read_index("torch", "https://h.test/simple", web)
-        for wanted in ("torch", "torch==2.9.1"):
-            choose_wheel(wanted, ["https://h.test/simple"], _TARGET, web)
+        for every in (False, True):
+            list(offered_wheels("torch", ["https://h.test/simple"], _TARGET, web, every=every))
 
     return read
 
 
-def _metadata(data: bytes) -> None:
-    file = IndexFile(
+def _file(*, has_metadata: bool) -> IndexFile:
+    return IndexFile(
         name="torch",
         version=Version("2.9.1"),
         filename=_OF_TORCH,
@@ -72,29 +72,17 @@ def _metadata(data: bytes) -> None:
         size_bytes=None,
         requires_python=None,
         yanked=None,
-        metadata_sha256=True,
+        metadata_sha256=has_metadata or None,
     )  # type: ignore[call-arg,arg-type,unused-ignore]
-    read_metadata(file, _Served(Response("", 200, {}, data)))
+
+
+def _metadata(data: bytes) -> None:
+    read_metadata(_file(has_metadata=True), _Served(Response("", 200, {}, data)))
 
 
 def _wheel(data: bytes) -> None:
     """A wheel whose index offers no metadata beside it."""
-    one = Wheel(
-        name="torch",
-        version="2.9.1",
-        filename=_OF_TORCH,
-        url="https://h.test/x.whl",
-        sha256=None,
-        metadata_sha256=None,
-        index="https://h.test",
-        because="",
-    )  # type: ignore[call-arg,arg-type,unused-ignore]
-    pin._metadata_in(written(data, "x.whl"), one)
-
-
-def _requirement(data: bytes) -> None:
-    web = _Served(Response("", 200, {"content-type": "text/html"}, f'<a href="{_OF_TORCH}">x</a>'.encode()))
-    choose_wheel(text_of(data), ["https://h.test/simple"], _TARGET, web)
+    pin._required_by(written(data, "x.whl"), _file(has_metadata=False))
 
 
 def _registry(data: bytes) -> None:
@@ -229,10 +217,6 @@ def _wheel_seeds() -> Iterator[bytes]:
     yield packed.getvalue()
 
 
-def _requirement_seeds() -> Iterator[bytes]:
-    yield from (b"torch==2.9.1", b"torch[opt]>=2,<3; python_version>'3'", b"torch @ https://h.test/x", b"torch===x")
-
-
 def _registry_seeds() -> Iterator[bytes]:
     kind = "application/vnd.oci.image."
     config = json.dumps({"os": "linux", "architecture": "amd64", "variant": "v8", "config": {"Env": ["A=1"]}})
@@ -284,8 +268,7 @@ TARGETS = (
         rounds=10,
     ),
     Target("wheel-metadata", ("resolve.wheels.read_metadata",), _metadata, _metadata_seeds, (FailedError,)),
-    Target("wheel-file", ("resolve.pin._metadata_in",), _wheel, _wheel_seeds, (FailedError,), "bytes"),
-    Target("requirement", ("resolve.wheels.choose_wheel",), _requirement, _requirement_seeds, _FAILED),
+    Target("wheel-file", ("resolve.pin._required_by",), _wheel, _wheel_seeds, (FailedError,), "bytes"),
     Target("registry", ("resolve.network.registry.resolve_image",), _registry, _registry_seeds, (FailedError,), "json"),
     Target("registry-token", ("resolve.network.registry.Repository",), _token, _token_seeds, (FailedError,)),
     Target(
