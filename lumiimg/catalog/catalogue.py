@@ -117,15 +117,23 @@ class Catalogue:
 
         Raises UnknownNameError, or CatalogError if it is there and wrong.
         """
-        if name.endswith(".toml"):
-            return read_recipe(Path(name))
-        for folder in self.recipe_folders:
-            if name in {file.stem for file in folder.glob("*.toml")}:
-                if not NAME.fullmatch(name):
-                    what = f"its name {name!r} should be lower-case letters, digits, dots, dashes"
-                    raise CatalogError(what, where=str(folder))
-                return read_recipe(folder / f"{name}.toml")
-        raise UnknownNameError("recipe", name, self.recipe_names())
+        return read_recipe(find_file("recipe", name, self.recipe_folders))
+
+
+def find_file(kind: str, name: str, folders: Sequence[Path]) -> Path:
+    """Return the file of a recipe, or of a site, by its name, or by its own path.
+
+    Raises UnknownNameError, or CatalogError for a file whose name is none.
+    """
+    if name.endswith(".toml"):
+        return Path(name)
+    for folder in folders:
+        if name in {file.stem for file in folder.glob("*.toml")}:
+            if not NAME.fullmatch(name):
+                what = f"its name {name!r} should be lower-case letters, digits, dots, dashes"
+                raise CatalogError(what, where=str(folder))
+            return folder / f"{name}.toml"
+    raise UnknownNameError(kind, name, file_names(folders))
 
 
 def open_catalogue(environment: Mapping[str, str], extra_layers: Sequence[Path] = ()) -> Catalogue:

@@ -75,29 +75,17 @@ def read_jobs(entry: Table) -> Jobs:
 
 def read_module(entry: Table) -> SiteModule:
     """Read `[[module]]`."""
-    module = SiteModule(entry.string("name"), entry.string("because"), entry.string("source"))
-    if module.name and not _MODULE.fullmatch(module.name):
-        entry.fault("name", f"is {module.name!r}, no name of a module")
-    return module
+    entry.match("name", _MODULE, "no name of a module")
+    return entry.fill(SiteModule)
 
 
 def read_option(entry: Table) -> SiteOption:
     """Read `[[option]]`."""
-    option = SiteOption(entry.string("value"), read_jobs(entry), entry.string("because"), entry.string("source"))
-    if option.value and not _OPTION.fullmatch(option.value):
-        entry.fault("value", f"is {option.value!r}, no option like `-l place=scatter`")
-    return option
+    entry.match("value", _OPTION, "no option like `-l place=scatter`")
+    return entry.fill(SiteOption, nodes=read_jobs(entry))
 
 
 def read_annotation(entry: Table) -> SiteAnnotation:
     """Read `[[annotation]]`."""
-    annotation = SiteAnnotation(
-        entry.string("key"),
-        entry.string("value"),
-        read_jobs(entry),
-        entry.string("because"),
-        entry.string("source"),
-    )
-    if annotation.key and not _KEY.fullmatch(annotation.key):
-        entry.fault("key", f"is {annotation.key!r}, no key like com.hooks.cxi.enabled")
-    return annotation
+    entry.match("key", _KEY, "no key like com.hooks.cxi.enabled")
+    return entry.fill(SiteAnnotation, nodes=read_jobs(entry))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.needs import read_needs
-from lumiimg.catalog.toml_table import CatalogError, Table, read_limited, read_toml
+from lumiimg.catalog.toml_table import CatalogError, Table, read_limited, read_text, read_toml
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -190,19 +190,15 @@ def read_layer(folder: Path) -> Layer:
             table.fault("files", f"names {file!r}, which is not in {folder}")
         elif not _is_inside(folder / file, folder):
             table.fault("files", f"names {file!r}, which is a link that leads out of {folder}")
-    layer = Layer(
+    layer = table.fill(
+        Layer,
         name=folder.name,
         folder=folder,
-        summary=table.string("summary"),
         status=table.choice("status", ("proved", "unproved")),
-        source=table.string("source"),
-        date=table.date("date"),
         requires=read_needs(table, "requires"),
-        provides=table.strings("provides"),
         has=_has(table, arguments),
         releases=tuple(_release(entry, arguments) for entry in table.tables("release")),
         troubles=tuple(_trouble(entry) for entry in table.tables("trouble")),
-        conflicts=table.strings("conflicts"),
         files=files,
         arguments=arguments,
         sources=tuple(_source(name, entry, arguments) for name, entry in table.named_tables("sources")),
@@ -213,6 +209,7 @@ def read_layer(folder: Path) -> Layer:
         include=table.strings("include") if kind == "base" else (),
         post=_script(folder / "post.sh", table, required=True) or "",
         test=_script(folder / "test.sh", table, required=False),
+        is_foreign=False,
     )
     if kind == "base" and bool(layer.bootstraps) == bool(layer.variants):
         table.faults.append("a base needs [[bootstrap]], or, as a family of bases, [[variant]]")
@@ -253,38 +250,29 @@ def _has(table: Table, arguments: Mapping[str, Argument]) -> dict[str, str]:
 
 def _release(entry: Table, arguments: Mapping[str, Argument]) -> Release:
     values = entry.table("arguments")
-    release = Release(
-        version=entry.string("version"),
+    release = entry.fill(
+        Release,
         requires=read_needs(entry, "requires"),
         has=_has(entry, arguments),
         arguments=values.string_values(),
-        wheels=_pins(entry),
-        indexes=entry.strings("indexes"),
         status=entry.choice("status", ("proved", "unproved")),
-        source=entry.string("source"),
     )
+    for pin in release.wheels:
+        if not _PIN.fullmatch(pin):
+            entry.fault("wheels", f"holds {pin!r}: a distribution in one version is needed: 'torch==2.9.1+rocm6.4'")
     for name in release.arguments:
         if name not in arguments:
             values.fault(name, f"is no argument of this layer; known: {', '.join(arguments) or 'none'}")
     return release
 
 
-def _pins(entry: Table) -> tuple[str, ...]:
-    pins = entry.strings("wheels")
-    for pin in pins:
-        if not _PIN.fullmatch(pin):
-            entry.fault("wheels", f"holds {pin!r}: a distribution in one version is needed: 'torch==2.9.1+rocm6.4'")
-    return pins
-
-
 def _trouble(entry: Table) -> KnownTrouble:
-    return KnownTrouble(
+    return entry.fill(
+        KnownTrouble,
         given=read_needs(entry, "given"),
         unless=read_needs(entry, "unless"),
         refused=entry.choice("outcome", ("refused", "warning")) == "refused",
         rule=entry.choice("rule", RULES),
-        because=entry.string("because"),
-        source=entry.string("source"),
     )
 
 
@@ -306,13 +294,7 @@ def _source(name: str, table: Table, arguments: Mapping[str, Argument]) -> Layer
     if table.flag("optional"):
         return LayerSource(name, "", table.string("file"), "", {}, optional=True)
     digests = table.table("sha256")
-    source = LayerSource(
-        name=name,
-        url=table.string("url"),
-        file=table.string("file"),
-        key=table.string("key"),
-        sha256=digests.string_values(),
-    )
+    source = table.fill(LayerSource, name=name, sha256=digests.string_values(), optional=False)
     for key, digest in source.sha256.items():
         if not _SHA256.fullmatch(digest):
             digests.fault(key, "should be 64 hexadecimal digits")
@@ -348,9 +330,8 @@ def _bootstrap(table: Table) -> Bootstrap:
 
 
 def _variant(entry: Table, arguments: Mapping[str, Argument]) -> Variant:
-    variant = Variant(
-        name=entry.string("name"),
-        summary=entry.string("summary"),
+    variant = entry.fill(
+        Variant,
         status=entry.choice("status", ("proved", "unproved")),
         has=_has(entry, arguments),
         bootstrap=_bootstrap(entry),
@@ -379,12 +360,8 @@ def _script(path: Path, table: Table, *, required: bool) -> str | None:
     if not _is_inside(path, path.parent):
         table.faults.append(f"{path.name} is a link that leads out of {path.parent}")
         return None
-    data = read_limited(path, SCRIPT_LIMIT_BYTES + 1)
-    if len(data) > SCRIPT_LIMIT_BYTES:
-        table.faults.append(f"{path.name} is larger than {SCRIPT_LIMIT_BYTES} bytes")
-        return None
     try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        table.faults.append(f"{path.name} is not UTF-8")
+        return read_text(path, SCRIPT_LIMIT_BYTES)
+    except CatalogError as error:
+        table.faults.append(f"{path.name} {error.what}")
         return None

@@ -37,13 +37,10 @@ def read_recipe(path: Path) -> Recipe:
     Raises CatalogError, which names the file and every wrong key.
     """
     table = Table(read_toml(path), path)
-    recipe = Recipe(
+    recipe = table.fill(
+        Recipe,
         name=path.stem,
-        summary=table.string("summary"),
-        base=table.string("base"),
-        add=table.strings("add"),
-        site=table.optional_string("site"),
-        fabric=table.choice("fabric", FABRICS) if "fabric" in table.keys() else None,  # noqa: SIM118 - no mapping
+        fabric=table.choice("fabric", FABRICS, required=False) or None,
         arguments={
             (layer, name): value
             for layer, values in table.named_tables("arguments")

@@ -6,20 +6,19 @@ import datetime as dt  # noqa: TC003 - schemas are made from the types of the fi
 import re
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
-from lumiimg.catalog.catalogue import UnknownNameError
+from lumiimg.catalog.catalogue import find_file
 from lumiimg.catalog.folders import file_names, site_folders
 from lumiimg.catalog.launch import Jobs, read_annotation, read_jobs, read_module, read_option
-from lumiimg.catalog.layers import NAME
 from lumiimg.catalog.needs import Need, read_needs
-from lumiimg.catalog.toml_table import CatalogError, Table, read_toml
+from lumiimg.catalog.toml_table import Table, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from lumiimg.catalog.launch import SiteAnnotation, SiteModule, SiteOption
 
@@ -27,6 +26,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,5}){1,3}")
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 _MOST_CORES = 4096
+_ABSOLUTE = re.compile(r"/.*", re.DOTALL)
 _MPI_TYPE = re.compile(r"[a-z0-9_]{1,32}")
 PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}")
 """A name of a partition, queue or project: what can stand behind `#SBATCH` and stay one word."""
@@ -246,30 +246,22 @@ class Site:
 def read_site(path: Path) -> Site:
     """Read and validate a site. Raises CatalogError, which names the file and every wrong key."""
     table = Table(read_toml(path), path)
-    site = Site(
+    site = table.fill(
+        Site,
         name=path.stem,
-        title=table.string("title"),
-        status=table.choice("status", ("proved", "unproved")) if "status" in table.keys() else None,  # noqa: SIM118
-        arch=table.optional_string("arch"),
-        vendor=table.optional_string("vendor"),
-        driver=_driver(table.table("driver")) if "driver" in table.keys() else None,  # noqa: SIM118 - no mapping
-        fabric=_fabric(table.table("fabric")) if "fabric" in table.keys() else None,  # noqa: SIM118
+        status=table.choice("status", ("proved", "unproved"), required=False) or None,
+        driver=table.optional("driver", _driver),
+        fabric=table.optional("fabric", _fabric),
         binds=tuple(_bind(entry) for entry in table.tables("bind")),
-        bandwidths=tuple(_bandwidth(entry) for entry in table.tables("bandwidth")),
-        scheduler=table.optional_string("scheduler"),
-        engine=table.optional_string("engine"),
+        bandwidths=tuple(entry.fill(SiteBandwidth) for entry in table.tables("bandwidth")),
         partitions=tuple(_partition(entry) for entry in table.tables("partition")),
-        binding=_binding(table.table("binding")) if "binding" in table.keys() else None,  # noqa: SIM118
-        mpi=_mpi(table.table("mpi")) if "mpi" in table.keys() else None,  # noqa: SIM118
-        caches=table.optional_string("caches"),
+        binding=table.optional("binding", _binding),
+        mpi=table.optional("mpi", _mpi),
         variables=tuple(_variable(entry) for entry in table.tables("environment")),
         modules=tuple(read_module(entry) for entry in table.tables("module")),
         options=tuple(read_option(entry) for entry in table.tables("option")),
         annotations=tuple(read_annotation(entry) for entry in table.tables("annotation")),
-        domain=table.optional_string("domain"),
-        advice=tuple(_advice(entry) for entry in table.tables("advice")),
-        source=table.string("source"),
-        date=table.date("date"),
+        advice=tuple(entry.fill(SiteAdvice) for entry in table.tables("advice")),
     )
     if site.domain is not None and not _DOMAIN.fullmatch(site.domain):
         table.fault("domain", f"is {site.domain!r}, no domain like hsn.cm.example.org")
@@ -286,52 +278,29 @@ def _driver(entry: Table) -> SiteDriver:
     for key, needs in (("rocm", (rocm,)), ("doubtful", doubtful)):
         if any(need.component != "rocm" or not need.versions for need in needs):
             entry.fault(key, "should be releases of ROCm: ['rocm>=6.1,<7.1']")
-    return SiteDriver(
-        name=entry.string("name"),
+    return entry.fill(
+        SiteDriver,
         rocm=rocm,
         doubtful=doubtful[0] if doubtful else None,
         trouble=entry.string("trouble") if doubtful else "",
-        source=entry.string("source"),
-        date=entry.date("date"),
     )
 
 
 def _fabric(entry: Table) -> SiteFabric:
-    fabric = SiteFabric(
-        slingshot=entry.string("slingshot"),
-        libfabric=entry.string("libfabric"),
-        glibc=entry.optional_string("glibc"),
-        source=entry.string("source"),
-        date=entry.date("date"),
-    )
     for key in ("slingshot", "libfabric", "glibc"):
-        value = getattr(fabric, key)
-        if value and not _VERSION.fullmatch(value):
-            entry.fault(key, f"is {value!r}, no version like 1.22.0")
-    return fabric
+        entry.match(key, _VERSION, "no version like 1.22.0")
+    return entry.fill(SiteFabric, slingshot=entry.string("slingshot"), libfabric=entry.string("libfabric"))
 
 
 def _bind(entry: Table) -> SiteBind:
-    bind = SiteBind(entry.string("path"), entry.string("reason"), entry.optional_string("source"))
-    if bind.path and not bind.path.startswith("/"):
-        entry.fault("path", f"is {bind.path!r}, no absolute path")
-    return bind
+    entry.match("path", _ABSOLUTE, "no absolute path")
+    return entry.fill(SiteBind)
 
 
 def _partition(entry: Table) -> SitePartition:
     steps = tuple((step.whole("nodes"), step.number("hours")) for step in entry.tables("step"))
-    partition = SitePartition(
-        name=entry.string("name"),
-        nodes=entry.whole("nodes"),
-        least_nodes=entry.whole("least_nodes") if "least_nodes" in entry.keys() else 1,  # noqa: SIM118
-        hours=entry.number("hours"),
-        steps=steps,
-        whole_nodes=entry.flag("whole_nodes"),
-        debug=entry.flag("debug"),
-        source=entry.string("source"),
-    )
-    if partition.name and not PARTITION.fullmatch(partition.name):
-        entry.fault("name", f"is {partition.name!r}, no name of a partition")
+    partition = entry.fill(SitePartition, least_nodes=entry.whole("least_nodes", default=1), steps=steps)
+    entry.match("name", PARTITION, "no name of a partition")
     if partition.least_nodes > partition.nodes:
         entry.fault("least_nodes", f"is {partition.least_nodes}, above the {partition.nodes} nodes that a job can have")
     if list(steps) != sorted(steps, key=lambda step: step[0]) or any(nodes > partition.nodes for nodes, _ in steps):
@@ -340,16 +309,12 @@ def _partition(entry: Table) -> SitePartition:
 
 
 def _binding(entry: Table) -> SiteBinding:
-    binding = SiteBinding(
-        cores=entry.whole("cores"),
-        group=entry.whole("group"),
-        reserved=entry.integers("reserved"),
-        near=entry.integers("near"),
-        gpus_of_group=entry.whole("gpus_of_group") if "gpus_of_group" in entry.keys() else 1,  # noqa: SIM118
-        spared=_ranges(entry, "spared"),
-        spared_for=entry.string("spared_for") if "spared" in entry.keys() else "",  # noqa: SIM118
-        memory_gib=entry.whole("memory_gib") if "memory_gib" in entry.keys() else None,  # noqa: SIM118
-        source=entry.string("source"),
+    spared = entry.optional_string("spared")
+    binding = entry.fill(
+        SiteBinding,
+        gpus_of_group=entry.whole("gpus_of_group", default=1),
+        spared=() if spared is None else _ranges(entry, "spared", spared),
+        spared_for="" if spared is None else entry.string("spared_for"),
     )
     if binding.cores > _MOST_CORES:
         entry.fault("cores", f"is {binding.cores}; a node has {_MOST_CORES} at most")
@@ -378,11 +343,10 @@ def _binding(entry: Table) -> SiteBinding:
     return binding
 
 
-def _ranges(entry: Table, key: str) -> tuple[int, ...]:
-    """Return the numbers of `1-3,28-51`; none where the key is absent."""
-    text = entry.optional_string(key)
+def _ranges(entry: Table, key: str, text: str) -> tuple[int, ...]:
+    """Return the numbers of `1-3,28-51`."""
     cores: list[int] = []
-    for part in (text or "").split(",") if text is not None else ():
+    for part in text.split(","):
         found = _RANGE.fullmatch(part)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if first > last:
@@ -392,50 +356,20 @@ def _ranges(entry: Table, key: str) -> tuple[int, ...]:
 
 
 def _mpi(entry: Table) -> SiteMpi:
-    own, of_open, host = (entry.optional_string(key) for key in ("own", "open", "host"))
-    mpi = SiteMpi(own, of_open, host, entry.string("source"))
     for key in ("own", "open", "host"):
-        value = getattr(mpi, key)
-        if value and not _MPI_TYPE.fullmatch(value):
-            entry.fault(key, f"is {value!r}, no value for `srun --mpi=`")
-    return mpi
-
-
-def _advice(entry: Table) -> SiteAdvice:
-    return SiteAdvice(entry.string("text"), entry.flag("job"), entry.string("source"))
+        entry.match(key, _MPI_TYPE, "no value for `srun --mpi=`")
+    return entry.fill(SiteMpi)
 
 
 def _variable(entry: Table) -> SiteVariable:
-    variable = SiteVariable(
-        name=entry.string("name"),
-        value=entry.string("value"),
-        given=read_needs(entry, "given"),
-        unless=read_needs(entry, "unless"),
-        nodes=read_jobs(entry),
-        ranks=entry.flag("ranks"),
-        folder=entry.optional_string("folder"),
-        because=entry.string("because"),
-        source=entry.string("source"),
+    entry.match("name", _VARIABLE, "no name of a variable")
+    variable = entry.fill(
+        SiteVariable, given=read_needs(entry, "given"), unless=read_needs(entry, "unless"), nodes=read_jobs(entry)
     )
-    if variable.name and not _VARIABLE.fullmatch(variable.name):
-        entry.fault("name", f"is {variable.name!r}, no name of a variable")
     for key in ("value", "folder"):
         if not (getattr(variable, key) or "").isprintable():
             entry.fault(key, "holds a control character")
     return variable
-
-
-def _bandwidth(entry: Table) -> SiteBandwidth:
-    return SiteBandwidth(
-        test=entry.string("test"),
-        nodes=entry.whole("nodes"),
-        ranks=entry.whole("ranks"),
-        from_bytes=entry.whole("from_bytes"),
-        gb_s=entry.number("gb_s"),
-        least_gb_s=entry.number("least_gb_s"),
-        remedy=entry.strings("remedy"),
-        source=entry.string("source"),
-    )
 
 
 def site_names(environment: Mapping[str, str]) -> list[str]:
@@ -448,12 +382,4 @@ def find_site(name: str, environment: Mapping[str, str]) -> Site:
 
     Raises UnknownNameError, or CatalogError if it is there and wrong.
     """
-    if name.endswith(".toml"):
-        return read_site(Path(name))
-    for folder in site_folders(environment):
-        if name in {file.stem for file in folder.glob("*.toml")}:
-            if not NAME.fullmatch(name):
-                what = f"its name {name!r} should be lower-case letters, digits, dots, dashes"
-                raise CatalogError(what, where=str(folder))
-            return read_site(folder / f"{name}.toml")
-    raise UnknownNameError("site", name, site_names(environment))
+    return read_site(find_file("site", name, site_folders(environment)))

@@ -5,19 +5,21 @@ A person who wrote a layer should hear of all three typing errors at once, each 
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import difflib
 import re
 import tomllib
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumiimg.errors import BadInputError, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
+T = TypeVar("T")
 FILE_LIMIT_BYTES = 1024 * 1024
 
 
@@ -30,19 +32,25 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     Raises CatalogError if it cannot be read, is not UTF-8, or is not TOML.
     """
-    data = read_limited(path, FILE_LIMIT_BYTES + 1)
-    if len(data) > FILE_LIMIT_BYTES:
-        raise CatalogError(f"larger than {FILE_LIMIT_BYTES} bytes", where=str(path))
     try:
-        return tomllib.loads(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise CatalogError("is not UTF-8", where=str(path)) from error
+        return tomllib.loads(read_text(path, FILE_LIMIT_BYTES))
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"is not TOML: {error}", where=str(path)) from error
     except ValueError as error:
         raise CatalogError("holds a number of thousands of digits", where=str(path)) from error
     except RecursionError as error:
         raise CatalogError("is nested too deeply", where=str(path)) from error
+
+
+def read_text(path: Path, limit_bytes: int) -> str:
+    """Return a whole file. Raises CatalogError if it cannot be read, is larger, or is not UTF-8."""
+    data = read_limited(path, limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise CatalogError(f"is larger than {limit_bytes} bytes", where=str(path))
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CatalogError("is not UTF-8", where=str(path)) from error
 
 
 def read_limited(path: Path, limit_bytes: int) -> bytes:
@@ -89,9 +97,25 @@ class Table:
             return None
         return value
 
-    def keys(self) -> tuple[str, ...]:
-        """Return the keys that are there."""
-        return tuple(self._data)
+    def fill(self, kind: type[T], **read: Any) -> T:  # noqa: ANN401 - of any field
+        """Return a dataclass whose fields are keys of the table, each read by its type; `read` are those read already.
+
+        A key that may be absent has a default in the dataclass, or None among its types.
+        """
+        for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+            if field.name in read:
+                continue
+            if field.default is not dataclasses.MISSING and field.name not in self._data:
+                self._asked.append(field.name)
+            else:
+                read[field.name] = _BY_TYPE[str(field.type)](self, field.name)
+        return kind(**read)
+
+    def match(self, key: str, pattern: re.Pattern[str], fault: str) -> None:
+        """Remember a string that is not of a pattern as a fault."""
+        value = self._data.get(key)
+        if isinstance(value, str) and value and not pattern.fullmatch(value):
+            self.fault(key, f"is {value!r}, {fault}")
 
     def string(self, key: str, *, may_be_empty: bool = False) -> str:
         """Return a string that must be there, and say something unless it may be empty."""
@@ -125,12 +149,12 @@ class Table:
             return ()
         return tuple(value)
 
-    def choice(self, key: str, allowed: Collection[str]) -> str:
+    def choice(self, key: str, allowed: Collection[str], *, required: bool = True) -> str:
         """Return one of the allowed words; nothing where it is none of them."""
-        value = self.string(key)
+        value = self.string(key) if required or key in self._data else self.optional_string(key)
         if value and value not in allowed:
             self.fault(key, f"is {value!r}; allowed: {', '.join(allowed)}")
-        return value if value in allowed else ""
+        return value if value and value in allowed else ""
 
     def number(self, key: str) -> float:
         """Return a number above 0 that must be there."""
@@ -140,13 +164,18 @@ class Table:
             return 1.0
         return float(value or 1)
 
-    def whole(self, key: str) -> int:
-        """Return a whole number above 0 that must be there."""
-        value = self._take(key, int, "a whole number", required=True)
+    def whole(self, key: str, default: int | None = None) -> int:
+        """Return a whole number above 0 that must be there unless it has a default."""
+        value = self._take(key, int, "a whole number", required=default is None)
         if value is not None and not 0 < value < 1_000_000_000:
             self.fault(key, f"is {_shown(value)}; it should be above 0")
             return 1
-        return value if value is not None else 1
+        return value if value is not None else default or 1
+
+    def optional_whole(self, key: str) -> int | None:
+        """Return a whole number above 0, or None."""
+        value = self.whole(key, default=1)
+        return value if key in self._data else None
 
     def date(self, key: str) -> dt.date:
         """Return a date that must be there."""
@@ -170,6 +199,11 @@ class Table:
         """Return a table; an absent one is empty."""
         value = self._take(key, dict, "a table", required=False)
         return self._child(value or {}, key)
+
+    def optional(self, key: str, read: Callable[[Table], T]) -> T | None:
+        """Return what `read` makes of a table; None where it is absent."""
+        table = self.table(key)
+        return read(table) if key in self._data else None
 
     def tables(self, key: str) -> Iterator[Table]:
         """Yield the tables of an array of tables, `[[key]]`."""
@@ -213,6 +247,20 @@ class Table:
                 self.fault(key, f"is not known; {hint}allowed: {', '.join(allowed)}")
         for child in self._children:
             child._unknown()  # noqa: SLF001 - its own class
+
+
+_BY_TYPE: dict[str, Callable[[Table, str], Any]] = {
+    "str": Table.string,
+    "str | None": Table.optional_string,
+    "bool": Table.flag,
+    "int": Table.whole,
+    "int | None": Table.optional_whole,
+    "float": Table.number,
+    "dt.date": Table.date,
+    "tuple[str, ...]": Table.strings,
+    "tuple[int, ...]": Table.integers,
+}
+"""How a field is read, by its type as it is written."""
 
 
 def _shown(value: object) -> str:

@@ -368,11 +368,4 @@ def _wheels(table: Table) -> tuple[dict[str, list[LockedSource]], PythonTarget |
 
 
 def _rule(entry: Table) -> RuleResult:
-    return RuleResult(
-        id=entry.string("id"),
-        outcome=RuleOutcome(entry.choice("outcome", tuple(outcome.value for outcome in RuleOutcome)) or "unknown"),
-        need=entry.string("need"),
-        have=entry.string("have"),
-        because=entry.string("because"),
-        source=entry.string("source"),
-    )
+    return entry.fill(RuleResult, outcome=RuleOutcome(entry.choice("outcome", tuple(RuleOutcome)) or "unknown"))
