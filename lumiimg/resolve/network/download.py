@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from lumiimg.errors import FailedError
 from lumiimg.resolve.network.resume import TOTAL_S
-from lumiimg.resolve.network.web import BrokeOffError, place
+from lumiimg.resolve.network.web import Bounds, BrokeOffError, place
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Mapping
     from pathlib import Path
     from types import TracebackType
 
+    from lumiimg.resolve.network.registry import Repository
     from lumiimg.resolve.network.resume import Partial
-    from lumiimg.resolve.network.web import Stream
+    from lumiimg.resolve.network.web import Stream, Web
 
 SIZE_LIMIT_BYTES = 16 * 1024**3
 """Of one file, if nothing else is said; a wheel of torch for ROCm has 4 GiB."""
@@ -33,44 +31,8 @@ _CONTENT_RANGE = re.compile(r"bytes (?P<first>\d{1,18})-\d{1,18}/(?P<total>\d{1,
 _STRONG_TAG = re.compile(r'"[!#-~]{0,500}"')
 
 
-class Server(Protocol):
-    """What files are asked of: the web, or a registry with its token."""
-
-    def open(
-        self,
-        url: str,
-        *,
-        limit_bytes: int,
-        within_s: float,
-        since: float | None = None,
-        headers: Mapping[str, str] | None = None,
-        allow: Collection[int] = (),
-    ) -> AbstractContextManager[Stream]:
-        """Return a file (web.Web.open)."""
-
-    def pause(self, seconds: float) -> None:
-        """Wait before the next try (web.Web.pause)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A file, where it is, and how much and how long of it is borne."""
-
-    url: str
-    server: Server
-    limit_bytes: int
-    within_s: float
-    since: float
-
-
 def download(
-    url: str,
-    partial: Partial,
-    server: Server,
-    sha256: str | None,
-    *,
-    limit_bytes: int | None = None,
-    within_s: float | None = None,
+    url: str, partial: Partial, server: Web | Repository, sha256: str | None, bounds: Bounds | None = None
 ) -> str:
     """Complete a partial, and return the digest of what is then its data.
 
@@ -78,14 +40,14 @@ def download(
     have been of one file. What is wrong even so is not kept. Raises FailedError if it cannot be had, OSError if it
     cannot be written.
     """
-    wanted = _Wanted(url, server, limit_bytes or SIZE_LIMIT_BYTES, within_s or TOTAL_S, time.monotonic())
+    bounds = bounds or Bounds(SIZE_LIMIT_BYTES, TOTAL_S)
     with _Growing(partial.data) as file:
         if file.size and file.sha256() == sha256:  # killed between the last byte and the end
             return file.sha256()
-        _complete(wanted, file, partial)
+        _complete(url, server, bounds, file, partial)
         if sha256 is not None and file.sha256() != sha256 and file.pieces > 1:
             file.clear()
-            _complete(wanted, file, partial)
+            _complete(url, server, bounds, file, partial)
         actual = file.sha256()
         if sha256 not in {None, actual}:
             file.clear()
@@ -127,24 +89,23 @@ class _Growing:
         return self._digest.hexdigest()
 
 
-def _complete(wanted: _Wanted, file: _Growing, partial: Partial) -> None:
+def _complete(url: str, server: Web | Repository, bounds: Bounds, file: _Growing, partial: Partial) -> None:
     """Get what is missing, and ask again a few times where the connection breaks."""
     for attempt in range(_ATTEMPTS):
         try:
-            if not _goes_on(wanted, file, partial):
+            if not _goes_on(url, server, bounds, file, partial):
                 file.clear()
-                _goes_on(wanted, file, partial)
+                _goes_on(url, server, bounds, file, partial)
         except BrokeOffError:
             if attempt == _ATTEMPTS - 1:
                 raise
-            wanted.server.pause(_PAUSE_S * 2**attempt)
+            server.pause(_PAUSE_S * 2**attempt)
         else:
             return
 
 
-def _goes_on(wanted: _Wanted, file: _Growing, partial: Partial) -> bool:
+def _goes_on(url: str, server: Web | Repository, bounds: Bounds, file: _Growing, partial: Partial) -> bool:
     """Get the rest of a file, the whole of one that is empty; False where the server has no rest of this file."""
-    url = wanted.url
     if not partial.can_go_on(url):
         file.clear()
     start = file.size
@@ -152,14 +113,7 @@ def _goes_on(wanted: _Wanted, file: _Growing, partial: Partial) -> bool:
     headers = {"Range": f"bytes={start}-"} if start else {}
     if validator is not None:
         headers["If-Range"] = validator
-    with wanted.server.open(
-        url,
-        limit_bytes=wanted.limit_bytes,
-        within_s=wanted.within_s,
-        since=wanted.since,
-        headers=headers,
-        allow={_NO_SUCH_PART} if start else (),
-    ) as stream:
+    with server.open(url, bounds, headers, allow={_NO_SUCH_PART} if start else ()) as stream:
         total = None
         if stream.status in {_PART, _NO_SUCH_PART}:
             if not start:
@@ -173,9 +127,9 @@ def _goes_on(wanted: _Wanted, file: _Growing, partial: Partial) -> bool:
             partial.note(url, _validator(stream.headers))
         file.pieces += 1
         for chunk in stream.chunks:
-            if file.size + len(chunk) > wanted.limit_bytes:
+            if file.size + len(chunk) > bounds.size_bytes:
                 file.clear()
-                raise FailedError(f"is larger than {wanted.limit_bytes} bytes", where=place(url))
+                raise FailedError(f"is larger than {bounds.size_bytes} bytes", where=place(url))
             file.append(chunk)
     if total is not None and file.size != total:
         raise BrokeOffError(f"broke off: {file.size} bytes came, of {total}", where=place(url))

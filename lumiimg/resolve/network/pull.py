@@ -11,6 +11,7 @@ from lumiimg.errors import FailedError
 from lumiimg.resolve.network.download import download
 from lumiimg.resolve.network.registry import LAYER_LIMIT_BYTES, SIF_LAYER, Repository
 from lumiimg.resolve.network.resume import taken
+from lumiimg.resolve.network.web import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +48,7 @@ def save_image(found: ImageManifest, web: Web, folder: Path, store: Path, on_lin
     layers = tuple(dict.fromkeys(found.layers))
     with ExitStack() as held:
         blobs: dict[str, Partial] = {}
-        for number, digest in enumerate(dict.fromkeys((manifest.config_digest, *layers))):
+        for number, digest in enumerate(dict.fromkeys((manifest.config.digest, *layers))):
             if number:
                 on_line(f"fetching layer {number} of {len(layers)} of {found.reference.repository}")
             blobs[digest] = _blob(digest, repository, store, held)
@@ -67,7 +68,7 @@ def _blob(digest: str, repository: Repository, store: Path, held: ExitStack) -> 
     """Return a blob, whole and verified, which is kept in `store` until `held` ends, unless it is moved."""
     url = repository.blob_url(digest)
     partial = held.enter_context(taken(store, url, _hex(digest)))
-    actual = download(url, partial, repository, _hex(digest), limit_bytes=LAYER_LIMIT_BYTES, within_s=_LAYER_S)
+    actual = download(url, partial, repository, _hex(digest), Bounds(LAYER_LIMIT_BYTES, _LAYER_S))
     if actual != _hex(digest):
         raise FailedError(f"has another digest: it is sha256:{actual}, not {digest}", where=url)
     return partial

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from lumiimg.resolve.network.mirrors import Mirrors
-    from lumiimg.resolve.network.web import Stream, Web
+    from lumiimg.resolve.network.web import Bounds, Stream, Web
 
 DOCKER_HUB_API = "registry-1.docker.io"
 """The host that answers for docker.io. Source: distribution/reference normalize.go, beside `defaultDomain`."""
@@ -188,9 +188,9 @@ class VerifiedManifest:
     body: bytes
 
     @property
-    def config_digest(self) -> str:
-        """Of an image."""
-        return _descriptor(self.document.get("config"), self.url).digest
+    def config(self) -> _Descriptor:
+        """Where the config of an image is."""
+        return _descriptor(self.document.get("config"), self.url)
 
     @property
     def is_index(self) -> bool:
@@ -230,25 +230,11 @@ class Repository:
 
     @contextmanager
     def open(
-        self,
-        url: str,
-        *,
-        limit_bytes: int,
-        within_s: float,
-        since: float | None = None,
-        headers: Mapping[str, str] | None = None,
-        allow: Collection[int] = (),
+        self, url: str, bounds: Bounds, headers: Mapping[str, str], allow: Collection[int] = ()
     ) -> Iterator[Stream]:
-        """Yield a blob, as web.Web.open does; a token that has expired is had anew."""
+        """Yield a blob, as web.Web.open does; where a token has expired, another is got."""
         for is_last in (False, True):
-            with self._web.open(
-                url,
-                limit_bytes=limit_bytes,
-                within_s=within_s,
-                since=since,
-                headers=self._with_token(headers or {}),
-                allow={*allow, *_HANDLED},
-            ) as stream:
+            with self._web.open(url, bounds, self._with_token(headers), {*allow, *_HANDLED}) as stream:
                 if stream.status not in _HANDLED:
                     yield stream
                     return
@@ -450,7 +436,6 @@ def _platform(value: object) -> str | None:
 
 
 def _config(repository: Repository, image: VerifiedManifest) -> dict[str, Any]:
-    descriptor = _descriptor(image.document.get("config"), image.url)
-    if descriptor.media_type not in _CONFIGS:
-        raise FailedError(f"holds no image but {descriptor.media_type[:100]}", where=image.url)
-    return repository.config(descriptor.digest)
+    if image.config.media_type not in _CONFIGS:
+        raise FailedError(f"holds no image but {image.config.media_type[:100]}", where=image.url)
+    return repository.config(image.config.digest)

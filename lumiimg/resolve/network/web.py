@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = (10.0, 60.0)
 """To connect, and between two reads."""
+_ANSWER_S = 120.0
 _ATTEMPTS = 4
 _REDIRECTS = 5
 _CHUNK_BYTES = 64 * 1024
@@ -42,6 +43,15 @@ class Response:
     headers: Mapping[str, str]
     """By name in lower case."""
     body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How large an answer may be, and how long it may take."""
+
+    size_bytes: int
+    within_s: float
+    since: float = field(default_factory=time.monotonic)
 
 
 class BrokeOffError(FailedError):
@@ -85,9 +95,7 @@ class Web:
         url: str,
         *,
         limit_bytes: int,
-        method: str = "GET",
         headers: Mapping[str, str] | None = None,
-        within_s: float = 120.0,
         allow: Collection[int] = (),
         login: str | None = None,
     ) -> Response:
@@ -96,32 +104,21 @@ class Web:
         Where `headers` carry no Authorization, the login that ~/.netrc has for the host of `login` (of `url`, if that
         is None) is shown.
         """
-        with self._open(method, url, headers or {}, allow, login or url) as answer:
-            body = b"".join(
-                _bounded(answer, limit_bytes, time.monotonic() + within_s, within_s, answer.url, decode=True)
-            )
+        with self._open(url, headers or {}, allow, login or url) as answer:
+            body = b"".join(_bounded(answer, Bounds(limit_bytes, _ANSWER_S), answer.url, decode=True))
             return Response(answer.url, answer.status_code, _lower(answer), body)
 
     @contextmanager
     def open(
-        self,
-        url: str,
-        *,
-        limit_bytes: int,
-        within_s: float,
-        since: float | None = None,
-        headers: Mapping[str, str] | None = None,
-        allow: Collection[int] = (),
+        self, url: str, bounds: Bounds, headers: Mapping[str, str], allow: Collection[int] = ()
     ) -> Iterator[Stream]:
         """Yield a file, byte by byte as it lies on the server: what a digest is of, and a range.
 
-        `since` is when the time began to run (time.monotonic), if not now. Its chunks raise BrokeOffError where the
-        connection ends early.
+        Its chunks raise BrokeOffError where the connection ends early.
         """
         self._refuse_if_stopped()
-        deadline = (time.monotonic() if since is None else since) + within_s
-        with self._open("GET", url, {"Accept-Encoding": "identity", **(headers or {})}, allow, url) as answer:
-            chunks = self._unless_stopped(_bounded(answer, limit_bytes, deadline, within_s, url, decode=False))
+        with self._open(url, {"Accept-Encoding": "identity", **headers}, allow, url) as answer:
+            chunks = self._unless_stopped(_bounded(answer, bounds, url, decode=False))
             yield Stream(answer.status_code, _lower(answer), chunks, answer.url)
 
     def _unless_stopped(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -134,11 +131,11 @@ class Web:
             raise FailedError("was stopped")
 
     def _open(
-        self, method: str, url: str, headers: Mapping[str, str], allow: Collection[int], login: str | None
+        self, url: str, headers: Mapping[str, str], allow: Collection[int], login: str | None
     ) -> AbstractContextManager[requests.Response]:
         """Ask, and follow redirects by hand: never from https to http, and with no word of ours to another host."""
         for _ in range(_REDIRECTS + 1):
-            answer = self._once(method, url, headers, login)
+            answer = self._once(url, headers, login)
             target = answer.headers.get("location")
             if answer.status_code not in _MOVED or not target:
                 if answer.ok or answer.status_code in allow:
@@ -164,7 +161,7 @@ class Web:
             url = there
         raise FailedError(f"redirects more than {_REDIRECTS} times", where=place(url))
 
-    def _once(self, method: str, url: str, headers: Mapping[str, str], login: str | None) -> requests.Response:
+    def _once(self, url: str, headers: Mapping[str, str], login: str | None) -> requests.Response:
         import requests  # 135 ms that only the network should cost
         from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
@@ -182,8 +179,7 @@ class Web:
                 hint="fetch it once without --offline, or name the file: --source NAME=FILE",
             )
         try:
-            return self._opened().request(
-                method,
+            return self._opened().get(
                 url,
                 headers=dict(headers),
                 auth=authenticate,
@@ -212,7 +208,7 @@ class Web:
                 total=_ATTEMPTS,
                 backoff_factor=0.5,
                 status_forcelist=_BUSY,
-                allowed_methods={"GET", "HEAD"},
+                allowed_methods={"GET"},
                 respect_retry_after_header=False,  # a server may name hours
                 redirect=0,
                 raise_on_status=False,
@@ -227,9 +223,7 @@ def _lower(answer: requests.Response) -> dict[str, str]:
     return {name.lower(): value for name, value in answer.headers.items()}
 
 
-def _bounded(
-    answer: requests.Response, limit_bytes: int, deadline: float, within_s: float, url: str, *, decode: bool
-) -> Iterator[bytes]:
+def _bounded(answer: requests.Response, bounds: Bounds, url: str, *, decode: bool) -> Iterator[bytes]:
     from urllib3.exceptions import HTTPError
 
     size = 0
@@ -237,10 +231,10 @@ def _bounded(
         # not iter_content, which waits for a whole chunk: a server that drips would be waited for
         while chunk := answer.raw.read1(_CHUNK_BYTES, decode_content=decode):
             size += len(chunk)
-            if size > limit_bytes:
-                raise FailedError(f"is larger than {limit_bytes} bytes", where=place(url))
-            if time.monotonic() > deadline:
-                raise FailedError(f"did not come within {within_s:.0f} s", where=place(url), hint=ELSEWHERE)
+            if size > bounds.size_bytes:
+                raise FailedError(f"is larger than {bounds.size_bytes} bytes", where=place(url))
+            if time.monotonic() > bounds.since + bounds.within_s:
+                raise FailedError(f"did not come within {bounds.within_s:.0f} s", where=place(url), hint=ELSEWHERE)
             yield chunk
     except (HTTPError, OSError) as error:
         raise BrokeOffError(f"broke off: {_reason(error)}", where=place(url), hint=ELSEWHERE) from error

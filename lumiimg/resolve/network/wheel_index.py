@@ -8,7 +8,7 @@ import math
 import re
 from dataclasses import dataclass
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from packaging.utils import (
@@ -20,6 +20,7 @@ from packaging.utils import (
 )
 
 from lumiimg.errors import BadInputError, FailedError, one_line
+from lumiimg.host.codec import FormError, decode
 from lumiimg.resolve.network.mirrors import refuse_password
 from lumiimg.resolve.network.web import place
 from lumiimg.secret import has_key
@@ -229,52 +230,43 @@ def _json_links(answer: Response) -> list[_Link]:
             _refuse_too_many(len(entries), answer.url)
         case _:
             raise _no_page(answer.url, "its JSON lacks meta.api-version and files")
-    links = []
-    for number, entry in enumerate(entries, 1):
-        try:
-            links.append(_json_link(entry))
-        except TypeError as error:
-            raise _no_page(answer.url, f"file {number}: {error}") from error
-    return links
+    try:
+        return [_json_link(entry) for entry in decode(list[_JsonFile], entries)]
+    except FormError as error:
+        raise _no_page(answer.url, f"files{error.key} {error.what}") from error
+    except RecursionError as error:
+        raise _no_page(answer.url, "its JSON cannot be read") from error
 
 
-def _json_link(entry: object) -> _Link:
-    """Return one entry of `files` (PEP 691). Raises TypeError for values of wrong types."""
-    match entry:
-        case {"filename": str(filename), "url": str(href), "hashes": dict(hashes), **rest}:
-            pass
-        case _:
-            raise TypeError("it lacks filename, url and hashes")
-    match rest.get("requires-python"):
-        case None | str() as requires_python:
-            pass
-        case _:
-            raise TypeError("requires-python is no text")
-    match rest.get("yanked"):
-        case None | False | "":
-            yanked = None
-        case True:
-            yanked = ""
-        case str(yanked):
-            pass
-        case _:
-            raise TypeError("yanked is no text and no boolean")
-    metadata: str | Literal[True] | None
-    match rest.get("core-metadata", rest.get("dist-info-metadata")):
-        case None | False:
-            metadata = None
-        case True:
-            metadata = True
-        case dict(digests):
-            metadata = _digest(digests.get("sha256")) or True
-        case _:
-            raise TypeError("core-metadata is no boolean and no table of digests")
-    match rest.get("size"):
-        case None | int() as size if not isinstance(size, bool) and (size is None or size >= 0):
-            pass
-        case _:
-            raise TypeError("size is no number of bytes")
-    return _Link(href, filename, _digest(hashes.get("sha256")), requires_python, yanked, metadata, size)
+_JsonFile = TypedDict(
+    "_JsonFile",
+    {
+        "filename": str,
+        "url": str,
+        "hashes": dict[str, Any],
+        "requires-python": NotRequired[str | None],
+        "yanked": NotRequired[bool | str | None],
+        "core-metadata": NotRequired[bool | dict[str, Any] | None],
+        "dist-info-metadata": NotRequired[bool | dict[str, Any] | None],
+        "size": NotRequired[int | None],
+    },
+)
+"""An entry of `files` (PEP 691)."""
+
+
+def _json_link(entry: _JsonFile) -> _Link:
+    yanked = entry.get("yanked")
+    metadata = entry.get("core-metadata", entry.get("dist-info-metadata"))
+    digest = _digest(metadata.get("sha256")) if isinstance(metadata, dict) else None
+    return _Link(
+        href=entry["url"],
+        filename=entry["filename"],
+        sha256=_digest(entry["hashes"].get("sha256")),
+        requires_python=entry.get("requires-python"),
+        yanked="" if yanked is True else yanked or None,
+        metadata_sha256=None if metadata is None or metadata is False else digest or True,
+        size_bytes=entry.get("size"),
+    )
 
 
 def _refuse_too_many(links: int, url: str) -> None:

@@ -146,7 +146,7 @@ class _Rest(Web):
         pass
 
     @contextmanager
-    def open(self, url: str, **_: Any) -> Iterator[Stream]:
+    def open(self, url: str, *_: object, **__: object) -> Iterator[Stream]:
         del url
         yield self._stream
 
