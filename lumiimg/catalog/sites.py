@@ -170,21 +170,21 @@ class SiteMpi:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteVariable:
     """A variable of the environment for jobs there, and why."""
 
     name: str
     value: str
     """As a shell reads it: it may name variables of the job."""
-    given: tuple[Need, ...]
+    given: tuple[Need, ...] = ()
     """What the image must have for it."""
-    unless: tuple[Need, ...]
-    nodes: Jobs
+    unless: tuple[Need, ...] = ()
+    nodes: Jobs = Jobs.ANY
     """For which jobs it is."""
-    ranks: bool
+    ranks: bool = False
     """Whether it is only for programs whose ranks the scheduler starts, one a GPU."""
-    folder: str | None
+    folder: str | None = None
     """To be made before the program starts, as a shell reads it."""
     because: str
     source: str

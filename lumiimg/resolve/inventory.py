@@ -84,7 +84,7 @@ def read_contents(image: Image) -> Inventory:
     if python is not None:
         provides.add("python3")
         has["python"] = python
-    if (rocm := _first_line(root, "/opt/rocm/.info/version")) and (version := _ROCM.match(rocm)):
+    if version := _ROCM.match(_text(root, "/opt/rocm/.info/version")):
         has["rocm"] = version[0]
         provides.add("hip")
     if any(path.endswith("/hipcc") for path in found):
@@ -201,21 +201,17 @@ def _is_elf(root: RootFileSystem, path: str) -> bool:
 
 
 def _os_release(root: RootFileSystem) -> dict[str, str]:
-    for path in ("/etc/os-release", "/usr/lib/os-release"):
-        try:
-            text = root.read_bytes(path, _SMALL_BYTES).decode("utf-8", "replace")
-        except (OSError, ImageError):
-            continue
-        pairs = (line.partition("=") for line in text.splitlines())
-        return {key: value.strip().strip("\"'")[:64] for key, equals, value in pairs if equals}
-    return {}
+    text = _text(root, "/etc/os-release") or _text(root, "/usr/lib/os-release")
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key: value.strip().strip("\"'")[:64] for key, equals, value in pairs if equals}
 
 
-def _first_line(root: RootFileSystem, path: str) -> str | None:
+def _text(root: RootFileSystem, path: str) -> str:
+    """Return a small file; nothing where it cannot be read."""
     try:
-        return root.read_bytes(path, _SMALL_BYTES).decode("utf-8", "replace").partition("\n")[0]
+        return root.read_bytes(path, _SMALL_BYTES).decode("utf-8", "replace")
     except (OSError, ImageError):
-        return None
+        return ""
 
 
 def _is_version(text: str) -> bool:

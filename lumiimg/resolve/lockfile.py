@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ _SIZE_LIMIT_BYTES = 16 * 1024 * 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMAT_LINE = re.compile(rb"^format = ([0-9]{1,9})$", re.MULTILINE)
 _CHOSEN_FOR = re.compile(r"==3\.(\d{1,3})\.\* 2\.(\d{1,3})", re.ASCII)
+_ANEW = "write it anew: lumiimg lock"
 _HEAD = "# Written by `lumiimg lock`; change the request and write it anew rather than this file.\n"
 
 
@@ -71,9 +72,9 @@ def read_lock(
     except (BadInputError, RefusedError) as error:
         if table.faults:  # a name that was none led to whatever came next
             what = "; ".join(one_line(fault) for fault in table.faults)
-            raise BadInputError(what, where=str(path), hint="write it anew: lumiimg lock") from error
+            raise _unread(what, path) from error
         if isinstance(error, CatalogError):
-            raise BadInputError(str(error), hint="write it anew: lumiimg lock") from error
+            raise BadInputError(str(error), hint=_ANEW) from error
         raise
 
 
@@ -106,7 +107,7 @@ def read_document(path: Path) -> dict[str, Any]:
         text = data.decode("utf-8")
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # TOML, UTF-8, and numbers of thousands of digits
-        raise BadInputError(f"is no lock: {error}", where=str(path), hint="write it anew: lumiimg lock") from error
+        raise _unread(f"is no lock: {error}", path) from error
     _check_head(document, text, path)
     return {key: value for key, value in document.items() if key not in {"format", "lumiimg", "digest"}}
 
@@ -152,17 +153,7 @@ def _body(lock: Lock, request: Request) -> dict[str, Any]:
         "base": {**_layer_data(lock.base), **base},
         "layer": [_layer_data(layer) for layer in lock.layers],
         "python": _python_data(lock),
-        "rule": [
-            {
-                "id": rule.id,
-                "outcome": rule.outcome.value,
-                "need": rule.need,
-                "have": rule.have,
-                "because": rule.because,
-                "source": rule.source,
-            }
-            for rule in lock.rules
-        ],
+        "rule": [asdict(rule) for rule in lock.rules],
     }
 
 
@@ -225,21 +216,17 @@ def _python_data(lock: Lock) -> dict[str, Any]:
 def _check_head(document: dict[str, Any], text: str, path: Path) -> None:
     written = document.get("format")
     if not isinstance(written, int) or isinstance(written, bool):
-        raise BadInputError("is no lock: key 'format' is missing", where=str(path), hint="write it anew: lumiimg lock")
+        raise _unread("is no lock: key 'format' is missing", path)
     if written > FORMAT:
-        by = document.get("lumiimg")
-        raise BadInputError(
-            f"is of format {written}, written by lumiimg {by}; this one reads up to {FORMAT}",
-            where=str(path),
-            hint="use that lumiimg, or write it anew: lumiimg lock",
-        )
+        what = f"is of format {written}, written by lumiimg {document.get('lumiimg')}; this one reads up to {FORMAT}"
+        raise _unread(what, path, hint=f"use that lumiimg, or {_ANEW}")
     _, _, body = text.partition("\n\n")
     if document.get("digest") != f"sha256:{_sha256(body)}":
-        raise BadInputError(
-            "was changed after it was written: its digest is another",
-            where=str(path),
-            hint="write it anew: lumiimg lock",
-        )
+        raise _unread("was changed after it was written: its digest is another", path)
+
+
+def _unread(what: str, path: Path, hint: str = _ANEW) -> BadInputError:
+    return BadInputError(what, where=str(path), hint=hint)
 
 
 def _lock(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.launch import Jobs
 from lumiimg.catalog.sites import SiteVariable
 
 if TYPE_CHECKING:
@@ -27,25 +26,11 @@ def mpi_type(stack: Stack, site: Site) -> SiteVariable | None:
     abi, mpi = stack.version("mpi-abi"), site.mpi
     if mpi is None or site.scheduler == "PBS":
         return None
-    if abi == OPEN_MPI and mpi.open is not None:
-        return _variable(mpi.open, "libmpi.so.40 of the image is Open MPI", mpi.source)
-    if abi == MPICH and mpi.own is not None:
-        return _variable(mpi.own, "libmpi.so.12 of the image is an MPICH of its own", mpi.source)
-    if "mpi4py" in stack.offers and "mpi" not in stack.offers and mpi.host is not None:
-        because = "the image has mpi4py and no MPI, so that is the machine's, which must be bound"
-        return _variable(mpi.host, because, mpi.source)
-    return None
-
-
-def _variable(value: str, because: str, source: str) -> SiteVariable:
-    return SiteVariable(
-        name=MPI_TYPE,
-        value=value,
-        given=(),
-        unless=(),
-        nodes=Jobs.ANY,
-        ranks=False,
-        folder=None,
-        because=because,
-        source=source,
-    )
+    value, because = None, ""
+    if abi == OPEN_MPI:
+        value, because = mpi.open, "libmpi.so.40 of the image is Open MPI"
+    elif abi == MPICH:
+        value, because = mpi.own, "libmpi.so.12 of the image is an MPICH of its own"
+    elif "mpi4py" in stack.offers and "mpi" not in stack.offers:
+        value, because = mpi.host, "the image has mpi4py and no MPI, so that is the machine's, which must be bound"
+    return SiteVariable(name=MPI_TYPE, value=value, because=because, source=mpi.source) if value is not None else None

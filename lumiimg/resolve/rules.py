@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
@@ -85,25 +86,23 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
     if site.fabric is None:
         return Fabric.NONE, None if site.arch is None and site.vendor is None else _no_fabric(site)
     if asked is Fabric.NONE:
-        because = "you asked for none: RCCL goes over TCP"
-        return asked, RuleResult(
-            "fabric", RuleOutcome.WARNING, "libfabric with cxi", "no fabric", because, site.fabric.source
-        )
+        because, source = "you asked for none: RCCL goes over TCP", site.fabric.source
+        return asked, RuleResult("fabric", RuleOutcome.WARNING, "libfabric with cxi", "no fabric", because, source)
+    gate = partial(
+        RuleResult, "glibc-gate", source=f"{site.fabric.source} ({site.fabric.date}); glibc elf/dl-version.c"
+    )
     have = stack.version("glibc")
-    source = f"{site.fabric.source} ({site.fabric.date}); glibc elf/dl-version.c"
+    known = f"glibc {have or '(not known)'}"
     floor = site.fabric.glibc
     need = f"glibc >= {floor}" if floor else "the glibc that the host's libraries ask for"
     if {"libcxi", "libfabric"} <= stack.offers.keys():
         because = "the base has libfabric and libcxi of its own: nothing of the host is bound"
-        return Fabric.BUNDLED, RuleResult(
-            "glibc-gate", RuleOutcome.OK, "libcxi in the base", "libfabric and libcxi of the base", because, source
-        )
+        own = "libfabric and libcxi of the base"
+        return Fabric.BUNDLED, gate(RuleOutcome.OK, "libcxi in the base", own, because)
     fits = None if have is None or floor is None else _at_least(have, floor)
     if asked is Fabric.BUNDLED:
         because = "you asked for a bundled fabric, which loads nothing of the host"
-        return asked, RuleResult(
-            "glibc-gate", RuleOutcome.OK, "nothing of the host", f"glibc {have or '(not known)'}", because, source
-        )
+        return asked, gate(RuleOutcome.OK, "nothing of the host", known, because)
     if fits is None:
         because = "the C library of the base is not known, so whether the host's libraries load in it is not either"
         if floor is None:
@@ -112,17 +111,15 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
                 " node tells (lumiimg host scan)"
             )
         outcome = RuleOutcome.UNKNOWN if asked is None else RuleOutcome.REFUSED
-        known = f"glibc {have or '(not known)'}"
-        return asked or Fabric.BUNDLED, RuleResult("glibc-gate", outcome, need, known, because, source)
+        return asked or Fabric.BUNDLED, gate(outcome, need, known, because)
     if fits:
         host = " ".join(filter(None, ("the host's libfabric", site.fabric.libfabric)))
-        because = f"{host} and libcxi load in the image"
-        return Fabric.HOST, RuleResult("glibc-gate", RuleOutcome.OK, need, f"glibc {have}", because, source)
+        return Fabric.HOST, gate(RuleOutcome.OK, need, known, f"{host} and libcxi load in the image")
     because = f"the host's libfabric and libcxi ask for GLIBC_{floor}, which the image does not have"
     if asked is Fabric.HOST:
-        return asked, RuleResult("glibc-gate", RuleOutcome.REFUSED, need, f"glibc {have}", because, source)
+        return asked, gate(RuleOutcome.REFUSED, need, known, because)
     because += ": libcxi and libfabric are built in the image"
-    return Fabric.BUNDLED, RuleResult("glibc-gate", RuleOutcome.OK, need, f"glibc {have}", because, source)
+    return Fabric.BUNDLED, gate(RuleOutcome.OK, need, known, because)
 
 
 def _no_fabric(site: Site) -> RuleResult:
@@ -138,12 +135,10 @@ def _no_fabric(site: Site) -> RuleResult:
 def torch_kind(stack: Stack) -> Iterator[RuleResult]:
     """Rule 5: a torch that is there already must be one for ROCm. Source: the local version of its wheels."""
     version = stack.version("torch") or ""
-    kind = version.partition("+")[2]
-    if kind.startswith(("cu", "cpu", "xpu")):
+    if version.partition("+")[2].startswith(("cu", "cpu", "xpu")):
         because = "this torch was built for something else than ROCm: it would see no GPU"
-        yield RuleResult(
-            "torch", RuleOutcome.REFUSED, "a torch for ROCm", f"torch {version}", because, "download.pytorch.org"
-        )
+        need, have, source = "a torch for ROCm", f"torch {version}", "download.pytorch.org"
+        yield RuleResult("torch", RuleOutcome.REFUSED, need, have, because, source)
 
 
 def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
@@ -159,19 +154,13 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
         if component not in stack.offers or (site.driver is None and site.arch is None):
             continue
         if site.driver is None:
-            yield RuleResult(
-                "driver-window",
-                RuleOutcome.UNKNOWN,
-                "to know which ROCm the driver serves",
-                f"ROCm {version} {whose}",
-                f"which ROCm the driver of {site.name} serves is not known to the project",
-                site.source,
-            )
+            need, have = "to know which ROCm the driver serves", f"ROCm {version} {whose}"
+            because = f"which ROCm the driver of {site.name} serves is not known to the project"
+            yield RuleResult("driver-window", RuleOutcome.UNKNOWN, need, have, because, site.source)
             continue
-        driver, need = site.driver, site.driver.rocm
-        wanted = str(need)
+        driver, wanted = site.driver, str(site.driver.rocm)
         source = f"{driver.source} ({driver.date})"
-        fits = need.holds_for(version)
+        fits = driver.rocm.holds_for(version)
         doubtful = driver.doubtful is not None and bool(driver.doubtful.holds_for(version))
         if fits is None:
             outcome, because = RuleOutcome.UNKNOWN, f"which ROCm is {whose} is not known"
@@ -180,7 +169,7 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
             because = f"{driver.name} does not serve it: crashes, and errors as subtle as wrong results"
         elif doubtful:
             outcome, because = RuleOutcome.WARNING, driver.trouble
-            wanted = f"{need}, better not {driver.doubtful}"
+            wanted += f", better not {driver.doubtful}"
         else:
             outcome, because = RuleOutcome.OK, f"{driver.name} serves it"
         have = f"ROCm {version or '?'} {whose}"
@@ -253,38 +242,31 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
     if site.fabric is None or fabric is Fabric.NONE:
         return None
     source = f"{site.fabric.source} ({site.fabric.date}); HewlettPackard/shs-libcxi#18 (newer libcxi misbehaves)"
+    told = partial(RuleResult, "fabric", source=source)
     need = f"Slingshot {site.fabric.slingshot or '(release not known)'}"
     libfabric = stack.version("libfabric")
     if fabric is Fabric.BUNDLED and libfabric is not None and _at_least(libfabric, FIRST_WITH_CXI) is False:
         because = f"libfabric has the cxi provider from {FIRST_WITH_CXI} on: this one would use TCP"
-        return RuleResult(
-            "fabric", RuleOutcome.REFUSED, f"libfabric >= {FIRST_WITH_CXI}", f"libfabric {libfabric}", because, CXI
-        )
+        need = f"libfabric >= {FIRST_WITH_CXI}"
+        return told(RuleOutcome.REFUSED, need, f"libfabric {libfabric}", because, source=CXI)
     if fabric is Fabric.HOST:
-        because = "libfabric, its cxi provider and libcxi are the host's own"
-        return RuleResult(
-            "fabric",
-            RuleOutcome.OK,
-            need,
-            f"libfabric {libfabric or ''} of the host".replace("  ", " "),
-            because,
-            source,
-        )
+        of_host = " ".join(filter(None, ("libfabric", libfabric, "of the host")))
+        return told(RuleOutcome.OK, need, of_host, "libfabric, its cxi provider and libcxi are the host's own")
     have = stack.version("slingshot")
     if site.fabric.slingshot is None:
         because = "of which Slingshot release the host is, is not known; libcxi and driver belong together"
         have = f"libcxi of Slingshot {have}" if have else "libcxi (release not known)"
-        return RuleResult("fabric", RuleOutcome.UNKNOWN, need, have, because, source)
+        return told(RuleOutcome.UNKNOWN, need, have, because)
     if have is None:
         because = "of which Slingshot release the image's libcxi is, is not known; libcxi and driver belong together"
-        return RuleResult("fabric", RuleOutcome.UNKNOWN, need, "libcxi (release not known)", because, source)
+        return told(RuleOutcome.UNKNOWN, need, "libcxi (release not known)", because)
     if have == site.fabric.slingshot:
         because = (
             f"libcxi and driver are of one release; libfabric {stack.version('libfabric') or '?'} has the cxi provider"
         )
-        return RuleResult("fabric", RuleOutcome.OK, need, f"Slingshot {have}", because, source)
+        return told(RuleOutcome.OK, need, f"Slingshot {have}", because)
     because = "libcxi of another release than the driver is known to misbehave"
-    return RuleResult("fabric", RuleOutcome.WARNING, need, f"Slingshot {have}", because, source)
+    return told(RuleOutcome.WARNING, need, f"Slingshot {have}", because)
 
 
 def layers_told(stack: Stack) -> Iterator[RuleResult]:

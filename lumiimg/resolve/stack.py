@@ -152,11 +152,13 @@ class StackSearch:
             if there.version is None or wish.versions.contains(there.version, prereleases=True):
                 yield stack
             else:
-                self._stand_against(there.layer, there.release, Need(wish.layer, wish.versions), there.version)
+                need = Need(wish.layer, wish.versions)
+                self._stand_against(there, need, OfferedComponent(there.version, wish.layer))
             return
         layer = self._layer(wish.layer)
         if (offer := stack.offers.get(layer.name)) is not None:
-            self._stand_against_a_second(layer, offer)
+            have = " ".join(filter(None, (layer.name, offer.version)))
+            self._against(layer, f"no {layer.name} below", have, f"{offer.by} has {have} already: leave it out")
             return
         for chosen in self._candidates(layer, wish):
             self._steps += 1
@@ -175,17 +177,9 @@ class StackSearch:
         if not fitting and (unlisted := _unlisted(layer, wish)) is not None:
             fitting = [unlisted]
         if not fitting:
-            self._unmet.append(
-                Unmet(
-                    layer.name,
-                    None,
-                    f"{layer.name}{wish.versions}",
-                    f"{layer.name} {', '.join(dict.fromkeys(r.version for r in layer.releases))}",
-                    f"no such release of {layer.name} is known",
-                    layer.source,
-                    _rule_of(layer),
-                )
-            )
+            have = f"{layer.name} {', '.join(dict.fromkeys(r.version for r in layer.releases))}"
+            why = f"no such release of {layer.name} is known"
+            self._against(layer, f"{layer.name}{wish.versions}", have, why, rule=_rule_of(layer))
         fitting.sort(key=lambda release: release.version != self._held.get(layer.name))
         yield from (Chosen(layer, release, wish.because) for release in fitting)
 
@@ -202,8 +196,7 @@ class StackSearch:
         else:
             have = f"{layer.name} {argument.default}" if argument else layer.name
             why = f"{layer.name} is to be had in one version only: name none"
-            need = f"{layer.name}{wish.versions}"
-            self._unmet.append(Unmet(layer.name, None, need, have, why, layer.source, _rule_of(layer)))
+            self._against(layer, f"{layer.name}{wish.versions}", have, why, rule=_rule_of(layer))
 
     def _satisfied(
         self, stack: Stack, chosen: Chosen, needs: tuple[Need, ...], path: tuple[str, ...]
@@ -231,63 +224,44 @@ class StackSearch:
     def _holds(self, need: Need, offer: OfferedComponent | None, chosen: Chosen) -> bool:
         if offer is not None and need.holds_for(offer.version) is not False:
             return True
-        self._stand_against(chosen.layer, chosen.release, need, offer.version if offer else None, missing=offer is None)
+        self._stand_against(chosen, need, offer)
         return False
 
-    def _stand_against(
-        self, layer: Layer, release: Release | None, need: Need, version: str | None, *, missing: bool = False
-    ) -> None:
-        self._unmet.append(
-            Unmet(
-                layer=layer.name,
-                version=release.version if release else None,
-                need=str(need),
-                have=f"no {need.component}" if missing else f"{need.component} {version or '(version not known)'}",
-                because=f"{layer.name}{f' {release.version}' if release else ''} requires {need}",
-                source=release.source if release else layer.source,
-                rule=_rule_of(layer),
-            )
-        )
+    def _stand_against(self, chosen: Chosen, need: Need, offer: OfferedComponent | None) -> None:
+        layer, release = chosen.layer, chosen.release
+        have = f"{need.component} {offer.version or '(version not known)'}" if offer else f"no {need.component}"
+        why = f"{layer.name}{f' {release.version}' if release else ''} requires {need}"
+        source = release.source if release else layer.source
+        self._against(layer, str(need), have, why, version=chosen.version, source=source, rule=_rule_of(layer))
 
-    def _stand_against_a_second(self, layer: Layer, offer: OfferedComponent) -> None:
-        have = " ".join(filter(None, (layer.name, offer.version)))
-        why = f"{offer.by} has {have} already: leave it out"
-        self._unmet.append(Unmet(layer.name, None, f"no {layer.name} below", have, why, layer.source, "layers"))
+    def _against(
+        self,
+        layer: Layer,
+        need: str,
+        have: str,
+        because: str,
+        *,
+        version: str | None = None,
+        source: str | None = None,
+        rule: str = "layers",
+    ) -> None:
+        self._unmet.append(Unmet(layer.name, version, need, have, because, source or layer.source, rule))
 
     def _on_top(self, stack: Stack, chosen: Chosen) -> Iterator[Stack]:
         layer = chosen.layer
         for other in stack.layers:
             if other.layer.name in layer.conflicts or layer.name in other.layer.conflicts:
                 why = f"{layer.name} and {other.layer.name} cannot be in one image"
-                self._unmet.append(
-                    Unmet(
-                        layer.name,
-                        chosen.version,
-                        f"no {other.layer.name}",
-                        other.layer.name,
-                        why,
-                        layer.source,
-                        "layers",
-                    )
-                )
+                self._against(layer, f"no {other.layer.name}", other.layer.name, why, version=chosen.version)
                 return
         new = offers_of(chosen, self._arguments)
         # the range of versions is that of one plugin
         kept = {name: offer for name, offer in stack.offers.items() if name != "net-api-oldest" or "net-api" not in new}
         grown = replace(stack, offers=kept | new, layers=(*stack.layers, chosen))
         for trouble in troubles_of([chosen.layer for chosen in grown.layers], grown, refused=True):
-            given = ", ".join(map(str, trouble.given))
-            self._unmet.append(
-                Unmet(
-                    layer.name,
-                    chosen.version,
-                    f"not {given}",
-                    given_in(grown, trouble),
-                    trouble.because,
-                    trouble.source,
-                    trouble.rule,
-                )
-            )
+            need, have = f"not {', '.join(map(str, trouble.given))}", given_in(grown, trouble)
+            why, source = trouble.because, trouble.source
+            self._against(layer, need, have, why, version=chosen.version, source=source, rule=trouble.rule)
             return
         self._placed.add(layer.name)
         yield grown

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from lumiimg.catalog.launch import Jobs
 from lumiimg.catalog.layers import Argument, KnownTrouble, Layer, Release
 from lumiimg.catalog.needs import Need
 from lumiimg.catalog.sites import Site, SiteVariable, find_site
@@ -272,7 +271,7 @@ def test_a_bundled_fabric_is_of_the_hosts_release_and_has_cxi(
 def test_a_variable_is_for_the_stacks_that_need_it(stack: Stack, names: set[str]) -> None:
     def variable(name: str, given: str = "", unless: str = "") -> SiteVariable:
         met, not_met = ((need(text),) if text else () for text in (given, unless))
-        return SiteVariable(name, "1", met, not_met, Jobs.ANY, ranks=False, folder=None, because="", source="")
+        return SiteVariable(name=name, value="1", given=met, unless=not_met, because="", source="")
 
     variables = (variable("ALWAYS"), variable("OLD", "rocm<7", "mpi"), variable("NEW", "rocm>=7", "mpi"))
     assert {v.name for v in rules.environment(stack, replace(LUMI, variables=variables))} == names
