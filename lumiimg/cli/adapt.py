@@ -1,4 +1,11 @@
-"""`lumiimg adapt`."""
+"""Read an image that someone else made, and build one on it with the layers that
+it lacks to use the network of a site: libfabric with the cxi provider, the net
+plugin. What the image has is neither put in again nor shadowed.
+
+examples:
+  lumiimg adapt vllm.sif --site lumi --dry-run
+  lumiimg adapt vllm.sif --site lumi -o vllm-lumi.sif
+"""
 
 from __future__ import annotations
 
@@ -15,25 +22,12 @@ if TYPE_CHECKING:
 
     from lumiimg.findings import Finding
 
-_EPILOG = """\
-examples:
-  lumiimg adapt vllm.sif --site lumi --dry-run
-  lumiimg adapt vllm.sif --site lumi -o vllm-lumi.sif
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Read an image that someone else made, and build one on it with the layers that\n"
-        "it lacks to use the network of a site: libfabric with the cxi provider, the net\n"
-        "plugin. What the image has is neither put in again nor shadowed."
-    )
-    parser.epilog = _EPILOG
     parser.add_argument("base", metavar="IMAGE", help=f"{IMAGES}, or an address: docker://…")
     add_layers_and_sources(parser)
     build.add_how(parser)
-    parser.set_defaults(execute=execute, recipe=None, locked=False)
+    parser.set_defaults(recipe=None, locked=False)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`lumiimg bench`: what a start costs, in counts that hold on any machine."""
+"""Count what programs ask of file systems."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ exit codes: 0 counted
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = "Count what programs ask of file systems."
     actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
     imports = actions.add_parser(
         "import",

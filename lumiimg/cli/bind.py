@@ -1,17 +1,6 @@
-"""`lumiimg bind`."""
+"""Compute what must be bound from a machine for an image to use its fabric:
+tried in a model of ld.so, with versions; never the C library or /usr/lib64.
 
-from __future__ import annotations
-
-import os
-from typing import TYPE_CHECKING
-
-from lumiimg.cli.options import JSON, add_host, add_image, add_machine
-from lumiimg.errors import ExitCode
-
-if TYPE_CHECKING:
-    import argparse
-
-_EPILOG = """\
 formats: shell        exports to source (the default), each line's reason above
          singularity  options, for eval "apptainer exec $(lumiimg bind …) …"
          lmod, tcl    a module file: these binds, nothing else
@@ -25,16 +14,22 @@ exit codes: 0 with these binds each library that is opened is found, in a
             2 not an image, or no snapshot
             3 cannot be decided: no fabric in the snapshot, no glibc in image
 """
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from lumiimg.cli.options import JSON, add_host, add_image, add_machine
+from lumiimg.errors import ExitCode
+
+if TYPE_CHECKING:
+    import argparse
+
 _FORMATS = ("shell", "singularity", "lmod", "tcl", "cdi", "json")
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Compute what must be bound from a machine for an image to use its fabric:\n"
-        "tried in a model of ld.so, with versions; never the C library or /usr/lib64."
-    )
-    parser.epilog = _EPILOG
     add_image(parser)
     add_host(parser, required=True)
     add_machine(parser, "what every container needs there is added")
@@ -45,7 +40,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="in which form: for a shell (default), the engine, a module, a runtime with CDI",
     )
     parser.add_argument("--json", action="store_const", const="json", dest="format", help=JSON)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,12 @@
-"""`lumiimg build`."""
+r"""Build an image: a base, and layers on it, each by its definition file.
+
+examples:
+  lumiimg build --base debian-13 --add netprobe -o demo.sif
+  lumiimg build --recipe demo --dry-run
+  lumiimg build --base debian-13 --add aws-ofi-nccl \
+      --source aws-ofi-nccl=aws-ofi-nccl-1.21.1.tar.gz -o plugin.sif
+  lumiimg build --recipe demo --definitions defs/   # files for another machine
+"""
 
 from __future__ import annotations
 
@@ -23,23 +31,10 @@ if TYPE_CHECKING:
     from lumiimg.resolve.request import Request
     from lumiimg.resolve.store import Store
 
-_EPILOG = """\
-examples:
-  lumiimg build --base debian-13 --add netprobe -o demo.sif
-  lumiimg build --recipe demo --dry-run
-  lumiimg build --base debian-13 --add aws-ofi-nccl \\
-      --source aws-ofi-nccl=aws-ofi-nccl-1.21.1.tar.gz -o plugin.sif
-  lumiimg build --recipe demo --definitions defs/   # files for another machine
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = "Build an image: a base, and layers on it, each by its definition file."
-    parser.epilog = _EPILOG
     add_request(parser)
     add_how(parser).add_argument("--locked", action="store_true", help="build what the lock says, or nothing")
-    parser.set_defaults(execute=execute)
 
 
 def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:

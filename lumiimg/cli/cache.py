@@ -1,4 +1,12 @@
-"""`lumiimg cache`: layers that were built before."""
+"""Look after the layers that were built before. The cache may be deleted at any
+time; LUMIIMG_CACHE, or `cache` in config.toml, says where it is.
+
+examples:
+  lumiimg cache ls
+  lumiimg cache prune --keep 20G          # the longest unused go first
+  lumiimg cache rm "vllm (compiled)"      # it is compiled anew the next time
+  lumiimg cache export layers.tar && rsync layers.tar other:
+"""
 
 from __future__ import annotations
 
@@ -14,22 +22,9 @@ if TYPE_CHECKING:
     import argparse
 
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
-_EPILOG = """\
-examples:
-  lumiimg cache ls
-  lumiimg cache prune --keep 20G          # the longest unused go first
-  lumiimg cache rm "vllm (compiled)"      # it is compiled anew the next time
-  lumiimg cache export layers.tar && rsync layers.tar other:
-"""
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Look after the layers that were built before. The cache may be deleted at any\n"
-        "time; LUMIIMG_CACHE, or `cache` in config.toml, says where it is."
-    )
-    parser.epilog = _EPILOG
     actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
     listing = actions.add_parser("ls", help="what is in it")
     verify = actions.add_parser("verify", help="read all of it: is each layer what it was?")
@@ -49,7 +44,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     for action in (listing, verify, prune, rm, export, load):
         add_quiet(action)
         add_json(action)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,28 @@
-"""`lumiimg check`."""
+r"""Check whether RCCL in an image would use Slingshot: what its loader would
+load, and what its own plugin and RCCL do in the container.
+
+levels: static  from the files of the image, nothing run
+        probe   programs run in the container, without a GPU
+        run     a real collective on the GPUs of this node, or of all: the
+                image's own rccl-tests, its torch, or a program of lumiimg
+Without --level: the highest that can be taken here. What each of them proves
+says docs/explanation/levels.md.
+
+On many nodes at once, by Slurm; the nodes that are the same are told together.
+Level run takes GPUs, so ask for them (--gpus-per-node), here or in --sbatch:
+  salloc --nodes=4 --gpus-per-node=8; lumiimg check image.sif --nodes 4
+  lumiimg check image.sif --nodes 64 \
+      --sbatch='-p standard-g -A project_XXX --gpus-per-node=8'
+
+exit codes: 0 no obstacle found at this level
+            1 no: RCCL would not use the fast network
+            2 not an image
+            3 cannot be decided from here; of several nodes, one gave no answer,
+              or they have no GPUs for the level that was asked for; Slurm did
+              not take the job of --nodes, or ended it before the answer
+            4 no engine or no GPU for the level that was asked for; no Slurm for
+              --nodes
+"""
 
 from __future__ import annotations
 
@@ -28,38 +52,8 @@ if TYPE_CHECKING:
 
     from lumiimg.cluster.nodes.check import NodesReport
 
-_EPILOG = """\
-levels: static  from the files of the image, nothing run
-        probe   programs run in the container, without a GPU
-        run     a real collective on the GPUs of this node, or of all: the
-                image's own rccl-tests, its torch, or a program of lumiimg
-Without --level: the highest that can be taken here. What each of them proves
-says docs/explanation/levels.md.
-
-On many nodes at once, by Slurm; the nodes that are the same are told together.
-Level run takes GPUs, so ask for them (--gpus-per-node), here or in --sbatch:
-  salloc --nodes=4 --gpus-per-node=8; lumiimg check image.sif --nodes 4
-  lumiimg check image.sif --nodes 64 \\
-      --sbatch='-p standard-g -A project_XXX --gpus-per-node=8'
-
-exit codes: 0 no obstacle found at this level
-            1 no: RCCL would not use the fast network
-            2 not an image
-            3 cannot be decided from here; of several nodes, one gave no answer,
-              or they have no GPUs for the level that was asked for; Slurm did
-              not take the job of --nodes, or ended it before the answer
-            4 no engine or no GPU for the level that was asked for; no Slurm for
-              --nodes
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Check whether RCCL in an image would use Slingshot: what its loader would\n"
-        "load, and what its own plugin and RCCL do in the container."
-    )
-    parser.epilog = _EPILOG
     add_image(parser)
     add_host(parser)
     parser.add_argument("--level", choices=("static", "probe", "run"), help="check as far as this")
@@ -89,7 +83,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_quiet(parser)
     add_verbose(parser, "everything that was looked at")
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

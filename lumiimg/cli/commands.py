@@ -1,7 +1,8 @@
 """The commands of the program: their names, what `--help` says of each, and their parsers.
 
 A command is the module of this folder that has its name. It is imported when it is called: `lumiimg --help` needs
-none of them.
+none of them. Its docstring is its help: what it does up to the first blank line, the rest below its options.
+`configure_parser` adds what it takes, and `execute` does it and returns the exit code.
 """
 
 from __future__ import annotations
@@ -144,7 +145,10 @@ def make_parser(names: tuple[str, ...] = (*COMMANDS, INTERNAL)) -> MainParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     for name in names:
         command = commands.add_parser(name) if name == INTERNAL else commands.add_parser(name, help=COMMANDS[name])
-        import_module(f"lumiimg.cli.{name}").configure_parser(command)
+        module = import_module(f"lumiimg.cli.{name}")
+        command.description, _, command.epilog = (module.__doc__ or "").partition("\n\n")
+        command.set_defaults(execute=module.execute)
+        module.configure_parser(command)
     return parser
 
 

@@ -1,7 +1,17 @@
-"""`lumiimg completion`, and what a shell is told at each TAB.
+"""Print the script by which a shell completes what you type.
 
-The shell's script starts the program, which answers from its own parsers (argcomplete): nothing to install anew when
-options change, and the names are those of the catalogue as it is now, the user's own among them.
+for good, one line (a new shell then has it):
+  bash:  echo 'eval "$(lumiimg completion bash)"' >> ~/.bashrc
+  zsh:   echo 'eval "$(lumiimg completion zsh)"' >> ~/.zshrc    # after compinit
+  fish:  lumiimg completion fish > ~/.config/fish/completions/lumiimg.fish
+
+It completes commands, options, their values, files that fit, and the names of
+bases, layers, recipes and sites, yours too. For bash and zsh the line above
+costs a start of lumiimg at each new shell; the output written to a file, and
+that file sourced, costs none, and stays right when lumiimg is updated.
+
+exit codes: 0 printed
+            2 no such shell
 """
 
 from __future__ import annotations
@@ -24,28 +34,10 @@ SHELLS = ("bash", "zsh", "fish")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_FILES = 5000
 _IMAGES = (".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")
-_EPILOG = """\
-for good, one line (a new shell then has it):
-  bash:  echo 'eval "$(lumiimg completion bash)"' >> ~/.bashrc
-  zsh:   echo 'eval "$(lumiimg completion zsh)"' >> ~/.zshrc    # after compinit
-  fish:  lumiimg completion fish > ~/.config/fish/completions/lumiimg.fish
-
-It completes commands, options, their values, files that fit, and the names of
-bases, layers, recipes and sites, yours too. For bash and zsh the line above
-costs a start of lumiimg at each new shell; the output written to a file, and
-that file sourced, costs none, and stays right when lumiimg is updated.
-
-exit codes: 0 printed
-            2 no such shell
-"""
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = "Print the script by which a shell completes what you type."
-    parser.epilog = _EPILOG
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -61,7 +53,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def answer(parser: argparse.ArgumentParser, hidden: str) -> None:
-    """Tell the shell what can follow on its line, and leave; return at once if no shell asks."""
+    """Tell the shell what can follow on its line, and leave; return at once if no shell asks.
+
+    The program answers from its own parsers (argcomplete): nothing is installed again when options change, and the
+    names are those of the catalogue as it is now, the user's own among them.
+    """
     import argcomplete
 
     _add_completers(parser)

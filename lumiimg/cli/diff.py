@@ -1,4 +1,7 @@
-"""`lumiimg diff`."""
+"""Show what two locks differ in: base, layers, releases, sources, Python
+distributions; or in which files two images differ: kind, mode, owner, content,
+hard links, device numbers, extended attributes, time.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,10 @@ if TYPE_CHECKING:
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Show what two locks differ in: base, layers, releases, sources, Python\n"
-        "distributions; or in which files two images differ: kind, mode, owner, content,\n"
-        "hard links, device numbers, extended attributes, time."
-    )
     parser.add_argument("old", metavar="A", type=Path, help="the one before: a lock, or an image")
     parser.add_argument("new", metavar="B", type=Path, help="the one after")
     add_quiet(parser)
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,14 @@
-"""`lumiimg doctor`."""
+"""Try what a build needs: the engine and what is known of its version, a
+container, debootstrap, user namespaces, overlays, FUSE, squashfs-tools, proot;
+room on disk and in memory.
+What was found is kept for builds on this machine until it starts anew.
+
+exit codes: 0 images can be built here
+            1 they cannot, as what is needed does not work
+            3 that cannot be told: no container was seen to start, for a reason
+              that lumiimg does not know
+            4 there is no container engine
+"""
 
 from __future__ import annotations
 
@@ -13,27 +23,10 @@ from lumiimg.errors import ExitCode
 if TYPE_CHECKING:
     import argparse
 
-_EPILOG = """\
-exit codes: 0 images can be built here
-            1 they cannot, as what is needed does not work
-            3 that cannot be told: no container was seen to start, for a reason
-              that lumiimg does not know
-            4 there is no container engine
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Try what a build needs: the engine and what is known of its version, a\n"
-        "container, debootstrap, user namespaces, overlays, FUSE, squashfs-tools, proot;\n"
-        "room on disk and in memory.\n"
-        "What was found is kept for builds on this machine until it starts anew."
-    )
-    parser.epilog = _EPILOG
     add_quiet(parser)
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

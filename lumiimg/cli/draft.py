@@ -1,4 +1,12 @@
-"""`lumiimg draft`."""
+"""Read a Dockerfile as it would be built up to a stage: its base, arguments and
+steps; what of it the catalogue has already; what a layer cannot carry over.
+With -o, write that as the draft of a layer. Nothing of it is run.
+
+examples:
+  lumiimg draft Dockerfile.rocm
+  lumiimg draft rocm.Dockerfile --arg GPU_ARCH=gfx942 -o layers/sgl-draft
+  lumiimg show --layers layers sgl-draft
+"""
 
 from __future__ import annotations
 
@@ -12,22 +20,8 @@ from lumiimg.errors import BadInputError, ExitCode
 if TYPE_CHECKING:
     import argparse
 
-_EPILOG = """\
-examples:
-  lumiimg draft Dockerfile.rocm
-  lumiimg draft rocm.Dockerfile --arg GPU_ARCH=gfx942 -o layers/sgl-draft
-  lumiimg show --layers layers sgl-draft
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Read a Dockerfile as it would be built up to a stage: its base, arguments and\n"
-        "steps; what of it the catalogue has already; what a layer cannot carry over.\n"
-        "With -o, write that as the draft of a layer. Nothing of it is run."
-    )
-    parser.epilog = _EPILOG
     parser.add_argument("file", metavar="DOCKERFILE", type=Path, help="the file")
     parser.add_argument("--target", metavar="STAGE", help="a stage by its name or number (default: the last)")
     parser.add_argument(
@@ -41,7 +35,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="DIR", type=Path, help="what to write: a layer's folder; its name is the layer's"
     )
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,18 @@
-"""`lumiimg drift`."""
+"""Compare what a node offers with what one of its kind offered before, and tell
+what becomes of images, and of the binds that were made for them.
+
+examples:
+  lumiimg drift host.json --image *.sif --site lumi     on a compute node
+  lumiimg drift november.json today.json --image vllm.sif
+
+exit codes: 0 nothing of the change breaks an image; or nothing changed
+            1 an image breaks, or the binds made for it before; without
+              images: something changed that can break one
+            2 not a snapshot, or not an image
+            3 cannot be decided: nodes of different kinds, or a fabric that the
+              newer snapshot does not show, or a driver of which nothing is
+              known
+"""
 
 from __future__ import annotations
 
@@ -13,28 +27,8 @@ if TYPE_CHECKING:
 
     from lumiimg.host.snapshot import Snapshot
 
-_EPILOG = """\
-examples:
-  lumiimg drift host.json --image *.sif --site lumi     on a compute node
-  lumiimg drift november.json today.json --image vllm.sif
-
-exit codes: 0 nothing of the change breaks an image; or nothing changed
-            1 an image breaks, or the binds made for it before; without
-              images: something changed that can break one
-            2 not a snapshot, or not an image
-            3 cannot be decided: nodes of different kinds, or a fabric that the
-              newer snapshot does not show, or a driver of which nothing is
-              known
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Compare what a node offers with what one of its kind offered before, and tell\n"
-        "what becomes of images, and of the binds that were made for them."
-    )
-    parser.epilog = _EPILOG
     parser.add_argument(
         "before", metavar="BEFORE", type=Path, help="the snapshot that the images were checked with (`host scan`)"
     )
@@ -52,7 +46,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_quiet(parser)
     add_verbose(parser, "every change, those that only have another build too")
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

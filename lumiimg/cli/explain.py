@@ -1,4 +1,20 @@
-"""`lumiimg explain`."""
+"""Of an image: which library comes from where on the way from RCCL to the NIC,
+which versions each side needs and has, and what margin is left.
+Of a request (--base, --add): what would be chosen, by which rule, from which
+fact; what stands against it, and the nearest request that works.
+
+examples:
+  lumiimg explain image.sif --host host.json
+  lumiimg explain --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
+  lumiimg explain --add vllm --site lumi       # on which bases?
+
+exit codes: 0 no obstacle found: everything on the path to the NIC loads, or the
+              rules hold
+            1 something stands against it; of a request, the nearest that works
+            2 not an image, no snapshot, or a name that is not there
+            3 a host snapshot would decide it, or something is not known here
+            4 the base of a request cannot be had on this machine
+"""
 
 from __future__ import annotations
 
@@ -14,37 +30,14 @@ from lumiimg.errors import BadInputError, ExitCode
 if TYPE_CHECKING:
     import argparse
 
-_EPILOG = """\
-examples:
-  lumiimg explain image.sif --host host.json
-  lumiimg explain --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
-  lumiimg explain --add vllm --site lumi       # on which bases?
-
-exit codes: 0 no obstacle found: everything on the path to the NIC loads, or the
-              rules hold
-            1 something stands against it; of a request, the nearest that works
-            2 not an image, no snapshot, or a name that is not there
-            3 a host snapshot would decide it, or something is not known here
-            4 the base of a request cannot be had on this machine
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Of an image: which library comes from where on the way from RCCL to the NIC,\n"
-        "which versions each side needs and has, and what margin is left.\n"
-        "Of a request (--base, --add): what would be chosen, by which rule, from which\n"
-        "fact; what stands against it, and the nearest request that works."
-    )
-    parser.epilog = _EPILOG
     parser.add_argument("image", metavar="IMAGE", type=Path, nargs="?", help=IMAGES)
     add_request(parser, "of a request")
     add_page(parser)
     add_quiet(parser)
     add_verbose(parser, "every need, source and pair of versions")
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

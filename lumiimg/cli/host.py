@@ -1,4 +1,4 @@
-"""`lumiimg host`: what this machine offers to a container."""
+"""Look at what this machine offers to a container."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ exit codes: 0 printed
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = "Look at what this machine offers to a container."
     actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
     scan = actions.add_parser(
         "scan",

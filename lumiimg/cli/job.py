@@ -1,15 +1,8 @@
-"""`lumiimg job`."""
+"""Write a script for Slurm or PBS that runs a command in an image on a site:
+which rank gets which cores and GPU, the variables for this image there, what
+must be bound, and the network that was used, at its end. Every choice has its
+reason beside it.
 
-from __future__ import annotations
-
-import argparse
-import os
-from pathlib import Path
-
-from lumiimg.cli.options import add_host, add_image, add_json, add_machine, refuse_places
-from lumiimg.errors import ExitCode
-
-_EPILOG = """\
 frameworks: ddp, fsdp, deepspeed, lightning   a rank a GPU, all GPUs seen
             vllm, ray       once a node; Ray connects several nodes
             plain           a rank a GPU, seeing its own only (MPI, …)
@@ -27,20 +20,22 @@ exit codes: 0 written
               nothing that can be bound loads
             2 not an image, no such site or partition, wrong usage
 """
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from lumiimg.cli.options import add_host, add_image, add_json, add_machine, refuse_places
+from lumiimg.errors import ExitCode
+
 _FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
 _MOST = 100_000
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
     parser.usage = "lumiimg job IMAGE --site NAME [options] -- COMMAND [ARGUMENT ...]"
-    parser.description = (
-        "Write a script for Slurm or PBS that runs a command in an image on a site:\n"
-        "which rank gets which cores and GPU, the variables for this image there, what\n"
-        "must be bound, and the network that was used, at its end. Every choice has its\n"
-        "reason beside it."
-    )
-    parser.epilog = _EPILOG
     add_image(parser, "the image, as the job will find it")
     add_machine(parser, "how ranks are bound, what jobs set", required=True)
     parser.add_argument(
@@ -76,7 +71,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--explain", action="store_true", help="show how the cores of each rank are found, no script")
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def _number(text: str) -> int:

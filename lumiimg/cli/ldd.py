@@ -1,4 +1,13 @@
-"""`lumiimg ldd`."""
+"""Say what ld.so would load for files of an image, without running anything.
+
+Not counted: variables of your shell, and what engines mount without being told
+(home folder, /tmp). Say --env and --bind for what your job has.
+
+exit codes: 0 everything would be loaded, in the versions that are needed
+            1 something is missing, or does not fit
+            2 not an image, or no such file in it
+            3 cannot be decided (musl has another loader than the one modelled)
+"""
 
 from __future__ import annotations
 
@@ -10,21 +19,8 @@ from lumiimg.errors import BadInputError, ExitCode
 if TYPE_CHECKING:
     import argparse
 
-_EPILOG = """\
-Not counted: variables of your shell, and what engines mount without being told
-(home folder, /tmp). Say --env and --bind for what your job has.
-
-exit codes: 0 everything would be loaded, in the versions that are needed
-            1 something is missing, or does not fit
-            2 not an image, or no such file in it
-            3 cannot be decided (musl has another loader than the one modelled)
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = "Say what ld.so would load for files of an image, without running anything."
-    parser.epilog = _EPILOG
     add_image(parser)
     parser.add_argument("paths", metavar="PATH", nargs="*", help="programs and libraries, by their paths in the image")
     parser.add_argument("--all", action="store_true", help="every program and library of the image")
@@ -33,7 +29,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_quiet(parser)
     add_verbose(parser, "with --all or many files the good ones too")
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,6 @@
-"""`lumiimg list`."""
+"""List bases, layers, recipes and sites: yours first, then those that come with
+lumiimg.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,8 @@ if TYPE_CHECKING:
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = "List bases, layers, recipes and sites: yours first, then those that come with\nlumiimg."
     add_layers(parser)
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,12 @@
-"""`lumiimg lock`."""
+"""Settle every version, address and digest of an image, and write them down:
+`lumiimg build --locked` builds from that alone. What a lock holds already is
+kept where it still fits.
+
+examples:
+  lumiimg lock --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
+  lumiimg lock --upgrade numpy      # of what lumiimg.lock was made from
+  lumiimg build --locked -o vllm.sif
+"""
 
 from __future__ import annotations
 
@@ -21,22 +29,9 @@ if TYPE_CHECKING:
     from lumiimg.resolve.request import Request
 
 LOCK = "lumiimg.lock"
-_EPILOG = """\
-examples:
-  lumiimg lock --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
-  lumiimg lock --upgrade numpy      # of what lumiimg.lock was made from
-  lumiimg build --locked -o vllm.sif
-"""
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Settle every version, address and digest of an image, and write them down:\n"
-        "`lumiimg build --locked` builds from that alone. What a lock holds already is\n"
-        "kept where it still fits."
-    )
-    parser.epilog = _EPILOG
     add_request(parser)
     how = parser.add_argument_group("how")
     how.add_argument(
@@ -53,7 +48,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_jobs(how)
     add_quiet(how)
     add_json(how)  # type: ignore[arg-type]
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

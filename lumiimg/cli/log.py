@@ -1,4 +1,16 @@
-"""`lumiimg log`."""
+"""Read what NCCL, RCCL, their OFI plugin and libfabric printed:
+which network carried the traffic.
+
+FILE may be compressed (gzip, zstd, xz, bzip2), a folder of logs (torchrun's, or
+what NCCL_DEBUG_FILE wrote), or - for standard input; all are read as one job.
+The log needs NCCL_DEBUG=INFO in the job's environment: without it RCCL says
+almost nothing.
+
+exit codes: 0 proved: a fast network carried the traffic, or nothing crossed one
+            1 it did not: slow path, plugin failed, wrong or slow collectives
+            2 no such file
+            3 the log does not tell, or shows no traffic
+"""
 
 from __future__ import annotations
 
@@ -27,25 +39,8 @@ if TYPE_CHECKING:
     from lumiimg.nccl.reader import LogReader
     from lumiimg.nccl.report import LogReport
 
-_EPILOG = """\
-FILE may be compressed (gzip, zstd, xz, bzip2), a folder of logs (torchrun's, or
-what NCCL_DEBUG_FILE wrote), or - for standard input; all are read as one job.
-The log needs NCCL_DEBUG=INFO in the job's environment: without it RCCL says
-almost nothing.
-
-exit codes: 0 proved: a fast network carried the traffic, or nothing crossed one
-            1 it did not: slow path, plugin failed, wrong or slow collectives
-            2 no such file
-            3 the log does not tell, or shows no traffic
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Read what NCCL, RCCL, their OFI plugin and libfabric printed:\nwhich network carried the traffic."
-    )
-    parser.epilog = _EPILOG
     parser.add_argument("paths", metavar="FILE", nargs="*", help="a job's output: files, folders; - for standard input")
     parser.add_argument(
         "--image",
@@ -62,7 +57,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_quiet(parser)
     add_verbose(parser, "all causes, all nodes, the job's variables")
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,17 @@
-"""`lumiimg module`."""
+"""Write a module for an image: what it must have of the machine is bound, the
+site's variables for jobs are set, and wrappers start its programs (python, pip,
+torchrun, vllm, start-shell, …). Each line says why it is there.
+
+examples:
+  lumiimg module vllm.sif -o modules --host host.json --site lumi
+  lumiimg module vllm.sif -o modules --name vllm/0.10.1 --site lumi
+Only the binds, for scripts of your own: lumiimg bind vllm.sif --format lmod
+
+exit codes: 0 written: modulefiles/NAME/VERSION(.lua), software/NAME/VERSION
+            1 no set of binds loads, or a path cannot be written there
+            2 not an image, no snapshot, or the name is that of something else
+            3 which libraries must be bound cannot be decided
+"""
 
 from __future__ import annotations
 
@@ -12,27 +25,8 @@ from lumiimg.errors import ExitCode
 if TYPE_CHECKING:
     import argparse
 
-_EPILOG = """\
-examples:
-  lumiimg module vllm.sif -o modules --host host.json --site lumi
-  lumiimg module vllm.sif -o modules --name vllm/0.10.1 --site lumi
-Only the binds, for scripts of your own: lumiimg bind vllm.sif --format lmod
-
-exit codes: 0 written: modulefiles/NAME/VERSION(.lua), software/NAME/VERSION
-            1 no set of binds loads, or a path cannot be written there
-            2 not an image, no snapshot, or the name is that of something else
-            3 which libraries must be bound cannot be decided
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Write a module for an image: what it must have of the machine is bound, the\n"
-        "site's variables for jobs are set, and wrappers start its programs (python, pip,\n"
-        "torchrun, vllm, start-shell, …). Each line says why it is there."
-    )
-    parser.epilog = _EPILOG
     add_image(parser, "a SIF, squashfs file or sandbox folder")
     parser.add_argument(
         "-o",
@@ -54,7 +48,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     add_quiet(parser)
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

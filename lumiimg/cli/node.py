@@ -1,4 +1,4 @@
-"""`lumiimg node`: what `lumiimg check --nodes` starts on each node; no command for people, so the help is silent."""
+"""Carry out the task in FOLDER on this node: `lumiimg check --nodes` does."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = "Carry out the task in FOLDER on this node: `lumiimg check --nodes` does."
     parser.add_argument("folder", metavar="FOLDER", type=Path)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

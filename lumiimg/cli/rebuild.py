@@ -1,4 +1,14 @@
-"""`lumiimg rebuild`."""
+"""Build an image of lumiimg again from it alone: it carries its definitions,
+the files of its layers, and digest and address of every source. Layers that are
+in the cache are taken from there; what scripts compiled before is not. What an
+image says makes nothing be read on this machine, or run outside of the image.
+
+examples:
+  lumiimg rebuild old.sif -o new.sif
+  lumiimg rebuild old.sif -o layered.sif --format layered
+  lumiimg rebuild old.sif -o new.sif --fresh    # what comes out differently?
+  lumiimg rebuild old.sif -o new.sif --base theirs.sif
+"""
 
 from __future__ import annotations
 
@@ -16,24 +26,8 @@ if TYPE_CHECKING:
 
     from lumiimg.image.compare import FileDifference
 
-_EPILOG = """\
-examples:
-  lumiimg rebuild old.sif -o new.sif
-  lumiimg rebuild old.sif -o layered.sif --format layered
-  lumiimg rebuild old.sif -o new.sif --fresh    # what comes out differently?
-  lumiimg rebuild old.sif -o new.sif --base theirs.sif
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Build an image of lumiimg again from it alone: it carries its definitions,\n"
-        "the files of its layers, and digest and address of every source. Layers that are\n"
-        "in the cache are taken from there; what scripts compiled before is not. What an\n"
-        "image says makes nothing be read on this machine, or run outside of the image."
-    )
-    parser.epilog = _EPILOG
     add_image(parser, "an image that lumiimg has built")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="what to write: the image")
     parser.add_argument(
@@ -47,7 +41,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="take no layer from the cache: does the same come out of it again? Exits 1 where files differ",
     )
     add_result(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,13 @@
-"""`lumiimg reframe`."""
+"""Print a test for ReFrame 4 that runs `lumiimg check IMAGE --nodes 2`, and
+compares the bandwidth, where one is measured, with that of the site, in the
+environment that a job there would have.
+
+example:
+  lumiimg reframe vllm.sif --site lumi > vllm.py
+  reframe -c vllm.py -r -S valid_systems=lumi:gpu
+
+exit codes: 0 printed · 2 not an image, or a path that cannot be written
+"""
 
 from __future__ import annotations
 
@@ -12,28 +21,12 @@ from lumiimg.errors import ExitCode
 if TYPE_CHECKING:
     import argparse
 
-_EPILOG = """\
-example:
-  lumiimg reframe vllm.sif --site lumi > vllm.py
-  reframe -c vllm.py -r -S valid_systems=lumi:gpu
-
-exit codes: 0 printed · 2 not an image, or a path that cannot be written
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Print a test for ReFrame 4 that runs `lumiimg check IMAGE --nodes 2`, and\n"
-        "compares the bandwidth, where one is measured, with that of the site, in the\n"
-        "environment that a job there would have."
-    )
-    parser.epilog = _EPILOG
     add_image(parser, "a SIF, squashfs file or sandbox folder")
     add_host(parser)
     add_machine(parser, "its bandwidth is the reference, its variables are set")
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,13 @@
-"""`lumiimg schema`."""
+"""Print the JSON Schema (2020-12) of a kind of output, which needs no other
+file; without a name, list the kinds. docs/reference/json.md has them as tables.
+
+examples:
+  lumiimg schema check > check.schema.json
+  lumiimg check image.sif --json > check.json
+  check-jsonschema --schemafile check.schema.json check.json
+
+exit codes: 0 printed · 2 no such schema
+"""
 
 from __future__ import annotations
 
@@ -14,26 +23,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-_EPILOG = """\
-examples:
-  lumiimg schema check > check.schema.json
-  lumiimg check image.sif --json > check.json
-  check-jsonschema --schemafile check.schema.json check.json
-
-exit codes: 0 printed · 2 no such schema
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Print the JSON Schema (2020-12) of a kind of output, which needs no other\n"
-        "file; without a name, list the kinds. docs/reference/json.md has them as tables."
-    )
-    parser.epilog = _EPILOG
     parser.add_argument("name", metavar="NAME", nargs="?", help="check, log, host, …")
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

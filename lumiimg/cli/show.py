@@ -1,4 +1,7 @@
-"""`lumiimg show`."""
+"""Show a base or a layer (arguments, releases, sources, what it requires,
+provides and sets), a recipe, a site (driver, fabric, partitions, cores,
+environment, advice), or what an image says about how it was built.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,11 @@ if TYPE_CHECKING:
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Show a base or a layer (arguments, releases, sources, what it requires,\n"
-        "provides and sets), a recipe, a site (driver, fabric, partitions, cores,\n"
-        "environment, advice), or what an image says about how it was built."
-    )
     parser.add_argument(
         "name", metavar="NAME", help="a base, layer, recipe or site (`lumiimg list`), or an image, image.sif"
     )
     add_layers(parser)
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

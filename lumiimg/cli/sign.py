@@ -1,4 +1,14 @@
-"""`lumiimg sign`."""
+"""Have the engine sign all objects of a SIF, in place, and verify that. An image
+that the key has signed already is only verified.
+
+The engine asks for the passphrase of the key; in a job it reads it from
+standard input. `apptainer key newpair` (or `singularity key newpair`) makes a
+key; `apptainer key export FILE` writes its public half, for those who verify.
+
+examples:
+  lumiimg sign image.sif
+  lumiimg sign image.sif --key 9C1F4A2B <passphrase-file
+"""
 
 from __future__ import annotations
 
@@ -15,32 +25,16 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
     from lumiimg.engine.signing import PrivateKey
 
-_EPILOG = """\
-The engine asks for the passphrase of the key; in a job it reads it from
-standard input. `apptainer key newpair` (or `singularity key newpair`) makes a
-key; `apptainer key export FILE` writes its public half, for those who verify.
-
-examples:
-  lumiimg sign image.sif
-  lumiimg sign image.sif --key 9C1F4A2B <passphrase-file
-"""
 _LEAST_DIGITS = 8
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Have the engine sign all objects of a SIF, in place, and verify that. An image\n"
-        "that the key has signed already is only verified."
-    )
-    parser.epilog = _EPILOG
     add_image(parser, "a SIF")
     parser.add_argument(
         "--key", metavar="FINGERPRINT", help="the key, or the end of it, where the keyring has more than one"
     )
     add_quiet(parser)
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

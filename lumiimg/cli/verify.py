@@ -1,4 +1,11 @@
-"""`lumiimg verify`."""
+"""Have the engine verify the PGP signatures of a SIF, anyone's, with the keys of
+its keyring (of yours, and of the machine). No key server is asked.
+
+exit codes: 0 every object is as it was signed, by a key of the keyring here
+            1 it is not signed, or was altered since
+            3 the key is not in the keyring here
+            4 there is no container engine
+"""
 
 from __future__ import annotations
 
@@ -13,25 +20,11 @@ if TYPE_CHECKING:
 
     from lumiimg.check.signed import Signed
 
-_EPILOG = """\
-exit codes: 0 every object is as it was signed, by a key of the keyring here
-            1 it is not signed, or was altered since
-            3 the key is not in the keyring here
-            4 there is no container engine
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Have the engine verify the PGP signatures of a SIF, anyone's, with the keys of\n"
-        "its keyring (of yours, and of the machine). No key server is asked."
-    )
-    parser.epilog = _EPILOG
     add_image(parser, "a SIF")
     add_quiet(parser)
     add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,14 @@
-"""`lumiimg why`."""
+"""Tell whether a layer of an image is in the cache, and if it is not, in what it
+differs from the one there that is nearest.
+
+examples:
+  lumiimg why vllm --recipe lumi-vllm
+  lumiimg why pytorch --base rocm-6.4.4 --add pytorch --site lumi
+
+exit codes: 0 it is in the cache
+            1 it is not, and what is another is told
+            2 no such layer in the image that is asked for
+"""
 
 from __future__ import annotations
 
@@ -12,24 +22,8 @@ from lumiimg.errors import BadInputError, ExitCode
 if TYPE_CHECKING:
     import argparse
 
-_EPILOG = """\
-examples:
-  lumiimg why vllm --recipe lumi-vllm
-  lumiimg why pytorch --base rocm-6.4.4 --add pytorch --site lumi
-
-exit codes: 0 it is in the cache
-            1 it is not, and what is another is told
-            2 no such layer in the image that is asked for
-"""
-
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    """Say what the command does, and add what it takes."""
-    parser.description = (
-        "Tell whether a layer of an image is in the cache, and if it is not, in what it\n"
-        "differs from the one there that is nearest."
-    )
-    parser.epilog = _EPILOG
     parser.add_argument("layer", metavar="LAYER", help="a layer, or the base, of the image that the options name")
     add_request(parser)
     parser.add_argument(
@@ -39,7 +33,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     add_quiet(parser)
     add_json(parser)
-    parser.set_defaults(execute=execute, offline=False)
+    parser.set_defaults(offline=False)
 
 
 def execute(arguments: argparse.Namespace) -> int:
