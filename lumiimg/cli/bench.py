@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_json, number_to
 from lumiimg.errors import BadInputError, ExitCode
+
+if TYPE_CHECKING:
+    import argparse
 
 _NODES, _RANKS = 2978, 8
 """Of LUMI-G, and GPUs (GCDs) of a node: LUMI docs, hardware/lumig."""
@@ -45,23 +48,20 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     imports.add_argument(
         "--nodes",
         metavar="N",
-        type=_count,
+        type=number_to(9_999_999, "number from 1 on"),
         default=_NODES,
         help=f"how many nodes: for the arithmetic (default: {_NODES:,}, LUMI-G)",
     )
     imports.add_argument(
-        "--ranks", metavar="N", type=_count, default=_RANKS, help=f"processes of a node (default: {_RANKS})"
+        "--ranks",
+        metavar="N",
+        type=number_to(9_999_999, "number from 1 on"),
+        default=_RANKS,
+        help=f"processes of a node (default: {_RANKS})",
     )
     imports.add_argument("--svg", metavar="FILE", type=Path, help="write the picture")
     add_json(imports)
     imports.set_defaults(execute=execute)
-
-
-def _count(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
-    return number
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import JSON, add_host, add_image, add_machine
+from lumiimg.cli.options import JSON, add_host, add_image, add_machine, site_of
 from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -44,16 +44,14 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Solve, print, and answer by the exit code."""
-    from lumiimg.catalog.sites import find_site
     from lumiimg.check.static.boundary import study
     from lumiimg.fabric.path import Fabric
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.bind import print_manifest
     from lumiimg.report.boundary import print_doubts, print_refusals
 
-    site = find_site(arguments.site, os.environ) if arguments.site else None
     snapshot = read_snapshot(arguments.host)
-    boundary = study(arguments.image, os.environ, snapshot, site)
+    boundary = study(arguments.image, os.environ, snapshot, site_of(arguments))
     print_manifest(boundary, snapshot, arguments.format)
     if boundary.fabric is Fabric.NONE:
         print_refusals(boundary)

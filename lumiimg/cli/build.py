@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.lock import LOCK
-from lumiimg.cli.options import OFFLINE, add_jobs, add_json, add_page, add_quiet, add_verbose, refuse_places
+from lumiimg.cli.options import OFFLINE, add_jobs, add_json, add_output, add_page, add_quiet, add_verbose, refuse_places
 from lumiimg.cli.request import add_request, planned, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lumiimg.build.builder import BuiltImage
     from lumiimg.build.progress import Progress
     from lumiimg.catalog.settings import UserSettings
+    from lumiimg.cli.options import Options
     from lumiimg.engine.engine import Engine
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.request import Request
@@ -40,9 +41,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options that tell how it is built."""
     how = parser.add_argument_group("how")
-    how.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="what to write: the image (default: RECIPE.sif, or image.sif)"
-    )
+    add_output(how, "the image (default: RECIPE.sif, or image.sif)")
     how.add_argument(
         "--lock",
         metavar="FILE",
@@ -58,7 +57,7 @@ def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return how
 
 
-def add_result(how: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+def add_result(how: Options) -> None:
     """Add the options that tell what comes out, and how it is told."""
     how.add_argument(
         "--force", action="store_true", help="replace what is there: write the output file anew, also over another one"
@@ -90,7 +89,7 @@ def add_result(how: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     add_quiet(how)
     add_verbose(how, "what the engine prints")
     add_page(how)
-    add_json(how)  # type: ignore[arg-type]
+    add_json(how)
 
 
 def check_result(arguments: argparse.Namespace) -> None:

@@ -43,7 +43,10 @@ from lumiimg.cli.options import (
     add_page,
     add_quiet,
     add_verbose,
+    number_to,
     refuse_places,
+    site_of,
+    snapshot_of,
 )
 from lumiimg.errors import BadInputError
 
@@ -61,7 +64,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes",
         metavar="N",
-        type=_number,
+        type=number_to(999_999, "number of nodes"),
         help="how many nodes: run the probes, and a collective, on N of this job; outside of one, submit a job",
     )
     parser.add_argument(
@@ -87,11 +90,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Check, report, and answer by the exit code."""
-    from lumiimg.catalog.sites import find_site
     from lumiimg.check.pipeline import check_image
     from lumiimg.files import write_text
     from lumiimg.findings import Level
-    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.check import print_check, to_junit_text
     from lumiimg.report.console import print_json
 
@@ -103,8 +104,7 @@ def execute(arguments: argparse.Namespace) -> int:
     level = Level(arguments.level) if arguments.level else None
     if arguments.simulate_gpu and level is Level.STATIC:
         raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
-    snapshot = read_snapshot(arguments.host) if arguments.host else None
-    site = find_site(arguments.site, os.environ) if arguments.site else None
+    snapshot, site = snapshot_of(arguments), site_of(arguments)
     report = check_image(arguments.image, os.environ, level, snapshot, simulate=arguments.simulate_gpu, site=site)
     if arguments.junit:
         write_text(arguments.junit, to_junit_text(report))
@@ -118,28 +118,18 @@ def execute(arguments: argparse.Namespace) -> int:
     return report.answer.exit_code
 
 
-def _number(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of nodes")
-    return number
-
-
 def _on_nodes(arguments: argparse.Namespace) -> int:
     """Check on the nodes of the job that this is in, else of one that is submitted for it."""
-    from lumiimg.catalog.sites import find_site
     from lumiimg.cluster.nodes.slurm import find_allocation
     from lumiimg.files import write_text
     from lumiimg.findings import Level
-    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.console import print_json
     from lumiimg.report.nodes import print_nodes, to_junit_text
     from lumiimg.report.schema import json_text
 
     if arguments.level == "static":
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
-    snapshot = read_snapshot(arguments.host) if arguments.host else None
-    site = find_site(arguments.site, os.environ) if arguments.site else None
+    snapshot, site = snapshot_of(arguments), site_of(arguments)
     allocation = find_allocation(os.environ)
     if allocation is None:
         report = _by_job(arguments)

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json
+from lumiimg.cli.options import add_json, add_output, add_repeated
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
@@ -24,16 +24,9 @@ if TYPE_CHECKING:
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="DOCKERFILE", type=Path, help="the file")
     parser.add_argument("--target", metavar="STAGE", help="a stage by its name or number (default: the last)")
-    parser.add_argument(
-        "--arg",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="set an argument: an ARG, as docker build --build-arg does (may be repeated)",
-    )
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", type=Path, help="what to write: a layer's folder; its name is the layer's"
-    )
+    what = "set an argument: an ARG, as docker build --build-arg does (may be repeated)"
+    add_repeated(parser, "--arg", "NAME=VALUE", what)
+    add_output(parser, "a layer's folder; its name is the layer's", "DIR")
     add_json(parser)
 
 

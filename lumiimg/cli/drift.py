@@ -20,7 +20,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json, add_machine, add_quiet, add_verbose
+from lumiimg.cli.options import add_json, add_machine, add_quiet, add_verbose, site_of
 
 if TYPE_CHECKING:
     import argparse
@@ -50,14 +50,13 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compare, judge each image, print, and answer by the exit code."""
-    from lumiimg.catalog.sites import find_site
     from lumiimg.check.drift import follow, judge
     from lumiimg.host.drift import compare
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.console import print_json
     from lumiimg.report.drift import Words, print_drift, to_json
 
-    site = find_site(arguments.site, os.environ) if arguments.site else None
+    site = site_of(arguments)
     before = read_snapshot(arguments.before)
     now = read_snapshot(arguments.now) if arguments.now else _this_machine(before)
     drift = compare(before, now)

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import IMAGES, add_json, add_page, add_quiet, add_verbose, refuse_places
+from lumiimg.cli.options import IMAGES, add_json, add_page, add_quiet, add_verbose, refuse_places, snapshot_of
 from lumiimg.cli.request import add_request, ground_of, planned, read_request
 from lumiimg.errors import BadInputError, ExitCode
 
@@ -64,12 +64,10 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 def _image(arguments: argparse.Namespace) -> int:
     from lumiimg.check.static.boundary import study
-    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.boundary import print_boundary, to_json
     from lumiimg.report.console import print_json
 
-    snapshot = read_snapshot(arguments.host) if arguments.host else None
-    boundary = study(arguments.image, os.environ, snapshot)
+    boundary = study(arguments.image, os.environ, snapshot_of(arguments))
     if arguments.html:
         from lumiimg.check.steps import boundary_steps
         from lumiimg.files import write_text

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json, add_quiet, refuse_places
+from lumiimg.cli.options import add_json, add_quiet, add_repeated, refuse_places
 from lumiimg.errors import BadInputError, ExitCode, one_line
 
 if TYPE_CHECKING:
@@ -43,14 +43,8 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         epilog=_EPILOG,
     )
     scan.add_argument("-o", "--output", metavar="FILE", help="what to write: the snapshot; - for standard output")
-    scan.add_argument(
-        "--include",
-        metavar="PATH",
-        type=Path,
-        action="append",
-        default=[],
-        help="a library, or a folder with some, that the scan would not find (may be repeated)",
-    )
+    include = "a library, or a folder with some, that the scan would not find (may be repeated)"
+    add_repeated(scan, "--include", "PATH", include, Path)
     scan.add_argument(
         "--libfabric",
         metavar="FILE",

@@ -25,9 +25,18 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
-from lumiimg.cli.options import add_host, add_image, add_json, add_machine, refuse_places
+from lumiimg.cli.options import (
+    add_bind,
+    add_host,
+    add_image,
+    add_json,
+    add_machine,
+    add_output,
+    number_to,
+    refuse_places,
+    snapshot_of,
+)
 from lumiimg.errors import ExitCode
 
 _FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
@@ -39,9 +48,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_image(parser, "the image, as the job will find it")
     add_machine(parser, "how ranks are bound, what jobs set", required=True)
     parser.add_argument(
-        "--nodes", metavar="N", type=_number, default=1, help="how many nodes: those of the job (default: 1)"
+        "--nodes", metavar="N", type=number_to(_MOST), default=1, help="how many nodes: those of the job (default: 1)"
     )
-    parser.add_argument("--gpus", metavar="N", type=_number, help="GPUs of each node (default: all)")
+    parser.add_argument("--gpus", metavar="N", type=number_to(_MOST), help="GPUs of each node (default: all)")
     parser.add_argument(
         "--framework", choices=_FRAMEWORKS, metavar="NAME", help="how the program wants to be started (below)"
     )
@@ -57,27 +66,11 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exclusive", action="store_true", help="whole nodes, also of a partition that shares them")
     parser.add_argument("--account", metavar="NAME", help="the project that pays")
     parser.add_argument("--time", metavar="TIME", type=_time, help="as Slurm's: minutes, HH:MM:SS, D-HH (default: 1 h)")
-    parser.add_argument(
-        "--bind",
-        metavar="SRC[:DST]",
-        action="append",
-        default=[],
-        help="a file or folder to bind, as the engine does: beside what the site binds; SRC:DST:ro too "
-        "(may be repeated)",
-    )
+    add_bind(parser, "beside what the site binds; SRC:DST:ro too")
     add_host(parser)
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="what to write: the script, instead of printing it"
-    )
+    add_output(parser, "the script, instead of printing it")
     parser.add_argument("--explain", action="store_true", help="show how the cores of each rank are found, no script")
     add_json(parser)
-
-
-def _number(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0
-    if not 1 <= number <= _MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {_MOST}")
-    return number
 
 
 def _time(text: str) -> int:
@@ -101,7 +94,6 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.job.shape import ShapeRequest
     from lumiimg.cluster.python import note_of_program, python_of
     from lumiimg.files import write_text
-    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.boundary import print_doubts
     from lumiimg.report.console import print_json
     from lumiimg.report.job import explain_job, print_job, to_json
@@ -136,8 +128,7 @@ def execute(arguments: argparse.Namespace) -> int:
         note=note,
     )
     manifest = None
-    if arguments.host:
-        snapshot = read_snapshot(arguments.host)
+    if (snapshot := snapshot_of(arguments)) is not None:
         boundary = study(arguments.image, os.environ, snapshot, site)
         manifest = loading(boundary)
         if manifest is not None:

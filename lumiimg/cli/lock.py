@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import OFFLINE, add_jobs, add_json, add_quiet, refuse_places
+from lumiimg.cli.options import OFFLINE, add_jobs, add_json, add_output, add_quiet, add_repeated, refuse_places
 from lumiimg.cli.request import add_request, decided, ground_of, read_request, sources_of
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 
@@ -34,20 +34,13 @@ LOCK = "lumiimg.lock"
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_request(parser)
     how = parser.add_argument_group("how")
-    how.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, default=Path(LOCK), help=f"what to write: the lock ({LOCK})"
-    )
-    how.add_argument(
-        "--upgrade",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="take the newest of a layer or a Python distribution again; all: of everything (may be repeated)",
-    )
+    add_output(how, f"the lock ({LOCK})", default=Path(LOCK))
+    what = "take the newest of a layer or a Python distribution again; all: of everything (may be repeated)"
+    add_repeated(how, "--upgrade", "NAME", what)
     how.add_argument("--offline", action="store_true", help=OFFLINE)
     add_jobs(how)
     add_quiet(how)
-    add_json(how)  # type: ignore[arg-type]
+    add_json(how)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -28,6 +28,8 @@ from lumiimg.cli.options import (
     add_quiet,
     add_verbose,
     refuse_places,
+    site_of,
+    snapshot_of,
 )
 from lumiimg.errors import BadInputError, ExitCode, one_line
 
@@ -69,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise BadInputError("--host tells nothing without the image of the job", hint="add --image IMAGE")
     inputs = [arguments.image, arguments.host, *map(Path, arguments.paths)]
     refuse_places({"--html": arguments.html, "--junit": arguments.junit}, inputs)
-    site = _site(arguments.site)
+    site = site_of(arguments)
     reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths)
     report = reader.report()
     return _tell(arguments, report, site)
@@ -135,18 +137,8 @@ def _of_image(arguments: argparse.Namespace, report: LogReport) -> ImageOfJob | 
     if not arguments.image:
         return None
     from lumiimg.check.run.job_log import compare
-    from lumiimg.host.snapshot_file import read_snapshot
 
-    snapshot = read_snapshot(arguments.host) if arguments.host else None
-    return compare(report, arguments.image, os.environ, snapshot)
-
-
-def _site(name: str | None) -> Site | None:
-    if name is None:
-        return None
-    from lumiimg.catalog.sites import find_site
-
-    return find_site(name, os.environ)
+    return compare(report, arguments.image, os.environ, snapshot_of(arguments))
 
 
 def _list_signatures(*, as_json: bool) -> int:

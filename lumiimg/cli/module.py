@@ -16,10 +16,9 @@ exit codes: 0 written: modulefiles/NAME/VERSION(.lua), software/NAME/VERSION
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_host, add_image, add_json, add_machine, add_quiet
+from lumiimg.cli.options import add_host, add_image, add_json, add_machine, add_output, add_quiet, site_of, snapshot_of
 from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -28,14 +27,7 @@ if TYPE_CHECKING:
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_image(parser, "a SIF, squashfs file or sandbox folder")
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="DIR",
-        type=Path,
-        required=True,
-        help="what to write: the folder of your modules; it takes several images",
-    )
+    add_output(parser, "the folder of your modules; it takes several images", "DIR", required=True)
     parser.add_argument(
         "--name",
         metavar="NAME[/VERSION]",
@@ -52,17 +44,14 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, write, and say what to type next."""
-    from lumiimg.catalog.sites import find_site
     from lumiimg.cluster.module.folder import write_module
     from lumiimg.cluster.module.plan import plan_module
     from lumiimg.fabric.path import Fabric
-    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.boundary import print_doubts, print_refusals
     from lumiimg.report.console import print_json
     from lumiimg.report.module import print_module, to_json
 
-    site = find_site(arguments.site, os.environ) if arguments.site else None
-    snapshot = read_snapshot(arguments.host) if arguments.host else None
+    site, snapshot = site_of(arguments), snapshot_of(arguments)
     module = plan_module(arguments.image, arguments.output, arguments.name, snapshot, site, os.environ)
     if module.boundary is not None and module.boundary.fabric is Fabric.NONE:
         print_refusals(module.boundary)

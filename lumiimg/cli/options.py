@@ -6,14 +6,18 @@ import argparse
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from lumiimg.catalog.sites import Site
     from lumiimg.host.container_view import ContainerView
+    from lumiimg.host.snapshot import Snapshot
+
+    Options = argparse._ActionsContainer  # noqa: SLF001 - a parser, or a group of its options
 
 JSON = "print the result as JSON on standard output; text for people on stderr"
 OFFLINE = "use what was downloaded before; no server is asked, but by the layers' own scripts"
@@ -25,37 +29,47 @@ _MOST_JOBS = 16
 """A server may refuse who opens more connections at once."""
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_repeated(parser: Options, option: str, metavar: str, what: str, kind: Callable[[str], object] = str) -> None:
+    """Add an option that may be given several times."""
+    parser.add_argument(option, metavar=metavar, type=kind, action="append", default=[], help=what)
+
+
+def add_output(parser: Options, what: str, metavar: str = "FILE", **more: Any) -> None:  # noqa: ANN401 - argparse's
+    """Add --output."""
+    parser.add_argument("-o", "--output", metavar=metavar, type=Path, help=f"what to write: {what}", **more)
+
+
+def add_json(parser: Options) -> None:
     """Add --json."""
     parser.add_argument("--json", action="store_true", help=JSON)
 
 
-def add_quiet(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+def add_quiet(parser: Options) -> None:
     """Add --quiet."""
     parser.add_argument("--quiet", action="store_true", help="print the answer in one line, nothing else but errors")
 
 
-def add_verbose(parser: argparse.ArgumentParser | argparse._ArgumentGroup, more: str) -> None:
+def add_verbose(parser: Options, more: str) -> None:
     """Add --verbose, which tells `more`."""
     parser.add_argument("--verbose", action="store_true", help=f"tell more: {more}")
 
 
-def add_image(parser: argparse.ArgumentParser, kinds: str = IMAGES) -> None:
+def add_image(parser: Options, kinds: str = IMAGES) -> None:
     """Add IMAGE."""
     parser.add_argument("image", metavar="IMAGE", type=Path, help=kinds)
 
 
-def add_machine(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
+def add_machine(parser: Options, what: str, *, required: bool = False) -> None:
     """Add --site of a command that is about an image that is there: `what` a site is good for."""
     parser.add_argument("--site", metavar="NAME", required=required, help=f"{_MACHINE}: {what}")
 
 
-def add_page(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+def add_page(parser: Options) -> None:
     """Add --html."""
     parser.add_argument("--html", metavar="FILE", type=Path, help="write the result as a page of HTML too")
 
 
-def add_junit(parser: argparse.ArgumentParser) -> None:
+def add_junit(parser: Options) -> None:
     """Add --junit."""
     parser.add_argument("--junit", metavar="FILE", type=Path, help="write the result as JUnit XML too")
 
@@ -82,59 +96,42 @@ def refuse_places(places: Mapping[str, Path | None], inputs: Iterable[Path | Non
                 raise BadInputError("is what is read", where=str(place), hint=f"{option} names another file")
 
 
-def add_jobs(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+def add_jobs(parser: Options) -> None:
     """Add --jobs."""
     parser.add_argument(
         "--jobs",
         metavar="N",
-        type=_jobs,
+        type=number_to(_MOST_JOBS),
         default=_DEFAULT_JOBS,
         help=f"how many downloads run at once, 1 to {_MOST_JOBS} (default: {_DEFAULT_JOBS})",
     )
 
 
-def _jobs(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
-    if not 1 <= number <= _MOST_JOBS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {_MOST_JOBS}")
+def number_to(most: int, what: str = "") -> Callable[[str], int]:
+    """Return what reads a number from 1 to `most`; an error says that a word is no `what`."""
+    what = what or f"number from 1 to {most}"
+
+    def number(text: str) -> int:
+        found = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+        if not 1 <= found <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+        return found
+
     return number
 
 
-def add_layers(parser: argparse.ArgumentParser) -> None:
+def add_layers(parser: Options) -> None:
     """Add --layers."""
-    parser.add_argument(
-        "--layers",
-        metavar="DIR",
-        type=Path,
-        action="append",
-        default=[],
-        help="a folder of layer folders of your own, searched first (may be repeated)",
-    )
+    what = "a folder of layer folders of your own, searched first (may be repeated)"
+    add_repeated(parser, "--layers", "DIR", what, Path)
 
 
-def add_host(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """Add --host."""
-    parser.add_argument(
-        "--host",
-        metavar="FILE",
-        type=Path,
-        required=required,
-        help=_SNAPSHOT,
-    )
+def add_host(parser: Options, more: str = "", *, required: bool = False) -> None:
+    """Add --host; `more`: what it is good for."""
+    parser.add_argument("--host", metavar="FILE", type=Path, required=required, help=f"{_SNAPSHOT}{more}")
 
 
-def add_node(parser: argparse.ArgumentParser) -> None:
-    """Add --host, of a request: what was seen on a node counts more than what is believed of its site."""
-    parser.add_argument(
-        "--host",
-        metavar="FILE",
-        type=Path,
-        help=f"{_SNAPSHOT}: that counts, instead of what is believed of the site; with the fabric of the host, the "
-        "plugin is compiled against its libfabric",
-    )
-
-
-def add_site(parser: argparse.ArgumentParser) -> None:
+def add_site(parser: Options) -> None:
     """Add --site and --fabric: the machine that an image is for."""
     parser.add_argument("--site", metavar="NAME", help=f"{_MACHINE}: its driver and fabric decide what fits")
     parser.add_argument(
@@ -145,20 +142,31 @@ def add_site(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_container(parser: argparse.ArgumentParser) -> None:
+def add_container(parser: Options) -> None:
     """Add what tells how a container would be started: --host, --bind, --env."""
     add_host(parser)
-    parser.add_argument(
-        "--bind",
-        metavar="SRC[:DST]",
-        action="append",
-        default=[],
-        help="a file or folder to bind, as the engine does: out of the --host snapshot, or else of this machine "
-        "(may be repeated)",
-    )
-    parser.add_argument(
-        "--env", metavar="K=V", action="append", default=[], help="as the engine's: a variable (may be repeated)"
-    )
+    add_bind(parser, "out of the --host snapshot, or else of this machine")
+    add_repeated(parser, "--env", "K=V", "as the engine's: a variable (may be repeated)")
+
+
+def add_bind(parser: Options, more: str) -> None:
+    """Add --bind; `more`: of what."""
+    what = f"a file or folder to bind, as the engine does: {more} (may be repeated)"
+    add_repeated(parser, "--bind", "SRC[:DST]", what)
+
+
+def site_of(arguments: argparse.Namespace) -> Site | None:
+    """Return the site that --site names, if it is given. Raises BadInputError."""
+    from lumiimg.catalog.sites import find_site
+
+    return find_site(arguments.site, os.environ) if arguments.site else None
+
+
+def snapshot_of(arguments: argparse.Namespace) -> Snapshot | None:
+    """Return the snapshot that --host names, if it is given. Raises BadInputError."""
+    from lumiimg.host.snapshot_file import read_snapshot
+
+    return read_snapshot(arguments.host) if arguments.host else None
 
 
 @contextmanager
@@ -178,11 +186,9 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[ContainerView]:
             raise BadInputError("not of the form K=V", where=f"--env {text}")
         variables[name] = value
     binds = tuple(bind for text in arguments.bind for bind in parse_binds(text))
-    if arguments.host:
-        from lumiimg.host.snapshot_file import read_snapshot
+    if (snapshot := snapshot_of(arguments)) is not None:
         from lumiimg.host.snapshot_tree import SnapshotTree
 
-        snapshot = read_snapshot(arguments.host)
         host, of_host = RootFileSystem(SnapshotTree(snapshot)), LoaderMachine.of(snapshot)
     else:
         host = open_image(Path("/")).root

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.build import add_result, check_output, check_result, log_of, progress_of, write_page
-from lumiimg.cli.options import OFFLINE, add_image
+from lumiimg.cli.options import OFFLINE, add_image, add_output
 from lumiimg.cli.request import add_mirror, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_image(parser, "an image that lumiimg has built")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="what to write: the image")
+    add_output(parser, "the image", required=True)
     parser.add_argument(
         "--base", metavar="FILE", type=Path, help="what to start from: the file or folder that it was built on"
     )

@@ -11,11 +11,10 @@ exit codes: 0 printed · 2 not an image, or a path that cannot be written
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_host, add_image, add_json, add_machine
+from lumiimg.cli.options import add_host, add_image, add_json, add_machine, site_of, snapshot_of
 from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -31,18 +30,15 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print the test."""
-    from lumiimg.catalog.sites import find_site
     from lumiimg.check.opening import opened
     from lumiimg.cluster.reframe import reframe_test
-    from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.console import print_json
     from lumiimg.resolve.inventory import read_contents
 
-    site = find_site(arguments.site, os.environ) if arguments.site else None
+    site = site_of(arguments)
     with opened(arguments.image) as image:
         stack = read_contents(image).stack
-    if arguments.host:
-        read_snapshot(arguments.host)
+    snapshot_of(arguments)  # a file that is none is refused
     test = reframe_test(arguments.image, stack, arguments.host, site)
     if not arguments.json:
         sys.stdout.write(test.text)

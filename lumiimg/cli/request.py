@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_layers, add_node, add_site
+from lumiimg.cli.options import add_host, add_layers, add_repeated, add_site
 from lumiimg.errors import BadInputError, one_line
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.settings import UserSettings
     from lumiimg.catalog.sites import Site
+    from lumiimg.cli.options import Options
     from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.observed_node import ObservedNode
     from lumiimg.resolve.pin import Sources
@@ -37,44 +38,26 @@ def add_request(parser: argparse.ArgumentParser, title: str = "what") -> None:
     add_layers_and_sources(what)
 
 
-def add_layers_and_sources(what: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+def add_layers_and_sources(what: Options) -> None:
     """Add the options that tell what comes on a base."""
-    what.add_argument(
-        "--add",
-        metavar="LAYER",
-        action="append",
-        default=[],
-        help="a layer to add, with a version if need be: vllm==0.10.1 (may be repeated)",
-    )
-    what.add_argument(
-        "--arg",
-        metavar="LAYER.NAME=VALUE",
-        action="append",
-        default=[],
-        help="set an argument: of a layer (`lumiimg show`)",
-    )
-    what.add_argument(
-        "--source",
-        metavar="NAME=FILE|URL",
-        action="append",
-        default=[],
-        help="take a source archive from here; #sha256=HEX behind it says what it must be",
-    )
+    add_repeated(what, "--add", "LAYER", "a layer to add, with a version if need be: vllm==0.10.1 (may be repeated)")
+    add_repeated(what, "--arg", "LAYER.NAME=VALUE", "set an argument: of a layer (`lumiimg show`)")
+    source = "take a source archive from here; #sha256=HEX behind it says what it must be"
+    add_repeated(what, "--source", "NAME=FILE|URL", source)
     add_mirror(what)
-    add_site(what)  # type: ignore[arg-type]  # a group takes options as a parser does
-    add_node(what)  # type: ignore[arg-type]
-    add_layers(what)  # type: ignore[arg-type]
-
-
-def add_mirror(what: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add --mirror."""
-    what.add_argument(
-        "--mirror",
-        metavar="FROM=TO",
-        action="append",
-        default=[],
-        help="fetch from TO instead: debian=URL, pypi=URL, docker.io=HOST, https://github.com=URL (may be repeated)",
+    add_site(what)
+    add_host(
+        what,
+        ": that counts, instead of what is believed of the site; with the fabric of the host, the plugin is compiled "
+        "against its libfabric",
     )
+    add_layers(what)
+
+
+def add_mirror(what: Options) -> None:
+    """Add --mirror."""
+    mirror = "fetch from TO instead: debian=URL, pypi=URL, docker.io=HOST, https://github.com=URL (may be repeated)"
+    add_repeated(what, "--mirror", "FROM=TO", mirror)
 
 
 def planned(
