@@ -12,12 +12,13 @@ The last two are JSON objects of the SIF as well, to be read without its file sy
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from lumiimg import __version__
 from lumiimg.catalog.layers import NAME
@@ -57,7 +58,39 @@ _MAX_DEPTH = 50
 _ADDRESS_LIMIT = 4096
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_@+=:,.-]{0,250}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_FIELDS = ("name", "variable", "file", "sha256", "location", "note", "version")
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    format: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ChainFile:
+    path: str
+    source: LockedSource | None = None
+    """None of a file that the image carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ChainEntry:
+    name: str
+    layers: tuple[str, ...]
+    needs: tuple[str, ...]
+    files: tuple[_ChainFile, ...]
+    plain_http: bool
+    parent: str | None = None
+    origin: str | None = None
+    origin_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """What chain.json says."""
+
+    definitions: tuple[_ChainEntry, ...]
+    format: int = _FORMAT
+    lumiimg: str = __version__
 
 
 def plan_document(lock: Lock, request: Request) -> bytes:
@@ -117,29 +150,17 @@ def hide_below(root: Path) -> None:
 
 
 def _chain_document(chain: Sequence[Definition]) -> bytes:
-    document = {
-        "format": _FORMAT,
-        "lumiimg": __version__,
-        "definitions": [
-            {
-                "name": one.name,
-                "layers": list(one.layers),
-                "parent": one.parent,
-                "needs": list(one.needs),
-                "plain_http": one.plain_http,
-                "origin": f"{one.origin}" if one.origin else None,
-                "origin_sha256": one.origin_sha256,
-                "files": [
-                    {"path": file.path, "source": {name: getattr(file.origin, name) for name in _FIELDS}}
-                    if isinstance(file.origin, LockedSource)
-                    else {"path": file.path, "source": None}
-                    for file in one.files
-                ],
-            }
-            for one in chain
-        ],
-    }
-    return json.dumps(document, indent=1, sort_keys=True).encode()
+    entries = []
+    for one in chain:
+        files = tuple(
+            _ChainFile(file.path, file.origin if isinstance(file.origin, LockedSource) else None) for file in one.files
+        )
+        origin = f"{one.origin}" if one.origin else None
+        entry = _ChainEntry(
+            one.name, one.layers, one.needs, files, one.plain_http, one.parent, origin, one.origin_sha256
+        )
+        entries.append(entry)
+    return json.dumps(msgspec.to_builtins(_Chain(tuple(entries))), indent=1, sort_keys=True).encode()
 
 
 def _refuse_other(version: int, image: Path) -> None:
@@ -164,7 +185,7 @@ def read_document(image: Path, name: str) -> dict[str, Any] | None:
         if found is None or found.size_bytes > _LIMIT_BYTES:
             return None
         document = _json(source.read_at(found.offset, found.size_bytes))
-    except (ImageError, ValueError):
+    except (ImageError, ValueError, RecursionError):
         return None
     else:
         return document if isinstance(document, dict) else None
@@ -187,28 +208,14 @@ def plan_of(image: Path) -> bytes:
 
 def _json(data: bytes) -> Any:  # noqa: ANN401 - JSON is anything
     """Return what a document says. Raises ValueError for one that no JSON of ours would be read as."""
-    try:
-        document = json.loads(data, parse_constant=_finite, parse_float=_finite)
-    except RecursionError as error:
-        raise ValueError("is nested too deeply") from error
+    document = msgspec.json.decode(data)  # without NaN, and half characters
     level = [document]
     for _ in range(_MAX_DEPTH):
-        for text in level:
-            if isinstance(text, str):
-                text.encode()  # half a surrogate could be neither printed nor written
-        inner = [
-            [*one, *one.values()] if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)
-        ]
+        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
         level = [child for one in inner for child in one]
         if not level:
             return document
     raise ValueError("is nested too deeply")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text[:20]} is no number")
-    return number
 
 
 def read_chain(
@@ -230,10 +237,8 @@ def read_chain(
         except OSError as error:
             raise BadInputError("does not say how it was built", where=str(image), hint=hint) from error
         try:
-            document = _json(data)
-            version = _typed(document, "format", int)
-            _refuse_other(version, image)
-            entries = _typed(document, "definitions", list)
+            _refuse_other(msgspec.json.decode(data, type=_Format).format, image)
+            entries = msgspec.json.decode(data, type=_Chain).definitions
             if not 1 <= len(entries) <= _MAX_DEFINITIONS:
                 raise BadInputError(f"has {len(entries)} definitions, not 1 to {_MAX_DEFINITIONS}", where="chain.json")
             chain: list[Definition] = []
@@ -241,7 +246,7 @@ def read_chain(
             for entry in entries:
                 chain.append(_definition(entry, chain, carried))
             return tuple(chain)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, RecursionError) as error:
             raise BadInputError(f"its /{FOLDER}/chain.json is damaged", where=str(image)) from error
 
 
@@ -272,74 +277,58 @@ class _Carried:
         return target
 
 
-def _definition(entry: object, below: Sequence[Definition], carried: _Carried) -> Definition:
-    number = len(below) + 1
-    layers = _typed(entry, "layers", list)
-    if len(layers) != 1 or not isinstance(layers[0], str) or not NAME.fullmatch(layers[0]):
-        raise BadInputError(f"definition {number} names the layers {str(layers)[:80]}", where="chain.json")
-    name = _typed(entry, "name", str)
+def _definition(entry: _ChainEntry, below: Sequence[Definition], carried: _Carried) -> Definition:
+    number, names = len(below) + 1, [one.name for one in below]
+    name, layers, origin, sha256 = entry.name, entry.layers, entry.origin, entry.origin_sha256
+    if len(layers) != 1 or not NAME.fullmatch(layers[0]):
+        raise BadInputError(f"definition {number} names the layers {str([*layers])[:80]}", where="chain.json")
     if name != f"{number:02}-{layers[0]}":
         raise BadInputError(f"names a definition {name[:80]!r}", where="chain.json")
-    parent, needs, names = _typed(entry, "parent", str, None), _typed(entry, "needs", list), [one.name for one in below]
-    if parent != (names[-1] if names else None) or not all(need in names for need in needs):
+    if entry.parent != (names[-1] if names else None) or not all(need in names for need in entry.needs):
         raise BadInputError("does not stand on what is below it", where=name)
-    origin, sha256 = _typed(entry, "origin", str, None), _typed(entry, "origin_sha256", str, None)
     if origin is not None and not Path(origin).is_absolute():
         raise BadInputError(f"starts from {origin[:80]!r}", where=name)
     if sha256 is not None and (origin is None or not _SHA256.fullmatch(sha256)):
         raise BadInputError(f"starts from what has the digest {sha256[:80]!r}", where=name)
-    files = _typed(entry, "files", list)
-    if len(files) > _MAX_FILES:
-        raise BadInputError(f"has {len(files)} files; {_MAX_FILES} are the limit", where=name)
-    found = [_file(file, layers[0], carried) for file in files]
+    if len(entry.files) > _MAX_FILES:
+        raise BadInputError(f"has {len(entry.files)} files; {_MAX_FILES} are the limit", where=name)
+    found = [_file(file, layers[0], carried) for file in entry.files]
     paths = [file.path for one in below for file in one.files] + [file.path for file in found]
     if len({*paths}) != len(paths):
         raise BadInputError("names a file twice", where=name)
     definition = Definition(
         name=name,
-        layers=(layers[0],),
-        parent=parent,
+        layers=layers,
+        parent=entry.parent,
         sections=read_sections(carried.read(f"definitions/{name}.def", _TEXT_LIMIT_BYTES).decode(), f"{name}.def"),
         files=tuple(found),
-        plain_http=_typed(entry, "plain_http", bool),
+        plain_http=entry.plain_http,
         origin=None if origin is None else Path(origin),
         origin_sha256=sha256,
-        needs=tuple(needs),
+        needs=entry.needs,
     )
     check_definition(definition, number)
     return definition
 
 
-def _file(entry: object, layer: str, carried: _Carried) -> StagedFile:
+def _file(file: _ChainFile, layer: str, carried: _Carried) -> StagedFile:
     """Return a file of a layer: where the writer puts its own, its sources, its wheels, each has its place."""
-    path = _typed(entry, "path", str)
+    path, source = file.path, file.source
     parts = path.split("/")
-    source = _typed(entry, "source", dict, None)
     places = [["files"]] if source is None else [["source", *parts[3:4]], ["wheels"]]
     if not all(map(_FILE.fullmatch, parts)) or parts[:-1] not in [["files", layer, *place] for place in places]:
         raise BadInputError(f"names the file {path[:80]!r}", where="chain.json")
     if source is None:
         return StagedFile(path, carried.put(path))
-    found = LockedSource(**{name: _typed(source, name, str) for name in _FIELDS})
-    if not _SHA256.fullmatch(found.sha256 or ""):
+    if not _SHA256.fullmatch(source.sha256 or ""):
         raise BadInputError("a source without a digest", where=path)
-    if found.is_local:
-        if not carried.has(found):
+    if source.is_local:
+        if not carried.has(source):
             raise BadInputError(
-                f"was {found.location[:200]} of the machine that built the image (sha256 {found.sha256})",
+                f"was {source.location[:200]} of the machine that built the image (sha256 {source.sha256})",
                 where=path,
                 hint="the image does not carry it; build it again by `lumiimg build` with that --source",
             )
-    elif len(found.location) > _ADDRESS_LIMIT or not checked(found.location, path):
+    elif len(source.location) > _ADDRESS_LIMIT or not checked(source.location, path):
         raise BadInputError("a source whose address is too long", where=path)
-    return StagedFile(path, found)
-
-
-def _typed(entry: object, key: str, *kinds: type | None) -> Any:  # noqa: ANN401 - what `kinds` say
-    """Return a value of an object; one that may be None may be left out. Raises TypeError, KeyError."""
-    if not isinstance(entry, dict):
-        raise TypeError(key)
-    value = entry.get(key) if None in kinds else entry[key]
-    if not any(value is None if kind is None else type(value) is kind for kind in kinds):
-        raise TypeError(key)
-    return value
+    return StagedFile(path, source)

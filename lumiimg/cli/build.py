@@ -16,8 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.lock import LOCK
-from lumiimg.cli.options import OFFLINE, add_jobs, add_json, add_output, add_page, add_quiet, add_verbose, refuse_places
-from lumiimg.cli.request import add_request, planned, sources_of
+from lumiimg.cli.options import (
+    OFFLINE,
+    add_jobs,
+    add_json,
+    add_output,
+    add_page,
+    add_quiet,
+    add_verbose,
+    refuse_places,
+    site_of,
+)
+from lumiimg.cli.request import add_request, mirrors_of, planned, sources_of, this_machine
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
@@ -25,7 +35,6 @@ if TYPE_CHECKING:
 
     from lumiimg.build.builder import BuiltImage
     from lumiimg.build.progress import Progress
-    from lumiimg.catalog.settings import UserSettings
     from lumiimg.cli.options import Options
     from lumiimg.engine.engine import Engine
     from lumiimg.resolve.lock import Lock
@@ -138,17 +147,13 @@ def _output_of(arguments: argparse.Namespace) -> Path:
 
 def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
     """Settle what only the network can tell, and build, unless something less is asked for."""
-    from lumiimg.catalog.settings import read_settings
     from lumiimg.definition.writer import write_chain, write_flat
     from lumiimg.report import build as report
-    from lumiimg.resolve.network.mirrors import parse_mirrors
 
     if arguments.dry_run:
         report.print_plan(lock, write_chain(lock), as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
-    settings = read_settings(os.environ)
-    mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
-    sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet, jobs=arguments.jobs)
+    sources = sources_of(arguments)
     if lock.unsettled or arguments.lock:
         from lumiimg.resolve.pin import settle
 
@@ -166,16 +171,13 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
         write_definitions(definitions, folder, sources.store, progress_of(arguments).line)
         report.print_definitions(definitions, folder, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
-    return _build(arguments, settings, sources.store, lock, request, _output_of(arguments))
+    return _build(arguments, sources.store, lock, request)
 
 
 def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     """Read the lock. Raises BadInputError where the command line asks for something else beside it."""
     from lumiimg.catalog.catalogue import open_catalogue
-    from lumiimg.catalog.settings import read_settings
-    from lumiimg.catalog.sites import find_site
     from lumiimg.resolve.lockfile import read_lock
-    from lumiimg.resolve.network.mirrors import parse_mirrors
 
     for option in ("base", "recipe", "add", "arg", "source", "fabric", "host"):
         if getattr(arguments, option) and getattr(arguments, option) != "auto":
@@ -183,10 +185,9 @@ def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
                 f"--{option} and --locked", hint="what is built is what the lock says; write it anew first"
             )
     catalogue = open_catalogue(os.environ, arguments.layers)
-    mirrors = parse_mirrors(read_settings(os.environ).mirrors, arguments.mirror)
     path = arguments.lock or Path(LOCK)
-    lock, request = read_lock(path, catalogue, mirrors, os.environ.get("PATH"))
-    if arguments.site is not None and find_site(arguments.site, os.environ).name != lock.site:
+    lock, request = read_lock(path, catalogue, mirrors_of(arguments), os.environ.get("PATH"))
+    if (site := site_of(arguments)) is not None and site.name != lock.site:
         raise BadInputError(
             f"is for {lock.site or 'no site'}, not for {arguments.site}",
             where=str(path),
@@ -195,29 +196,23 @@ def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     return lock, request
 
 
-def _build(
-    arguments: argparse.Namespace,
-    settings: UserSettings,
-    store: Store,
-    lock: Lock,
-    request: Request,
-    output: Path,
-) -> int:
+def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Request) -> int:
     from lumiimg.build.builder import build_image, choose_way
-    from lumiimg.build.capability_cache import look_or_recall
     from lumiimg.build.local_base import lock_base
     from lumiimg.build.provenance import PLAN, plan_document
+    from lumiimg.catalog.settings import read_settings
     from lumiimg.definition.writer import write_chain
-    from lumiimg.engine.engine import clean_environment, find_engine
+    from lumiimg.engine.engine import clean_environment
     from lumiimg.report import build as report
 
-    engine = find_engine(os.environ)
-    machine = look_or_recall(engine, clean_environment(os.environ), settings.cache)
+    cache, output = read_settings(os.environ).cache, _output_of(arguments)
+    machine = this_machine(cache)
+    engine = machine.engine
     way, because = choose_way(machine, arguments.strategy)
     if not arguments.quiet:
         report.print_start(lock, engine, output, f"{way}: {because}")
     progress = progress_of(arguments)
-    lock = lock_base(lock, settings.cache, progress.notice)
+    lock = lock_base(lock, cache, progress.notice)
     try:
         built = build_image(
             write_chain(lock),
@@ -228,7 +223,7 @@ def _build(
             compression=arguments.compression,
             documents={PLAN: plan_document(lock, request)},
             environment=clean_environment(os.environ),
-            cache=settings.cache,
+            cache=cache,
             downloads=store,
             log_path=log_of(output),
             progress=progress,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import OFFLINE, add_jobs, add_json, add_output, add_quiet, add_repeated, refuse_places
-from lumiimg.cli.request import add_request, decided, ground_of, read_request, sources_of
+from lumiimg.cli.request import add_request, decided, ground_of, mirrors_of, read_request, sources_of
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.request import Request
 
 LOCK = "lumiimg.lock"
@@ -46,13 +45,11 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, look up, write."""
     from lumiimg.catalog.catalogue import open_catalogue
-    from lumiimg.catalog.settings import read_settings
     from lumiimg.files import write_text
     from lumiimg.report.lock import print_lock
     from lumiimg.resolve.decide import Held, held_by, locked
     from lumiimg.resolve.lock_diff import changes, entries
     from lumiimg.resolve.lockfile import read_document, refuse_other_file, to_text
-    from lumiimg.resolve.network.mirrors import parse_mirrors
     from lumiimg.resolve.pin import settle
 
     refuse_places({"-o": arguments.output}, ())
@@ -61,17 +58,14 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.base or arguments.recipe:
         refuse_other_file(arguments.output)
         request = read_request(arguments, catalogue)
-    settings = read_settings(os.environ)
-    mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
-    before = _before(arguments, catalogue, mirrors, must=request is None)
+    before = _before(arguments, catalogue, must=request is None)
     if arguments.upgrade and before is None:
         raise BadInputError(f"nothing to upgrade: there is no {arguments.output} that can be read")
     request = request or _request_of(before, arguments)
     held = held_by(before[0], arguments.upgrade) if before else Held({}, {}, None)
     ground = replace(ground_of(arguments, request, catalogue), held=held.layers)
     lock = locked(decided(request, ground, quiet=arguments.quiet))
-    sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet, jobs=arguments.jobs)
-    lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock)
+    lock = settle(lock, sources_of(arguments), pin_base=True, held=held.wheels, before=held.lock)
     old = entries(read_document(arguments.output), arguments.output) if before else None
     write_text(arguments.output, to_text(lock, request))
     found = None if old is None else changes(old, entries(read_document(arguments.output), arguments.output))
@@ -91,12 +85,11 @@ def _request_of(before: tuple[Lock, Request] | None, arguments: argparse.Namespa
     return replace(before[1], mirrors=tuple(arguments.mirror), layers=tuple(arguments.layers))
 
 
-def _before(
-    arguments: argparse.Namespace, catalogue: Catalogue, mirrors: Mirrors, *, must: bool
-) -> tuple[Lock, Request] | None:
+def _before(arguments: argparse.Namespace, catalogue: Catalogue, *, must: bool) -> tuple[Lock, Request] | None:
     """Return the lock that is there. One that cannot be read is passed over, and that is said, unless it is needed."""
     from lumiimg.resolve.lockfile import read_lock
 
+    mirrors = mirrors_of(arguments)
     if not arguments.output.exists():
         return None
     try:

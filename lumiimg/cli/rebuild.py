@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cli.build import add_result, check_output, check_result, log_of, progress_of, write_page
 from lumiimg.cli.options import OFFLINE, add_image, add_output
-from lumiimg.cli.request import add_mirror, sources_of
+from lumiimg.cli.request import add_mirror, sources_of, this_machine
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
@@ -46,31 +46,26 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Read what the image carries, and build that."""
     from lumiimg.build.builder import build_image, choose_way
-    from lumiimg.build.capability_cache import look_or_recall
     from lumiimg.build.local_base import check_mirror, give_base
     from lumiimg.build.provenance import PLAN, plan_of, read_chain
     from lumiimg.catalog.settings import read_settings
-    from lumiimg.engine.engine import clean_environment, find_engine
+    from lumiimg.engine.engine import clean_environment
     from lumiimg.engine.workspace import scratch_folder
     from lumiimg.report import build as report
     from lumiimg.report.console import console, say
-    from lumiimg.resolve.network.mirrors import parse_mirrors
 
     check_result(arguments)
     _keep_inputs(arguments)
     check_output(arguments.output, force=arguments.force, may_be_the_same=True)
-    settings = read_settings(os.environ)
-    mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
-    engine = find_engine(os.environ)
-    environment = clean_environment(os.environ)
-    machine = look_or_recall(engine, environment, settings.cache)
+    cache, sources = read_settings(os.environ).cache, sources_of(arguments)
+    machine = this_machine(cache)
+    engine = machine.engine
     way, because = choose_way(machine, arguments.strategy)
     progress = progress_of(arguments)
-    sources = sources_of(settings, mirrors, offline=arguments.offline, quiet=arguments.quiet, jobs=arguments.jobs)
-    with scratch_folder(settings.cache / "work") as scratch:
+    with scratch_folder(cache / "work") as scratch:
         chain = read_chain(arguments.image, scratch, has=sources.store.has)
-        check_mirror(chain, mirrors)
-        chain = give_base(chain, arguments.base, arguments.image, settings.cache, progress.notice)
+        check_mirror(chain, sources.mirrors)
+        chain = give_base(chain, arguments.base, arguments.image, cache, progress.notice)
         if not arguments.quiet:
             names = " + ".join(", ".join(definition.layers) for definition in chain)
             say(console(stderr=True), f"building {names} → {arguments.output}  ({engine.name}, {way}: {because})")
@@ -83,8 +78,8 @@ def execute(arguments: argparse.Namespace) -> int:
                 form=arguments.format,
                 compression=arguments.compression,
                 documents={PLAN: plan_of(arguments.image)},
-                environment=environment,
-                cache=scratch / "cache" if arguments.fresh else settings.cache,
+                environment=clean_environment(os.environ),
+                cache=scratch / "cache" if arguments.fresh else cache,
                 downloads=sources.store,
                 log_path=log_of(arguments.output),
                 progress=progress,

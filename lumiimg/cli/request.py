@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from lumiimg.build.capabilities import BuildMachine
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
-    from lumiimg.catalog.settings import UserSettings
     from lumiimg.catalog.sites import Site
     from lumiimg.cli.options import Options
     from lumiimg.resolve.network.mirrors import Mirrors
@@ -94,18 +94,16 @@ def decided(request: Request, ground: Ground, *, quiet: bool, changes: bool = Fa
 def ground_of(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> Ground:
     """Return what a request is judged on, by the options of every command that takes one. Raises BadInputError."""
     from lumiimg.catalog.settings import read_settings
-    from lumiimg.resolve.network.mirrors import parse_mirrors
     from lumiimg.resolve.plan import Ground
 
-    settings = read_settings(os.environ)
-    mirrors = parse_mirrors(settings.mirrors, arguments.mirror)
+    mirrors = mirrors_of(arguments)
     site, node = read_site(request.site, request.host)
     ground = Ground(catalogue, mirrors, os.environ.get("PATH"), site, pull=puller(arguments))
     if node is None:
         return ground
     if node.no_headers is not None:
         return replace(ground, no_headers=node.no_headers)
-    return replace(ground, headers=cache(partial(node.archive, settings.cache / "host")))
+    return replace(ground, headers=cache(partial(node.archive, read_settings(os.environ).cache / "host")))
 
 
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_base: bool = True) -> Request:
@@ -199,31 +197,49 @@ def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Observe
     return node.site, node
 
 
+def this_machine(cache: Path) -> BuildMachine:
+    """Return what is known of this machine, with its engine. Raises MissingHereError."""
+    from lumiimg.build.capability_cache import look_or_recall
+    from lumiimg.engine.engine import clean_environment, find_engine
+
+    return look_or_recall(find_engine(os.environ), clean_environment(os.environ), cache)
+
+
 def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:
     """Return what brings a base out of a registry here, to be read."""
-    from lumiimg.catalog.settings import read_settings
-    from lumiimg.resolve.network.mirrors import parse_mirrors
 
     def pull(base: str) -> Path:
+        from lumiimg.catalog.settings import read_settings
         from lumiimg.resolve.pin import pulled
 
-        settings = read_settings(os.environ)
-        mirrors = parse_mirrors(settings.mirrors, getattr(arguments, "mirror", []))
-        offline, quiet = getattr(arguments, "offline", False), getattr(arguments, "quiet", False)
-        return pulled(base, sources_of(settings, mirrors, offline=offline, quiet=quiet), settings.cache)
+        return pulled(base, sources_of(arguments), read_settings(os.environ).cache)
 
     return pull
 
 
-def sources_of(settings: UserSettings, mirrors: Mirrors, *, offline: bool, quiet: bool, jobs: int = 1) -> Sources:
-    """Return where downloads, up to `jobs` at once, and answers come from."""
+def mirrors_of(arguments: argparse.Namespace) -> Mirrors:
+    """Return the mirrors of the settings, and of --mirror. Raises BadInputError."""
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.resolve.network.mirrors import parse_mirrors
+
+    return parse_mirrors(read_settings(os.environ).mirrors, arguments.mirror)
+
+
+def sources_of(arguments: argparse.Namespace) -> Sources:
+    """Return where downloads and answers come from, by the options of a command: --offline and --jobs if it has them.
+
+    Raises BadInputError.
+    """
+    from lumiimg.catalog.settings import read_settings
     from lumiimg.resolve.network.web import Web
     from lumiimg.resolve.pin import Sources
     from lumiimg.resolve.store import Store
 
     def tell(line: str) -> None:
-        if not quiet:
+        if not arguments.quiet:
             print(f"  {one_line(line)}", file=sys.stderr)
 
-    web = Web(offline=offline)
-    return Sources(web, Store(settings.cache / "sources", web, mirrors, jobs), mirrors, tell)
+    options, mirrors = vars(arguments), mirrors_of(arguments)
+    web = Web(offline=options.get("offline", False))
+    store = Store(read_settings(os.environ).cache / "sources", web, mirrors, options.get("jobs", 1))
+    return Sources(web, store, mirrors, tell)

@@ -16,7 +16,7 @@ import os
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
-from lumiimg.cli.request import add_request, planned
+from lumiimg.cli.request import add_request, planned, this_machine
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
@@ -41,11 +41,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.build.builder import choose_way, content_below
     from lumiimg.build.cache import LayerCache
     from lumiimg.build.cache_miss import why
-    from lumiimg.build.capability_cache import look_or_recall
     from lumiimg.build.keys import layer_keys
     from lumiimg.catalog.settings import read_settings
     from lumiimg.definition.writer import write_chain
-    from lumiimg.engine.engine import clean_environment, find_engine
     from lumiimg.report.cache import print_why
     from lumiimg.resolve.decide import locked
 
@@ -54,12 +52,10 @@ def execute(arguments: argparse.Namespace) -> int:
     names = [definition.layers[0] for definition in chain]
     if arguments.layer not in names:
         raise BadInputError(f"{arguments.layer!r} is no layer of this image", hint=f"it has: {', '.join(names)}")
-    engine = find_engine(os.environ)
-    settings = read_settings(os.environ)
-    machine = look_or_recall(engine, clean_environment(os.environ), settings.cache)
+    cache = LayerCache(read_settings(os.environ).cache)
+    machine = this_machine(cache.root)
     way = arguments.strategy or choose_way(machine, None)[0]
-    keys = layer_keys(chain, engine, way, maps_ids=machine.maps_ids)
-    cache = LayerCache(settings.cache)
+    keys = layer_keys(chain, machine.engine, way, maps_ids=machine.maps_ids)
     at = names.index(arguments.layer)
     answer = why(cache, keys[: at + 1], chain[at].layers, content_below(chain[0], way))
     print_why(answer, names[at - 1] if at else None, as_json=arguments.json, quiet=arguments.quiet)

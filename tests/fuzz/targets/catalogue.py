@@ -10,7 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.build.provenance import _Carried, _definition
+import msgspec
+
+from lumiimg.build.provenance import _Carried, _ChainEntry, _definition
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.recipes import read_recipe
@@ -103,12 +105,12 @@ def _chain(data: bytes) -> None:
     """One entry of chain.json, and the definition that it names."""
     entry, text = parts(data, 2)
     try:
-        document = json.loads(entry)
+        document = msgspec.json.decode(entry, type=_ChainEntry)
     except (ValueError, RecursionError):
         return
     root = root_of("carried", {"/.lumiimg/definitions/01-base.def": text})
     carried = _Carried(root, scratch() / "taken", lambda _: True)
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # which its caller tells as damage
+    with contextlib.suppress(ValueError):  # which its caller tells as damage
         _definition(document, [], carried)
 
 
