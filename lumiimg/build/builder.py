@@ -10,14 +10,13 @@ import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_lease import TAKEN, CacheLease
 from lumiimg.build.capabilities import require_bootstrap, require_container, require_environment
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
-from lumiimg.build.engine_build import EngineBuild
 from lumiimg.build.fetch import content_with, lowest, needed, sources_of
 from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
 from lumiimg.build.layer_build import LayerBuild
@@ -25,7 +24,7 @@ from lumiimg.build.log import BuildLog
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.progress import DOWNLOADS, IMAGE, StageClock
 from lumiimg.build.provenance import FOLDER, SBOM, hide_below, write_folder
-from lumiimg.build.sandbox import Sandbox
+from lumiimg.build.sandbox import EngineBuild, Sandbox
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.catalog.settings import open_to_others
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from lumiimg.build.cache import CacheEntry, CacheKey
     from lumiimg.build.capabilities import BuildMachine
     from lumiimg.build.progress import BuildStage, Progress
+    from lumiimg.build.strategy import Strategy
     from lumiimg.definition.definition import Definition
     from lumiimg.resolve.store import Store
 
@@ -364,7 +364,7 @@ class _Work:
                 apart.append(definition.name)
             try:
                 write_definitions([step.definition], step.folder, self.downloads, self.progress.line)
-                with self._keeping(step, key):
+                with self._keeping(step, key), step.named():
                     strategy.layer(step, stack, target)
                 stack.append(target)
             except (LumiimgError, OSError) as other:
@@ -412,10 +412,11 @@ class _Work:
             write_definitions([definition], step.folder, self.downloads, self.progress.line)
             target = folder / f"data{strategy.suffix if below else '.sif'}"
             if below:
-                with self._keeping(step, kept_key):
+                with self._keeping(step, kept_key), step.named():
                     strategy.layer(step, below, target)
             else:
-                strategy.base(step, target)
+                with step.named():
+                    strategy.base(step, target)
             seconds = time.monotonic() - start
             entry = self.cache.keep(key, target, layers=definition.layers, seconds=seconds, below=content)
             remove_tree(step.folder)
@@ -443,27 +444,6 @@ def can_be_below(image: Path) -> bool:
         return found.root_partition(str(image)).file_system == PartitionFormat.SQUASHFS and not found.overlays()
     except ImageError:
         return False
-
-
-class Strategy(Protocol):
-    """One way to build layers."""
-
-    name: str
-    suffix: str
-
-    def base(self, step: LayerBuild, target: Path) -> None:
-        """Build the base."""
-
-    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
-        """Build a layer on what is below it."""
-
-    def stack(self, layers: Sequence[Path]) -> list[Path]:
-        """Return which of the results lie one over the other in the image."""
-
-    def flatten(
-        self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
-    ) -> sif_writer.Partition:
-        """Write a stack as one squashfs into `target`, behind the room for `front`."""
 
 
 def new_strategy(way: str, scratch: Path) -> Strategy:

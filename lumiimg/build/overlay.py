@@ -5,15 +5,13 @@ No base is unpacked, and none is compressed again. It takes a user namespace wit
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.build.engine_metadata import FOLDER, date_labels, write_facts
+from lumiimg.build.engine_metadata import FOLDER, write_facts
 from lumiimg.build.squash import squash
+from lumiimg.build.strategy import Strategy, offset_of
 from lumiimg.image import open_stack, sif_writer
-from lumiimg.image.byte_source import ByteSource
-from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,38 +20,11 @@ if TYPE_CHECKING:
     from lumiimg.engine.process import Completed
 
 
-def build_base(step: LayerBuild, target: Path) -> None:
-    """Build the base by the engine, and write it as a SIF with the file system of this project.
-
-    Raises FailedError if a script fails.
-    """
-    root = step.folder / "root"
-    with step.named():
-        step.build(root, sandbox=True)
-        date_labels(root, {})
-        step.tidy(root, [])
-        write_sif(step, root, target, step.definition.text)
-
-
-class Overlay:
+class Overlay(Strategy):
     """Layers as overlays over their base."""
 
-    name = "overlay"
-    suffix = ".sqfs"
-
-    def base(self, step: LayerBuild, target: Path) -> None:
-        """Build the base. Raises FailedError if a script fails."""
-        build_base(step, target)
-
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
-        """Run a layer's script over `below` (an image, then squashfs files), and write what it changed as a squashfs.
-
-        Raises FailedError if a script fails, or nothing can be read below.
-        """
-        with step.named():
-            self._layer(step, below, target)
-
-    def _layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
+        """Run a layer's script over `below`, and write what it changed as a squashfs."""
         over = step.folder / "over"
         upper = over / "upper"
         upper.mkdir(parents=True)
@@ -72,17 +43,10 @@ class Overlay:
             lost.mkdir()
             step.run(below[0], [f"/{FOLDER}/test"], overlays=[*lower, f"{step.alias(target)}:ro", f"{lost}"])
 
-    def stack(self, layers: Sequence[Path]) -> list[Path]:
-        """Return which of the results lie one over the other in the image."""
-        return list(layers)
-
     def flatten(
         self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
     ) -> sif_writer.Partition:
-        """Write a stack of layers as one squashfs into `target`, behind the room for `front`.
-
-        Raises FailedError if it cannot be mounted or written.
-        """
+        """Mount a stack of layers, and write it as one squashfs."""
         mounts = step.folder / "mounts"
         names = []
         script = ["set -e"]
@@ -105,18 +69,3 @@ class Overlay:
 
         squash(step.machine, merged, target, offset=front.size_bytes, compression=step.compression, within=within)
         return sif_writer.behind(target, front)
-
-
-def write_sif(step: LayerBuild, root: Path, target: Path, definition: str) -> None:
-    """Write a root folder as a SIF."""
-    front = sif_writer.Front(definition, {})
-    squash(step.machine, root, target, offset=front.size_bytes, within=step.as_root)
-    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity=step.definition.name)
-
-
-def offset_of(layer: Path) -> int:
-    """Return where the file system of a layer begins: a SIF's root partition, or the file."""
-    with contextlib.closing(ByteSource.open(layer)) as source:
-        if source.read_at(MAGIC_OFFSET, len(MAGIC)) != MAGIC:
-            return 0
-        return read_sif(source).root_partition(str(layer)).offset

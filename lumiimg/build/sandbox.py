@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from lumiimg.build.capabilities import PROOT_SLOWLY
 from lumiimg.build.engine_metadata import FOLDER, write_facts
 from lumiimg.build.layer_build import INSIDE
-from lumiimg.build.overlay import build_base, offset_of
 from lumiimg.build.safe_fs import folder, set_mode
 from lumiimg.build.squash import squash
+from lumiimg.build.strategy import Strategy, offset_of
 from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.image import FileKind, open_image, sif_writer
 
@@ -30,29 +30,15 @@ _OF_ROOT = ("packages.sh", "apt-get", "zypper", "dpkg")
 """Words of scripts that want to be root."""
 
 
-class Sandbox:
+class Sandbox(Strategy):
     """One folder, for one build: it holds the lowest layers of the stack, and never goes back."""
-
-    name = "sandbox"
-    suffix = ".sqfs"
 
     def __init__(self, folder: Path) -> None:
         self._root = folder / "root"
         self._held = 0
 
-    def base(self, step: LayerBuild, target: Path) -> None:
-        """Build the base. Raises FailedError if a script fails."""
-        build_base(step, target)
-
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
-        """Run a layer's script on what is below it, and write what it changed as a squashfs.
-
-        Raises FailedError if a script fails.
-        """
-        with step.named():
-            self._layer(step, below, target)
-
-    def _layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
+        """Run a layer's script on what is below it, and write what it changed as a squashfs."""
         self._hold(step, below)
         root = self._root
         step.require_own(root, "where `lumiimg doctor` finds all that it takes, `--strategy overlay` can build on it")
@@ -71,14 +57,10 @@ class Sandbox:
             step.run(root, [f"/{FOLDER}/test"])
         self._held += 1
 
-    def stack(self, layers: Sequence[Path]) -> list[Path]:
-        """Return which of the results lie one over the other in the image."""
-        return list(layers)
-
     def flatten(
         self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
     ) -> sif_writer.Partition:
-        """Write a stack of layers as one squashfs into `target`, behind the room for `front`."""
+        """Unpack a stack of layers, and write it as one squashfs."""
         self._hold(step, layers)
         squash(
             step.machine, self._root, target, offset=front.size_bytes, compression=step.compression, within=step.as_root
@@ -136,6 +118,27 @@ class Sandbox:
         completed = step.as_root([*INSIDE, command, self._root, *paths])
         if not completed.ok:
             raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=step.definition.name)
+
+
+class EngineBuild(Sandbox):
+    """By the engine alone: one `build` a layer, each a whole image, from that of the one below. The slow reference."""
+
+    suffix = ".sif"
+
+    def base(self, step: LayerBuild, target: Path) -> None:
+        """Build the base."""
+        step.build(target)
+        # The engine's word is not taken for it: what it wrote is opened, by our own reader.
+        open_image(target).close()
+
+    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
+        """Build the image of a layer and all that is below it."""
+        (step.folder / f"{step.definition.parent}.sif").symlink_to(below[-1])
+        self.base(step, target)
+
+    def stack(self, layers: Sequence[Path]) -> list[Path]:
+        """Return the last, which has all."""
+        return [layers[-1]]
 
 
 def _set_bits(root: Path, layer: Path) -> None:

@@ -32,6 +32,7 @@ from lumiimg.build.keys import image_key, kept_key, layer_keys
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.progress import BuildStage
 from lumiimg.build.sbom import bill
+from lumiimg.build.strategy import Strategy
 from lumiimg.build.userns_helper import clear, difference, listing, tidy
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
@@ -850,11 +851,8 @@ def test_what_a_later_run_compiles_is_kept_too_and_what_it_takes_out_is_gone(tmp
     assert cache.find(CacheKey({"kept": 1})) is None
 
 
-class Stand:
+class Stand(Strategy):
     """A stand-in for a way to build, whose layers are another each time, and say what they were built on."""
-
-    name = "stand-in"
-    suffix = ".sqfs"
 
     def __init__(self, cache: LayerCache) -> None:
         self.cache = cache
@@ -870,9 +868,6 @@ class Stand:
             self.cache.prune(0)
         self.base(step, target)
         target.write_text("".join(path.read_text() for path in below[-1:]) + target.read_text())
-
-    def stack(self, layers: Sequence[Path]) -> list[Path]:
-        return list(layers)
 
     def flatten(
         self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front

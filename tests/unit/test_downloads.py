@@ -25,6 +25,7 @@ from lumiimg.build.builder import write_definitions
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.fetch import needed
 from lumiimg.build.keys import layer_keys
+from lumiimg.build.strategy import Strategy
 from lumiimg.cli.main import main
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
@@ -633,12 +634,10 @@ class Recording(QuietProgress):
 
 
 @dataclass
-class Stand:
+class Stand(Strategy):
     """A stand-in for a way to build: a layer is the header of its definition, and nothing is run."""
 
     seen: Callable[[], int]
-    name: str = "stand-in"
-    suffix: str = ".sqfs"
     built: list[tuple[str, int]] = field(default_factory=list)
     """Layers, with how many requests the server had seen by then."""
 
@@ -649,9 +648,6 @@ class Stand:
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         del below
         self.base(step, target)
-
-    def stack(self, layers: Sequence[Path]) -> list[Path]:
-        return list(layers)
 
     def flatten(
         self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front

@@ -444,7 +444,6 @@ def test_a_base_that_was_no_file_is_not_given(chain: tuple[Definition, ...], tmp
 class Stand:
     """A stand-in for a way to build: a base holds the file that the test names, and nothing is run."""
 
-    name = "stand-in"
     suffix = ".sqfs"
 
     def __init__(self) -> None:

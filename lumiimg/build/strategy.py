@@ -1,0 +1,57 @@
+"""A way to build layers: what overlay.py and sandbox.py have in common."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from lumiimg.build.engine_metadata import date_labels
+from lumiimg.build.squash import squash
+from lumiimg.image import sif_writer
+from lumiimg.image.byte_source import ByteSource
+from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from lumiimg.build.layer_build import LayerBuild
+
+
+class Strategy(ABC):
+    """One way to build layers. All raise FailedError if a script fails, OSError for what the system refuses."""
+
+    suffix = ".sqfs"
+    """Of the result of a layer."""
+
+    def base(self, step: LayerBuild, target: Path) -> None:
+        """Build the base by the engine, and write it as a SIF with the file system of this project."""
+        root, front = step.folder / "root", sif_writer.Front(step.definition.text, {})
+        step.build(root, sandbox=True)
+        date_labels(root, {})
+        step.tidy(root, [])
+        squash(step.machine, root, target, offset=front.size_bytes, within=step.as_root)
+        sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity=step.definition.name)
+
+    @abstractmethod
+    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
+        """Build a layer on what is `below` it (an image, then the results of layers), and write it to `target`."""
+
+    def stack(self, layers: Sequence[Path]) -> list[Path]:
+        """Return which of the results lie one over the other in the image."""
+        return list(layers)
+
+    @abstractmethod
+    def flatten(
+        self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
+    ) -> sif_writer.Partition:
+        """Write a stack of layers as one squashfs into `target`, behind the room for `front`."""
+
+
+def offset_of(layer: Path) -> int:
+    """Return where the file system of a layer begins: a SIF's root partition, or the file."""
+    with contextlib.closing(ByteSource.open(layer)) as source:
+        if source.read_at(MAGIC_OFFSET, len(MAGIC)) != MAGIC:
+            return 0
+        return read_sif(source).root_partition(str(layer)).offset
