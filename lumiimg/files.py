@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from lumiimg.errors import BadInputError, FailedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EPOCH = 315_532_800
 """1980-01-01, the first day that a zip file knows. Later times become this, so that files of two builds are equal."""

@@ -7,11 +7,8 @@ nothing rests on it alone (docs/security.md says what else keeps secrets where t
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from functools import cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 _compiled = cache(re.compile)
 """Patterns, when they are wanted: every command imports this module, few meet a secret."""

@@ -113,14 +113,18 @@ def choose_way(machine: BuildMachine, asked: str | None) -> tuple[str, str]:
 
 def against(machine: BuildMachine, way: str) -> list[str]:
     """Return what stands against a way to build on this machine."""
-    found = []
-    if way == "overlay":
-        found += [] if machine.maps_ids else ["no user namespace with the user's ids"]
-        found += [] if machine.mounts else ["no overlay mounts in a user namespace"]
-        found += [] if machine.fuse else ["no FUSE"]
-        found += [] if machine.squashfuse_ll else ["no squashfuse_ll"]
-        found += [] if machine.fuse_overlayfs else ["no fuse-overlayfs"]
-    return [*found, *([] if machine.mksquashfs and machine.unsquashfs else ["no squashfs-tools"])]
+    of_overlays = {
+        "no user namespace with the user's ids": machine.maps_ids,
+        "no overlay mounts in a user namespace": machine.mounts,
+        "no FUSE": machine.fuse,
+        "no squashfuse_ll": machine.squashfuse_ll,
+        "no fuse-overlayfs": machine.fuse_overlayfs,
+    }
+    wanted = {
+        **(of_overlays if way == "overlay" else {}),
+        "no squashfs-tools": machine.mksquashfs and machine.unsquashfs,
+    }
+    return [fault for fault, has in wanted.items() if not has]
 
 
 def build_image(  # noqa: PLR0913 - the settings of one build, each by name
@@ -159,18 +163,13 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     keys = layer_keys(chain, machine.engine, way, maps_ids=machine.maps_ids)
     number = image_key(keys[-1], form if compression == "zstd" else f"{form}, {compression}", documents)
     there = is_there(output, number)
+
+    def built(reused_steps: int, stages: Sequence[BuildStage], *, is_new: bool) -> BuiltImage:
+        seconds, size_bytes = time.monotonic() - start, output.stat().st_size
+        return BuiltImage(output, number, size_bytes, seconds, reused_steps, len(chain), way, form, is_new, (*stages,))
+
     if there and not anew:
-        return BuiltImage(
-            output,
-            number,
-            output.stat().st_size,
-            time.monotonic() - start,
-            len(chain),
-            len(chain),
-            way,
-            form,
-            is_new=False,
-        )
+        return built(len(chain), (), is_new=False)
     if output.exists() and not (there or replaces):
         raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
     _require_room(chain, keys, kept, way)
@@ -209,18 +208,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
             partial.chmod(0o755 & ~mask)
     stages.append(clock.stage(IMAGE, output.stat().st_size, reused=False))
     progress.step_done(stages[-1])
-    return BuiltImage(
-        output,
-        number,
-        output.stat().st_size,
-        time.monotonic() - start,
-        sum(stage.reused for stage in stages),
-        len(chain),
-        way,
-        form,
-        is_new=True,
-        stages=tuple(stages),
-    )
+    return built(sum(stage.reused for stage in stages), stages, is_new=True)
 
 
 def _require_room(chain: Sequence[Definition], keys: Sequence[CacheKey], cache: LayerCache, way: str) -> None:
@@ -271,9 +259,8 @@ class _Work:
 
     def bill(self, chain: Sequence[Definition], layers: Sequence[Path], identity: str) -> bytes:
         """Return what is in the image."""
-        sources = [file.origin for one in chain for file in one.files if isinstance(file.origin, LockedSource)]
         with open_stack(layers) as image:
-            return bill(image.root, sources, identity)
+            return bill(image.root, (source for one in chain for source in sources_of(one)), identity)
 
     def provenance(self, chain: Sequence[Definition], layers: Sequence[Path], documents: Mapping[str, bytes]) -> Path:
         """Return a layer that says what is in the image, and how it was built."""

@@ -17,16 +17,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
 import shutil
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
 
 from lumiimg.engine.owner import Owner, lives, this_process
 from lumiimg.engine.workspace import remove_stale, scratch_folder
@@ -34,13 +37,8 @@ from lumiimg.errors import FailedError
 from lumiimg.files import write_text
 from lumiimg.resolve.lock import file_sha256
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
 FORMAT = 2
 NAMES = ("data.sif", "data.sqfs", "data.tar")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _GONE = re.compile(r"\.[0-9a-f]{64}\.\w+")
 """What is being removed."""
 _BEAT_S = 5.0
@@ -68,13 +66,13 @@ class CacheEntry:
 
     key: str
     data: Path
-    sha256: str
+    sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     """Of its data: what the content keys of layers above are made of."""
-    size_bytes: int
+    size_bytes: Annotated[int, msgspec.Meta(ge=0)]
     layers: tuple[str, ...]
-    seconds: float
+    seconds: Annotated[float, msgspec.Meta(ge=0)]
     """What it took to build."""
-    below: str
+    below: Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
     """The content of what it was built on (fetch.content_with); nothing for a base, and for what a script keeps."""
     mark: tuple[int, ...] = ()
     """Inode and time of its data when its digest was taken: who writes to the file changes that."""
@@ -91,21 +89,10 @@ def _mark(data: Path) -> tuple[int, int]:
 
 
 def entry_of(document: Mapping[str, Any], key: str, data: Path) -> CacheEntry:
-    """Return what the document of an entry says. Raises KeyError, TypeError, ValueError, OverflowError."""
-    seconds, size_bytes, layers = document["seconds"], document["size_bytes"], document["layers"]
+    """Return what the document of an entry says. Raises KeyError, ValueError."""
     if document["format"] != FORMAT:
         raise ValueError(f"is of format {str(document['format'])[:20]!r}; this lumiimg reads {FORMAT}")
-    if type(size_bytes) is not int or type(seconds) not in {int, float} or not isinstance(layers, list):
-        raise TypeError
-    words = (document["sha256"], document["below"], *layers)
-    if not all(isinstance(word, str) for word in words):
-        raise TypeError
-    is_good = size_bytes >= 0 and math.isfinite(seconds) and seconds >= 0 and _DIGEST.fullmatch(words[0])
-    if not is_good or not (words[1] == "" or _DIGEST.fullmatch(words[1])):
-        raise ValueError("is damaged")
-    mark = document.get("mark")
-    marks = tuple(mark) if isinstance(mark, list) else ()
-    return CacheEntry(key, data, words[0], size_bytes, tuple(layers), float(seconds), words[1], marks)
+    return msgspec.convert({**document, "key": key, "data": data}, CacheEntry)
 
 
 class LayerCache:
@@ -173,7 +160,7 @@ class LayerCache:
                 return None
             found = entry_of(document, digest, folder / document["data"])
             return found if found.data.stat().st_size == found.size_bytes else None
-        except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        except (OSError, ValueError, KeyError):
             return None
 
     @contextmanager
@@ -204,21 +191,12 @@ class LayerCache:
         name = f"data{data.suffix}"
         try:
             folder.mkdir()
-            size = data.stat().st_size
-            sha256 = file_sha256(data)
-            data.rename(folder / name)
-            entry = {
-                "format": FORMAT,
-                "data": name,
-                "sha256": sha256,
-                "size_bytes": size,
-                "layers": list(layers),
-                "seconds": round(seconds, 3),
-                "mark": _mark(folder / name),
-                "below": below,
-            }
+            size_bytes, sha256 = data.stat().st_size, file_sha256(data)
+            data = data.rename(folder / name)
+            entry = CacheEntry(key.digest, data, sha256, size_bytes, layers, round(seconds, 3), below, _mark(data))
+            document = {"format": FORMAT, **asdict(entry), "data": name}
             (folder / "key.json").write_text(json.dumps(key.parts, indent=1, sort_keys=True), encoding="utf-8")
-            (folder / "entry.json").write_text(json.dumps(entry, indent=1), encoding="utf-8")
+            (folder / "entry.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
             self._layers.mkdir(parents=True, exist_ok=True)
             if replaces or self._over(key.digest, below) is None:  # what is there and damaged makes way, too
                 self.remove(key.digest)
@@ -246,7 +224,7 @@ class LayerCache:
     @contextmanager
     def _locked(self, digest: str, on_wait: Callable[[str], None]) -> Iterator[None]:
         lock = self._locks / digest
-        watch = _Watch(lock)
+        seen: tuple[_Holder | None, float] = (None, time.monotonic())
         told = False
         while True:
             try:
@@ -258,11 +236,14 @@ class LayerCache:
             except OSError as error:
                 hint = "LUMIIMG_CACHE says where layers are kept"
                 raise FailedError(f"cannot be written: {error.strerror}", where=str(self._locks), hint=hint) from error
-            if watch.is_stale():
+            holder, now = _holder_of(lock), time.monotonic()
+            if holder != seen[0]:
+                seen = (holder, now)
+            if now - seen[1] > _STILL_S or (holder is not None and _is_gone(holder)):
                 shutil.rmtree(lock, ignore_errors=True)
                 continue
             if not told:
-                on_wait(f"waiting for another build of this layer: {watch.owner()}")
+                on_wait(f"waiting for another build of this layer: {holder or _Holder()}")
                 told = True
             time.sleep(_WAIT_S)
         stop, word = threading.Event(), secrets.token_hex(8)
@@ -332,36 +313,33 @@ class LayerCache:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-class _Watch:
-    """Looks at somebody's lock."""
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """Who builds, as a lock has it; what another lumiimg did not write there is not known."""
 
-    def __init__(self, lock: Path) -> None:
-        self._file = lock / "owner.json"
-        self._seen: tuple[dict[str, Any] | None, float] = (None, time.monotonic())
+    pid: int = 0
+    started: int = 0
+    place: str = ""
+    host: str = "?"
+    job: str | None = None
+    word: str = ""
+    beat: int = 0
 
-    def owner(self) -> str:
-        document = self._read() or {}
-        job = f", job {document['job']}" if document.get("job") else ""
-        return f"process {document.get('pid', '?')} on {document.get('host', '?')}{job}"
-
-    def is_stale(self) -> bool:
-        document = self._read()
-        now = time.monotonic()
-        if document is not None and _is_gone(document):
-            return True
-        if document != self._seen[0]:
-            self._seen = (document, now)
-        return now - self._seen[1] > _STILL_S
-
-    def _read(self) -> dict[str, Any] | None:
-        return _owner_in(self._file.parent)
+    def __str__(self) -> str:
+        job = f", job {self.job}" if self.job else ""
+        return f"process {self.pid or '?'} on {self.host}{job}"
 
 
-def _is_gone(document: Mapping[str, Any]) -> bool:
-    pid, started = document.get("pid"), document.get("started")
-    if type(pid) is not int or pid <= 0 or type(started) is not int:
-        return False
-    return lives(Owner(pid, started, str(document.get("place")), str(document.get("host")))) is False
+def _holder_of(lock: Path) -> _Holder | None:
+    try:
+        return msgspec.convert(read_object(lock / "owner.json"), _Holder)
+    except (OSError, ValueError):
+        return None
+
+
+def _is_gone(holder: _Holder) -> bool:
+    owner = Owner(holder.pid, holder.started, holder.place, holder.host)
+    return holder.pid > 0 and lives(owner) is False
 
 
 def _beat(lock: Path, word: str, stop: threading.Event) -> None:
@@ -384,15 +362,8 @@ def _write_owner(lock: Path, word: str, beat: int) -> None:
 
 
 def _is_anothers(lock: Path, word: str) -> bool:
-    document = _owner_in(lock)
-    return document is not None and document.get("word") != word
-
-
-def _owner_in(lock: Path) -> dict[str, Any] | None:
-    try:
-        return read_object(lock / "owner.json")
-    except (OSError, ValueError):
-        return None
+    holder = _holder_of(lock)
+    return holder is not None and holder.word != word
 
 
 def _content_key(key: CacheKey, below: str) -> str:
@@ -405,9 +376,6 @@ def read_object(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         text = file.read(_DOCUMENT_LIMIT_BYTES)
     try:
-        data = json.loads(text)
+        return msgspec.json.decode(text, type=dict[str, Any])
     except (ValueError, RecursionError):
-        raise ValueError(f"{path.name} is no JSON") from None
-    if not isinstance(data, dict):
-        raise ValueError(f"{path.name} holds no object")  # noqa: TRY004 - as json's own
-    return data
+        raise ValueError(f"{path.name} is no JSON object") from None

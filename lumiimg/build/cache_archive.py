@@ -118,7 +118,7 @@ def _take(cache: LayerCache, name: str, parts: dict[str, Path]) -> CacheEntry:
             what = f"an entry is of format {written}, and this lumiimg reads {FORMAT}"
             raise BadInputError(what, where=name[:12], hint="use the lumiimg that exported it")
         entry = entry_of(document, name, data)
-    except (ValueError, KeyError, TypeError, OverflowError, StopIteration) as error:
+    except (ValueError, KeyError, StopIteration) as error:
         told = f": {error}" if type(error) is ValueError else ""
         raise FailedError(f"an entry is damaged{told}", where=name[:12], hint="export it again") from error
     if key.digest != name or entry.sha256 != file_sha256(data) or entry.size_bytes != data.stat().st_size:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from pathlib import Path
 
 from lumiimg.secret import hidden
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
 
 _LINE_LIMIT_BYTES = 64 * 1024
 

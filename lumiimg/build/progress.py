@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Protocol
 
 DOWNLOADS, IMAGE = "downloads", "image"
 """The first stage, and the last: what is not here is fetched; layers are put together."""

@@ -12,16 +12,13 @@ import shutil
 import stat
 import struct
 import sys
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.build.safe_fs import open_file
 from lumiimg.errors import FailedError, LumiimgError
 from lumiimg.files import EPOCH
 from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
 
 _PYC = struct.Struct("<4sIII")
 _OPAQUE_FILES = (".wh..wh..opq", ".wh..opq")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, number_to
 from lumiimg.errors import BadInputError, ExitCode
-
-if TYPE_CHECKING:
-    import argparse
 
 _NODES, _RANKS = 2978, 8
 """Of LUMI-G, and GPUs (GCDs) of a node: LUMI docs, hardware/lumig."""

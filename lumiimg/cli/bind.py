@@ -17,14 +17,11 @@ exit codes: 0 with these binds each library that is opened is found, in a
 
 from __future__ import annotations
 
+import argparse
 import os
-from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import JSON, add_host, add_image, add_machine, site_of
 from lumiimg.errors import ExitCode
-
-if TYPE_CHECKING:
-    import argparse
 
 _FORMATS = ("shell", "singularity", "lmod", "tcl", "cdi", "json")
 
@@ -50,8 +47,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.bind import print_manifest
     from lumiimg.report.boundary import print_doubts, print_refusals
 
+    site = site_of(arguments)
     snapshot = read_snapshot(arguments.host)
-    boundary = study(arguments.image, os.environ, snapshot, site_of(arguments))
+    boundary = study(arguments.image, os.environ, snapshot, site)
     print_manifest(boundary, snapshot, arguments.format)
     if boundary.fabric is Fabric.NONE:
         print_refusals(boundary)

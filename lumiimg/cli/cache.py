@@ -10,16 +10,13 @@ examples:
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import BadInputError, ExitCode
-
-if TYPE_CHECKING:
-    import argparse
 
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
+from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from lumiimg import __version__
 from lumiimg.errors import ExitCode, one_line
 from lumiimg.secret import hidden
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 GROUPS = {
     "build": {

@@ -5,14 +5,11 @@ hard links, device numbers, extended attributes, time.
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import ExitCode
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:

@@ -12,16 +12,13 @@ exit codes: 0 images can be built here
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import ExitCode
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:

@@ -18,17 +18,14 @@ exit codes: 0 no obstacle found: everything on the path to the NIC loads, or the
 
 from __future__ import annotations
 
+import argparse
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import IMAGES, add_json, add_page, add_quiet, add_verbose, refuse_places, snapshot_of
 from lumiimg.cli.request import add_request, ground_of, planned, read_request
 from lumiimg.errors import BadInputError, ExitCode
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:

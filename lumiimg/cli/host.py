@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet, add_repeated, refuse_places
 from lumiimg.errors import BadInputError, ExitCode, one_line
-
-if TYPE_CHECKING:
-    import argparse
 
 _EPILOG = """\
 Take it where the jobs run, with the modules of the job loaded:

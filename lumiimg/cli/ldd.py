@@ -11,13 +11,10 @@ exit codes: 0 everything would be loaded, in the versions that are needed
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from lumiimg.cli.options import add_container, add_image, add_json, add_quiet, add_verbose, open_inside
 from lumiimg.errors import BadInputError, ExitCode
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:

@@ -15,14 +15,11 @@ exit codes: 0 written: modulefiles/NAME/VERSION(.lua), software/NAME/VERSION
 
 from __future__ import annotations
 
+import argparse
 import os
-from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_host, add_image, add_json, add_machine, add_output, add_quiet, site_of, snapshot_of
 from lumiimg.errors import ExitCode
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:

@@ -157,16 +157,20 @@ def add_bind(parser: Options, more: str) -> None:
 
 def site_of(arguments: argparse.Namespace) -> Site | None:
     """Return the site that --site names, if it is given. Raises BadInputError."""
+    if not arguments.site:
+        return None
     from lumiimg.catalog.sites import find_site
 
-    return find_site(arguments.site, os.environ) if arguments.site else None
+    return find_site(arguments.site, os.environ)
 
 
 def snapshot_of(arguments: argparse.Namespace) -> Snapshot | None:
     """Return the snapshot that --host names, if it is given. Raises BadInputError."""
+    if not arguments.host:
+        return None
     from lumiimg.host.snapshot_file import read_snapshot
 
-    return read_snapshot(arguments.host) if arguments.host else None
+    return read_snapshot(arguments.host)
 
 
 @contextmanager

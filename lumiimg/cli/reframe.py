@@ -11,14 +11,11 @@ exit codes: 0 printed · 2 not an image, or a path that cannot be written
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_host, add_image, add_json, add_machine, site_of, snapshot_of
 from lumiimg.errors import ExitCode
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:

@@ -11,17 +11,14 @@ exit codes: 0 printed · 2 no such schema
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from lumiimg.cli.options import add_json
 from lumiimg.errors import BadInputError, ExitCode
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:

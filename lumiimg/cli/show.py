@@ -5,15 +5,12 @@ environment, advice), or what an image says about how it was built.
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_layers
 from lumiimg.errors import ExitCode
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:

@@ -10,11 +10,9 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 _PAGE = """\
 lumiimg builds ROCm AI images for HPE Slingshot machines, and proves which

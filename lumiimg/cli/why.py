@@ -12,15 +12,12 @@ exit codes: 0 it is in the cache
 
 from __future__ import annotations
 
+import argparse
 import os
-from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.cli.request import add_request, planned, this_machine
 from lumiimg.errors import BadInputError, ExitCode
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:

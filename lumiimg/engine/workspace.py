@@ -7,16 +7,13 @@ import re
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.engine.owner import Owner, lives, this_process
 from lumiimg.engine.process import run, which
 from lumiimg.errors import BadInputError, FailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _MARK = "lumiimg-partial"
 _OWNER = re.compile(

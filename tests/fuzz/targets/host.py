@@ -158,9 +158,9 @@ def _entry(data: bytes) -> None:
         differences(found.key_of(read), {"format": 2, "files": {"a": "b"}, "definition": "x\ny"})
         _ = read.is_untouched
     written(owner, "cache/locks/x/owner.json")
-    document = layer_cache._owner_in(scratch() / "cache/locks/x")
-    if document is not None:
-        layer_cache._is_gone(document)
+    holder = layer_cache._holder_of(scratch() / "cache/locks/x")
+    if holder is not None:
+        layer_cache._is_gone(holder)
 
 
 def _archive(data: bytes) -> None:
