@@ -18,6 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lumiimg.build.capabilities import PROGRAMS, BuildMachine, CapabilityTrial
 from lumiimg.build.capability_trials import look, program_of
 from lumiimg.engine.process import which
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 _FORMAT = 2
 _LIMIT_BYTES = 64 * 1024
-_MAX_TRIALS = 100
 _FLAGS = ("maps_ids", "mounts", "fuse", "loses_environment", "proot_is_slow", "starts", "debootstraps")
 _KERNEL = (
     "/proc/sys/kernel/random/boot_id",
@@ -72,28 +73,18 @@ def look_anew(engine: Engine, environment: Mapping[str, str], cache: Path) -> Bu
 
 def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> BuildMachine | None:
     try:
-        document = json.loads(_read(_path(cache)))
+        document = msgspec.json.decode(_read(_path(cache)), type=dict[str, Any])
         if document["format"] != _FORMAT or document["depends_on"] != _depends_on(engine, environment):
             return None
-        flags: dict[str, Any] = {name: document[name] for name in (*_FLAGS, "proot")}
-        trials = tuple(map(_trial, document["trials"][:_MAX_TRIALS]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    if not all(isinstance(flag, bool) for flag in flags.values()):
+        flags: dict[str, Any] = msgspec.convert({name: document[name] for name in (*_FLAGS, "proot")}, dict[str, bool])
+        trials = msgspec.convert(document["trials"], tuple[CapabilityTrial, ...])
+    except (OSError, ValueError, KeyError, RecursionError):
         return None
     path = environment.get("PATH")
     programs: dict[str, Any] = {name.replace("-", "_"): program_of(name, path) for name in PROGRAMS}
     if not flags.pop("proot"):
         programs["proot"] = None
     return BuildMachine(engine=engine, trials=trials, **flags, **programs)
-
-
-def _trial(entry: dict[str, Any]) -> CapabilityTrial:
-    """Return a trial as it was kept. Raises KeyError, TypeError."""
-    name, works, said, remedy = entry["name"], entry["works"], entry["said"], entry["remedy"]
-    if not all(isinstance(text, str) for text in (name, said, remedy)) or not isinstance(works, bool):
-        raise TypeError
-    return CapabilityTrial(name, works, said, remedy=remedy)
 
 
 def _read(path: Path) -> str:

@@ -11,7 +11,7 @@ import json
 import stat
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from lumiimg.build.capabilities import LOSES_ENVIRONMENT
 from lumiimg.build.safe_fs import folder, mode_of, new_file, new_link, read_file
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from lumiimg.build.layer_build import LayerBuild
     from lumiimg.engine.engine import Engine
+    from lumiimg.engine.process import Completed
     from lumiimg.image import RootFileSystem
 
 FOLDER = ".singularity.d"
@@ -51,17 +52,7 @@ def write_facts(step: LayerBuild, seen: RootFileSystem, target: Path) -> None:
     _copy(seen, below)
     sections = definition.sections
     facts = replace(sections, header=Header("localimage", below.name), files=(), post="")
-    (scratch / "facts.def").write_text(facts.text, encoding="utf-8")
-    completed = engines.build(
-        engine,
-        scratch / "facts.def",
-        scratch / "facts",
-        environment=step.environment,
-        scratch=scratch,
-        sandbox=True,
-        runs=False,
-        log=step.log,
-    )
+    completed = _build_facts(engine, facts.text, step.environment, scratch, step.log)
     if not completed.ok:
         raise FailedError(
             f"the engine does not take the definition: {completed.last_line[:300]}", where=definition.name
@@ -71,6 +62,17 @@ def write_facts(step: LayerBuild, seen: RootFileSystem, target: Path) -> None:
     _rewrite(made, f"/{FOLDER}/Singularity", sections.body)
     date_labels(made, {_FROM: sections.header.origin})
     _put(made, target, seen)
+
+
+def _build_facts(
+    engine: Engine, text: str, environment: Mapping[str, str], scratch: Path, log: IO[bytes] | None = None
+) -> Completed:
+    """Have the engine build a definition that runs nothing, in the folder `facts`."""
+    definition, target = scratch / "facts.def", scratch / "facts"
+    definition.write_text(text, encoding="utf-8")
+    return engines.build(
+        engine, definition, target, environment=environment, scratch=scratch, sandbox=True, runs=False, log=log
+    )
 
 
 def date_labels(root: Path, others: Mapping[str, str]) -> None:
@@ -104,16 +106,7 @@ def keeps_environment(engine: Engine, environment: Mapping[str, str], scratch: P
     below = scratch / "below.sif"
     (below / FOLDER / "env").mkdir(parents=True)
     (below / FOLDER / "env" / _SCRIPT).write_text("#!/bin/sh\nexport LUMIIMG_BELOW=1\n", encoding="utf-8")
-    (scratch / "facts.def").write_text(_TRIAL, encoding="utf-8")
-    completed = engines.build(
-        engine,
-        scratch / "facts.def",
-        scratch / "facts",
-        environment=environment,
-        scratch=scratch,
-        sandbox=True,
-        runs=False,
-    )
+    completed = _build_facts(engine, _TRIAL, environment, scratch)
     if not completed.ok:
         return None, one_line(completed.last_line)[:200]
     try:

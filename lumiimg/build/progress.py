@@ -6,7 +6,6 @@ import resource
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 DOWNLOADS, IMAGE = "downloads", "image"
 """The first stage, and the last: what is not here is fetched; layers are put together."""
@@ -44,8 +43,8 @@ def _cpu_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-class Progress(Protocol):
-    """Told what happens while it happens."""
+class Progress:
+    """Told what happens while it happens; this one says nothing of it."""
 
     def begin(self, names: Sequence[str]) -> None:
         """Hear of all steps that will come, in order."""

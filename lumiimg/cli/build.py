@@ -291,10 +291,11 @@ def _check_folder(folder: Path, *, force: bool) -> None:
 
 def progress_of(arguments: argparse.Namespace) -> Progress:
     """Return who tells what happens, in the way that was asked for."""
+    from lumiimg.build.progress import Progress
     from lumiimg.report import progress
 
     if arguments.quiet:
-        return progress.QuietProgress()
+        return Progress()
     if arguments.verbose:
         return progress.VerboseProgress()
     return progress.TerminalProgress() if sys.stderr.isatty() else progress.LineProgress()

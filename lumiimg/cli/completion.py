@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 SHELLS = ("bash", "zsh", "fish")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_FILES = 5000
-_IMAGES = (".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -118,16 +117,13 @@ def _entries(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Itera
     return (*_bases(prefix, parsed_args), *_layers(parsed_args), *_recipes(prefix), *_sites(prefix))
 
 
-def _images(prefix: str, **_: object) -> Iterable[str]:
-    return list(_files(prefix, _IMAGES))
+def _files_that_end(*ends: str) -> Completer:
+    return lambda prefix, **_: list(_files(prefix, ends))
 
 
-def _snapshots(prefix: str, **_: object) -> Iterable[str]:
-    return list(_files(prefix, (".json",)))
-
-
-def _any_file(prefix: str, **_: object) -> Iterable[str]:
-    return list(_files(prefix, ()))
+_images = _files_that_end(".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")
+_snapshots = _files_that_end(".json")
+_any_file = _files_that_end()
 
 
 def _folders(prefix: str, **_: object) -> Iterable[str]:

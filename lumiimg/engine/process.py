@@ -22,7 +22,7 @@ import time
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from lumiimg.errors import MissingHereError
 from lumiimg.secret import without_secrets
@@ -102,19 +102,15 @@ def run(
     deadline = None if timeout_s is None else start + timeout_s
     # Both are there before the child is: a signal that comes while it starts must not leave it behind.
     with _forward_signals() as forward_to, _watch() as watch_over:
-        try:
-            child = subprocess.Popen(
-                words,
-                env=_handed_on(env),
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            what = f"cannot start {words[0]}: {error}"
-            raise MissingHereError(what, hint="is it installed, and executable?") from error
+        child = _start(
+            words,
+            env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
             watch_over(child)
             forward_to(child)
@@ -124,14 +120,7 @@ def run(
             # of a step that is over. The child is not reaped yet, so that its number still names its group.
             _signal_group(child, signal.SIGKILL)
             code = child.wait()
-    return Completed(
-        argv=words,
-        exit_code=code if code >= 0 else 128 - code,
-        output=collector.text(),
-        seconds=time.monotonic() - start,
-        timed_out=timed_out,
-        truncated=collector.truncated,
-    )
+    return _completed(words, code, collector, start, timed_out=timed_out)
 
 
 def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> Completed:
@@ -146,10 +135,7 @@ def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> Compl
     start = time.monotonic()
     terminal = termios.tcgetattr(0) if os.isatty(0) else None
     sys.stderr.flush()
-    try:
-        child = subprocess.Popen(words, env=_handed_on(env), stdout=2, stderr=subprocess.PIPE)
-    except (OSError, ValueError) as error:
-        raise MissingHereError(f"cannot start {words[0]}: {error}", hint="is it installed, and executable?") from error
+    child = _start(words, env, stdout=2, stderr=subprocess.PIPE)
     collector = _Collector(None, None)
     try:
         assert child.stderr is not None  # noqa: S101 - Popen was asked for it
@@ -165,13 +151,22 @@ def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> Compl
             termios.tcsetattr(0, termios.TCSADRAIN, terminal)
         if child.stderr is not None:
             child.stderr.close()
-    return Completed(
-        argv=words,
-        exit_code=code if code >= 0 else 128 - code,
-        output=collector.text(),
-        seconds=time.monotonic() - start,
-        truncated=collector.truncated,
-    )
+    return _completed(words, code, collector, start)
+
+
+def _start(words: tuple[str, ...], env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401 - Popen's
+    """Return a child. Raises MissingHereError if it cannot be started."""
+    try:
+        return subprocess.Popen(words, env=_handed_on(env), **options)
+    except (OSError, ValueError) as error:
+        raise MissingHereError(f"cannot start {words[0]}: {error}", hint="is it installed, and executable?") from error
+
+
+def _completed(
+    words: tuple[str, ...], code: int, collector: _Collector, start: float, *, timed_out: bool = False
+) -> Completed:
+    exit_code, seconds = code if code >= 0 else 128 - code, time.monotonic() - start
+    return Completed(words, exit_code, collector.text(), seconds, timed_out, collector.truncated)
 
 
 def which(name: str, path: str | None) -> str | None:

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from lumiimg.build.progress import Progress
 from lumiimg.errors import one_line
 from lumiimg.report.console import console, say
 from lumiimg.wording import duration, size
@@ -25,29 +26,7 @@ _CUT = 72
 """Characters of the last line: it is a sign of life, and the log has all of it."""
 
 
-class QuietProgress:
-    """Nothing but errors."""
-
-    def begin(self, names: Sequence[str]) -> None:
-        """Say nothing."""
-
-    def step_started(self, name: str) -> None:
-        """Say nothing."""
-
-    def line(self, text: str) -> None:
-        """Say nothing."""
-
-    def notice(self, text: str) -> None:
-        """Say nothing."""
-
-    def step_done(self, stage: BuildStage) -> None:
-        """Say nothing."""
-
-    def stop(self) -> None:
-        """Say nothing."""
-
-
-class LineProgress(QuietProgress):
+class LineProgress(Progress):
     """One line when a step begins and one when it is done; a sign of life each half minute, of silent steps too."""
 
     def __init__(self, alive_every_s: float = ALIVE_EVERY_S) -> None:
@@ -100,17 +79,18 @@ class LineProgress(QuietProgress):
         print(text, file=sys.stderr, flush=True)
 
 
-class TerminalProgress(QuietProgress):
+class TerminalProgress(Progress):
     """All steps as a list: what is done and what it took, a clock beside the one that runs, and its last line."""
 
     def __init__(self) -> None:
-        from rich.progress import Progress, TextColumn  # 50 ms
+        from rich.progress import Progress as Tasks  # 50 ms
+        from rich.progress import TextColumn
         from rich.table import Column
 
         told = TextColumn("{task.fields[told]}", markup=False, table_column=Column(no_wrap=True, ratio=1))
         name = TextColumn("{task.description}", markup=False)
         columns = (_state_column(), name, _clock_column(), told)
-        self._progress = Progress(*columns, console=console(stderr=True), transient=True, expand=True)
+        self._progress = Tasks(*columns, console=console(stderr=True), transient=True, expand=True)
         self._tasks: dict[str, TaskID] = {}
         self._running: TaskID | None = None
 

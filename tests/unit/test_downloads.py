@@ -25,12 +25,12 @@ from lumiimg.build.builder import write_definitions
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.fetch import needed
 from lumiimg.build.keys import layer_keys
+from lumiimg.build.progress import Progress
 from lumiimg.build.strategy import Strategy
 from lumiimg.cli.main import main
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import ExitCode, FailedError
-from lumiimg.report.progress import QuietProgress
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.network import parallel
 from lumiimg.resolve.network.mirrors import Mirrors
@@ -625,7 +625,7 @@ def chain_of(*sources: LockedSource | None) -> list[Definition]:
     ]
 
 
-class Recording(QuietProgress):
+class Recording(Progress):
     def __init__(self) -> None:
         self.heard: list[str] = []
 

@@ -16,6 +16,7 @@ from lumiimg.build.cache import LayerCache
 from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.compile_cache import kept_files
 from lumiimg.build.local_base import base_digest, check_mirror, give_base, lock_base
+from lumiimg.build.progress import Progress
 from lumiimg.build.provenance import PLAN, plan_document, read_chain, write_folder
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
@@ -28,7 +29,6 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.image import open_image, sif_writer
 from lumiimg.image.sif import read_sif_file
-from lumiimg.report.progress import QuietProgress
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.image_base import foreign_layer
 from lumiimg.resolve.lock import LockedSource, file_sha256
@@ -506,7 +506,7 @@ def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, 
         cache=cache,
         downloads=Store(cache / "sources", Web(), Mirrors({})),
         log_path=output.with_name(f"{output.name}.log"),
-        progress=QuietProgress(),
+        progress=Progress(),
         **{"replaces": False, "anew": False, "keep_going": False, **changes},
     )
     return built.is_new
