@@ -31,7 +31,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Read the image, tell what it has and lacks, and build."""
     from lumiimg.fabric.path import Fabric
     from lumiimg.findings import Severity
     from lumiimg.report.build import print_doubts

@@ -62,7 +62,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Count at each place, and print."""
     from lumiimg.check.startup import MODULE, kind_of, measure
     from lumiimg.files import write_text
     from lumiimg.report.console import print_json

@@ -40,7 +40,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Solve, print, and answer by the exit code."""
     from lumiimg.check.static.boundary import study
     from lumiimg.fabric.path import Fabric
     from lumiimg.host.snapshot_file import read_snapshot

@@ -115,7 +115,6 @@ def check_result(arguments: argparse.Namespace) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Plan, and build unless asked not to."""
     from lumiimg.resolve.decide import locked
 
     check_options(arguments)

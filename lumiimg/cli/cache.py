@@ -44,7 +44,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Do what is asked."""
     from lumiimg.build.cache import LayerCache
     from lumiimg.catalog.settings import read_settings
     from lumiimg.report import cache as report

@@ -89,7 +89,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Check, report, and answer by the exit code."""
     from lumiimg.check.pipeline import check_image
     from lumiimg.files import write_text
     from lumiimg.findings import Level

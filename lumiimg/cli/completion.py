@@ -40,7 +40,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print the script."""
     from argcomplete.shell_integration import shellcode  # 15 ms that only completion should cost
 
     called = Path(sys.argv[0]).name

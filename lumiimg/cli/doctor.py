@@ -27,7 +27,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Try, print, and answer by the exit code."""
     from lumiimg.build.builder import WAYS, against
     from lumiimg.build.capabilities import CONTAINER, was_seen
     from lumiimg.build.capability_cache import look_anew

@@ -28,7 +28,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Read, write the draft if asked to, and print."""
     from lumiimg.catalog.catalogue import open_catalogue
     from lumiimg.definition.docker.draft import make_draft, write_draft
     from lumiimg.report.draft import print_draft

@@ -49,7 +49,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Compare, judge each image, print, and answer by the exit code."""
     from lumiimg.check.drift import follow, judge
     from lumiimg.host.drift import compare
     from lumiimg.host.snapshot_file import read_snapshot

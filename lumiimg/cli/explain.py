@@ -38,7 +38,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Explain, and answer by the exit code."""
     is_request = bool(arguments.base or arguments.recipe or arguments.add)
     if (arguments.image is None) != is_request:
         raise BadInputError(

@@ -99,7 +99,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def execute_prolog(arguments: argparse.Namespace) -> int:
-    """Print the script."""
     from lumiimg.cluster.prolog import prolog_text
     from lumiimg.host.digests import fabric_digests, fingerprint
     from lumiimg.host.snapshot_file import read_snapshot

@@ -83,7 +83,6 @@ def _time(text: str) -> int:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Plan, write, tell."""
     from lumiimg.catalog.sites import find_site
     from lumiimg.check.opening import opened
     from lumiimg.check.static.boundary import study

@@ -29,7 +29,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Model, report, and answer by the exit code."""
     from lumiimg.host.ldd import elf_files, list_libraries, refusal
     from lumiimg.image.permissions import barred
     from lumiimg.report.console import print_json

@@ -43,7 +43,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Plan, look up, write."""
     from lumiimg.catalog.catalogue import open_catalogue
     from lumiimg.files import write_text
     from lumiimg.report.lock import print_lock

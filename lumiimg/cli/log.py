@@ -36,10 +36,7 @@ from lumiimg.errors import BadInputError, ExitCode, one_line
 if TYPE_CHECKING:
     import argparse
 
-    from lumiimg.catalog.sites import Site
-    from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.nccl.reader import LogReader
-    from lumiimg.nccl.report import LogReport
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -62,9 +59,15 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Read the files as one job's log and answer by the exit code."""
     if arguments.signatures:
         return _list_signatures(as_json=arguments.json)
+    from lumiimg.check.run.bandwidth import answer_of_job, bandwidth_findings
+    from lumiimg.files import write_text
+    from lumiimg.nccl.parallel import read_logs
+    from lumiimg.nccl.sources import log_files
+    from lumiimg.report.console import print_json
+    from lumiimg.report.log import print_log, to_json, to_junit_text
+
     if not arguments.paths:
         raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
     if arguments.host and not arguments.image:
@@ -72,16 +75,27 @@ def execute(arguments: argparse.Namespace) -> int:
     inputs = [arguments.image, arguments.host, *map(Path, arguments.paths)]
     refuse_places({"--html": arguments.html, "--junit": arguments.junit}, inputs)
     site = site_of(arguments)
-    reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths)
+    reader = _follow(arguments.paths) if arguments.follow else read_logs(log_files(arguments.paths), _warn)
     report = reader.report()
-    return _tell(arguments, report, site)
+    image = None
+    if arguments.image:
+        from lumiimg.check.run.job_log import compare
 
+        image = compare(report, arguments.image, os.environ, snapshot_of(arguments))
+    measured = bandwidth_findings(report, site)
+    answer = answer_of_job(report, measured)
+    if arguments.junit:
+        write_text(arguments.junit, to_junit_text(report, measured))
+    if arguments.html:
+        from lumiimg.check.run.job_paths import job_paths
+        from lumiimg.report.html.log import log_page
 
-def _read(names: list[str]) -> LogReader:
-    from lumiimg.nccl.parallel import read_logs
-    from lumiimg.nccl.sources import log_files
-
-    return read_logs(log_files(names), _warn)
+        page = log_page(arguments.paths, report, job_paths(report), measured, image, answer)
+        write_text(arguments.html, page)
+    if arguments.json:
+        print_json("log", to_json(report, measured, image, answer))
+    print_log(report, measured, image, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
+    return answer
 
 
 def _follow(names: list[str]) -> LogReader:
@@ -108,37 +122,6 @@ def _follow(names: list[str]) -> LogReader:
     except KeyboardInterrupt:
         print(file=sys.stderr)
     return reader
-
-
-def _tell(arguments: argparse.Namespace, report: LogReport, site: Site | None) -> int:
-    from lumiimg.check.run.bandwidth import answer_of_job, bandwidth_findings
-    from lumiimg.files import write_text
-    from lumiimg.report.console import print_json
-    from lumiimg.report.log import print_log, to_json, to_junit_text
-
-    image = _of_image(arguments, report)
-    measured = bandwidth_findings(report, site)
-    answer = answer_of_job(report, measured)
-    if arguments.junit:
-        write_text(arguments.junit, to_junit_text(report, measured))
-    if arguments.html:
-        from lumiimg.check.run.job_paths import job_paths
-        from lumiimg.report.html.log import log_page
-
-        page = log_page(arguments.paths, report, job_paths(report), measured, image, answer)
-        write_text(arguments.html, page)
-    if arguments.json:
-        print_json("log", to_json(report, measured, image, answer))
-    print_log(report, measured, image, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
-    return answer
-
-
-def _of_image(arguments: argparse.Namespace, report: LogReport) -> ImageOfJob | None:
-    if not arguments.image:
-        return None
-    from lumiimg.check.run.job_log import compare
-
-    return compare(report, arguments.image, os.environ, snapshot_of(arguments))
 
 
 def _list_signatures(*, as_json: bool) -> int:

@@ -40,7 +40,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Plan, write, and say what to type next."""
     from lumiimg.cluster.module.folder import write_module
     from lumiimg.cluster.module.plan import plan_module
     from lumiimg.fabric.path import Fabric

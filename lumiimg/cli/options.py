@@ -35,17 +35,14 @@ def add_repeated(parser: Options, option: str, metavar: str, what: str, kind: Ca
 
 
 def add_output(parser: Options, what: str, metavar: str = "FILE", **more: Any) -> None:  # noqa: ANN401 - argparse's
-    """Add --output."""
     parser.add_argument("-o", "--output", metavar=metavar, type=Path, help=f"what to write: {what}", **more)
 
 
 def add_json(parser: Options) -> None:
-    """Add --json."""
     parser.add_argument("--json", action="store_true", help=JSON)
 
 
 def add_quiet(parser: Options) -> None:
-    """Add --quiet."""
     parser.add_argument("--quiet", action="store_true", help="print the answer in one line, nothing else but errors")
 
 
@@ -55,7 +52,6 @@ def add_verbose(parser: Options, more: str) -> None:
 
 
 def add_image(parser: Options, kinds: str = IMAGES) -> None:
-    """Add IMAGE."""
     parser.add_argument("image", metavar="IMAGE", type=Path, help=kinds)
 
 
@@ -65,12 +61,10 @@ def add_machine(parser: Options, what: str, *, required: bool = False) -> None:
 
 
 def add_page(parser: Options) -> None:
-    """Add --html."""
     parser.add_argument("--html", metavar="FILE", type=Path, help="write the result as a page of HTML too")
 
 
 def add_junit(parser: Options) -> None:
-    """Add --junit."""
     parser.add_argument("--junit", metavar="FILE", type=Path, help="write the result as JUnit XML too")
 
 
@@ -97,7 +91,6 @@ def refuse_places(places: Mapping[str, Path | None], inputs: Iterable[Path | Non
 
 
 def add_jobs(parser: Options) -> None:
-    """Add --jobs."""
     parser.add_argument(
         "--jobs",
         metavar="N",
@@ -121,7 +114,6 @@ def number_to(most: int, what: str = "") -> Callable[[str], int]:
 
 
 def add_layers(parser: Options) -> None:
-    """Add --layers."""
     what = "a folder of layer folders of your own, searched first (may be repeated)"
     add_repeated(parser, "--layers", "DIR", what, Path)
 

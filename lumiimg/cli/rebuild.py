@@ -44,7 +44,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Read what the image carries, and build that."""
     from lumiimg.build.builder import build_image, choose_way
     from lumiimg.build.local_base import check_mirror, give_base
     from lumiimg.build.provenance import PLAN, plan_of, read_chain

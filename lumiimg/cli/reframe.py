@@ -26,7 +26,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print the test."""
     from lumiimg.check.opening import opened
     from lumiimg.cluster.reframe import reframe_test
     from lumiimg.report.console import print_json

@@ -55,7 +55,6 @@ def add_layers_and_sources(what: Options) -> None:
 
 
 def add_mirror(what: Options) -> None:
-    """Add --mirror."""
     mirror = "fetch from TO instead: debian=URL, pypi=URL, docker.io=HOST, https://github.com=URL (may be repeated)"
     add_repeated(what, "--mirror", "FROM=TO", mirror)
 

@@ -27,7 +27,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print one, or the list."""
     from lumiimg.report import schema
 
     names = schema.names()

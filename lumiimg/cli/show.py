@@ -22,7 +22,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print one entry of the catalogue, or a site."""
     from lumiimg.catalog.catalogue import open_catalogue
     from lumiimg.catalog.sites import find_site, site_names
     from lumiimg.report.catalogue import print_entry, print_recipe

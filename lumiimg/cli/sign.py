@@ -38,7 +38,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Sign, verify what was written, print, and answer by the exit code."""
     from lumiimg.check.signed import signed_objects, verify
     from lumiimg.engine.engine import find_engine
     from lumiimg.engine.signing import private_keys, sign

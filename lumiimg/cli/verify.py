@@ -28,7 +28,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Verify, print, and answer by the exit code."""
     from lumiimg.check.signed import signed_objects, verify
     from lumiimg.engine.engine import find_engine
     from lumiimg.report.signing import print_signed

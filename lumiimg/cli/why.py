@@ -34,7 +34,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Compare, and answer by the exit code."""
     from lumiimg.build.builder import choose_way, content_below
     from lumiimg.build.cache import LayerCache
     from lumiimg.build.cache_miss import why
