@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lumiimg.image.environment import ShellEnvironment
 from lumiimg.image.sif import DataObject, DataType, PartitionFormat, Sif
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.image.byte_source import ByteSource
-    from lumiimg.image.oci.config import Config
     from lumiimg.image.root import RootFileSystem
 
 _METADATA_NAME = "inspect-metadata.json"
@@ -31,40 +30,15 @@ _CUSTOM = "90-environment.sh"
 _FROM_DOCKER = frozenset(("10-docker2singularity.sh", "10-docker.sh"))
 
 
-class Description(Protocol):
-    """What an image says of itself."""
-
-    @property
-    def architecture(self) -> str | None:
-        """As Go calls it (`amd64`); None where it is not said."""
-        ...
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """Empty without any."""
-        ...
-
-    @property
-    def definition(self) -> str | None:
-        """The definition file."""
-        ...
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What processes in the container get."""
-        ...
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What of the image is not seen."""
-        ...
-
-
 class SingularityDescription:
     """What Singularity and Apptainer write: into a SIF, and under `/.singularity.d` in any root file system."""
 
     def __init__(
-        self, root: RootFileSystem, sif: Sif | None, source: ByteSource | None, warnings: tuple[str, ...] = ()
+        self,
+        root: RootFileSystem,
+        sif: Sif | None = None,
+        source: ByteSource | None = None,
+        warnings: tuple[str, ...] = (),
     ) -> None:
         """`source` is the file of the SIF, `warnings` what is unsure about its partitions."""
         self._warnings = warnings
@@ -77,12 +51,10 @@ class SingularityDescription:
 
     @property
     def architecture(self) -> str | None:
-        """Return the architecture that the image names, as Go calls it (`amd64`); None where it names none."""
         return self._sif.architecture if self._sif else None
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """The labels of the image; empty without any."""
         labels = self._metadata.get("labels")
         if not isinstance(labels, dict):
             labels = _json_object(self._text(_LABELS) or "{}")
@@ -90,14 +62,12 @@ class SingularityDescription:
 
     @cached_property
     def definition(self) -> str | None:
-        """The definition file that the image was built from."""
         item = self._sif.first(DataType.DEFINITION) if self._sif else None
         text = self._object_text(item) if item else None
         return text or self._text(_DEFINITION)
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the environment scripts of the image export."""
         return self._environment.result()
 
     @cached_property
@@ -131,7 +101,6 @@ class SingularityDescription:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return what of the image is not seen through this object."""
         found: list[str] = []
         overlays = self._sif.overlays() if self._sif else ()
         unread = [str(item.identifier) for item in overlays if item.file_system != PartitionFormat.SQUASHFS]
@@ -173,15 +142,3 @@ def _json_object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-class OciDescription:
-    """The config of an OCI or Docker image."""
-
-    definition = None
-    warnings = ()
-
-    def __init__(self, config: Config) -> None:
-        self.architecture = config.architecture
-        self.labels = config.labels
-        self.environment = config.environment

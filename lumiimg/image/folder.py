@@ -54,7 +54,6 @@ class FolderTree:
         self.root = FolderNode(path, os.lstat(path))
 
     def child(self, directory: FolderNode, name: str) -> FolderNode | None:
-        """Return what a name in a directory stands for."""
         path = f"{directory.path.rstrip('/')}/{name}"
         try:
             return FolderNode(path, os.lstat(path))
@@ -62,7 +61,6 @@ class FolderTree:
             return None
 
     def entries(self, directory: FolderNode) -> Iterator[DirectoryEntry]:
-        """Yield the names in a directory."""
         with os.scandir(directory.path) as names:
             for name in names:
                 if name.is_symlink():
@@ -79,11 +77,9 @@ class FolderTree:
                 yield DirectoryEntry(name.name, kind)
 
     def link_target(self, link: FolderNode) -> str:
-        """Return the text of a symlink."""
         return os.readlink(link.path)  # noqa: PTH115, Path would normalize the text
 
     def stat(self, node: FolderNode) -> FileStat:
-        """Return the inode's attributes."""
         status = node.status
         return FileStat(
             kind=node.kind,
@@ -100,11 +96,7 @@ class FolderTree:
         """Return None: a bind mount may show one directory in two places, and the kernel lets none be in itself."""
 
     def open(self, node: FolderNode) -> FolderFile:
-        """Open a regular file."""
         return FolderFile(node)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class FolderFile:
@@ -121,11 +113,9 @@ class FolderFile:
             raise OSError(errno.ESTALE, "another file came in its place while it was opened", node.path)
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`."""
         return os.pread(self._descriptor, size, offset)
 
     def close(self) -> None:
-        """Close the descriptor."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

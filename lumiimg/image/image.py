@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import re
 import shlex
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from lumiimg.image.byte_source import ByteSource
-from lumiimg.image.description import Description, OciDescription, SingularityDescription
+from lumiimg.image.description import SingularityDescription
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.oci import tar
 from lumiimg.image.oci.archive import is_oci_layout, read_docker_archive, read_oci_layout
-from lumiimg.image.oci.files import StoredArchive, StoredFiles, StoredFolder
+from lumiimg.image.oci.files import StoredArchive, StoredFolder
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.sif import MAGIC as SIF_MAGIC
 from lumiimg.image.sif import MAGIC_OFFSET as SIF_MAGIC_OFFSET
 from lumiimg.image.sif import PartitionFormat, Sif, read_sif
 from lumiimg.image.squashfs.superblock import MAGIC as SQUASHFS_MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree
-from lumiimg.image.stack import OverlayLayer, StackedTree
+from lumiimg.image.stack import StackedTree
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from lumiimg.image.oci.document import Config
+    from lumiimg.image.oci.files import StoredFiles
 
 _ADDRESS = re.compile(r"(docker|oras|library|shub|docker-daemon|https?):/(?!/)(.+)")
 _MOUNTED_BY_ENGINES = ("/proc", "/sys", "/dev")
@@ -51,13 +54,14 @@ class Image:
         self,
         kind: ImageKind,
         root: RootFileSystem,
-        description: Description,
-        held: ByteSource | StoredFiles | ExitStack | None = None,
+        description: SingularityDescription | Config,
+        held: ExitStack,
     ) -> None:
+        """`held` is what the image is read from; it is taken over, and closed with the image."""
         self.kind = kind
         self.root = root
         self._description = description
-        self._held = held
+        self._held = held.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -67,8 +71,7 @@ class Image:
 
     def close(self) -> None:
         """Close the file; nothing of the image can be read afterwards."""
-        if self._held is not None:
-            self._held.close()
+        self._held.close()
 
     @property
     def architecture(self) -> str | None:
@@ -101,21 +104,17 @@ def open_image(path: Path) -> Image:
 
     The layers of OCI and Docker images are read whole once, to find their files and to verify them.
     """
-    if path.is_dir():
-        return _open_folder(path)
-    if (address := _ADDRESS.match(str(path))) and not path.exists():
-        whole = f"{address[1]}://{address[2]}"  # a path has one slash where an address has two
-        raise ImageError(
-            "is an address, not a file", where=str(path), hint=f"apptainer pull image.sif {shlex.quote(whole)}"
-        )
-    if path.exists() and not path.is_file():
-        raise ImageError("neither a file nor a folder", where=str(path))
-    source = ByteSource.open(path)
-    try:
-        return _open_file(source)
-    except BaseException:
-        source.close()
-        raise
+    with ExitStack() as opened:
+        if path.is_dir():
+            return _open_folder(path, opened)
+        if (address := _ADDRESS.match(str(path))) and not path.exists():
+            whole = f"{address[1]}://{address[2]}"  # a path has one slash where an address has two
+            raise ImageError(
+                "is an address, not a file", where=str(path), hint=f"apptainer pull image.sif {shlex.quote(whole)}"
+            )
+        if path.exists() and not path.is_file():
+            raise ImageError("neither a file nor a folder", where=str(path))
+        return _open_file(opened.enter_context(closing(ByteSource.open(path))), opened)
 
 
 def open_stack(paths: Sequence[Path]) -> Image:
@@ -124,13 +123,10 @@ def open_stack(paths: Sequence[Path]) -> Image:
         base = opened.enter_context(open_image(paths[0]))
         if not isinstance(tree := base.root.tree, SquashfsTree | StackedTree):
             raise ImageError(f"a {base.kind}, over which nothing can be laid", where=str(paths[0]))
-        trees: list[OverlayLayer[Any]] = list(tree.layers) if isinstance(tree, StackedTree) else [tree]
-        for path in paths[1:]:
-            source = ByteSource.open(path)
-            opened.callback(source.close)
-            trees.append(SquashfsTree(source))
-        root = RootFileSystem(StackedTree(trees))
-        return Image(base.kind, root, SingularityDescription(root, None, None), opened.pop_all())
+        above = [SquashfsTree(opened.enter_context(closing(ByteSource.open(path)))) for path in paths[1:]]
+        layers = tree.layers if isinstance(tree, StackedTree) else (tree,)
+        root = RootFileSystem(StackedTree([*layers, *above]))
+        return Image(base.kind, root, SingularityDescription(root), opened)
 
 
 def refuse_empty(path: Path, image: Image) -> None:
@@ -139,32 +135,28 @@ def refuse_empty(path: Path, image: Image) -> None:
         raise ImageError("holds no root file system", where=str(path), hint="is it an image, and readable?")
 
 
-def _open_folder(path: Path) -> Image:
-    files = StoredFolder(path)
+def _open_folder(path: Path, opened: ExitStack) -> Image:
+    files = opened.enter_context(closing(StoredFolder(path)))
     if is_oci_layout(files):
-        try:
-            return _layered(ImageKind.OCI_LAYOUT, files)
-        except BaseException:
-            files.close()
-            raise
-    files.close()
+        return _layered(ImageKind.OCI_LAYOUT, files, opened)
     root = RootFileSystem(FolderTree(path), hidden=_MOUNTED_BY_ENGINES)
-    return Image(ImageKind.FOLDER, root, SingularityDescription(root, None, None))
+    return Image(ImageKind.FOLDER, root, SingularityDescription(root), opened)
 
 
-def _open_file(source: ByteSource) -> Image:
+def _open_file(source: ByteSource, opened: ExitStack) -> Image:
     head = source.read_at(0, min(source.size, tar.BLOCK_BYTES))
     if head[SIF_MAGIC_OFFSET:].startswith(SIF_MAGIC):
         sif = read_sif(source)
         tree, warnings = _sif_tree(sif, source)
         root = RootFileSystem(tree)
-        return Image(ImageKind.SIF, root, SingularityDescription(root, sif, source, warnings), source)
+        return Image(ImageKind.SIF, root, SingularityDescription(root, sif, source, warnings), opened)
     if head.startswith(SQUASHFS_MAGIC):
         root = RootFileSystem(SquashfsTree(source))
-        return Image(ImageKind.SQUASHFS, root, SingularityDescription(root, None, None), source)
+        return Image(ImageKind.SQUASHFS, root, SingularityDescription(root), opened)
     if head[tar.MAGIC_OFFSET :].startswith(tar.MAGIC):
         files = StoredArchive(source)
-        return _layered(ImageKind.OCI_ARCHIVE if is_oci_layout(files) else ImageKind.DOCKER_ARCHIVE, files)
+        kind = ImageKind.OCI_ARCHIVE if is_oci_layout(files) else ImageKind.DOCKER_ARCHIVE
+        return _layered(kind, files, opened)
     if head[:2] in _COMPRESSED:
         hint = "unpack it first: an archive of an image is read where its tar is not compressed"
         raise ImageError(f"a file compressed with {_COMPRESSED[head[:2]]}", where=source.name, hint=hint)
@@ -186,7 +178,6 @@ def _sif_tree(sif: Sif, source: ByteSource) -> tuple[SquashfsTree | StackedTree,
     return (StackedTree(layers) if overlays else layers[0]), warnings
 
 
-def _layered(kind: ImageKind, files: StoredFiles) -> Image:
+def _layered(kind: ImageKind, files: StoredFiles, opened: ExitStack) -> Image:
     image = read_docker_archive(files) if kind is ImageKind.DOCKER_ARCHIVE else read_oci_layout(files)
-    root = RootFileSystem(image.tree(files.name))
-    return Image(kind, root, OciDescription(image.config), files)
+    return Image(kind, RootFileSystem(image.tree(files.name)), image.config, opened)

@@ -59,7 +59,6 @@ class MountedTree:
         self.root = MountNode("", base, base.root)
 
     def child(self, directory: MountNode, name: str) -> MountNode | None:
-        """Return what a name in a directory stands for."""
         path = f"{directory.path}/{name}"
         mounted = self._mounts.get(path)
         if mounted is not None:
@@ -71,7 +70,6 @@ class MountedTree:
         return MountNode(path, None, None) if name in self._leading.get(directory.path, ()) else None
 
     def entries(self, directory: MountNode) -> Iterator[DirectoryEntry]:
-        """Yield the names in a directory."""
         leading = self._leading.get(directory.path, {})
         listed: set[str] = set()
         if directory.tree is not None:
@@ -84,7 +82,6 @@ class MountedTree:
                 yield DirectoryEntry(name, kind)
 
     def link_target(self, link: MountNode) -> str:
-        """Return the text of a symlink."""
         tree, node = _inside(link)
         return tree.link_target(node)
 
@@ -101,13 +98,8 @@ class MountedTree:
         return self._base.directory_identity(directory.node)
 
     def open(self, node: MountNode) -> OpenFile:
-        """Open a regular file."""
         tree, inner = _inside(node)
         return tree.open(inner)
-
-    def close(self) -> None:
-        """Close the image's tree; those mounted belong to whoever mounted them."""
-        self._base.close()
 
 
 def _inside(node: MountNode) -> tuple[Tree[Any], TreeNode]:

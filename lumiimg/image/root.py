@@ -50,13 +50,8 @@ class RootFileSystem:
 
     def __init__(self, tree: Tree[Any], *, hidden: Collection[str] = ()) -> None:
         """`hidden` are absolute paths that a walk does not enter: what an engine mounts over in any case."""
-        self._tree = tree
+        self.tree = tree
         self._hidden = frozenset(hidden)
-
-    @property
-    def tree(self) -> Tree[Any]:
-        """What the files are read from."""
-        return self._tree
 
     def open(self, path: str) -> OpenFile:
         """Open a regular file; of anything else an OSError: EISDIR, or ENXIO for devices, FIFOs and sockets."""
@@ -65,7 +60,7 @@ class RootFileSystem:
             raise _os_error(errno.EISDIR, path)
         if node.kind is not FileKind.FILE:
             raise _os_error(errno.ENXIO, path)
-        return self._tree.open(node)
+        return self.tree.open(node)
 
     def read_bytes(self, path: str, limit_bytes: int) -> bytes:
         """Return all of a file. Raises ImageError for one of more than `limit_bytes`."""
@@ -76,7 +71,7 @@ class RootFileSystem:
 
     def stat(self, path: str, *, follow: bool = True) -> FileStat:
         """Return what is known of a path; without `follow`, of the symlink itself."""
-        return self._tree.stat(self._lookup(path, follow=follow).nodes[-1])
+        return self.tree.stat(self._lookup(path, follow=follow).nodes[-1])
 
     def node(self, path: str) -> TreeNode:
         """Return the inode of a path, of a symlink its own, for those who know the tree."""
@@ -92,15 +87,15 @@ class RootFileSystem:
 
     def is_dir(self, path: str) -> bool:
         """Tell whether a path leads to a directory; False for whatever cannot be looked up."""
-        try:
-            return self._lookup(path).nodes[-1].kind is FileKind.DIRECTORY
-        except (OSError, ImageError):
-            return False
+        return self._is(path, FileKind.DIRECTORY)
 
     def is_file(self, path: str) -> bool:
         """Tell whether a path leads to a regular file; False for whatever cannot be looked up."""
+        return self._is(path, FileKind.FILE)
+
+    def _is(self, path: str, kind: FileKind) -> bool:
         try:
-            return self._lookup(path).nodes[-1].kind is FileKind.FILE
+            return self._lookup(path).nodes[-1].kind is kind
         except (OSError, ImageError):
             return False
 
@@ -113,14 +108,14 @@ class RootFileSystem:
         node = self._lookup(path, follow=False).nodes[-1]
         if node.kind is not FileKind.SYMLINK:
             raise _os_error(errno.EINVAL, path)
-        return self._tree.link_target(node)
+        return self.tree.link_target(node)
 
     def list_dir(self, path: str) -> tuple[DirectoryEntry, ...]:
         """Return the names in a directory, sorted."""
         node = self._lookup(path).nodes[-1]
         if node.kind is not FileKind.DIRECTORY:
             raise _os_error(errno.ENOTDIR, path)
-        return tuple(sorted(self._tree.entries(node)))
+        return tuple(sorted(self.tree.entries(node)))
 
     def walk(self, path: str = "/") -> Iterator[WalkedEntry]:
         """Yield every name below a directory, a directory before what is in it; symlinks are not followed.
@@ -140,8 +135,8 @@ class RootFileSystem:
             if kind is not FileKind.FILE:
                 continue
             try:
-                node = self._tree.child(directory, name)
-                file = self._tree.open(node) if node is not None else None
+                node = self.tree.child(directory, name)
+                file = self.tree.open(node) if node is not None else None
             except (OSError, ImageError):
                 continue
             if file is not None:
@@ -154,12 +149,12 @@ class RootFileSystem:
             raise _os_error(errno.ENOTDIR, path)
         prefix = start.path.rstrip("/")
         count = 0
-        entered = {self._tree.directory_identity(start.nodes[-1])}
+        entered = {self.tree.directory_identity(start.nodes[-1])}
         pending: list[tuple[str, TreeNode]] = [(prefix, start.nodes[-1])]
         while pending:
             above, directory = pending.pop()
             try:
-                entries = sorted(self._tree.entries(directory))
+                entries = sorted(self.tree.entries(directory))
             except OSError:
                 continue
             below: list[tuple[str, TreeNode]] = []
@@ -171,10 +166,10 @@ class RootFileSystem:
                 yield inner, kind, directory, name
                 if kind is not FileKind.DIRECTORY or inner in self._hidden:
                     continue
-                node = self._tree.child(directory, name)
+                node = self.tree.child(directory, name)
                 if node is None:
                     continue  # gone since it was listed
-                identity = self._tree.directory_identity(node)
+                identity = self.tree.directory_identity(node)
                 if identity is not None and identity in entered:
                     raise ImageError("a directory that is in two places, or inside itself", where=inner)
                 entered.add(identity)
@@ -190,7 +185,7 @@ class RootFileSystem:
 
     def source(self, path: str) -> Mounted:
         """Return what is at a path, to be mounted over another root; OSError where nothing is."""
-        return Mounted(self._tree, self._lookup(path).nodes[-1])
+        return Mounted(self.tree, self._lookup(path).nodes[-1])
 
     def mounted(self, mounts: Sequence[tuple[str, Mounted]]) -> RootFileSystem:
         """Return this root with other trees mounted over it, in this order, each at an absolute path.
@@ -200,7 +195,7 @@ class RootFileSystem:
         root, over = self, dict[str, Mounted]()
         for target, source in mounts:
             over[root._target(target)] = source
-            root = RootFileSystem(MountedTree(self._tree, over), hidden=self._hidden)
+            root = RootFileSystem(MountedTree(self.tree, over), hidden=self._hidden)
         return root
 
     def _target(self, path: str) -> str:
@@ -221,7 +216,7 @@ class RootFileSystem:
             raise _os_error(errno.ENOENT, path)
         if longest_bytes > _MAX_PATH_BYTES:
             raise _os_error(errno.ENAMETOOLONG, path)
-        nodes: list[TreeNode] = [self._tree.root]
+        nodes: list[TreeNode] = [self.tree.root]
         kind = nodes[-1].kind
         names: list[str] = []
         todo = _components(path)
@@ -240,7 +235,7 @@ class RootFileSystem:
             # in a short path no name is long
             if longest_bytes > _MAX_NAME_BYTES and len(os.fsencode(name)) > _MAX_NAME_BYTES:
                 raise _os_error(errno.ENAMETOOLONG, path)
-            node = self._tree.child(nodes[-1], name)
+            node = self.tree.child(nodes[-1], name)
             if node is None:
                 raise _os_error(errno.ENOENT, path)
             found = node.kind
@@ -264,7 +259,7 @@ class RootFileSystem:
 
     def _link_target(self, link: TreeNode, path: str) -> str:
         """Return where a link leads, which was met on the way along a path."""
-        target = self._tree.link_target(link)
+        target = self.tree.link_target(link)
         if not target:
             raise _os_error(errno.ENOENT, path)
         if len(os.fsencode(target)) > _MAX_PATH_BYTES:

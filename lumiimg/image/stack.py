@@ -6,7 +6,7 @@ whiteout: the name is gone. An opaque directory hides what the directories below
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, OpenFile, Tree, TreeNode
@@ -61,13 +61,11 @@ class StackedTree:
         return tuple(reversed(self._layers))
 
     def child(self, directory: StackedNode, name: str) -> StackedNode | None:
-        """Return what a name in a directory stands for."""
         candidates = (_Part(part.layer, self._layers[part.layer].child(part.node, name)) for part in directory.parts)
         parts = self._visible(part for part in candidates if part.node is not None)
         return StackedNode(parts[0].node.kind, parts) if parts else None
 
     def entries(self, directory: StackedNode) -> Iterator[DirectoryEntry]:
-        """Yield the names in a directory."""
         known: set[str] = set()
         for part in directory.parts:
             layer = self._layers[part.layer]
@@ -80,40 +78,22 @@ class StackedTree:
                 yield entry
 
     def link_target(self, link: StackedNode) -> str:
-        """Return the text of a symlink."""
         part = link.parts[0]
         target: str = self._layers[part.layer].link_target(part.node)
         return target
 
     def stat(self, node: StackedNode) -> FileStat:
-        """Return the inode's attributes."""
         part = node.parts[0]
-        seen = self._layers[part.layer].stat(part.node)
-        return FileStat(
-            kind=seen.kind,
-            permissions=seen.permissions,
-            uid=seen.uid,
-            gid=seen.gid,
-            size_bytes=seen.size_bytes,
-            mtime_s=seen.mtime_s,
-            links=seen.links,
-            identity=(part.layer, seen.identity),
-        )
+        seen: FileStat = self._layers[part.layer].stat(part.node)
+        return replace(seen, identity=(part.layer, seen.identity))
 
     def directory_identity(self, directory: StackedNode) -> Hashable:
-        """Return what tells a directory from all others."""
         part = directory.parts[0]
         return part.layer, self._layers[part.layer].directory_identity(part.node)
 
     def open(self, node: StackedNode) -> StackedFile:
-        """Open a regular file."""
         part = node.parts[0]
         return StackedFile(part.layer, self._layers[part.layer].open(part.node))
-
-    def close(self) -> None:
-        """Close the layers."""
-        for layer in self._layers:
-            layer.close()
 
     def _visible(self, candidates: Iterator[_Part]) -> tuple[_Part, ...]:
         """Return those of the nodes of one name, from the top, that have part in what is seen."""
@@ -140,9 +120,7 @@ class StackedFile:
         self._file = file
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`."""
         return self._file.read_at(offset, size)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()

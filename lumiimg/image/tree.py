@@ -119,7 +119,3 @@ class Tree(Protocol[NodeT]):
     def open(self, node: NodeT) -> OpenFile:
         """Open a regular file."""
         ...
-
-    def close(self) -> None:
-        """Give back what the tree holds."""
-        ...

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.image.oci.choice import SAVE_ONE, choose_manifest, find_blob, read_blob, read_descriptor
-from lumiimg.image.oci.config import Config, config_of
-from lumiimg.image.oci.document import a_list, a_text, an_object, read_document
+from lumiimg.image.oci.document import Config, a_list, a_text, an_object, config_of, read_document
 from lumiimg.image.oci.layer import Allowance, Blob, OciLayer
 from lumiimg.image.oci.tree import LayeredTree
 from lumiimg.image.oci.unpacking import Workspace

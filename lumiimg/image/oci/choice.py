@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.image.oci.digest import Digest
-from lumiimg.image.oci.document import a_list, a_text, an_object, read_document
+from lumiimg.image.oci.document import Digest, a_list, a_text, an_object, read_document
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:

@@ -1,17 +1,70 @@
-"""JSON documents of an image: read with a bound, and taken apart with a check of each value."""
+"""JSON documents of an image, read with a bound and taken apart with a check of each value; digests, and the config.
+
+Sources: OCI image-spec `descriptor.md` (digests) and `config.md`; Docker's config has the same fields.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
+    from hashlib import _Hash
+
     from lumiimg.image.byte_source import ByteSource
 
 # registries take manifests of 4 MiB; a config with a long history is of the same order
 _MAX_BYTES = 8 << 20
+# the registered algorithms
+_DIGEST = re.compile(r"(sha256):([0-9a-f]{64})|(sha512):([0-9a-f]{128})")
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What some content must have."""
+
+    algorithm: str
+    hexadecimal: str
+
+    @classmethod
+    def parse(cls, text: object, where: str) -> Self:
+        """Return a checked digest. Raises ImageError."""
+        found = _DIGEST.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise ImageError(f"{str(text)[:100]!r} is no sha256 or sha512 digest", where=where)
+        return cls(found[1] or found[3], found[2] or found[4])
+
+    def __str__(self) -> str:
+        return f"{self.algorithm}:{self.hexadecimal}"
+
+    def new_hash(self) -> _Hash:
+        """Return what the content is fed to."""
+        return hashlib.new(self.algorithm, usedforsecurity=False)
+
+    def check(self, seen: _Hash, where: str) -> None:
+        """Compare with content that was fed. Raises ImageError."""
+        if seen.hexdigest() != self.hexadecimal:
+            raise ImageError(f"blob {self} has other content", where=where, hint="fetch the image again")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What an image says of itself, the parts that are about what is in it."""
+
+    definition: ClassVar[None] = None
+    warnings: ClassVar[tuple[str, ...]] = ()
+
+    architecture: str | None
+    """As Go calls it: `amd64`."""
+    environment: dict[str, str]
+    labels: dict[str, str]
+    layers: tuple[Digest, ...]
+    """Of their unpacked content, the lowest first."""
 
 
 def read_document(data: ByteSource, name: str) -> Any:  # noqa: ANN401, JSON is anything
@@ -49,3 +102,17 @@ def a_text(value: object, name: str, where: str) -> str:
     if not isinstance(value, str):
         raise ImageError(f"{name} is no text", where=where)
     return value
+
+
+def config_of(document: dict[str, Any], where: str) -> Config:
+    """Return the checked config. Raises ImageError."""
+    run = an_object(document.get("config"), "config", where)
+    variables = (a_text(item, "config.Env", where).partition("=") for item in a_list(run.get("Env"), "Env", where))
+    labels = an_object(run.get("Labels"), "config.Labels", where)
+    root = an_object(document.get("rootfs"), "rootfs", where)
+    return Config(
+        architecture=a_text(document.get("architecture"), "architecture", where) or None,
+        environment={name: value for name, equals, value in variables if name and equals},
+        labels={name: a_text(value, "config.Labels", where) for name, value in labels.items()},
+        layers=tuple(Digest.parse(item, where) for item in a_list(root.get("diff_ids"), "diff_ids", where)),
+    )

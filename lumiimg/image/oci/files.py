@@ -30,10 +30,6 @@ class StoredFiles(Protocol):
         """Return a regular file; None where there is none. Raises ImageError."""
         ...
 
-    def close(self) -> None:
-        """Close what was found."""
-        ...
-
 
 class StoredFolder:
     """A folder; its symlinks do not lead out of it."""
@@ -45,7 +41,6 @@ class StoredFolder:
         self._open: dict[str, ByteSource] = {}
 
     def find(self, path: str) -> ByteSource | None:
-        """Return a regular file; None where there is none."""
         if path not in self._open:
             if not self._root.is_file(path):
                 return None
@@ -85,10 +80,6 @@ class StoredArchive:
             else:
                 return self._source.slice(member.start, member.size_bytes)
         return None
-
-    def close(self) -> None:
-        """Close the archive."""
-        self._source.close()
 
 
 class _Seeking:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from lumiimg.image.byte_source import ByteSource
     from lumiimg.image.oci.decoding import Decoder
-    from lumiimg.image.oci.digest import Digest
+    from lumiimg.image.oci.document import Digest
     from lumiimg.image.oci.unpacking import Workspace
 
 _READ_BYTES = 1 << 20

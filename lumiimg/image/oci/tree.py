@@ -71,20 +71,16 @@ class LayeredTree:
                 self._add(member, layer.number)
 
     def child(self, directory: LayerNode, name: str) -> LayerNode | None:
-        """Return what a name in a directory stands for."""
         return directory.names.get(name)
 
     def entries(self, directory: LayerNode) -> Iterator[DirectoryEntry]:
-        """Yield the names in a directory."""
         for name, node in directory.names.items():
             yield DirectoryEntry(name, node.kind)
 
     def link_target(self, link: LayerNode) -> str:
-        """Return the text of a symlink."""
         return link.target
 
     def stat(self, node: LayerNode) -> FileStat:
-        """Return the inode's attributes."""
         return FileStat(
             kind=node.kind,
             permissions=node.permissions,
@@ -97,15 +93,10 @@ class LayeredTree:
         )
 
     def directory_identity(self, directory: LayerNode) -> int:
-        """Return what tells a directory from all others."""
         return directory.number
 
     def open(self, node: LayerNode) -> LayerFile:
-        """Open a regular file."""
         return LayerFile(self._contents[node.layer], node)
-
-    def close(self) -> None:
-        """Nothing is held: the blobs belong to the image."""
 
     def _add(self, member: Member, layer: int) -> None:
         parts = self._parts(member.name)
@@ -264,7 +255,6 @@ class LayerFile:
         self._start = node.start
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`."""
         end = min(offset + size, self.size)
         return self._content.read_at(self._start + offset, end - offset) if offset < end else b""
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from lumiimg.image.byte_source import ByteSource
 
 BLOCK_BYTES = 8192
-_HEADER = struct.Struct("<H")
-_STORED = 0x8000
+HEADER = struct.Struct("<H")
+STORED = 0x8000
 _CACHED_BLOCKS = 1024
 _MAX_RUN_BYTES = 64 << 20
 
@@ -34,19 +34,19 @@ class Metadata:
         known = self._blocks.get(position)
         if known is not None:
             return known
-        if not 0 <= position <= self._limit - _HEADER.size:
+        if not 0 <= position <= self._limit - HEADER.size:
             raise ImageError(
                 f"a squashfs metadata block at {position}, outside the file system", where=self._source.name
             )
-        (header,) = _HEADER.unpack(self._source.read_at(position, _HEADER.size))
-        size = header & ~_STORED
+        (header,) = HEADER.unpack(self._source.read_at(position, HEADER.size))
+        size = header & ~STORED
         if not 0 < size <= BLOCK_BYTES:
             raise ImageError(f"a squashfs metadata block of {size} bytes at {position}", where=self._source.name)
-        data = self._source.read_at(position + _HEADER.size, size)
-        content = data if header & _STORED else self._decompress(data, BLOCK_BYTES)
+        data = self._source.read_at(position + HEADER.size, size)
+        content = data if header & STORED else self._decompress(data, BLOCK_BYTES)
         if not content:
             raise ImageError(f"an empty squashfs metadata block at {position}", where=self._source.name)
-        block = (content, position + _HEADER.size + size)
+        block = (content, position + HEADER.size + size)
         self._blocks.put(position, block)
         return block
 

@@ -6,22 +6,15 @@ export, ids, extended attributes (`fs/squashfs/super.c`, squashfs_fill_super).
 
 from __future__ import annotations
 
-import struct
 import sys
 from typing import TYPE_CHECKING
+
+from lumiimg.image.squashfs import metadata, xattrs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-BLOCK_BYTES = 8192
-_HEADER = struct.Struct("<H")
-_STORED = 0x8000
-_POINTER = struct.Struct("<Q")
-_SET = struct.Struct("<QII")
-_XATTR_TABLE = struct.Struct("<QII")
-_NAME = struct.Struct("<HH")
-_VALUE = struct.Struct("<I")
-_PREFIXES = {b"user.": 0, b"trusted.": 1, b"security.": 2}
+_PREFIXES = {prefix: number for number, prefix in xattrs.PREFIXES.items()}
 _LEVEL = 3
 
 
@@ -57,9 +50,9 @@ class MetadataWriter:
     def write(self, data: bytes) -> None:
         """Add bytes, across the borders of blocks if need be."""
         self._open += data
-        while len(self._open) >= BLOCK_BYTES:
-            self._close(bytes(self._open[:BLOCK_BYTES]))
-            del self._open[:BLOCK_BYTES]
+        while len(self._open) >= metadata.BLOCK_BYTES:
+            self._close(bytes(self._open[: metadata.BLOCK_BYTES]))
+            del self._open[: metadata.BLOCK_BYTES]
 
     def finish(self) -> bytes:
         """Return the whole table."""
@@ -70,9 +63,9 @@ class MetadataWriter:
 
     def _close(self, content: bytes) -> None:
         packed = self._compress(content)
-        stored = _HEADER.pack(len(packed)) + packed
+        stored = metadata.HEADER.pack(len(packed)) + packed
         if len(packed) >= len(content):
-            stored = _HEADER.pack(len(content) | _STORED) + content
+            stored = metadata.HEADER.pack(len(content) | metadata.STORED) + content
         self._blocks.append(stored)
         self.block += len(stored)
 
@@ -86,7 +79,7 @@ def lookup_table(records: Iterable[bytes], start: int, compress: Callable[[bytes
             places.append(start + body.block)
         body.write(record)
     blocks = body.finish()
-    return blocks + b"".join(map(_POINTER.pack, places)), start + len(blocks)
+    return blocks + b"".join(map(xattrs.POINTER.pack, places)), start + len(blocks)
 
 
 class XattrWriter:
@@ -107,10 +100,10 @@ class XattrWriter:
             for name, value in key:
                 prefix = name[: name.index(b".") + 1]
                 bare = name[len(prefix) :]
-                entry = _NAME.pack(_PREFIXES[prefix], len(bare)) + bare + _VALUE.pack(len(value)) + value
+                entry = xattrs.NAME.pack(_PREFIXES[prefix], len(bare)) + bare + xattrs.VALUE.pack(len(value)) + value
                 self._body.write(entry)
                 size += len(entry)
-            self._sets.append(_SET.pack(reference, len(key), size))
+            self._sets.append(xattrs.SET.pack(reference, len(key), size))
         return self._known[key]
 
     def finish(self, start: int) -> tuple[bytes, int | None]:
@@ -120,5 +113,5 @@ class XattrWriter:
         body = self._body.finish()
         table, index = lookup_table(self._sets, start + len(body), self._compress)
         blocks = index - start - len(body)
-        header = _XATTR_TABLE.pack(start, len(self._sets), 0)
+        header = xattrs.TABLE.pack(start, len(self._sets), 0)
         return body + table[:blocks] + header + table[blocks:], index

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.image.lru import LruCache
 from lumiimg.image.squashfs.compression import decompressor
-from lumiimg.image.squashfs.directory import Name, read_listing
-from lumiimg.image.squashfs.inodes import NO_XATTRS, FileLayout, Inode, read_inode
+from lumiimg.image.squashfs.inodes import NO_XATTRS, FileLayout, Inode, Name, read_inode, read_listing
 from lumiimg.image.squashfs.metadata import BLOCK_BYTES, Metadata
-from lumiimg.image.squashfs.superblock import read_superblock
+from lumiimg.image.squashfs.superblock import NO_TABLE, Compressor, read_superblock
 from lumiimg.image.squashfs.xattrs import Xattrs
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
@@ -21,15 +20,14 @@ if TYPE_CHECKING:
 
     from lumiimg.image.byte_source import ByteSource
 
-_FRAGMENT = struct.Struct("<QII")
+FRAGMENT = struct.Struct("<QII")
 _POINTER = struct.Struct("<Q")
 _ID = struct.Struct("<I")
-_STORED = 1 << 24
+STORED = 1 << 24
 _OPAQUE = (b"trusted.overlay.opaque", b"user.overlay.opaque")
 _CACHED_BYTES = 16 << 20
 _CACHED_NAMES = 200_000
 _CACHED_INODES = 20_000
-_NO_TABLE = 0xFFFFFFFFFFFFFFFF
 _LOOKED_AT = 10_000
 
 
@@ -39,7 +37,7 @@ class SquashfsTree:
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self.superblock = read_superblock(source)
-        self._decompress = decompressor(self.superblock.compression)
+        self._decompress = decompressor(Compressor(self.superblock.compression))
         self._metadata = Metadata(source, self.superblock.size_bytes, self._decompress)
         self._blocks: LruCache[int, bytes] = LruCache(_CACHED_BYTES)
         self._listings: LruCache[int, dict[str, Name]] = LruCache(_CACHED_NAMES)
@@ -49,7 +47,6 @@ class SquashfsTree:
             raise ImageError("the root of the squashfs file system is no directory", where=source.name)
 
     def child(self, directory: Inode, name: str) -> Inode | None:
-        """Return what a name in a directory stands for."""
         found = self._listing(directory).get(name)
         if found is None:
             return None
@@ -59,16 +56,13 @@ class SquashfsTree:
         return inode
 
     def entries(self, directory: Inode) -> Iterator[DirectoryEntry]:
-        """Yield the names in a directory."""
         for name, found in self._listing(directory).items():
             yield DirectoryEntry(name, found.kind)
 
     def link_target(self, link: Inode) -> str:
-        """Return the text of a symlink."""
         return link.target
 
     def stat(self, node: Inode) -> FileStat:
-        """Return the inode's attributes."""
         return FileStat(
             kind=node.kind,
             permissions=node.permissions,
@@ -81,11 +75,9 @@ class SquashfsTree:
         )
 
     def directory_identity(self, directory: Inode) -> int:
-        """Return what tells a directory from all others."""
         return directory.reference
 
     def open(self, node: Inode) -> SquashfsFile:
-        """Open a regular file."""
         if node.file is None:
             raise ImageError(f"a {node.kind} cannot be opened", where=self._source.name)
         return SquashfsFile(self, node.reference, node.file)
@@ -102,7 +94,7 @@ class SquashfsTree:
 
     def has_opaque(self) -> bool:
         """Tell whether any directory may be opaque; with very many sets of attributes it is not looked at them all."""
-        if self.superblock.xattr_table == _NO_TABLE:
+        if self.superblock.xattr_table == NO_TABLE:
             return False
         xattrs = self._xattrs()
         count = xattrs.count()
@@ -110,14 +102,11 @@ class SquashfsTree:
 
     def xattrs(self, node: Inode) -> dict[bytes, bytes]:
         """Return the extended attributes of an inode."""
-        has = node.xattrs != NO_XATTRS and self.superblock.xattr_table != _NO_TABLE
+        has = node.xattrs != NO_XATTRS and self.superblock.xattr_table != NO_TABLE
         return self._xattrs().read(node.xattrs) if has else {}
 
     def _xattrs(self) -> Xattrs:
         return Xattrs(self._source, self._metadata, self.superblock.xattr_table)
-
-    def close(self) -> None:
-        """Nothing is held: the source belongs to the image."""
 
     def _inode(self, reference: int) -> Inode:
         known = self._inodes.get(reference)
@@ -152,7 +141,7 @@ class SquashfsTree:
         """Return where such a block is, and its size word."""
         if index >= self.superblock.fragment_count:
             raise ImageError(f"fragment {index} of {self.superblock.fragment_count} in the squashfs file system")
-        start, size, _ = self._table_entry(self.superblock.fragment_table, index, _FRAGMENT)
+        start, size, _ = self._table_entry(self.superblock.fragment_table, index, FRAGMENT)
         return start, size
 
     def block(self, position: int, size_word: int) -> bytes:
@@ -160,12 +149,12 @@ class SquashfsTree:
         known = self._blocks.get(position)
         if known is not None:
             return known
-        limit = self.superblock.block_size_bytes
-        size = size_word & ~_STORED
+        limit = self.superblock.block_bytes
+        size = size_word & ~STORED
         if not 0 < size <= limit:
             raise ImageError(f"a squashfs data block of {size} bytes", where=self._source.name)
         data = self._source.read_at(position, size)
-        content = data if size_word & _STORED else self._decompress(data, limit)
+        content = data if size_word & STORED else self._decompress(data, limit)
         self._blocks.put(position, content, weight=len(content) + 64)
         return content
 
@@ -175,7 +164,7 @@ class SquashfsTree:
 
     def block_sizes(self, layout: FileLayout) -> tuple[int, ...]:
         """Return the size words of a file's blocks."""
-        count = layout.block_count(self.superblock.block_size_bytes)
+        count = layout.block_count(self.superblock.block_bytes)
         cursor = self._metadata.cursor(*layout.sizes_at)
         return struct.unpack(f"<{count}I", cursor.read(4 * count))
 
@@ -199,15 +188,14 @@ class SquashfsFile:
 
     @cached_property
     def _starts(self) -> tuple[int, ...]:
-        sizes = (word & ~_STORED for word in self._sizes)
+        sizes = (word & ~STORED for word in self._sizes)
         return tuple(itertools.accumulate(sizes, initial=self._layout.start))
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`."""
         end = min(offset + size, self.size)
         if offset >= end:
             return b""
-        block_bytes = self._tree.superblock.block_size_bytes
+        block_bytes = self._tree.superblock.block_bytes
         first, skip = divmod(offset, block_bytes)
         parts = [self._block(index) for index in range(first, (end - 1) // block_bytes + 1)]
         if len(parts) == 1:
@@ -219,7 +207,7 @@ class SquashfsFile:
 
     def _block(self, index: int) -> bytes:
         """Return one block of the content, whole but for the last."""
-        block_bytes = self._tree.superblock.block_size_bytes
+        block_bytes = self._tree.superblock.block_bytes
         expected = min(block_bytes, self.size - index * block_bytes)
         if index < len(self._sizes):
             if not self._sizes[index]:

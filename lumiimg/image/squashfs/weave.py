@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from lumiimg.files import EPOCH
 from lumiimg.image import FileKind, ImageError, open_stack
-from lumiimg.image.squashfs.inodes import NO_FRAGMENT, NO_XATTRS
-from lumiimg.image.squashfs.superblock import MAGIC, SUPERBLOCK, Compressor
+from lumiimg.image.squashfs import inodes
+from lumiimg.image.squashfs.inodes import NO_FRAGMENT, NO_XATTRS, Inode
+from lumiimg.image.squashfs.superblock import MAGIC, NO_TABLE, SUPERBLOCK, VERSION, Compressor, Superblock
 from lumiimg.image.squashfs.table_writer import MetadataWriter, XattrWriter, compressor, lookup_table
-from lumiimg.image.squashfs.tree import SquashfsTree
+from lumiimg.image.squashfs.tree import FRAGMENT, STORED, SquashfsTree
+from lumiimg.image.squashfs.xattrs import POINTER
 from lumiimg.image.stack import StackedTree
 
 if TYPE_CHECKING:
@@ -23,27 +25,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from lumiimg.image.squashfs.inodes import Inode
     from lumiimg.image.stack import StackedNode
 
 _TYPES = {FileKind.DIRECTORY: 1, FileKind.FILE: 2, FileKind.SYMLINK: 3, FileKind.FIFO: 6, FileKind.SOCKET: 7}
 _BLOCK_DEVICE, _CHAR_DEVICE = 4, 5
-_LONG = 7
-_COMMON = struct.Struct("<HHHHII")
-_DIRECTORY = struct.Struct("<IIHHI")
-_LONG_DIRECTORY = struct.Struct("<IIIIHHI")
-_INDEX = struct.Struct("<III")
-_FILE = struct.Struct("<IIII")
-_LONG_FILE = struct.Struct("<QQQIIII")
 _WORD = struct.Struct("<I")
-_TWO = struct.Struct("<II")
-_RUN = struct.Struct("<III")
-_ENTRY = struct.Struct("<HhHH")
-_FRAGMENT = struct.Struct("<QII")
-_REFERENCE = struct.Struct("<Q")
-_STORED = 1 << 24
-_NAMES_IN_RUN = 256
-_NO_TABLE = 0xFFFFFFFFFFFFFFFF
 _FLAGS = 0x40 | 0x80
 """Equal files are one; there is an export table."""
 _NO_XATTRS_FLAG = 0x200
@@ -59,8 +45,8 @@ def can_weave(layers: Sequence[Path]) -> bool:
     """Whether all layers are compressed alike, with zstd and in blocks of one size. Raises ImageError."""
     with open_stack(layers) as image:
         trees = _trees(image.root.tree)
-        kinds = {(tree.superblock.compression, tree.superblock.block_size_bytes) for tree in trees}
-        return len(kinds) == 1 and next(iter(kinds))[0] is Compressor.ZSTD
+        kinds = {(tree.superblock.compression, tree.superblock.block_bytes) for tree in trees}
+        return len(kinds) == 1 and next(iter(kinds))[0] == Compressor.ZSTD
 
 
 def weave(layers: Sequence[Path], target: Path, offset: int) -> None:
@@ -74,7 +60,7 @@ def weave(layers: Sequence[Path], target: Path, offset: int) -> None:
 
 def _trees(tree: object) -> list[SquashfsTree]:
     layers = tree.layers if isinstance(tree, StackedTree) else ()
-    return [layer for layer in layers if isinstance(layer, SquashfsTree)] if layers else []
+    return [layer for layer in layers if isinstance(layer, SquashfsTree)]
 
 
 @dataclass(slots=True)
@@ -126,17 +112,17 @@ class _Weaver:
 
     def write(self) -> None:
         """Write the file system."""
-        block_bytes = self._trees[0].superblock.block_size_bytes
+        block_bytes = self._trees[0].superblock.block_bytes
         names = self._names_and_data()
         at = self._copy_data()
         root = self._write_tree(names)
-        inodes, directories = self._inodes.finish(), self._directories.finish()
+        inode_blocks, directories = self._inodes.finish(), self._directories.finish()
         inode_table = at
-        directory_table = inode_table + len(inodes)
+        directory_table = inode_table + len(inode_blocks)
         at = directory_table + len(directories)
         fragments, fragment_table = lookup_table(self._fragment_records, at, self._compress)
         at += len(fragments)
-        exported = (_REFERENCE.pack(self._references[number]) for number in range(1, self._count + 1))
+        exported = (POINTER.pack(self._references[number]) for number in range(1, self._count + 1))
         export, export_table = lookup_table(exported, at, self._compress)
         at += len(export)
         ids, id_table = lookup_table(map(_WORD.pack, self._ids), at, self._compress)
@@ -144,33 +130,32 @@ class _Weaver:
         xattrs, xattr_table = self._xattrs.finish(at)
         at += len(xattrs)
         self._file.seek(self._offset + inode_table)
-        for table in (inodes, directories, fragments, export, ids, xattrs):
+        for table in (inode_blocks, directories, fragments, export, ids, xattrs):
             self._file.write(table)
         self._file.write(bytes(-at % _PAD_BYTES))
         self._file.seek(self._offset)
-        self._file.write(
-            SUPERBLOCK.pack(
-                MAGIC,
-                self._count,
-                EPOCH,
-                block_bytes,
-                len(self._fragment_records),
-                Compressor.ZSTD,
-                block_bytes.bit_length() - 1,
-                _FLAGS | (_NO_XATTRS_FLAG if xattr_table is None else 0),
-                len(self._ids),
-                4,
-                0,
-                root,
-                at,
-                id_table,
-                _NO_TABLE if xattr_table is None else xattr_table,
-                inode_table,
-                directory_table,
-                fragment_table,
-                export_table,
-            )
+        superblock = Superblock(
+            magic=MAGIC,
+            inode_count=self._count,
+            mtime_s=EPOCH,
+            block_bytes=block_bytes,
+            fragment_count=len(self._fragment_records),
+            compression=Compressor.ZSTD,
+            block_log=block_bytes.bit_length() - 1,
+            flags=_FLAGS | (_NO_XATTRS_FLAG if xattr_table is None else 0),
+            id_count=len(self._ids),
+            major=VERSION[0],
+            minor=VERSION[1],
+            root_inode=root,
+            size_bytes=at,
+            id_table=id_table,
+            xattr_table=NO_TABLE if xattr_table is None else xattr_table,
+            inode_table=inode_table,
+            directory_table=directory_table,
+            fragment_table=fragment_table,
+            export_table=export_table,
         )
+        self._file.write(SUPERBLOCK.pack(*superblock))
 
     # what there is
 
@@ -207,7 +192,7 @@ class _Weaver:
         if inode.file is None or file.links > 1:
             return
         file.words = self._trees[layer].block_sizes(inode.file)
-        size = sum(word & ~_STORED for word in file.words)
+        size = sum(word & ~STORED for word in file.words)
         if size:
             self._starts[layer, inode.file.start] = max(size, self._starts.get((layer, inode.file.start), 0))
         if inode.file.fragment != NO_FRAGMENT:
@@ -224,7 +209,7 @@ class _Weaver:
         words: dict[int, int] = {}
         for layer, index in self._fragments:
             place, word = self._trees[layer].fragment_place(index)
-            pieces.append((layer, place, word & ~_STORED, index))
+            pieces.append((layer, place, word & ~STORED, index))
             words[len(pieces) - 1] = word
         order = sorted(range(len(pieces)), key=lambda number: (-pieces[number][0], *pieces[number][1:3]))
         runs: list[list[int]] = []  # layer, start, size: what lies side by side is copied at once
@@ -242,7 +227,7 @@ class _Weaver:
                 self._starts[layer, start] = here
             else:
                 self._fragments[layer, fragment] = len(self._fragment_records)
-                self._fragment_records.append(_FRAGMENT.pack(here, words[number], 0))
+                self._fragment_records.append(FRAGMENT.pack(here, words[number], 0))
         self._file.seek(self._offset + SUPERBLOCK.size)
         for layer, start, size in runs:
             self._copy(layer, start, size)
@@ -297,7 +282,7 @@ class _Weaver:
         else:
             type_number, body = _type(inode), _special(inode, file.links)
             if xattrs != NO_XATTRS:
-                type_number, body = type_number + _LONG, body + _WORD.pack(xattrs)
+                type_number, body = type_number + inodes.LONG, body + _WORD.pack(xattrs)
         file.reference = self._inodes.reference
         self._inodes.write(self._common(type_number, layer, inode, file.number) + body)
         self._references[file.number] = file.reference
@@ -307,7 +292,7 @@ class _Weaver:
         layout = inode.file
         assert layout is not None  # noqa: S101 - the caller looked
         words = file.words
-        block_bytes = self._trees[layer].superblock.block_size_bytes
+        block_bytes = self._trees[layer].superblock.block_bytes
         stored = any(words)
         start = self._starts[layer, layout.start] if stored else 0
         fragment, at = NO_FRAGMENT, 0
@@ -316,11 +301,11 @@ class _Weaver:
         holes = sum(min(block_bytes, layout.size_bytes - n * block_bytes) for n, word in enumerate(words) if not word)
         sizes = struct.pack(f"<{len(words)}I", *words)
         if file.links == 1 and xattrs == NO_XATTRS and not holes and max(start, layout.size_bytes) < 1 << 32:
-            return _TYPES[FileKind.FILE], _FILE.pack(start, fragment, at, layout.size_bytes) + sizes
+            return _TYPES[FileKind.FILE], inodes.FILE.pack(start, fragment, at, layout.size_bytes) + sizes
         # as mksquashfs has it: never all of the file
         holes = min(holes, layout.size_bytes - 1) if holes else 0
-        body = _LONG_FILE.pack(start, layout.size_bytes, holes, file.links, fragment, at, xattrs)
-        return _TYPES[FileKind.FILE] + _LONG, body + sizes
+        body = inodes.LONG_FILE.pack(start, layout.size_bytes, holes, file.links, fragment, at, xattrs)
+        return _TYPES[FileKind.FILE] + inodes.LONG, body + sizes
 
     def _write_directory(self, directory: _Directory) -> int:
         layer, inode = _source(directory.node)
@@ -330,12 +315,12 @@ class _Weaver:
         links = directory.folders + 2
         reference = self._inodes.reference
         parent = directory.parent or self._count + 1
-        if xattrs == NO_XATTRS and not index and size + 3 < 1 << 16:
+        if xattrs == NO_XATTRS and not index and size + inodes.DOTS_BYTES < 1 << 16:
             common = self._common(_TYPES[FileKind.DIRECTORY], layer, inode, directory.number)
-            self._inodes.write(common + _DIRECTORY.pack(block, links, size + 3, offset, parent))
+            self._inodes.write(common + inodes.DIRECTORY.pack(block, links, size + inodes.DOTS_BYTES, offset, parent))
             return reference
-        common = self._common(_TYPES[FileKind.DIRECTORY] + _LONG, layer, inode, directory.number)
-        body = _LONG_DIRECTORY.pack(links, size + 3, block, parent, len(index), offset, xattrs)
+        common = self._common(_TYPES[FileKind.DIRECTORY] + inodes.LONG, layer, inode, directory.number)
+        body = inodes.LONG_DIRECTORY.pack(links, size + inodes.DOTS_BYTES, block, parent, len(index), offset, xattrs)
         self._inodes.write(common + body + b"".join(index))
         return reference
 
@@ -347,12 +332,12 @@ class _Weaver:
         at = 0
         while at < len(names):
             first_name, first, number, _ = names[at]
-            run = _same_block(names[at : at + _NAMES_IN_RUN], first >> 16, number)
+            run = _same_block(names[at : at + inodes.MAX_NAMES_IN_RUN], first >> 16, number)
             if self._directories.block != block:
                 block = self._directories.block
-                index.append(_INDEX.pack(size, block, len(first_name) - 1) + first_name)
-            data = _RUN.pack(len(run) - 1, first >> 16, number) + b"".join(
-                _ENTRY.pack(reference & 0xFFFF, other - number, kind, len(name) - 1) + name
+                index.append(inodes.INDEX.pack(size, block, len(first_name) - 1) + first_name)
+            data = inodes.RUN.pack(len(run) - 1, first >> 16, number) + b"".join(
+                inodes.ENTRY.pack(reference & 0xFFFF, other - number, kind, len(name) - 1) + name
                 for name, reference, other, kind in run
             )
             self._directories.write(data)
@@ -362,7 +347,7 @@ class _Weaver:
 
     def _common(self, type_number: int, layer: int, inode: Inode, number: int) -> bytes:
         user, group = self._owner(layer, inode)
-        return _COMMON.pack(type_number, inode.permissions, user, group, min(inode.mtime_s, EPOCH), number)
+        return inodes.COMMON.pack(type_number, inode.permissions, user, group, min(inode.mtime_s, EPOCH), number)
 
     def _owner(self, layer: int, inode: Inode) -> tuple[int, int]:
         """Return the places of user and group in the id table."""
@@ -393,8 +378,8 @@ def _type(inode: Inode) -> int:
 def _special(inode: Inode, links: int) -> bytes:
     if inode.kind is FileKind.SYMLINK:
         target = os.fsencode(inode.target)
-        return _TWO.pack(links, len(target)) + target
-    return _TWO.pack(links, inode.device) if inode.kind is FileKind.DEVICE else _WORD.pack(links)
+        return inodes.LINK.pack(links, len(target)) + target
+    return inodes.LINK.pack(links, inode.device) if inode.kind is FileKind.DEVICE else _WORD.pack(links)
 
 
 def _same_block(

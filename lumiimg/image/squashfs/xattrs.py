@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from lumiimg.image.byte_source import ByteSource
     from lumiimg.image.squashfs.metadata import Cursor, Metadata
 
-_TABLE = struct.Struct("<QII")
-_POINTER = struct.Struct("<Q")
-_SET = struct.Struct("<QII")
-_NAME = struct.Struct("<HH")
-_VALUE = struct.Struct("<I")
+TABLE = struct.Struct("<QII")
+POINTER = struct.Struct("<Q")
+SET = struct.Struct("<QII")
+NAME = struct.Struct("<HH")
+VALUE = struct.Struct("<I")
 _ELSEWHERE = 0x100
-_PREFIXES = {0: b"user.", 1: b"trusted.", 2: b"security."}
+PREFIXES = {0: b"user.", 1: b"trusted.", 2: b"security."}
 # of the kernel: XATTR_SIZE_MAX for a value, XATTR_LIST_MAX for all names of an inode, each of two bytes at least
 _MAX_VALUE_BYTES = 65536
 _MAX_ATTRIBUTES = 65536 // 2
@@ -44,29 +44,29 @@ class Xattrs:
 
     def count(self) -> int:
         """Return how many sets there are."""
-        return int(_TABLE.unpack(self.source.read_at(self.table, _TABLE.size))[1])
+        return int(TABLE.unpack(self.source.read_at(self.table, TABLE.size))[1])
 
     def read(self, index: int) -> dict[bytes, bytes]:
         """Return the attributes of the inodes that name this set. Raises ImageError."""
-        start, sets, _ = _TABLE.unpack(self.source.read_at(self.table, _TABLE.size))
+        start, sets, _ = TABLE.unpack(self.source.read_at(self.table, TABLE.size))
         if index >= sets:
             raise ImageError(f"set {index} of {sets} sets of attributes", where=self.source.name)
-        block, slot = divmod(index, BLOCK_BYTES // _SET.size)
-        at = self.table + _TABLE.size + block * _POINTER.size
-        (position,) = _POINTER.unpack(self.source.read_at(at, _POINTER.size))
-        reference, count, _ = self.metadata.cursor(position, slot * _SET.size).unpack(_SET)
+        block, slot = divmod(index, BLOCK_BYTES // SET.size)
+        at = self.table + TABLE.size + block * POINTER.size
+        (position,) = POINTER.unpack(self.source.read_at(at, POINTER.size))
+        reference, count, _ = self.metadata.cursor(position, slot * SET.size).unpack(SET)
         if count > _MAX_ATTRIBUTES:
             raise ImageError(f"an inode with {count} extended attributes", where=self.source.name)
         cursor = self._at(start, reference)
         found: dict[bytes, bytes] = {}
         for _ in range(count):
-            number, size = cursor.unpack(_NAME)
+            number, size = cursor.unpack(NAME)
             name = cursor.read(size)
             value = self._value(cursor)
             if number & _ELSEWHERE:
-                (reference,) = _POINTER.unpack(value.ljust(_POINTER.size, b"\0")[: _POINTER.size])
+                (reference,) = POINTER.unpack(value.ljust(POINTER.size, b"\0")[: POINTER.size])
                 value = self._value(self._at(start, reference))
-            if (prefix := _PREFIXES.get(number & 0xFF)) is not None:  # the kernel shows no others either
+            if (prefix := PREFIXES.get(number & 0xFF)) is not None:  # the kernel shows no others either
                 found[prefix + name] = value
         return found
 
@@ -74,7 +74,7 @@ class Xattrs:
         return self.metadata.cursor(start + (reference >> 16), reference & 0xFFFF)
 
     def _value(self, cursor: Cursor) -> bytes:
-        (size,) = cursor.unpack(_VALUE)
+        (size,) = cursor.unpack(VALUE)
         if size > _MAX_VALUE_BYTES:
             raise ImageError(f"an extended attribute of {size} bytes", where=self.source.name)
         return cursor.read(size)

@@ -113,7 +113,8 @@ def _docker(data: bytes) -> None:
     files = {"manifest.json": manifest, "config.json": config, "0/layer.tar": layer}
     packed = tar(*(member(name, content) for name, content in files.items()))
     source = ByteSource.open(written(packed, "docker.tar"))
-    with contextlib.closing(source), contextlib.closing(StoredArchive(source)) as archive:
+    with contextlib.closing(source):
+        archive = StoredArchive(source)
         _visit(RootFileSystem(read_docker_archive(archive).tree("archive")))
 
 
@@ -292,7 +293,7 @@ TARGETS = (
             "image.squashfs.tree.SquashfsTree",
             "image.squashfs.superblock.read_superblock",
             "image.squashfs.inodes.read_inode",
-            "image.squashfs.directory.read_listing",
+            "image.squashfs.inodes.read_listing",
             "image.squashfs.metadata.Metadata",
             "image.squashfs.xattrs.Xattrs",
             "image.squashfs.compression.decompressor",
@@ -326,9 +327,9 @@ TARGETS = (
         (
             "image.oci.archive.read_oci_layout",
             "image.oci.choice.choose_manifest",
-            "image.oci.config.config_of",
+            "image.oci.document.config_of",
             "image.oci.document.read_document",
-            "image.oci.digest.Digest",
+            "image.oci.document.Digest",
         ),
         _documents,
         _document_seeds,
