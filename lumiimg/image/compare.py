@@ -1,24 +1,37 @@
-"""In which files two images differ."""
+"""In which files two images differ.
+
+A folder of this machine has extended attributes of the machine, too (labels of SELinux, marks of overlays), and does
+not show all to everybody: of it only file capabilities and what users set are compared (xattr(7)).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lumiimg.image.folder import FolderTree
-from lumiimg.image.inode_metadata import as_of_folder, device_of, tells_details, xattrs_of
+from lumiimg.image.folder import FolderNode, FolderTree
+from lumiimg.image.squashfs.inodes import Inode
+from lumiimg.image.squashfs.tree import SquashfsTree
+from lumiimg.image.stack import StackedNode, StackedTree
 from lumiimg.image.tree import FileKind
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
     from lumiimg.image.root import RootFileSystem
+    from lumiimg.image.tree import Tree, TreeNode
 
 _CHUNK_BYTES = 1 << 20
+_OF_OVERLAYS = re.compile(rb"(trusted|user)\.(overlay|fuseoverlayfs)\.")
+"""Marks that nobody sees in what they are laid over."""
+_OF_FOLDERS = re.compile(rb"security\.capability|user\.(?!overlay\.|fuseoverlayfs\.).*", re.DOTALL)
 COMPARED = ("modes", "owners", "content", "hard links", "times")
 DETAILS = ("device numbers", "extended attributes")
-"""What the trees of archives do not tell."""
+_DETAILED = SquashfsTree | StackedTree | FolderTree
+"""Trees that have the details; those of archives have not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +59,8 @@ class _Side:
 
 def compared(first: RootFileSystem, second: RootFileSystem) -> tuple[str, ...]:
     """Return what of two file systems can be compared."""
-    return (*COMPARED, *DETAILS) if tells_details(first.tree) and tells_details(second.tree) else COMPARED
+    trees = (first.tree, second.tree)
+    return (*COMPARED, *DETAILS) if all(isinstance(tree, _DETAILED) for tree in trees) else COMPARED
 
 
 def compare(first: RootFileSystem, second: RootFileSystem) -> Iterator[FileDifference]:
@@ -55,7 +69,7 @@ def compare(first: RootFileSystem, second: RootFileSystem) -> Iterator[FileDiffe
     Raises OSError where a folder of this machine, or a file in it, may not be read.
     """
     one, other = _side(first), _side(second)
-    with_details = tells_details(first.tree) and tells_details(second.tree)
+    with_details = compared(first, second) != COMPARED
     for path in sorted({*one.kinds, *other.kinds}):
         if path not in other.kinds:
             yield FileDifference(path, "only in the first")
@@ -90,7 +104,11 @@ def _difference(path: str, one: _Side, other: _Side, *, with_details: bool) -> s
         return "mode"
     if (before.uid, before.gid) != (after.uid, after.gid):
         return "owner"
-    if with_details and before.kind is FileKind.DEVICE and device_of(first.node(path)) != device_of(second.node(path)):
+    if (
+        with_details
+        and before.kind is FileKind.DEVICE
+        and _device_of(first.node(path)) != _device_of(second.node(path))
+    ):
         return "device"
     if before.kind is FileKind.FILE and (
         before.size_bytes != after.size_bytes or not _is_same_content(path, first, second)
@@ -115,7 +133,43 @@ def _is_same_content(path: str, first: RootFileSystem, second: RootFileSystem) -
 
 
 def _has_same_xattrs(path: str, first: RootFileSystem, second: RootFileSystem) -> bool:
-    before, after = (xattrs_of(root.tree, root.node(path)) for root in (first, second))
+    before, after = (_xattrs_of(root.tree, root.node(path)) for root in (first, second))
     if isinstance(first.tree, FolderTree) or isinstance(second.tree, FolderTree):
-        before, after = as_of_folder(before), as_of_folder(after)
+        before, after = _as_of_folder(before), _as_of_folder(after)
     return before == after
+
+
+def _device_of(node: TreeNode) -> tuple[str, int, int]:
+    """Return `b` or `c`, major and minor number of a device."""
+    match node:
+        case StackedNode():
+            return _device_of(node.parts[0].node)
+        case FolderNode(status=status):
+            return "b" if node.is_block else "c", os.major(status.st_rdev), os.minor(status.st_rdev)
+        case Inode(device=device):
+            # kernel `include/linux/kdev_t.h`, new_decode_dev
+            return "b" if node.is_block else "c", device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xFFF00
+    raise TypeError(node)
+
+
+def _xattrs_of(tree: Tree[Any], node: TreeNode) -> Mapping[bytes, bytes]:
+    """Return the extended attributes of an inode, with those of `tree` a folder of this machine only some."""
+    match tree, node:
+        case StackedTree(), StackedNode(parts=(part, *_)):
+            seen = _xattrs_of(tree.layers[::-1][part.layer], part.node)
+            return {name: value for name, value in seen.items() if not _OF_OVERLAYS.match(name)}
+        case FolderTree(), FolderNode(path=path):
+            found: dict[bytes, bytes] = {}
+            with contextlib.suppress(OSError):  # a file system without them, or a file that may not be read
+                for name in map(os.fsencode, os.listxattr(path, follow_symlinks=False)):
+                    if _OF_FOLDERS.fullmatch(name):
+                        found[name] = os.getxattr(path, name, follow_symlinks=False)
+            return found
+        case SquashfsTree(), Inode():
+            return tree.xattrs(node)
+    raise TypeError(tree)
+
+
+def _as_of_folder(xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+    """Return those that would be taken of a folder of this machine."""
+    return {name: value for name, value in xattrs.items() if _OF_FOLDERS.fullmatch(name)}
