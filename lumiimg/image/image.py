@@ -12,8 +12,9 @@ from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.description import SingularityDescription
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.oci import tar
-from lumiimg.image.oci.archive import is_oci_layout, read_docker_archive, read_oci_layout
-from lumiimg.image.oci.files import StoredArchive, StoredFolder
+from lumiimg.image.oci.archive import read_docker_archive, read_oci_layout
+from lumiimg.image.oci.files import StoredArchive, StoredFolder, is_oci_layout
+from lumiimg.image.oci.tree import LayeredTree
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.sif import MAGIC as SIF_MAGIC
 from lumiimg.image.sif import MAGIC_OFFSET as SIF_MAGIC_OFFSET
@@ -179,5 +180,5 @@ def _sif_tree(sif: Sif, source: ByteSource) -> tuple[SquashfsTree | StackedTree,
 
 
 def _layered(kind: ImageKind, files: StoredFiles, opened: ExitStack) -> Image:
-    image = read_docker_archive(files) if kind is ImageKind.DOCKER_ARCHIVE else read_oci_layout(files)
-    return Image(kind, RootFileSystem(image.tree(files.name)), image.config, opened)
+    config, layers = read_docker_archive(files) if kind is ImageKind.DOCKER_ARCHIVE else read_oci_layout(files)
+    return Image(kind, RootFileSystem(LayeredTree(layers, files.name)), config, opened)

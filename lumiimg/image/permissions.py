@@ -18,53 +18,23 @@ if TYPE_CHECKING:
     from lumiimg.image.root import RootFileSystem
 
 _READ, _SEARCH = 0o4, 0o1
-_MAX_LINKS = 40
 
 
 def barred(root: RootFileSystem, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield, of files that the user may not read, (the file, what is in the way: itself, or a folder on the way to it).
 
-    Paths are absolute. The user is the one of this process; root asks for people who are not root, and own nothing of
-    the image. What cannot be looked up is left out.
+    The user is the one of this process; root asks for people who are not root, and own nothing of the image. What
+    is not there is left out.
     """
-    searched: dict[str, bool] = {}
     for path in paths:
         try:
-            obstacle = _obstacle(root, path, searched)
-        except (OSError, ImageError):
+            way = root.way(path)
+        except ImageError:
             continue
-        if obstacle is not None:
-            yield path, obstacle
-
-
-def _obstacle(root: RootFileSystem, path: str, searched: dict[str, bool]) -> str | None:
-    """Follow a path as the kernel does, link by link (path_resolution(7)); `searched`: which folders let through."""
-    todo = path.split("/")[::-1]
-    at, links = "", 0
-    while todo:
-        name = todo.pop()
-        if name == "..":
-            at = at.rpartition("/")[0]
-        if name in ("", ".", ".."):
-            continue
-        here = f"{at}/{name}"
-        if here not in searched:
-            found = root.stat(here, follow=False)
-            if found.kind is FileKind.SYMLINK:
-                links += 1
-                if links > _MAX_LINKS:
-                    return None
-                target = root.readlink(here)
-                at = "" if target.startswith("/") else at
-                todo += target.split("/")[::-1]
-                continue
-            if found.kind is not FileKind.DIRECTORY:
-                return None if _may(found, _READ) else here
-            searched[here] = _may(found, _SEARCH)
-        if not searched[here]:
-            return here
-        at = here
-    return None
+        for here, found in way:
+            if not _may(found, _SEARCH if found.kind is FileKind.DIRECTORY else _READ):
+                yield path, here
+                break
 
 
 def _may(found: FileStat, right: int) -> bool:

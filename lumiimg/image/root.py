@@ -183,6 +183,16 @@ class RootFileSystem:
             if kind is not FileKind.DIRECTORY and matches(found.rpartition("/")[2]):
                 yield found
 
+    def way(self, path: str) -> list[tuple[str, FileStat]]:
+        """Return (path, inode) of each directory below the root that a lookup goes through, and of what it finds.
+
+        Where the lookup fails, there is what it came through. Raises ImageError for damaged attributes.
+        """
+        passed: list[tuple[str, TreeNode]] = []
+        with contextlib.suppress(OSError, ImageError):
+            self._lookup(path, passed=passed)
+        return [(here, self.tree.stat(node)) for here, node in passed]
+
     def source(self, path: str) -> Mounted:
         """Return what is at a path, to be mounted over another root; OSError where nothing is."""
         return Mounted(self.tree, self._lookup(path).nodes[-1])
@@ -209,8 +219,8 @@ class RootFileSystem:
                 there = above or "/"
                 missing.append(name)
 
-    def _lookup(self, path: str, *, follow: bool = True) -> _Place:
-        """Walk a path; a relative one starts at the root."""
+    def _lookup(self, path: str, *, follow: bool = True, passed: list[tuple[str, TreeNode]] | None = None) -> _Place:
+        """Walk a path; a relative one starts at the root. What is met on the way, but for symlinks, is `passed`."""
         longest_bytes = _path_bytes(path)
         if not longest_bytes:
             raise _os_error(errno.ENOENT, path)
@@ -252,6 +262,8 @@ class RootFileSystem:
                 continue
             nodes.append(node)
             names.append(name)
+            if passed is not None:
+                passed.append(("/" + "/".join(names), node))
             kind = found
             if len(names) > _MAX_DEPTH:
                 raise _os_error(errno.ENAMETOOLONG, path)

@@ -10,7 +10,6 @@ _OWN_TABLE = "a table of this package"
 _OWN_TEXT = "text that this package has written itself"
 NOT_FOREIGN = {
     "build.disk_space": "the kernel's own words of mounts and memory",
-    "image.squashfs.table_writer": "writes records, reads none",
     "check.codes": _OWN_TABLE,
     "check.static.plugin": _OWN_TABLE,
     "check.probe.judgement": "looks for lines in what `check.probes` reads",

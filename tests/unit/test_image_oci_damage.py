@@ -238,7 +238,7 @@ def test_blobs_are_not_looked_for_outside_of_the_layout(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pack", ["+gzip", "+zstd"])
 @pytest.mark.threat("S04")
 def test_layer_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: str) -> None:
-    monkeypatch.setattr("lumiimg.image.oci.layer._FREE_BYTES", 8 << 20)
+    monkeypatch.setattr("lumiimg.image.oci.unpacking._FREE_BYTES", 8 << 20)
     content = tar(member("zeros", bytes(64 << 20)))
     with pytest.raises(ImageError, match="more than 200 times their size"):
         open_image(image(content, pack=pack).write_folder(tmp_path))

@@ -9,14 +9,11 @@ docker save  tar with `manifest.json`, a list of {Config, RepoTags, Layers}, all
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.image.oci.choice import SAVE_ONE, choose_manifest, find_blob, read_blob, read_descriptor
 from lumiimg.image.oci.document import Config, a_list, a_text, an_object, config_of, read_document
-from lumiimg.image.oci.layer import Allowance, Blob, OciLayer
-from lumiimg.image.oci.tree import LayeredTree
-from lumiimg.image.oci.unpacking import Workspace
+from lumiimg.image.oci.layer import Blob
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
@@ -29,35 +26,15 @@ _LAYER = re.compile(r"application/vnd\.(oci\.image\.layer|docker\.image\.rootfs)
 _KEPT_ELSEWHERE = re.compile(r"nondistributable|foreign")
 
 
-@dataclass(frozen=True, slots=True)
-class LayeredImage:
-    """One image: what it says of itself, and its layers as they are stored, the lowest first."""
-
-    config: Config
-    layers: tuple[Blob, ...]
-
-    def tree(self, where: str) -> LayeredTree:
-        """Read all layers and verify them. Raises ImageError."""
-        workspace = Workspace(len(self.layers))
-        allowance = Allowance(sum(blob.source.size for blob in self.layers))
-        layers = (OciLayer(blob, number, workspace, allowance) for number, blob in enumerate(self.layers))
-        return LayeredTree(layers, where)
-
-
-def is_oci_layout(files: StoredFiles) -> bool:
-    """Tell whether there is an OCI image layout."""
-    return files.find("oci-layout") is not None and files.find("index.json") is not None
-
-
-def read_oci_layout(files: StoredFiles) -> LayeredImage:
-    """Return the image of an OCI layout. Raises ImageError."""
+def read_oci_layout(files: StoredFiles) -> tuple[Config, list[Blob]]:
+    """Return what the image of an OCI layout says of itself, and its layers, the lowest first. Raises ImageError."""
     where = files.name
     manifest = choose_manifest(files)
     if "layers" not in manifest:
         raise ImageError("a manifest without layers", where=where, hint="save the image again with a newer engine")
     config = config_of(read_blob(files, read_descriptor(manifest.get("config"), where)), where)
     layers = [read_descriptor(item, where) for item in _bounded(manifest["layers"], where)]
-    return LayeredImage(config, tuple(_blob(files, item) for item in layers))
+    return config, [_blob(files, item) for item in layers]
 
 
 def _blob(files: StoredFiles, layer: Descriptor) -> Blob:
@@ -75,8 +52,8 @@ def _blob(files: StoredFiles, layer: Descriptor) -> Blob:
     return Blob(source, layer.digest)
 
 
-def read_docker_archive(files: StoredFiles) -> LayeredImage:
-    """Return the image of a `docker save`. Raises ImageError."""
+def read_docker_archive(files: StoredFiles) -> tuple[Config, list[Blob]]:
+    """Return what the image of a `docker save` says of itself, and its layers, the lowest first. Raises ImageError."""
     where = files.name
     listing = files.find("manifest.json")
     if listing is None:
@@ -105,7 +82,7 @@ def read_docker_archive(files: StoredFiles) -> LayeredImage:
         if source is None:
             raise ImageError(f"layer {name} is not in the archive", where=where, hint="save the image again")
         layers.append(Blob(source, digest, digest_is_of_content=True))
-    return LayeredImage(config, tuple(layers))
+    return config, layers
 
 
 def _bounded(layers: object, where: str) -> list[object]:

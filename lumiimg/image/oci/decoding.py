@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import zlib
-from enum import StrEnum
+from abc import abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from lumiimg.image.tree import ImageError
@@ -40,66 +41,19 @@ class BlobSource(Protocol):
         ...
 
 
-class Decoder(Protocol):
-    """A place in a layer that moves as it is read."""
-
-    @property
-    def held_bytes(self) -> int:
-        """What it keeps in memory, about."""
-        ...
-
-    def mark(self, source: BlobSource) -> Place | None:
-        """Return what makes decoders at this place that read from `source`; None where there is no way to enter."""
-        ...
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes, `size` at the most; none only at the end. Raises ImageError."""
-        ...
-
-
-Place: TypeAlias = "Callable[[], Decoder]"
-
-
-class LayerCompression(StrEnum):
-    """Of a layer."""
-
-    NONE = "none"
-    GZIP = "gzip"
-    ZSTD = "zstd"
-
-
-def compression_of(source: BlobSource) -> LayerCompression:
-    """Tell the compression by the first four bytes. Raises ImageError."""
-    head = source.read_at(0, min(4, source.size))
-    if head.startswith(_GZIP_MAGIC):
-        return LayerCompression.GZIP
-    if _is_zstd(head):
-        return LayerCompression.ZSTD
-    return LayerCompression.NONE
-
-
-def decoder(source: BlobSource, compression: LayerCompression) -> Decoder:
-    """Return a decoder at the front of a layer."""
-    match compression:
-        case LayerCompression.GZIP:
-            return GzipDecoder(source)
-        case LayerCompression.ZSTD:
-            return ZstdDecoder(source)
-        case LayerCompression.NONE:
-            return PlainDecoder(source)
-
-
-class PlainDecoder:
-    """Reads what is not compressed."""
+class Decoder:
+    """A place in a layer that moves as it is read; one of this very class is in a layer that is not compressed."""
 
     held_bytes = 0
+    """What it keeps in memory, about."""
 
-    def __init__(self, source: BlobSource) -> None:
+    def __init__(self, source: BlobSource, start: int = 0) -> None:
         self._source = source
-        self._next = 0
+        self._next = start
 
-    def mark(self, source: BlobSource) -> None:
-        """Return None: such a layer needs no places to start from."""
+    def mark(self, _: BlobSource) -> Place | None:
+        """Return what makes decoders at this place that read from a source; None where there is no way to enter."""
+        return None
 
     def read(self, size: int) -> bytes:
         """Return the next bytes, `size` at the most; none only at the end. Raises ImageError."""
@@ -108,17 +62,65 @@ class PlainDecoder:
         return data
 
 
-class GzipDecoder:
+Place: TypeAlias = "Callable[[], Decoder]"
+
+
+def decoder_of(source: BlobSource) -> type[Decoder]:
+    """Return what reads a blob, by its first four bytes. Raises ImageError."""
+    head = source.read_at(0, min(4, source.size))
+    if head.startswith(_GZIP_MAGIC):
+        return GzipDecoder
+    return ZstdDecoder if _is_zstd(head) else Decoder
+
+
+class _Unpacker(Decoder):
+    """Unpacks one stream after the other, as long as another one begins where one ends."""
+
+    name: str
+
+    def __init__(self, source: BlobSource, start: int, new_state: Callable[[], Any], *errors: type[Exception]) -> None:
+        """`start` is where a stream begins."""
+        super().__init__(source, start)
+        self._input = _Input(source, start)
+        self._new_state = new_state
+        self._errors = errors
+        self._state = new_state()
+        self._inside = False
+
+    def read(self, size: int) -> bytes:
+        while self._inside or self._begins(self._input.peek()):
+            data = self._wanted()
+            try:
+                content: bytes = self._state.decompress(data or b"", size)
+            except self._errors as error:
+                raise ImageError(f"damaged {self.name}: {error}", where=self._source.name) from error
+            self._inside = not self._state.eof
+            if self._state.eof:
+                self._input.back(len(self._state.unused_data))
+                self._state = self._new_state()
+            elif data is None and not content:
+                raise ImageError(f"cut off inside its {self.name} stream", where=self._source.name)
+            if content:
+                return content
+        return b""
+
+    @abstractmethod
+    def _begins(self, head: bytes) -> bool:
+        """Whether a stream begins with these four bytes."""
+
+    @abstractmethod
+    def _wanted(self) -> bytes | None:
+        """Return what the state takes next, nothing where it has more to give first; None at the end."""
+
+
+class GzipDecoder(_Unpacker):
     """Unpacks gzip."""
 
+    name = "gzip"
     held_bytes = _READ_BYTES + (64 << 10)
 
     def __init__(self, source: BlobSource, start: int = 0) -> None:
-        """`start` is where a gzip member begins."""
-        self._source = source
-        self._input = _Input(source, start)
-        self._state = zlib.decompressobj(_GZIP_WINDOW)
-        self._inside = False
+        super().__init__(source, start, partial(zlib.decompressobj, _GZIP_WINDOW), zlib.error)
 
     def mark(self, source: BlobSource) -> Place:
         """Return what makes decoders at this place. It holds some 40 KiB of state and a piece of input."""
@@ -131,68 +133,36 @@ class GzipDecoder:
 
         return enter
 
-    def read(self, size: int) -> bytes:
-        """Return the next bytes, `size` at the most; none only at the end. Raises ImageError."""
-        while self._inside or self._input.peek().startswith(_GZIP_MAGIC):
-            data = self._state.unconsumed_tail or self._input.piece()
-            try:
-                content = self._state.decompress(data, size)
-            except zlib.error as error:
-                raise ImageError(f"damaged gzip: {error}", where=self._source.name) from error
-            self._inside = not self._state.eof
-            if self._state.eof:
-                self._input.back(len(self._state.unused_data))
-                self._state = zlib.decompressobj(_GZIP_WINDOW)
-            elif not data and not content:
-                raise ImageError("cut off inside its gzip stream", where=self._source.name)
-            if content:
-                return content
-        return b""
+    def _begins(self, head: bytes) -> bool:
+        return head.startswith(_GZIP_MAGIC)
+
+    def _wanted(self) -> bytes | None:
+        return self._state.unconsumed_tail or self._input.piece() or None
 
 
-class ZstdDecoder:
+class ZstdDecoder(_Unpacker):
     """Unpacks zstd."""
 
-    def __init__(self, source: BlobSource, start: int = 0) -> None:
-        """`start` is where a frame begins."""
-        self._source = source
-        self._input = _Input(source, start)
-        self._new_state, self._error = _zstd()
-        self._state = self._new_state()
-        self._inside = False
-        self._window = 0
+    name = "zstd"
 
-    @property
-    def held_bytes(self) -> int:
-        """What it keeps in memory, about."""
-        return _READ_BYTES + self._window
+    def __init__(self, source: BlobSource, start: int = 0) -> None:
+        new_state, error = _zstd()
+        super().__init__(source, start, new_state, error, EOFError, MemoryError)
 
     def mark(self, source: BlobSource) -> Place | None:
         """Return what makes decoders at this place: only where a frame starts."""
-        if self._inside:
-            return None
-        position = self._input.position
-        return lambda: ZstdDecoder(source, position)
+        return None if self._inside else partial(ZstdDecoder, source, self._input.position)
 
-    def read(self, size: int) -> bytes:
-        """Return the next bytes, `size` at the most; none only at the end. Raises ImageError."""
-        while self._inside or _is_zstd(self._input.peek()):
-            data = self._input.piece() if self._state.needs_input else b""
-            if not self._inside:
-                self._window = _zstd_window(data)
-            if self._state.needs_input and not data:
-                raise ImageError("cut off inside its zstd stream", where=self._source.name)
-            try:
-                content: bytes = self._state.decompress(data, size)
-            except (self._error, EOFError, MemoryError) as error:
-                raise ImageError(f"damaged zstd: {error}", where=self._source.name) from error
-            self._inside = not self._state.eof
-            if self._state.eof:
-                self._input.back(len(self._state.unused_data))
-                self._state = self._new_state()
-            if content:
-                return content
-        return b""
+    def _begins(self, head: bytes) -> bool:
+        return _is_zstd(head)
+
+    def _wanted(self) -> bytes | None:
+        if not self._state.needs_input:
+            return b""
+        data = self._input.piece()
+        if not self._inside:
+            self.held_bytes = _READ_BYTES + _zstd_window(data)
+        return data or None
 
 
 class _Input:
@@ -252,4 +222,4 @@ def _zstd() -> tuple[Callable[[], Any], type[Exception]]:
     else:
         from backports import zstd
     options = {int(zstd.DecompressionParameter.window_log_max): _ZSTD_WINDOW_LOG}
-    return (lambda: zstd.ZstdDecompressor(options=options)), zstd.ZstdError
+    return partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.folder import FolderTree
@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 
 _MAX_FILES = 100_000
 _MAX_LINKS = 8
-
-
-class StoredFiles(Protocol):
-    """Where blobs and documents are found."""
-
-    name: str
-    """Of all of it, for messages."""
-
-    def find(self, path: str) -> ByteSource | None:
-        """Return a regular file; None where there is none. Raises ImageError."""
-        ...
 
 
 class StoredFolder:
@@ -80,6 +69,15 @@ class StoredArchive:
             else:
                 return self._source.slice(member.start, member.size_bytes)
         return None
+
+
+StoredFiles = StoredFolder | StoredArchive
+"""Where blobs and documents are found."""
+
+
+def is_oci_layout(files: StoredFiles) -> bool:
+    """Tell whether there is an OCI image layout."""
+    return files.find("oci-layout") is not None and files.find("index.json") is not None
 
 
 class _Seeking:

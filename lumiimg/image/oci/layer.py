@@ -7,9 +7,9 @@ other) that of the content.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from lumiimg.image.oci.decoding import LayerCompression, compression_of, decoder
+from lumiimg.image.oci.decoding import Decoder, decoder_of
 from lumiimg.image.oci.tar import Member, read_members
 from lumiimg.image.oci.unpacking import Unpacked
 from lumiimg.image.tree import ImageError
@@ -18,22 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.image.byte_source import ByteSource
-    from lumiimg.image.oci.decoding import Decoder
     from lumiimg.image.oci.document import Digest
     from lumiimg.image.oci.unpacking import Workspace
 
 _READ_BYTES = 1 << 20
-# what a layer of zeros may unpack to, whatever its size; beyond, a ratio that no real software has
-_FREE_BYTES = 4 << 30
-_MAX_RATIO = 200
-
-
-class Content(Protocol):
-    """The bytes of an unpacked layer."""
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes from `offset`. Raises ImageError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,39 +33,21 @@ class Blob:
     digest_is_of_content: bool = False
 
 
-class Allowance:
-    """How many bytes the layers of one image may unpack to, all together."""
-
-    def __init__(self, stored_bytes: int) -> None:
-        self._left = _FREE_BYTES + _MAX_RATIO * stored_bytes
-
-    def use(self, size: int, where: str) -> None:
-        """Count what was unpacked. Raises ImageError."""
-        self._left -= size
-        if self._left < 0:
-            raise ImageError(f"layers that unpack to more than {_MAX_RATIO} times their size", where=where)
-
-
 class OciLayer:
     """A layer whose members can be read once, and its content as often as one likes."""
 
-    def __init__(self, blob: Blob, number: int, workspace: Workspace, allowance: Allowance) -> None:
-        self.number = number
+    def __init__(self, blob: Blob, number: int, workspace: Workspace) -> None:
         self._blob = blob
-        self._compression = compression_of(blob.source)
+        self._decoder = decoder_of(blob.source)
         self._unpacked = Unpacked(blob.source, number, workspace)
-        self._allowance = allowance
-
-    @property
-    def content(self) -> Content:
+        self.content = blob.source if self._decoder is Decoder else self._unpacked
         """What the members say where they are in."""
-        return self._blob.source if self._compression is LayerCompression.NONE else self._unpacked
 
     def members(self) -> Iterator[Member]:
         """Yield the members, then verify the digest. Raises ImageError."""
         blob = self._blob
         stored = _Hashed(blob.source, blob.digest)
-        reader = _Front(decoder(stored, self._compression), self._unpacked, self._allowance, blob)
+        reader = _Front(self._decoder(stored), self._unpacked, blob)
         try:
             yield from read_members(reader, blob.source.name)
             if blob.digest_is_of_content:
@@ -121,13 +91,12 @@ class _Hashed:
 class _Front:
     """The content of a layer, from the front to the back."""
 
-    def __init__(self, decoder: Decoder, unpacked: Unpacked, allowance: Allowance, blob: Blob) -> None:
+    def __init__(self, decoder: Decoder, unpacked: Unpacked, blob: Blob) -> None:
         self.position = 0
         self.seen = blob.digest.new_hash()
         self._hashes = blob.digest_is_of_content
         self._decoder = decoder
         self._unpacked = unpacked
-        self._allowance = allowance
         self._where = blob.source.name
         self._data = b""
         self._at = 0
@@ -169,7 +138,7 @@ class _Front:
         self._data = self._decoder.read(_READ_BYTES)
         self._at = 0
         self._read += len(self._data)
-        self._allowance.use(len(self._data), self._where)
+        self._unpacked.workspace.count(len(self._data), self._where)
         if self._hashes:
             self.seen.update(self._data)
         return bool(self._data)

@@ -10,13 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lumiimg.image.oci.layer import OciLayer
+from lumiimg.image.oci.unpacking import Workspace
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
-    from lumiimg.image.oci.layer import Content, OciLayer
+    from lumiimg.image.byte_source import ByteSource
+    from lumiimg.image.oci.layer import Blob
     from lumiimg.image.oci.tar import Member
+    from lumiimg.image.oci.unpacking import Unpacked
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _NOTES_OF_AUFS = ".wh..wh."
@@ -59,16 +63,18 @@ class _MissingError(Exception):
 class LayeredTree:
     """The root file system of an image."""
 
-    def __init__(self, layers: Iterable[OciLayer], where: str) -> None:
-        """Read all layers, the lowest first. Raises ImageError."""
+    def __init__(self, layers: Sequence[Blob], where: str) -> None:
+        """Read all layers, the lowest first, and verify them. Raises ImageError."""
         self._where = where
-        self._contents: list[Content] = []
+        self._contents: list[ByteSource | Unpacked] = []
         self._count = self._steps = 0
         self.root = self._new(FileKind.DIRECTORY, 0o755, 0)
-        for layer in layers:
+        workspace = Workspace(len(layers), sum(blob.source.size for blob in layers))
+        for number, blob in enumerate(layers):
+            layer = OciLayer(blob, number, workspace)
             self._contents.append(layer.content)
             for member in layer.members():
-                self._add(member, layer.number)
+                self._add(member, number)
 
     def child(self, directory: LayerNode, name: str) -> LayerNode | None:
         return directory.names.get(name)
@@ -248,7 +254,7 @@ class LayeredTree:
 class LayerFile:
     """A regular file in a layer."""
 
-    def __init__(self, content: Content, node: LayerNode) -> None:
+    def __init__(self, content: ByteSource | Unpacked, node: LayerNode) -> None:
         self.size = node.size_bytes
         self.identity = node.number
         self._content = content

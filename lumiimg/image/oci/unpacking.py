@@ -14,7 +14,8 @@ from lumiimg.image.lru import LruCache
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
-    from lumiimg.image.oci.decoding import BlobSource, Decoder, Place
+    from lumiimg.image.byte_source import ByteSource
+    from lumiimg.image.oci.decoding import Decoder, Place
 
 _CHUNK_BYTES = 256 << 10
 _CACHED_BYTES = 32 << 20
@@ -22,6 +23,9 @@ _FIRST_SPACING_BYTES = 1 << 20
 # some 50 KiB each: about 25 MiB for an image
 _MAX_PLACES = 512
 _MIN_PLACES = 4
+# what a layer of zeros may unpack to, whatever its size; beyond, a ratio that no real software has
+_FREE_BYTES = 4 << 30
+_MAX_RATIO = 200
 # of decoders where they stopped: many, because zstd can often be entered nowhere else
 _MAX_CURSORS_BYTES = 48 << 20
 
@@ -36,12 +40,19 @@ class _Cursor:
 
 
 class Workspace:
-    """What the compressed layers of one image share: chunks unpacked last, and decoders where they stopped."""
+    """What the layers of one image share: chunks unpacked last, decoders where they stopped, one bound."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, stored_bytes: int) -> None:
         self.max_places = max(_MIN_PLACES, _MAX_PLACES // max(1, layers))
+        self._left = _FREE_BYTES + _MAX_RATIO * stored_bytes
         self._chunks: LruCache[tuple[int, int], bytes] = LruCache(_CACHED_BYTES)
         self._cursors: list[_Cursor] = []
+
+    def count(self, size: int, where: str) -> None:
+        """Count bytes that were unpacked. Raises ImageError where all layers together come to too many."""
+        self._left -= size
+        if self._left < 0:
+            raise ImageError(f"layers that unpack to more than {_MAX_RATIO} times their size", where=where)
 
     def chunk(self, layer: Unpacked, index: int) -> bytes:
         """Return a chunk; all that is unpacked on the way to it is remembered too. Raises ImageError."""
@@ -87,7 +98,7 @@ class Workspace:
 class Unpacked:
     """The content of one compressed layer."""
 
-    source: BlobSource
+    source: ByteSource
     """The blob."""
     number: int
     """Of the layer."""

@@ -48,6 +48,39 @@ class _Word:
     def refuse(self) -> NoReturn:
         raise ShellError(self.start)
 
+    def length(self, character: str) -> int:
+        """Return how far what begins here reaches, and note what it opens."""
+        match character:
+            case "\\":
+                return 2
+            case "'" if self.quoted and self.closing == "}":
+                self.refuse()  # a quote or not, by what operator is there
+            case "'" if not self.quoted:
+                return self._up_to(self.text.find("'", self.position + 1) + 1)
+            case '"':
+                self.begin('"', quoted=True)
+            case "$" if self.has("${"):
+                self.begin("}", quoted=self.quoted)
+                return 2
+            case "$" if self.has("$("):
+                self.begin(")", quoted=False)
+                return 2
+            case "$" if self.has("$'") and not self.quoted:
+                self.refuse()  # escapes in some shells, a dollar in others
+            case "(" if self.closing == ")":
+                self.begin(")", quoted=False)
+            case "`":
+                backquoted = _BACKQUOTED.match(self.text, self.position)
+                return self._up_to(backquoted.end() if backquoted else 0)
+            case "#" | "<" if self.closing == ")" and (self.has("#") or self.has("<<")):
+                self.refuse()  # a comment or a here-document hides what closes it
+        return 1
+
+    def _up_to(self, end: int) -> int:
+        if not end:
+            self.refuse()  # it has no end
+        return end - self.position
+
 
 def end_of_word(text: str, position: int) -> int:
     """Return where a word ends, with what is quoted and expanded in it (2.2, 2.6). Raises ShellError."""
@@ -65,76 +98,8 @@ def end_of_word(text: str, position: int) -> int:
         elif not word.open and character in _ENDS_OF_WORDS:
             break
         else:
-            word.position += _READERS.get(character, _itself)(word)
+            word.position += word.length(character)
     end = min(word.position, len(text))
     if word.open or (word.substituted and _CASE.search(text, word.start, end)):
         word.refuse()
     return end
-
-
-def _itself(_: _Word) -> int:
-    return 1
-
-
-def _escaped(_: _Word) -> int:
-    return 2
-
-
-def _single_quote(word: _Word) -> int:
-    if word.quoted and word.closing == "}":  # a quote or not, by what operator is there
-        word.refuse()
-    if word.quoted:
-        return 1
-    end = word.text.find("'", word.position + 1)
-    if end < 0:
-        word.refuse()
-    return end + 1 - word.position
-
-
-def _double_quote(word: _Word) -> int:
-    word.begin('"', quoted=True)
-    return 1
-
-
-def _dollar(word: _Word) -> int:
-    if word.has("${"):
-        word.begin("}", quoted=word.quoted)
-        return 2
-    if word.has("$("):
-        word.begin(")", quoted=False)
-        return 2
-    if word.has("$'") and not word.quoted:  # escapes in some shells, a dollar in others
-        word.refuse()
-    return 1
-
-
-def _parenthesis(word: _Word) -> int:
-    if word.closing == ")":
-        word.begin(")", quoted=False)
-    return 1
-
-
-def _backquote(word: _Word) -> int:
-    backquoted = _BACKQUOTED.match(word.text, word.position)
-    if backquoted is None:
-        word.refuse()
-    return backquoted.end() - word.position
-
-
-def _hiding(word: _Word) -> int:
-    if word.closing == ")" and (word.has("#") or word.has("<<")):
-        word.refuse()  # a comment or a here-document hides what closes it
-    return 1
-
-
-_READERS = {
-    "\\": _escaped,
-    "'": _single_quote,
-    '"': _double_quote,
-    "$": _dollar,
-    "(": _parenthesis,
-    "`": _backquote,
-    "#": _hiding,
-    "<": _hiding,
-}
-"""By the first character: how far it reaches."""

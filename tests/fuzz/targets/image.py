@@ -19,6 +19,7 @@ from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.environment import ShellEnvironment
 from lumiimg.image.oci.archive import read_docker_archive, read_oci_layout
 from lumiimg.image.oci.files import StoredArchive, StoredFolder
+from lumiimg.image.oci.tree import LayeredTree
 from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC, PARTITION, DataType, read_sif
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
@@ -85,7 +86,7 @@ def _stored(layout: Layout) -> None:
     with tempfile.TemporaryDirectory(dir=scratch()) as name:
         folder = layout.write_folder(Path(name))
         with contextlib.closing(StoredFolder(folder)) as files:
-            _visit(RootFileSystem(read_oci_layout(files).tree("layout")))
+            _visit(RootFileSystem(LayeredTree(read_oci_layout(files)[1], "layout")))
 
 
 def _documents(data: bytes) -> None:
@@ -115,7 +116,7 @@ def _docker(data: bytes) -> None:
     source = ByteSource.open(written(packed, "docker.tar"))
     with contextlib.closing(source):
         archive = StoredArchive(source)
-        _visit(RootFileSystem(read_docker_archive(archive).tree("archive")))
+        _visit(RootFileSystem(LayeredTree(read_docker_archive(archive)[1], "archive")))
 
 
 def _environment(data: bytes) -> str:
@@ -311,7 +312,7 @@ TARGETS = (
         (
             "image.oci.tar.read_members",
             "image.oci.layer.OciLayer",
-            "image.oci.decoding.decoder",
+            "image.oci.decoding.decoder_of",
             "image.oci.unpacking.Unpacked",
             "image.oci.tree.LayeredTree",
         ),
