@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -63,17 +63,25 @@ class DataType(IntEnum):
 
 
 class PartitionFormat(IntEnum):
-    """File system of a partition."""
+    """File system of a partition; only those that are spoken of."""
 
     SQUASHFS = 1
     EXT3 = 2
-    ARCHIVE = 3
-    RAW = 4
     ENCRYPTED_SQUASHFS = 5
     GOCRYPTFS_SQUASHFS = 6
 
 
 PRIMARY_SYSTEM, OVERLAY = 2, 4
+_ENCRYPTED = ("the root file system is encrypted", "unpack it with its key (`build --sandbox`) and give the folder")
+_NOT_READ: dict[int, tuple[str, str | None]] = {
+    PartitionFormat.ENCRYPTED_SQUASHFS: _ENCRYPTED,
+    PartitionFormat.GOCRYPTFS_SQUASHFS: _ENCRYPTED,
+    PartitionFormat.EXT3: (
+        "the root file system is ext3, of Singularity 2",
+        "convert it with `apptainer build new.sif old.sif`",
+    ),
+}
+"""What a root file system is, and what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +95,6 @@ class DataObject:
     name: str
     file_system: int = 0
     partition_type: int = 0
-    architecture: str | None = None
     signer: str = ""
     """The fingerprint, in capitals, that a signature names; whether it tells the truth the engine finds out."""
 
@@ -115,23 +122,12 @@ class Sif:
                 )
             raise ImageError("a SIF without a root file system", where=where, hint="build the image again")
         root = roots[0]
-        match root.file_system:
-            case PartitionFormat.SQUASHFS:
-                return root
-            case PartitionFormat.ENCRYPTED_SQUASHFS | PartitionFormat.GOCRYPTFS_SQUASHFS:
-                raise ImageError(
-                    "the root file system is encrypted",
-                    where=where,
-                    hint="unpack it with its key (`build --sandbox`) and give the folder",
-                )
-            case PartitionFormat.EXT3:
-                raise ImageError(
-                    "the root file system is ext3, of Singularity 2",
-                    where=where,
-                    hint="convert it with `apptainer build new.sif old.sif`",
-                )
-            case other:
-                raise ImageError(f"the root file system has the unknown format {other}", where=where)
+        if root.file_system != PartitionFormat.SQUASHFS:
+            what, hint = _NOT_READ.get(
+                root.file_system, (f"the root file system has the unknown format {root.file_system}", None)
+            )
+            raise ImageError(what, where=where, hint=hint)
+        return root
 
     def overlays(self) -> tuple[DataObject, ...]:
         """Return the partitions that an engine lays over the root file system, the lowest first."""
@@ -139,10 +135,8 @@ class Sif:
 
     def first(self, data_type: DataType, name: str | None = None) -> DataObject | None:
         """Return the first data object of a type (and name)."""
-        for item in self.objects:
-            if item.data_type == data_type and name in (None, item.name):
-                return item
-        return None
+        found = (item for item in self.objects if item.data_type == data_type and name in (None, item.name))
+        return next(found, None)
 
 
 def read_sif_file(path: Path) -> Sif:
@@ -193,23 +187,14 @@ def _data_object(record: tuple[Any, ...], source: ByteSource) -> DataObject:
             hint=_DOWNLOAD_AGAIN,
         )
     text = name.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+    item = DataObject(data_type, identifier, offset, size, text)
     if data_type == DataType.SIGNATURE:
         fingerprint = _SIGNATURE.unpack_from(extra)[1]
-        signer = fingerprint.hex().upper() if any(fingerprint) else ""
-        return DataObject(data_type, identifier, offset, size, text, signer=signer)
-    if data_type != DataType.PARTITION:
-        return DataObject(data_type, identifier, offset, size, text)
-    file_system, partition_type, architecture = PARTITION.unpack_from(extra)
-    return DataObject(
-        data_type,
-        identifier,
-        offset,
-        size,
-        text,
-        file_system,
-        partition_type,
-        _ARCHITECTURES.get(architecture.rstrip(b"\0")),
-    )
+        return replace(item, signer=fingerprint.hex().upper() if any(fingerprint) else "")
+    if data_type == DataType.PARTITION:
+        file_system, partition_type, _ = PARTITION.unpack_from(extra)
+        return replace(item, file_system=file_system, partition_type=partition_type)
+    return item
 
 
 def _check_overlap(objects: list[DataObject], table_start: int, table_end: int, where: str) -> None:
