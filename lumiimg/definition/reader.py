@@ -35,9 +35,8 @@ _REGISTRY_AGENTS = frozenset({"docker", "oras"})
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}")
 _NOTE = re.compile(re.escape(NOTE).replace(r"\{\}", f"({_VERSION.pattern})"))
 _SECTIONS = ("%files", "%environment", POST, "%test", "%labels")
-_COPY = re.compile(r"    (\S+) (\S+)")
+_TWO_WORDS = re.compile(r"    (\S+) (\S+)")
 _EXPORT = re.compile(r"    export ([A-Za-z_][A-Za-z0-9_]*)=('.*)")
-_LABEL = re.compile(r"    (\S+) (\S+)")
 _SUITE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 """debootstrap runs its script of that name: no path, no option."""
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{0,99}")
@@ -57,13 +56,13 @@ def read_sections(text: str, name: str) -> Sections:
         raise DefinitionError(f"has no {POST}", where=name)
     sections = Sections(
         _read_header(head[1:], name),
-        files=_pairs(_COPY, lines.get("%files", ()), "copies other files than it names", name),
+        files=_pairs(_TWO_WORDS, lines.get("%files", ()), "copies other files than it names", name),
         environment=_pairs(
             _EXPORT, lines.get("%environment", ()), "does more in %environment than set variables", name
         ),
         post=_script(lines[POST]),
         test=_script(lines.get("%test", ())),
-        labels=_pairs(_LABEL, lines.get("%labels", ()), "has other labels than its place and its layer", name),
+        labels=_pairs(_TWO_WORDS, lines.get("%labels", ()), "has other labels than its place and its layer", name),
         version=note[1],
     )
     if sections.text != text:

@@ -22,11 +22,9 @@ class OverlayLayer(Tree[NodeT], Protocol[NodeT]):
 
     def is_whiteout(self, node: NodeT) -> bool:
         """Tell whether it is the mark of a name that is gone."""
-        ...
 
     def is_opaque(self, directory: NodeT) -> bool:
         """Tell whether it hides what the directories below it hold. Raises ImageError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,20 +60,16 @@ class OpenFile(Protocol):
     @property
     def size(self) -> int:
         """In bytes."""
-        ...
 
     @property
     def identity(self) -> Hashable:
         """Equal for two names of one inode."""
-        ...
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes from `offset`; fewer only at the end of the file. Raises ImageError."""
-        ...
 
     def close(self) -> None:
         """Give back what the open file holds."""
-        ...
 
 
 class TreeNode(Protocol):
@@ -82,7 +78,6 @@ class TreeNode(Protocol):
     @property
     def kind(self) -> FileKind:
         """What it is."""
-        ...
 
 
 NodeT = TypeVar("NodeT", bound=TreeNode)
@@ -98,24 +93,18 @@ class Tree(Protocol[NodeT]):
 
     def child(self, directory: NodeT, name: str) -> NodeT | None:
         """Return what a name in a directory stands for, symlinks not followed; None where there is no such name."""
-        ...
 
     def entries(self, directory: NodeT) -> Iterator[DirectoryEntry]:
         """Yield the names in a directory, without `.` and `..`."""
-        ...
 
     def link_target(self, link: NodeT) -> str:
         """Return the text of a symlink."""
-        ...
 
     def stat(self, node: NodeT) -> FileStat:
         """Return the inode's attributes."""
-        ...
 
     def directory_identity(self, directory: NodeT) -> Hashable:
         """Return what tells a directory from all others; None where the host sees to it that there are no loops."""
-        ...
 
     def open(self, node: NodeT) -> OpenFile:
         """Open a regular file."""
-        ...

@@ -224,30 +224,12 @@ class _Reader:
 
 
 def _prefix(text: str, pattern: str, *, longest: bool) -> int:
-    """Return how much of the beginning a pattern with * and ? takes: all ways at once, so that no pattern is slow."""
-    states = _closure({0}, pattern)
-    found = 0 if len(pattern) in states else None
-    for count, character in enumerate(text, start=1):
-        if (found is not None and not longest) or not states:
-            break
-        following = set()
-        for state in states:
-            if state < len(pattern):
-                if pattern[state] == "*":
-                    following.add(state)
-                elif pattern[state] in ("?", character):
-                    following.add(state + 1)
-        states = _closure(following, pattern)
-        if len(pattern) in states:
-            found = count
-    return found or 0
+    """Return how much of the beginning a pattern with * and ? takes, 0 where it does not fit.
 
-
-def _closure(states: set[int], pattern: str) -> set[int]:
-    """Add the states that a * reaches by taking nothing."""
-    for state in sorted(states):
-        at = state
-        while at < len(pattern) and pattern[at] == "*":
-            at += 1
-            states.add(at)
-    return states
+    What a * takes is never tried again (but the last one, for the longest), so that no pattern is slow: the first place
+    for what is behind a * leaves most room for the rest.
+    """
+    first, *behind = ("".join("." if c == "?" else re.escape(c) for c in part) for part in pattern.split("*"))
+    last = f".*{behind.pop()}" if behind and longest else ""
+    found = re.match(first + "".join(f"(?>.*?{part})" for part in behind) + last, text, re.DOTALL)
+    return found.end() if found else 0

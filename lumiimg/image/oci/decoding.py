@@ -38,7 +38,6 @@ class BlobSource(Protocol):
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes. Raises ImageError."""
-        ...
 
 
 class Decoder:

@@ -46,11 +46,9 @@ class SequentialReader(Protocol):
 
     def take(self, size: int) -> bytes:
         """Return the next `size` bytes, fewer only at the end. Raises ImageError."""
-        ...
 
     def skip(self, size: int) -> None:
         """Pass over bytes. Raises ImageError where there are fewer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import sys
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from lumiimg.image.squashfs.superblock import Compressor
@@ -41,10 +42,9 @@ def _decoder(compression: Compressor) -> tuple[Callable[[], _Decoder], tuple[typ
     match compression:
         case Compressor.GZIP:
             return zlib.decompressobj, (zlib.error,)
-        case Compressor.XZ:
-            return (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _LZMA_MEMORY_BYTES)), (lzma.LZMAError, EOFError)
-        case Compressor.LZMA:
-            return (lambda: lzma.LZMADecompressor(lzma.FORMAT_ALONE, _LZMA_MEMORY_BYTES)), (lzma.LZMAError, EOFError)
+        case Compressor.XZ | Compressor.LZMA:
+            form = lzma.FORMAT_XZ if compression is Compressor.XZ else lzma.FORMAT_ALONE
+            return partial(lzma.LZMADecompressor, form, _LZMA_MEMORY_BYTES), (lzma.LZMAError, EOFError)
         case Compressor.ZSTD:
             return _zstd()
         case Compressor.LZ4:
