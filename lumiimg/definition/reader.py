@@ -25,7 +25,7 @@ from lumiimg.resolve.network.mirrors import Mirrors, checked
 from lumiimg.resolve.network.registry import parse_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lumiimg.definition.definition import Definition
 
@@ -148,24 +148,19 @@ def _is_known(definition: Definition, header: Header) -> bool:
             and not definition.plain_http
             and _SUITE.fullmatch(header.origin) is not None
             and header.mirror_url is not None
-            and _is_address(header.mirror_url)
+            and _is_as_read(header.mirror_url, lambda text: checked(text, "MirrorURL"))
             and len(header.include) <= _MAX_PACKAGES
             and all(map(_PACKAGE.fullmatch, header.include))
         )
     if header.agent in LOCAL_AGENTS:
         return header.origin == str(definition.origin) and not definition.plain_http
-    return header.agent in _REGISTRY_AGENTS and definition.origin is None and _is_reference(header.origin)
+    is_registry = header.agent in _REGISTRY_AGENTS and definition.origin is None
+    return is_registry and _is_as_read(header.origin, lambda text: parse_reference(text, Mirrors({})))
 
 
-def _is_reference(text: str) -> bool:
+def _is_as_read(text: str, read: Callable[[str], object]) -> bool:
+    """Whether a text is what reading it would make of it."""
     try:
-        return str(parse_reference(text, Mirrors({}))) == text
-    except BadInputError:
-        return False
-
-
-def _is_address(text: str) -> bool:
-    try:
-        return checked(text, "MirrorURL") == text
+        return str(read(text)) == text
     except BadInputError:
         return False

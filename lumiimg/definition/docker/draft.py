@@ -153,15 +153,15 @@ def _layer(draft: Draft, layer: str) -> str:
             }
         ]
     usable = usable_arguments(path)
-    if usable:
-        document["arguments"] = {
-            name: _argument(text_of(declared.value or ()), declared.line) for name, declared in usable.items()
-        }
-    if sources := {f"add-{step.line}": _source(step, usable) for step in path.steps if is_download(step)}:
-        document["sources"] = sources
     environment = {"set": dict(draft.environment.set), "prepend": dict(draft.environment.prepend)}
-    if environment := {key: table for key, table in environment.items() if table}:
-        document["environment"] = environment
+    tables = {
+        "arguments": {
+            name: _argument(text_of(declared.value or ()), declared.line) for name, declared in usable.items()
+        },
+        "sources": {f"add-{step.line}": _source(step, usable) for step in path.steps if is_download(step)},
+        "environment": {key: table for key, table in environment.items() if table},
+    }
+    document |= {key: table for key, table in tables.items() if table}
     notes = "".join(f"# {one_line(note)}\n" for note in draft.environment.notes)
     # What a terminal would obey is no better in a file that a person looks at.
     body = "".join(c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in tomli_w.dumps(document))
