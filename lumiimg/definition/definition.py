@@ -81,7 +81,6 @@ class Sections:
 
     @property
     def text(self) -> str:
-        """The definition file."""
         return f"{NOTE.format(self.version)}\n{self.body}"
 
     @property
@@ -119,7 +118,6 @@ class Definition:
 
     @property
     def text(self) -> str:
-        """The definition file."""
         return self.sections.text
 
     @property

@@ -25,7 +25,7 @@ from lumiimg.resolve.network.mirrors import Mirrors, checked
 from lumiimg.resolve.network.registry import parse_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lumiimg.definition.definition import Definition
 
@@ -34,7 +34,7 @@ LOCAL_AGENTS = frozenset({"localimage", "oci", "oci-archive", "docker-archive"})
 _REGISTRY_AGENTS = frozenset({"docker", "oras"})
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}")
 _NOTE = re.compile(re.escape(NOTE).replace(r"\{\}", f"({_VERSION.pattern})"))
-_SECTIONS = ("%files", "%environment", POST, "%test", "%labels")
+_SECTIONS = frozenset(("%files", "%environment", POST, "%test", "%labels"))
 _TWO_WORDS = re.compile(r"    (\S+) (\S+)")
 _EXPORT = re.compile(r"    export ([A-Za-z_][A-Za-z0-9_]*)=('.*)")
 _SUITE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
@@ -55,16 +55,15 @@ def read_sections(text: str, name: str) -> Sections:
     if POST not in lines:
         raise DefinitionError(f"has no {POST}", where=name)
     sections = Sections(
-        _read_header(head[1:], name),
-        files=_pairs(_TWO_WORDS, lines.get("%files", ()), "copies other files than it names", name),
-        environment=_pairs(
-            _EXPORT, lines.get("%environment", ()), "does more in %environment than set variables", name
-        ),
-        post=_script(lines[POST]),
-        test=_script(lines.get("%test", ())),
-        labels=_pairs(_TWO_WORDS, lines.get("%labels", ()), "has other labels than its place and its layer", name),
+        _read_header(head[1:-1], name),
+        files=_pairs(_TWO_WORDS, lines, "%files", "copies other files than it names", name),
+        environment=_pairs(_EXPORT, lines, "%environment", "does more in %environment than set variables", name),
+        post="\n".join(lines[POST]),
+        test="\n".join(lines.get("%test", ())),
+        labels=_pairs(_TWO_WORDS, lines, "%labels", "has other labels than its place and its layer", name),
         version=note[1],
     )
+    # order, ends and empty lines, too
     if sections.text != text:
         raise DefinitionError("is not as lumiimg writes it", where=name)
     return sections
@@ -85,55 +84,39 @@ def check_definition(definition: Definition, number: int) -> None:
 
 
 def _read_header(lines: Sequence[str], name: str) -> Header:
-    if all(": " in line and line.isprintable() and "{{" not in line for line in lines):
-        found = dict(line.split(": ", 1) for line in lines)
-        match tuple(found):
-            case ("Bootstrap", "From"):
-                return Header(found["Bootstrap"], found["From"])
-            case ("Bootstrap", "OSVersion", "MirrorURL"):
-                return Header(found["Bootstrap"], found["OSVersion"], found["MirrorURL"])
-            case ("Bootstrap", "OSVersion", "MirrorURL", "Include"):
-                include = tuple(found["Include"].split(" "))
-                return Header(found["Bootstrap"], found["OSVersion"], found["MirrorURL"], include)
-    raise DefinitionError("has a header that lumiimg does not write there", where=name)
+    if not all(": " in line and line.isprintable() and "{{" not in line for line in lines):
+        raise DefinitionError("has a header that lumiimg does not write there", where=name)
+    found = dict(line.split(": ", 1) for line in lines)
+    agent = found.get("Bootstrap", "")
+    origin = found.get("OSVersion" if agent == DEBOOTSTRAP else "From", "")
+    include = tuple(found["Include"].split(" ")) if "Include" in found else ()
+    return Header(agent, origin, found.get("MirrorURL"), include)
 
 
-def _pairs(pattern: re.Pattern[str], lines: Sequence[str], otherwise: str, name: str) -> tuple[tuple[str, str], ...]:
-    found = [pattern.fullmatch(line) for line in lines]
+def _pairs(
+    pattern: re.Pattern[str], sections: Mapping[str, Sequence[str]], section: str, otherwise: str, name: str
+) -> tuple[tuple[str, str], ...]:
+    found = [pattern.fullmatch(line) for line in sections.get(section, ())[:-1]]
     if not all(found):
         raise DefinitionError(otherwise, where=name)
     return tuple((match[1], match[2]) for match in found if match)
 
 
-def _script(lines: Sequence[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
-
-
 def _split(text: str, name: str) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the lines of the head, and those of each section: known ones, each once, in the writer's order."""
-    *lines, rest = text.split("\n")
-    if rest:
-        raise DefinitionError("does not end with a line", where=name)
-    head: list[str] = []
+    """Return the lines of the head, and those of each section, with the empty one that ends each."""
     sections: dict[str, list[str]] = {}
-    to_come: Sequence[str] = _SECTIONS
-    body = head
-    for number, line in enumerate(lines, start=1):
+    head = body = list[str]()
+    for number, line in enumerate(text.split("\n"), start=1):
         where = f"{name}:{number}"
         if line.lstrip().startswith("%"):
-            if line not in to_come:
+            if line not in _SECTIONS or line in sections:
                 raise DefinitionError(f"a section that lumiimg does not write here: {line.strip()[:40]!r}", where=where)
-            if len(body) < 2 or body.pop():  # a line, and an empty one between sections
-                raise DefinitionError(f"no end of what is before {line!r}", where=where)
-            to_come = to_come[to_come.index(line) + 1 :]
             body = sections[line] = []
             continue
         problem, _ = trap(line) if sections else ("", "")  # of the head only known lines are taken
         if problem:
             raise DefinitionError(problem, where=where)
         body.append(line)
-    if not body:
-        raise DefinitionError("ends with an empty section", where=name)
     return head, sections
 
 

@@ -122,7 +122,6 @@ def _difference(path: str, one: _Side, other: _Side, *, with_details: bool) -> s
 
 
 def _is_same_content(path: str, first: RootFileSystem, second: RootFileSystem) -> bool:
-    """Tell whether two files of one size hold the same."""
     with contextlib.closing(first.open(path)) as one, contextlib.closing(second.open(path)) as other:
         offset = 0
         while chunk := one.read_at(offset, _CHUNK_BYTES):

@@ -72,7 +72,6 @@ class Dockerfile:
         return found
 
     def where(self, line: int) -> str:
-        """Return file:line."""
         return f"{self.path}:{line}"
 
 

@@ -84,7 +84,6 @@ class Instruction:
         return "".join(self.pieces)
 
     def flag(self, name: str) -> str | None:
-        """Return the last value of a flag."""
         return next((value for key, value in reversed(self.flags) if key == name), None)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.toml_table import CatalogError
@@ -233,27 +233,20 @@ def _copied(step: DockerStep) -> Iterator[_Finding]:
 
 
 def _commands(text: str) -> Iterator[list[str]]:
-    words: list[str] = []
-    for token in _TOKEN.findall(text):
-        if token in _BREAKS:
-            if words:
-                yield words
-            words = []
-        else:
-            words.append(token)
-    if words:
-        yield words
+    for is_break, words in groupby(_TOKEN.findall(text), _BREAKS.__contains__):
+        if not is_break:
+            yield list(words)
 
 
 def _clone(step: DockerStep, words: list[str]) -> _Finding | None:
-    url = next((word for word in words if (_REPOSITORY.fullmatch(word))), None)
-    if url is None or (match := _REPOSITORY.fullmatch(url)) is None:
+    match = next(filter(None, map(_REPOSITORY.fullmatch, words)), None)
+    if match is None:
         return None
     ref = next((after for before, after in pairwise(words) if before in {"-b", "--branch"}), None)
     ref = ref or next((word[9:] for word in words if word.startswith("--branch=")), None)
     if ref and ref.startswith("$"):
         ref = None
-    return (step.stage, step.line, f"git clone {url}" + (f" at {ref}" if ref else ""), match[1], ref)
+    return (step.stage, step.line, f"git clone {match[0]}" + (f" at {ref}" if ref else ""), match[1], ref)
 
 
 def _installed(step: DockerStep, words: list[str]) -> Iterator[_Finding]:

@@ -90,7 +90,8 @@ class _Writer:
         self._downloads = downloads
         values = [value for step in path.steps if step.keyword != "ARG" for _, value in step.values if value]
         values += [content for step in path.steps for content in step.contents]
-        self._base = {piece.name for value in values for piece in value if piece.kind is PieceKind.BASE}
+        pieces = [piece for value in values for piece in value]
+        self._base = {piece.name for piece in pieces if piece.kind is PieceKind.BASE}
         # The value of these is wanted still when something else has their name.
         shadowed = {
             name
@@ -99,13 +100,8 @@ class _Writer:
             for name, value in step.values
             if name in self._arguments and value is not None and value != self._arguments[name].value
         }
-        shadowed |= set(path.environment)
-        self._held = shadowed & {
-            piece.name
-            for value in values
-            for piece in value
-            if piece.kind is PieceKind.ARGUMENT and piece.name in self._arguments
-        }
+        shadowed |= set(path.environment) & self._arguments.keys()
+        self._held = shadowed & {piece.name for piece in pieces if piece.kind is PieceKind.ARGUMENT}
         self._passed: dict[str, str] = {}
         """Variables that bash cannot hold, for env(1)."""
 

@@ -86,7 +86,7 @@ class _Walk:
             dockerfile=self._file,
             stages=tuple(stages),
             base=state.base,
-            platform=text_of(self._expand_global(stages[0].platform or "", stages[0])) or None,
+            platform=text_of(self._expand(stages[0].platform or "", self._global, stages[0])) or None,
             steps=state.steps,
             arguments=tuple(declared(state.steps)),
             environment=environment,
@@ -105,7 +105,7 @@ class _Walk:
     def _image(self, stage: Stage) -> str:
         if stage.index in self._images:
             return self._images[stage.index]
-        image = text_of(self._expand_global(stage.image, stage))
+        image = text_of(self._expand(stage.image, self._global, stage))
         if not image:
             raise DockerfileError(
                 f"FROM {stage.image[:80]} names nothing",
@@ -114,9 +114,6 @@ class _Walk:
             )
         self._images[stage.index] = image
         return image
-
-    def _expand_global(self, text: str, stage: Stage) -> Value:
-        return expand(text, self._global, self._file.where(stage.line), escape=self._file.escape)
 
     def _parent(self, stage: Stage) -> Stage | None:
         return self._file.stage(self._image(stage), before=stage.index)
@@ -193,9 +190,8 @@ class _Walk:
             contents=tuple(self._contents(instruction, state.scope)) if keyword in {"ADD", "COPY"} else (),
         )
 
-    def _expand(self, text: str, scope: Scope, instruction: Instruction, *, keep_quotes: bool = False) -> Value:
-        where = self._file.where(instruction.line)
-        return expand(text, scope, where, escape=self._file.escape, keep_quotes=keep_quotes)
+    def _expand(self, text: str, scope: Scope, at: Stage | Instruction, *, keep_quotes: bool = False) -> Value:
+        return expand(text, scope, self._file.where(at.line), escape=self._file.escape, keep_quotes=keep_quotes)
 
     def _pairs(self, instruction: Instruction, scope: Scope) -> list[tuple[str, Value | None]]:
         words = split_words(instruction.text, self._file.escape)

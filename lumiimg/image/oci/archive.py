@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.image.oci.choice import SAVE_ONE, choose_manifest, find_blob, read_blob, read_descriptor
-from lumiimg.image.oci.document import Config, a_list, a_text, an_object, config_of, read_document
+from lumiimg.image.oci.document import Config, config_of, read_document, typed
 from lumiimg.image.oci.layer import Blob
 from lumiimg.image.tree import ImageError
 
@@ -60,20 +60,22 @@ def read_docker_archive(files: StoredFiles) -> tuple[Config, list[Blob]]:
         raise ImageError(
             "a tar that holds no image", where=where, hint="unpack it into a folder and give that, if it is a root"
         )
-    images = a_list(read_document(listing, "manifest.json"), "manifest.json", where)
-    images = [an_object(item, "an image of manifest.json", where) for item in images]
+    images = typed(read_document(listing, "manifest.json"), list, "manifest.json", where)
+    images = [typed(item, dict, "an image of manifest.json", where) for item in images]
     if len(images) != 1:
         tags = (
-            a_text(tag, "RepoTags", where) for item in images for tag in a_list(item.get("RepoTags"), "Tags", where)
+            typed(tag, str, "RepoTags", where)
+            for item in images
+            for tag in typed(item.get("RepoTags"), list, "Tags", where)
         )
         named = f": {', '.join(tags)}" if images else ""
         raise ImageError(f"{len(images)} images{named}", where=where, hint=SAVE_ONE)
     image = images[0]
-    stored = files.find(a_text(image.get("Config"), "Config", where))
+    stored = files.find(typed(image.get("Config"), str, "Config", where))
     if stored is None:
         raise ImageError("the config is not in the archive", where=where, hint="save the image again")
-    config = config_of(an_object(read_document(stored, "the config"), "the config", where), where)
-    names = [a_text(item, "Layers", where) for item in _bounded(image.get("Layers"), where)]
+    config = config_of(typed(read_document(stored, "the config"), dict, "the config", where), where)
+    names = [typed(item, str, "Layers", where) for item in _bounded(image.get("Layers"), where)]
     if len(names) != len(config.layers):
         raise ImageError(f"{len(names)} layers where the config has {len(config.layers)}", where=where)
     layers: list[Blob] = []
@@ -86,7 +88,7 @@ def read_docker_archive(files: StoredFiles) -> tuple[Config, list[Blob]]:
 
 
 def _bounded(layers: object, where: str) -> list[object]:
-    items = a_list(layers, "layers", where)
+    items = typed(layers, list, "layers", where)
     if len(items) > _MAX_LAYERS:
         raise ImageError(f"{len(items)} layers; {_MAX_LAYERS} are the limit", where=where)
     return items

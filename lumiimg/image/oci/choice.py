@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.image.oci.document import Digest, a_list, a_text, an_object, read_document
+from lumiimg.image.oci.document import Digest, read_document, typed
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
@@ -38,19 +38,19 @@ class Descriptor:
 
 def read_descriptor(value: object, where: str) -> Descriptor:
     """Return a checked descriptor. Raises ImageError."""
-    item = an_object(value, "a descriptor", where)
+    item = typed(value, dict, "a descriptor", where)
     size = item.get("size")
     if not isinstance(size, int) or size < 0:
         raise ImageError(f"a descriptor with the size {str(size)[:20]}", where=where)
-    annotations = an_object(item.get("annotations"), "annotations", where)
-    platform = an_object(item.get("platform"), "platform", where)
-    parts = [a_text(platform.get(key), "platform", where) for key in ("os", "architecture")]
+    annotations = typed(item.get("annotations"), dict, "annotations", where)
+    platform = typed(item.get("platform"), dict, "platform", where)
+    parts = [typed(platform.get(key), str, "platform", where) for key in ("os", "architecture")]
     return Descriptor(
-        media_type=a_text(item.get("mediaType"), "mediaType", where),
+        media_type=typed(item.get("mediaType"), str, "mediaType", where),
         digest=Digest.parse(item.get("digest"), where),
         size_bytes=size,
         platform="/".join(parts) if any(parts) else None,
-        name=next((a_text(annotations[key], key, where) for key in _NAMES if annotations.get(key)), ""),
+        name=next((typed(annotations[key], str, key, where) for key in _NAMES if annotations.get(key)), ""),
         is_attestation=annotations.get("vnd.docker.reference.type") == "attestation-manifest",
     )
 
@@ -77,7 +77,7 @@ def read_blob(files: StoredFiles, descriptor: Descriptor) -> dict[str, Any]:
     seen = descriptor.digest.new_hash()
     seen.update(blob.read_at(0, blob.size))
     descriptor.digest.check(seen, files.name)
-    return an_object(value, name, files.name)
+    return typed(value, dict, name, files.name)
 
 
 def choose_manifest(files: StoredFiles) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def choose_manifest(files: StoredFiles) -> dict[str, Any]:
     index = files.find("index.json")
     if index is None:
         raise ImageError("no index.json", where=files.name)
-    document = an_object(read_document(index, "index.json"), "index.json", files.name)
+    document = typed(read_document(index, "index.json"), dict, "index.json", files.name)
     listed = _unique(_listed(document, files.name))
     names = sorted({item.name or str(item.digest) for item in listed})
     if len(listed) > 1 and (len({item.name for item in listed}) > 1 or any(item.platform is None for item in listed)):
@@ -109,7 +109,7 @@ def _manifests(files: StoredFiles, listed: list[Descriptor], depth: int) -> list
 
 
 def _listed(index: dict[str, Any], where: str) -> list[Descriptor]:
-    items = a_list(index.get("manifests"), "manifests", where)
+    items = typed(index.get("manifests"), list, "manifests", where)
     if len(items) > _MAX_MANIFESTS:
         raise ImageError(f"an index of {len(items)} manifests", where=where)
     descriptors = [read_descriptor(item, where) for item in items]

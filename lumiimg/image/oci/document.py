@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from lumiimg.image.tree import ImageError
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # registries take manifests of 4 MiB; a config with a long history is of the same order
 _MAX_BYTES = 8 << 20
+_KINDS: dict[type, str] = {dict: "JSON object", list: "JSON list", str: "text"}
+T = TypeVar("T", dict[str, Any], list[Any], str)
 # the registered algorithms
 _DIGEST = re.compile(r"(sha256):([0-9a-f]{64})|(sha512):([0-9a-f]{128})")
 
@@ -77,42 +79,26 @@ def read_document(data: ByteSource, name: str) -> Any:  # noqa: ANN401, JSON is 
         raise ImageError(f"{name} is no JSON", where=data.name) from error
 
 
-def an_object(value: object, name: str, where: str) -> dict[str, Any]:
-    """Return a JSON object; an empty one for null. Raises ImageError for anything else."""
+def typed(value: object, kind: type[T], name: str, where: str) -> T:
+    """Return a JSON value of a kind in _KINDS; an empty one for null. Raises ImageError for anything else."""
     if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ImageError(f"{name} is no JSON object", where=where)
-    return value
-
-
-def a_list(value: object, name: str, where: str) -> list[Any]:
-    """Return a JSON list; an empty one for null. Raises ImageError for anything else."""
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise ImageError(f"{name} is no JSON list", where=where)
-    return value
-
-
-def a_text(value: object, name: str, where: str) -> str:
-    """Return a JSON string; an empty one for null. Raises ImageError for anything else."""
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ImageError(f"{name} is no text", where=where)
+        return kind()
+    if not isinstance(value, kind):
+        raise ImageError(f"{name} is no {_KINDS[kind]}", where=where)
     return value
 
 
 def config_of(document: dict[str, Any], where: str) -> Config:
     """Return the checked config. Raises ImageError."""
-    run = an_object(document.get("config"), "config", where)
-    variables = (a_text(item, "config.Env", where).partition("=") for item in a_list(run.get("Env"), "Env", where))
-    labels = an_object(run.get("Labels"), "config.Labels", where)
-    root = an_object(document.get("rootfs"), "rootfs", where)
+    run = typed(document.get("config"), dict, "config", where)
+    variables = (
+        typed(item, str, "config.Env", where).partition("=") for item in typed(run.get("Env"), list, "Env", where)
+    )
+    labels = typed(run.get("Labels"), dict, "config.Labels", where)
+    root = typed(document.get("rootfs"), dict, "rootfs", where)
     return Config(
-        architecture=a_text(document.get("architecture"), "architecture", where) or None,
+        architecture=typed(document.get("architecture"), str, "architecture", where) or None,
         environment={name: value for name, equals, value in variables if name and equals},
-        labels={name: a_text(value, "config.Labels", where) for name, value in labels.items()},
-        layers=tuple(Digest.parse(item, where) for item in a_list(root.get("diff_ids"), "diff_ids", where)),
+        labels={name: typed(value, str, "config.Labels", where) for name, value in labels.items()},
+        layers=tuple(Digest.parse(item, where) for item in typed(root.get("diff_ids"), list, "diff_ids", where)),
     )

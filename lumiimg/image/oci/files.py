@@ -37,7 +37,6 @@ class StoredFolder:
         return self._open[path]
 
     def close(self) -> None:
-        """Close what was found."""
         for source in self._open.values():
             source.close()
         self._open.clear()
@@ -88,13 +87,11 @@ class _Seeking:
         self._source = source
 
     def take(self, size: int) -> bytes:
-        """Return the next `size` bytes, fewer only at the end."""
         data = self._source.read_at(self.position, min(size, self._source.size - self.position))
         self.position += len(data)
         return data
 
     def skip(self, size: int) -> None:
-        """Pass over bytes."""
         if self.position + size > self._source.size:
             raise ImageError("the archive is cut off", where=self._source.name, hint="download or copy it again")
         self.position += size

@@ -75,7 +75,6 @@ class _Hashed:
         self._next = 0
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return the next `size` bytes."""
         data = self._source.read_at(offset, size)
         self._hash.update(data)
         self._next = offset + size
@@ -103,7 +102,6 @@ class _Front:
         self._read = 0
 
     def take(self, size: int) -> bytes:
-        """Return the next `size` bytes, fewer only at the end."""
         at = self._at
         if at + size <= len(self._data):
             self._at += size
@@ -119,7 +117,6 @@ class _Front:
         return b"".join(parts)
 
     def skip(self, size: int) -> None:
-        """Pass over bytes."""
         self.position += size
         while size and (self._at < len(self._data) or self._fill()):
             step = min(size, len(self._data) - self._at)

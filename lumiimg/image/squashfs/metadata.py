@@ -93,5 +93,4 @@ class Cursor:
         return b"".join(parts)
 
     def unpack(self, record: struct.Struct) -> tuple[int, ...]:
-        """Return the next record."""
         return record.unpack(self.read(record.size))

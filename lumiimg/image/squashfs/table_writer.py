@@ -55,7 +55,6 @@ class MetadataWriter:
             del self._open[: metadata.BLOCK_BYTES]
 
     def finish(self) -> bytes:
-        """Return the whole table."""
         if self._open:
             self._close(bytes(self._open))
             self._open.clear()

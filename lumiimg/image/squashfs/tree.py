@@ -101,7 +101,6 @@ class SquashfsTree:
         return count > _LOOKED_AT or any(_is_opaque(xattrs.read(index)) for index in range(count))
 
     def xattrs(self, node: Inode) -> dict[bytes, bytes]:
-        """Return the extended attributes of an inode."""
         has = node.xattrs != NO_XATTRS and self.superblock.xattr_table != NO_TABLE
         return self._xattrs().read(node.xattrs) if has else {}
 
@@ -163,7 +162,6 @@ class SquashfsTree:
         return self._source.read_at(position, size)
 
     def block_sizes(self, layout: FileLayout) -> tuple[int, ...]:
-        """Return the size words of a file's blocks."""
         count = layout.block_count(self.superblock.block_bytes)
         cursor = self._metadata.cursor(*layout.sizes_at)
         return struct.unpack(f"<{count}I", cursor.read(4 * count))

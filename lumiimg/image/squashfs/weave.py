@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from lumiimg.files import EPOCH
@@ -111,7 +113,6 @@ class _Weaver:
         self._dev: StackedNode | None = None
 
     def write(self) -> None:
-        """Write the file system."""
         block_bytes = self._trees[0].superblock.block_bytes
         names = self._names_and_data()
         at = self._copy_data()
@@ -332,7 +333,8 @@ class _Weaver:
         at = 0
         while at < len(names):
             first_name, first, number, _ = names[at]
-            run = _same_block(names[at : at + inodes.MAX_NAMES_IN_RUN], first >> 16, number)
+            fits = partial(_is_near, block=first >> 16, number=number)
+            run = list(takewhile(fits, names[at : at + inodes.MAX_NAMES_IN_RUN]))
             if self._directories.block != block:
                 block = self._directories.block
                 index.append(inodes.INDEX.pack(size, block, len(first_name) - 1) + first_name)
@@ -382,13 +384,7 @@ def _special(inode: Inode, links: int) -> bytes:
     return inodes.LINK.pack(links, inode.device) if inode.kind is FileKind.DEVICE else _WORD.pack(links)
 
 
-def _same_block(
-    names: Sequence[tuple[bytes, int, int, int]], block: int, number: int
-) -> list[tuple[bytes, int, int, int]]:
-    """Return the names from the first on that one run can hold: inodes of one block, with numbers that are near."""
-    run = []
-    for name in names:
-        if name[1] >> 16 != block or not -(1 << 15) <= name[2] - number < 1 << 15:
-            break
-        run.append(name)
-    return run
+def _is_near(name: tuple[bytes, int, int, int], block: int, number: int) -> bool:
+    """Whether one run of names can hold a name with others: their inodes are in one block, their numbers near."""
+    _, reference, other, _ = name
+    return reference >> 16 == block and -(1 << 15) <= other - number < 1 << 15

@@ -43,7 +43,6 @@ class Xattrs:
     """Where the header is."""
 
     def count(self) -> int:
-        """Return how many sets there are."""
         return int(TABLE.unpack(self.source.read_at(self.table, TABLE.size))[1])
 
     def read(self, index: int) -> dict[bytes, bytes]:
