@@ -155,7 +155,7 @@ def _xattrs_of(tree: Tree[Any], node: TreeNode) -> Mapping[bytes, bytes]:
     """Return the extended attributes of an inode, with those of `tree` a folder of this machine only some."""
     match tree, node:
         case StackedTree(), StackedNode(parts=(part, *_)):
-            seen = _xattrs_of(tree.layers[::-1][part.layer], part.node)
+            seen = part.tree.xattrs(part.node)
             return {name: value for name, value in seen.items() if not _OF_OVERLAYS.match(name)}
         case FolderTree(), FolderNode(path=path):
             found: dict[bytes, bytes] = {}

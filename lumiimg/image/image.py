@@ -125,7 +125,7 @@ def open_stack(paths: Sequence[Path]) -> Image:
         if not isinstance(tree := base.root.tree, SquashfsTree | StackedTree):
             raise ImageError(f"a {base.kind}, over which nothing can be laid", where=str(paths[0]))
         above = [SquashfsTree(opened.enter_context(closing(ByteSource.open(path)))) for path in paths[1:]]
-        layers = tree.layers if isinstance(tree, StackedTree) else (tree,)
+        layers = tree.layers[::-1] if isinstance(tree, StackedTree) else (tree,)
         root = RootFileSystem(StackedTree([*layers, *above]))
         return Image(base.kind, root, SingularityDescription(root), opened)
 

@@ -7,24 +7,16 @@ whiteout: the name is gone. An opaque directory hides what the directories below
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, OpenFile, Tree, TreeNode
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-NodeT = TypeVar("NodeT", bound=TreeNode)
-
-
-class OverlayLayer(Tree[NodeT], Protocol[NodeT]):
-    """A tree that can hide what is below it."""
-
-    def is_whiteout(self, node: NodeT) -> bool:
-        """Tell whether it is the mark of a name that is gone."""
-
-    def is_opaque(self, directory: NodeT) -> bool:
-        """Tell whether it hides what the directories below it hold. Raises ImageError."""
+    from lumiimg.image.squashfs.inodes import Inode
+    from lumiimg.image.squashfs.tree import SquashfsTree
+    from lumiimg.image.tree import OpenFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +24,8 @@ class _Part:
     """A node of one of the layers, which are counted from the top."""
 
     layer: int
-    node: Any
+    tree: SquashfsTree
+    node: Inode
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,66 +38,58 @@ class StackedNode:
 
 
 class StackedTree:
-    """One tree of several."""
+    """One tree of several squashfs file systems."""
 
-    def __init__(self, layers: Sequence[OverlayLayer[Any]]) -> None:
+    def __init__(self, layers: Sequence[SquashfsTree]) -> None:
         """`layers` begin with the lowest."""
-        self._layers = tuple(reversed(layers))
-        parts = (_Part(number, layer.root) for number, layer in enumerate(self._layers))
+        self.layers = tuple(reversed(layers))
+        """From the top."""
+        parts = (_Part(number, layer, layer.root) for number, layer in enumerate(self.layers))
         self.root = StackedNode(FileKind.DIRECTORY, self._visible(parts))
 
-    @property
-    def layers(self) -> tuple[OverlayLayer[Any], ...]:
-        """The layers, the lowest first."""
-        return tuple(reversed(self._layers))
-
     def child(self, directory: StackedNode, name: str) -> StackedNode | None:
-        candidates = (_Part(part.layer, self._layers[part.layer].child(part.node, name)) for part in directory.parts)
-        parts = self._visible(part for part in candidates if part.node is not None)
+        found = ((part, part.tree.child(part.node, name)) for part in directory.parts)
+        parts = self._visible(_Part(part.layer, part.tree, node) for part, node in found if node is not None)
         return StackedNode(parts[0].node.kind, parts) if parts else None
 
     def entries(self, directory: StackedNode) -> Iterator[DirectoryEntry]:
         known: set[str] = set()
         for part in directory.parts:
-            layer = self._layers[part.layer]
-            for entry in layer.entries(part.node):
+            for entry in part.tree.entries(part.node):
                 if entry.name in known:
                     continue
                 known.add(entry.name)
-                if entry.kind is FileKind.DEVICE and layer.is_whiteout(layer.child(part.node, entry.name)):
-                    continue
-                yield entry
+                node = part.tree.child(part.node, entry.name) if entry.kind is FileKind.DEVICE else None
+                if node is None or not part.tree.is_whiteout(node):
+                    yield entry
 
     def link_target(self, link: StackedNode) -> str:
-        part = link.parts[0]
-        target: str = self._layers[part.layer].link_target(part.node)
-        return target
+        return link.parts[0].node.target
 
     def stat(self, node: StackedNode) -> FileStat:
         part = node.parts[0]
-        seen: FileStat = self._layers[part.layer].stat(part.node)
+        seen = part.tree.stat(part.node)
         return replace(seen, identity=(part.layer, seen.identity))
 
     def directory_identity(self, directory: StackedNode) -> Hashable:
         part = directory.parts[0]
-        return part.layer, self._layers[part.layer].directory_identity(part.node)
+        return part.layer, part.node.reference
 
     def open(self, node: StackedNode) -> StackedFile:
         part = node.parts[0]
-        return StackedFile(part.layer, self._layers[part.layer].open(part.node))
+        return StackedFile(part.layer, part.tree.open(part.node))
 
     def _visible(self, candidates: Iterator[_Part]) -> tuple[_Part, ...]:
         """Return those of the nodes of one name, from the top, that have part in what is seen."""
         parts: list[_Part] = []
         for part in candidates:
-            layer = self._layers[part.layer]
-            if layer.is_whiteout(part.node):
+            if part.tree.is_whiteout(part.node):
                 break
             if part.node.kind is not FileKind.DIRECTORY:
                 return tuple(parts or [part])
             parts.append(part)
             # in the lowest layer there is nothing left to hide
-            if part.layer + 1 < len(self._layers) and layer.is_opaque(part.node):
+            if part.layer + 1 < len(self.layers) and part.tree.is_opaque(part.node):
                 break
         return tuple(parts)
 

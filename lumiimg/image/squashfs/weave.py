@@ -18,7 +18,7 @@ from lumiimg.image.squashfs import inodes
 from lumiimg.image.squashfs.inodes import NO_FRAGMENT, NO_XATTRS, Inode
 from lumiimg.image.squashfs.superblock import MAGIC, NO_TABLE, SUPERBLOCK, VERSION, Compressor, Superblock
 from lumiimg.image.squashfs.table_writer import MetadataWriter, XattrWriter, compressor, lookup_table
-from lumiimg.image.squashfs.tree import FRAGMENT, STORED, SquashfsTree
+from lumiimg.image.squashfs.tree import FRAGMENT, STORED
 from lumiimg.image.squashfs.xattrs import POINTER
 from lumiimg.image.stack import StackedTree
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
+    from lumiimg.image import Image
     from lumiimg.image.stack import StackedNode
 
 _TYPES = {FileKind.DIRECTORY: 1, FileKind.FILE: 2, FileKind.SYMLINK: 3, FileKind.FIFO: 6, FileKind.SOCKET: 7}
@@ -46,8 +47,8 @@ _NOT_KEPT = "dev"
 def can_weave(layers: Sequence[Path]) -> bool:
     """Whether all layers are compressed alike, with zstd and in blocks of one size. Raises ImageError."""
     with open_stack(layers) as image:
-        trees = _trees(image.root.tree)
-        kinds = {(tree.superblock.compression, tree.superblock.block_bytes) for tree in trees}
+        superblocks = [layer.superblock for layer in _stacked(image).layers]
+        kinds = {(superblock.compression, superblock.block_bytes) for superblock in superblocks}
         return len(kinds) == 1 and next(iter(kinds))[0] == Compressor.ZSTD
 
 
@@ -57,12 +58,12 @@ def weave(layers: Sequence[Path], target: Path, offset: int) -> None:
     Raises ImageError for a layer that is damaged, OSError if it cannot be written.
     """
     with open_stack(layers) as image, target.open("wb") as file:
-        _Weaver(image.root.tree, file, offset).write()
+        _Weaver(_stacked(image), file, offset).write()
 
 
-def _trees(tree: object) -> list[SquashfsTree]:
-    layers = tree.layers if isinstance(tree, StackedTree) else ()
-    return [layer for layer in layers if isinstance(layer, SquashfsTree)]
+def _stacked(image: Image) -> StackedTree:
+    assert isinstance(image.root.tree, StackedTree)  # noqa: S101 - as `open_stack` makes it
+    return image.root.tree
 
 
 @dataclass(slots=True)
@@ -90,12 +91,9 @@ class _Directory:
 
 
 class _Weaver:
-    def __init__(self, tree: object, file: BinaryIO, offset: int) -> None:
-        trees = _trees(tree)
-        if not isinstance(tree, StackedTree) or len(trees) != len(tree.layers):
-            raise ImageError("not a stack of squashfs file systems")
+    def __init__(self, tree: StackedTree, file: BinaryIO, offset: int) -> None:
         self._tree = tree
-        self._trees = tuple(reversed(trees))
+        self._trees = tree.layers
         self._file = file
         self._offset = offset
         self._compress = compressor()
