@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _ODD = re.compile(r"[\0\r]")
 """What one shell takes out and another leaves in."""
-_BLANKS = re.compile(r"(?:[ \t]|\\\n)+")
+_BLANKS = re.compile(r"(?:[ \t]|\\\n|#.*)*")
+"""Before a word or an operator, comments too."""
 _OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|\(\(|<<|<&|<>|>>|>&|>\||&>>|&>|[;&|<>()\n]")
 _REDIRECTIONS = frozenset({"<", ">", "<&", ">&", "<>", ">>", ">|", "&>", "&>>"})
 _SAFE_TARGET = re.compile(r"/dev/null|[0-9-]")
@@ -129,12 +130,8 @@ class _Parser:
 
     def _next(self, position: int) -> _Token:
         text = self._text
-        while (blanks := _BLANKS.match(text, position)) or text.startswith("#", position):
-            if blanks:
-                position = blanks.end()
-            else:
-                end = text.find("\n", position)
-                position = len(text) if end < 0 else end
+        if blanks := _BLANKS.match(text, position):
+            position = blanks.end()
         operator = _OPERATOR.match(text, position)
         if operator:
             return _Token(operator[0], position, operator.end(), is_word=False)
@@ -153,14 +150,20 @@ class _Parser:
     def _is(self, *words: str) -> bool:
         return self._token.text in words
 
+    def _skip(self, *words: str) -> bool:
+        """Pass over one of these, if it is next; return whether it was."""
+        found = self._is(*words)
+        if found:
+            self._advance()
+        return found
+
     def _expect(self, word: str) -> None:
-        if not self._is(word):
+        if not self._skip(word):
             raise self._fail()
-        self._advance()
 
     def _skip_newlines(self) -> None:
-        while self._is("\n"):
-            self._advance()
+        while self._skip("\n"):
+            pass
 
     # -- grammar --
 
@@ -183,23 +186,17 @@ class _Parser:
             self._skip_newlines()
             rest.append((operator, self._pipeline()))
         found = AndOr(first, tuple(rest)) if rest else first
-        if self._is("&"):
-            self._advance()
+        if self._skip("&"):
             return Apart()
-        if self._is(";", "\n"):
-            self._advance()
-        elif self._token.text and not self._is(")", ";;", ";&", ";;&", *_RESERVED):
+        if not self._skip(";", "\n") and self._token.text and not self._is(")", ";;", ";&", ";;&", *_RESERVED):
             raise self._fail()
         return found
 
     def _pipeline(self) -> Command:
         start = self._token.start
-        inverted = self._is("!")
-        if inverted:
-            self._advance()
+        inverted = self._skip("!")
         commands = [self._command()]
-        while self._is("|"):
-            self._advance()
+        while self._skip("|"):
             self._skip_newlines()
             commands.append(self._command())
         found = commands[0]
@@ -225,45 +222,39 @@ class _Parser:
 
     def _compound(self) -> Command | None:
         token = self._token
-        if not token.is_word:
-            if token.text != "(":
-                return None
-            self._advance()
+        if self._skip("("):
             self._list(")")
             self._advance()
             return Apart()
+        if not token.is_word:
+            return None
         if token.text in _RESERVED or token.text in _NOT_READ:
             raise self._fail()
-        if token.text == "{":
-            self._advance()
+        if self._skip("{"):
             body = self._list("}")
             self._advance()
             return BraceGroup(body)
         if token.text == "if":
             return self._if()
-        if token.text in ("while", "until"):
-            self._advance()
+        if self._skip("while", "until"):
             condition = self._list("do")
             return Maybe(self._text[token.start : self._end], (), None, (*condition, *self._body()))
         if token.text == "for":
             return self._for()
         if token.text == "case":
             return self._case()
-        if token.text == "function":
-            self._advance()
+        if self._skip("function"):
             return self._function(self._advance().text)
         return None
 
     def _if(self) -> If:
         branches: list[tuple[tuple[Command, ...], tuple[Command, ...]]] = []
         otherwise: tuple[Command, ...] = ()
-        while self._is("if", "elif"):
-            self._advance()
+        while self._skip("if", "elif"):
             condition = self._list("then")
             self._advance()
             branches.append((condition, self._list("elif", "else", "fi")))
-        if self._is("else"):
-            self._advance()
+        if self._skip("else"):
             otherwise = self._list("fi")
         self._expect("fi")
         return If(tuple(branches), otherwise)
@@ -276,13 +267,11 @@ class _Parser:
             raise self._fail()
         self._skip_newlines()
         words: list[str] = []
-        if self._is("in"):
-            self._advance()
+        if self._skip("in"):
             while self._token.is_word and self._token.text:
                 words.append(self._advance().text)
         text = self._text[start : self._end]
-        if self._is(";"):
-            self._advance()
+        self._skip(";")
         self._skip_newlines()
         return Maybe(text, tuple(words), name, self._body())
 
@@ -302,16 +291,13 @@ class _Parser:
         self._skip_newlines()
         body: list[Command] = []
         while not self._is("esac"):
-            if self._is("("):
-                self._advance()
+            self._skip("(")
             words.append(self._word())
-            while self._is("|"):
-                self._advance()
+            while self._skip("|"):
                 words.append(self._word())
             self._expect(")")
             body += self._list(";;", ";&", ";;&", "esac", empty=True)
-            if not self._is("esac"):
-                self._advance()
+            self._skip(";;", ";&", ";;&")
             self._skip_newlines()
         self._advance()
         return Maybe(text, tuple(words), None, tuple(body))
@@ -322,8 +308,7 @@ class _Parser:
         return self._advance().text
 
     def _function(self, name: str) -> Function:
-        if self._is("("):
-            self._advance()
+        if self._skip("("):
             self._expect(")")
         self._skip_newlines()
         if not _FUNCTION.fullmatch(name) or not self._is(*_COMPOUND):
@@ -369,9 +354,8 @@ class _Parser:
     def _condition(self, start: int) -> Simple:
         """Read `[[ … ]]`, which has a grammar of its own."""
         words = ["[["]
-        while not self._is("]]"):
+        while not self._skip("]]"):
             if not self._token.text or self._is("\n", ";"):
                 raise self._fail()
             words.append(self._advance().text)
-        self._advance()
         return Simple(self._text[start : self._end], tuple(words), self._redirections())
