@@ -55,11 +55,11 @@ def read_sections(text: str, name: str) -> Sections:
     if POST not in lines:
         raise DefinitionError(f"has no {POST}", where=name)
     sections = Sections(
-        _read_header(head[1:-1], name),
+        _read_header(head[1:], name),
         files=_pairs(_TWO_WORDS, lines, "%files", "copies other files than it names", name),
         environment=_pairs(_EXPORT, lines, "%environment", "does more in %environment than set variables", name),
-        post="\n".join(lines[POST]),
-        test="\n".join(lines.get("%test", ())),
+        post=_script(lines[POST]),
+        test=_script(lines.get("%test", ())),
         labels=_pairs(_TWO_WORDS, lines, "%labels", "has other labels than its place and its layer", name),
         version=note[1],
     )
@@ -96,14 +96,18 @@ def _read_header(lines: Sequence[str], name: str) -> Header:
 def _pairs(
     pattern: re.Pattern[str], sections: Mapping[str, Sequence[str]], section: str, otherwise: str, name: str
 ) -> tuple[tuple[str, str], ...]:
-    found = [pattern.fullmatch(line) for line in sections.get(section, ())[:-1]]
+    found = [pattern.fullmatch(line) for line in sections.get(section, ())]
     if not all(found):
         raise DefinitionError(otherwise, where=name)
     return tuple((match[1], match[2]) for match in found if match)
 
 
+def _script(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _split(text: str, name: str) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the lines of the head, and those of each section, with the empty one that ends each."""
+    """Return the lines of the head, and those of each section, but for the last of each, which is to be empty."""
     sections: dict[str, list[str]] = {}
     head = body = list[str]()
     for number, line in enumerate(text.split("\n"), start=1):
@@ -117,7 +121,7 @@ def _split(text: str, name: str) -> tuple[list[str], dict[str, list[str]]]:
         if problem:
             raise DefinitionError(problem, where=where)
         body.append(line)
-    return head, sections
+    return head[:-1], {section: body[:-1] for section, body in sections.items()}
 
 
 def _is_known(definition: Definition, header: Header) -> bool:

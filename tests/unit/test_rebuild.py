@@ -126,6 +126,7 @@ SECTIONS = {
     "app": ("%labels", "%appinstall x\ntrue\n\n%labels"),
     "twice": ("%labels", "%labels\n    lumiimg.layer.02 b\n\n%labels"),
     "another order": ("%test\n", "%environment\n    export A='x'\n\n%test\n"),
+    "no end of a section": ("\n\n%test\n", "\n%test\n"),
     "runscript": ("%labels", "%runscript\ntrue\n\n%labels"),
     "another stage": ("#!/bin/bash", "bootstrap: localimage\nFrom: /home/x/y.sif"),
     "another stage by Unicode": ("#!/bin/bash", "boot\u017ftrap: localimage\nFrom: /home/x/y.sif"),
