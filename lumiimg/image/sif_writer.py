@@ -141,18 +141,9 @@ def _copied(source: int, there: int, target: int, here: int, size: int) -> int:
 
 
 def _header(used: int, size: int, identity: str) -> bytes:
-    number = number_of(identity)
-    fields = (
-        EPOCH,
-        EPOCH,
-        _DESCRIPTORS - used,
-        _DESCRIPTORS,
-        _TABLE_AT,
-        _DESCRIPTORS * DESCRIPTOR.size,
-        _FRONT,
-        size - _FRONT,
-    )
-    return HEADER.pack(LAUNCH, MAGIC, _VERSION, _AMD64, number, *fields)
+    table_bytes = _DESCRIPTORS * DESCRIPTOR.size
+    counts = (_DESCRIPTORS - used, _DESCRIPTORS, _TABLE_AT, table_bytes, _FRONT, size - _FRONT)
+    return HEADER.pack(LAUNCH, MAGIC, _VERSION, _AMD64, number_of(identity), EPOCH, EPOCH, *counts)
 
 
 def _table(records: Iterable[tuple[int, int, int, str, bytes]]) -> bytes:

@@ -206,14 +206,11 @@ def _json(text: str) -> tuple[str, ...] | None:
     if not text.startswith("["):
         return None
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
+        words = json.loads(text)
+        if isinstance(words, list) and all(isinstance(word, str) and "\0" not in word for word in words):
+            return tuple(word.encode().decode() for word in words)
+    except (ValueError, RecursionError):  # half of a surrogate pair, too, which no file name or argument can hold
         return None
-    if isinstance(data, list) and all(isinstance(word, str) and "\0" not in word for word in data):
-        try:
-            return tuple(word.encode().decode() for word in data)
-        except UnicodeEncodeError:  # half of a surrogate pair, which no file name or argument can hold
-            return None
     return None
 
 
