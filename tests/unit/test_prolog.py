@@ -86,6 +86,16 @@ def test_a_nic_that_has_gone_is_told(node: Path, tmp_path: Path, capsys: Capture
     assert "kfd" not in path.read_text()
 
 
+@pytest.mark.parametrize("taken", ["$(id >&2)", "`id`", '";id;"'])
+def test_what_a_snapshot_says_of_its_time_is_not_run(node: Path, tmp_path: Path, capsys: Capture, taken: str) -> None:
+    write_snapshot(replace(read_snapshot(node), taken=taken), node)
+    assert main(["host", "prolog", str(node)]) == 0
+    path = tmp_path / "prolog.sh"
+    path.write_text(capsys.readouterr().out)
+    (tmp_path / "a node/usr/lib64/libcxi.so.1").unlink()
+    assert "uid=" not in ran(path)[1]
+
+
 @pytest.mark.parametrize("stops", ["exec sleep 30", "trap '' TERM; while :; do :; done", "exit 127"])
 def test_what_hangs_or_is_not_there_is_not_waited_for_and_drains_nothing(
     prolog: Path, tmp_path: Path, stops: str

@@ -11,125 +11,18 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.binds import exports
 from lumiimg.cluster.module.modulefile import comment
-from lumiimg.cluster.module.plan import SHELL, VENV, When, in_shell
+from lumiimg.cluster.module.plan import SHELL, When, in_shell
 from lumiimg.cluster.module.settings import NO_USER_SITE
+from lumiimg.cluster.template import filled
 from lumiimg.errors import one_line
 from lumiimg.resolve.mpi import read_by_srun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from lumiimg.cluster.module.plan import ImageModule
     from lumiimg.image.programs import Program
 
 ENTER = "enter"
 """Name of the script that all others call."""
-
-_HEAD = r"""
-name=$1 kind=$2 program=$3
-shift 3
-
-fail() {
-    printf '%s: %s\n' "$name" "$1" >&2
-    exit "${2:-127}"
-}
-"""
-
-_INSIDE = r"""
-enter=()
-if [ -d /.singularity.d ]; then
-    # in a container already: the program itself, no container in the container
-    [ -x "$program" ] || fail "this container has no $program; call the wrapper outside of it" 126
-else
-    [ -e "$image" ] || fail "the image has gone: $image (moved or removed? lumiimg module makes a module anew)"
-    engine=$(command -v @FIRST@ || command -v @SECOND@) || fail "neither singularity nor apptainer is on PATH here"
-"""
-
-_VENV = r"""
-# -- packages of the user's own, in a virtual environment over the image --
-# The image is read-only, and pip would put them into ~/.local, from where every other image would take them too.
-
-# what pip is told to do to this Python: nothing where the result goes elsewhere, or nowhere
-changes=
-if [ "$kind" = pip ]; then
-    for word; do
-        case $word in
-            --target | --target=* | -t | --prefix | --prefix=* | --root | --root=* | --dry-run | --help | -h)
-                changes=
-                break
-                ;;
-            install | uninstall) changes=${changes:-$word} ;;
-        esac
-    done
-fi
-
-make_venv() {
-    # without a pip of its own: the image's serves. What the image has counts as installed, and its torch stays.
-    "${enter[@]}" "$python" -c '
-import importlib.metadata, os, sys, sysconfig, venv
-folder, image = sys.argv[1:]
-venv.create(folder, system_site_packages=True, symlinks=True, with_pip=False)
-if sys.prefix != sys.base_prefix:  # the Python of the image is a virtual environment itself
-    own = os.path.join(folder, "lib", "python%d.%d" % sys.version_info[:2], "site-packages", "image.pth")
-    with open(own, "w") as file:
-        file.write(sysconfig.get_path("purelib") + "\n")
-with open(os.path.join(folder, "constraints.txt"), "w") as file:
-    for name in ("torch", "torchvision", "torchaudio"):
-        try:
-            file.write("%s==%s\n" % (name, importlib.metadata.version(name)))
-        except importlib.metadata.PackageNotFoundError:
-            pass
-with open(os.path.join(folder, "pyvenv.cfg"), "a") as file:
-    file.write("lumiimg-image = %s\n" % image)
-' "$venv" "$image" || fail "no virtual environment could be made in $venv (is the folder bound into the container?)" 1
-    printf '%s: made the virtual environment %s over %s\n' "$name" "$venv" "$image" >&2
-}
-
-venv=${@VENV@-}
-if [ -n "$changes" ] && [ -z "$venv" ]; then
-    fail "the image is read-only. Name a folder for packages of your own with it, a new one:
-    export @VENV@=FOLDER      (on LUMI under /projappl or /scratch, not in \$HOME)
-    $name $*" 1
-fi
-if [ -n "$venv" ]; then
-    case $venv in
-        /*) ;;
-        *) fail "@VENV@=$venv is no absolute path" 125 ;;
-    esac
-    if [ ! -e "$venv/pyvenv.cfg" ] && [ "$changes" = install ]; then
-        make_venv
-    fi
-    [ -e "$venv/pyvenv.cfg" ] || fail "there is no virtual environment in @VENV@=$venv; pip install makes one" 125
-    grep -qxF "lumiimg-image = $image" "$venv/pyvenv.cfg" ||
-        fail "@VENV@=$venv was not made for this image ($image); name another folder, or unset it" 125
-    export @ENGINE@ENV_VIRTUAL_ENV=$venv
-    prepend "$venv/bin"
-    case $kind in
-        python | pip) program=$venv/bin/python ;;
-        script) set -- "$program" "$@" && program=$venv/bin/python ;;
-    esac
-elif [ "$kind" = pip ]; then
-    program=$python
-fi
-if [ "$kind" = pip ]; then
-    set -- -m pip "$@"
-    # else a package that wants another torch would bring one from PyPI, for CUDA
-    [ "$changes" != install ] || set -- "$@" --constraint "$venv/constraints.txt"
-fi
-"""
-
-_PREPEND = r"""
-prepend() {
-    case ":${@ENGINE@ENV_PREPEND_PATH-}:" in
-        *":$1:"*) ;;
-        *) export @ENGINE@ENV_PREPEND_PATH="$1${@ENGINE@ENV_PREPEND_PATH:+:$@ENGINE@ENV_PREPEND_PATH}" ;;
-    esac
-}
-"""
-
-_END = r"""
-exec "${enter[@]}" "$program" "$@"
-"""
 
 
 def wrapper_texts(module: ImageModule) -> dict[str, str]:
@@ -160,26 +53,24 @@ def _wrapper(module: ImageModule, name: str, kind: str, path: str, *options: str
 
 
 def _enter(module: ImageModule) -> str:
-    prefer_apptainer = module.engine == "APPTAINER"
-    first, second = ("apptainer", "singularity") if prefer_apptainer else ("singularity", "apptainer")
-    lines = ["#!/bin/bash", "# Starts a program in the container: what the scripts in bin/ call."]
-    lines += [comment("#", line) for line in (module.title, *module.origin)]
-    lines += ["#", "# usage: enter NAME python|pip|script|program PATH [ARGUMENT...]", ""]
-    lines.append(f"image={shlex.quote(str(module.image))}")
-    if module.python is not None:
-        lines.append(f"python={shlex.quote(module.python.path)}")
-    parts = ["\n".join(lines) + "\n", _HEAD]
-    if module.python is not None:
-        parts.append(_PREPEND)
-    parts += [_INSIDE.replace("@FIRST@", first).replace("@SECOND@", second), *_outside(module), "fi\n"]
-    if module.python is not None:
-        parts.append(_VENV)
-    text = "".join([*parts, _END])
-    return text.replace("@VENV@", VENV).replace("@ENGINE@", module.engine)
+    engines = ("apptainer", "singularity")
+    first, second = engines if module.engine == "APPTAINER" else reversed(engines)
+    python = module.python is not None
+    return filled(
+        "module/enter.sh",
+        ORIGIN="\n".join(comment("#", line) for line in (module.title, *module.origin)),
+        IMAGE=shlex.quote(str(module.image)),
+        PYTHON=f"python={shlex.quote(module.python.path)}" if module.python is not None else "",
+        PREPEND=filled("module/prepend.sh", ENGINE=module.engine) if python else "",
+        FIRST=first,
+        SECOND=second,
+        OUTSIDE="\n".join(f"    {line}" for line in _outside(module)),
+        VENV=filled("module/venv.sh", ENGINE=module.engine) if python else "",
+    )
 
 
-def _outside(module: ImageModule) -> Iterator[str]:
-    """Yield what is done before the container is started."""
+def _outside(module: ImageModule) -> list[str]:
+    """Return what is done before the container is started."""
     lines: list[str] = []
     if module.host_files:
         files = " \\\n        ".join(map(shlex.quote, module.host_files))
@@ -217,5 +108,4 @@ def _outside(module: ImageModule) -> Iterator[str]:
             lines.append(f'mkdir -p "${item.name}"')
         if item.folder is not None:
             lines.append(f'mkdir -p "{in_shell(item.folder)}"')
-    lines.append('enter=("$engine" exec "$image")')
-    yield "\n".join(f"    {line}" for line in lines) + "\n"
+    return [*lines, 'enter=("$engine" exec "$image")']

@@ -1,0 +1,30 @@
+#!/bin/bash
+# Starts a program in the container: what the scripts in bin/ call.
+@ORIGIN@
+#
+# usage: enter NAME python|pip|script|program PATH [ARGUMENT...]
+
+image=@IMAGE@
+@PYTHON@
+
+name=$1 kind=$2 program=$3
+shift 3
+
+fail() {
+    printf '%s: %s\n' "$name" "$1" >&2
+    exit "${2:-127}"
+}
+@PREPEND@
+
+enter=()
+if [ -d /.singularity.d ]; then
+    # in a container already: the program itself, no container in the container
+    [ -x "$program" ] || fail "this container has no $program; call the wrapper outside of it" 126
+else
+    [ -e "$image" ] || fail "the image has gone: $image (moved or removed? lumiimg module makes a module anew)"
+    engine=$(command -v @FIRST@ || command -v @SECOND@) || fail "neither singularity nor apptainer is on PATH here"
+@OUTSIDE@
+fi
+@VENV@
+
+exec "${enter[@]}" "$program" "$@"
