@@ -26,8 +26,8 @@ from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import open_to_others, read_settings
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.cli.main import main
-from lumiimg.cluster.job.script import folder as job_folder
 from lumiimg.cluster.module.modulefile import lua
+from lumiimg.cluster.template import filled
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.process import run, which
 from lumiimg.engine.workspace import owner_mark, remove_stale, scratch_folder, written_by_rename
@@ -406,7 +406,7 @@ def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None
     (elsewhere / "nccl").mkdir(parents=True)
     (elsewhere / "nccl" / "log").touch()
     folder = tmp_path / "lumiimg-7"
-    script = "set -euo pipefail\n" + "\n".join(job_folder("7")) + "\n"
+    script = "set -euo pipefail\n" + filled("job/folder.sh", NUMBER="7")
     match kind:
         case "link":
             folder.symlink_to(elsewhere)

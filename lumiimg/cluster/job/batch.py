@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job import script
-from lumiimg.cluster.job.container import SLURM, files
+from lumiimg.cluster.job.container import SLURM
 from lumiimg.cluster.job.shape import duration
 from lumiimg.cluster.job.topology import ranges
 from lumiimg.cluster.shell_quote import comment
@@ -18,18 +18,17 @@ if TYPE_CHECKING:
 
 def slurm_script(plan: JobPlan) -> str:
     """Return the script. Raises BadInputError for a path that no engine takes."""
-    written = files(plan, SLURM)
-    lines = ["#!/bin/bash", *script.head(plan, "sbatch --account=PROJECT FILE"), *_directives(plan), ""]
-    lines += [*script.modules(plan), "set -euo pipefail"]
-    lines += [': "${SLURM_JOB_ID:?this is a job script: sbatch takes it}"', "", *script.program(plan), ""]
-    lines += [*script.folder("$SLURM_JOB_ID"), "", *_address(), "", *script.variables(plan)]
-    for file in written:
-        lines += ["", *script.heredoc(file)]
-    lines += ["", *script.container(plan), "", *_step(plan), "", *_run(written[0].name), ""]
-    lines += script.log("$LUMIIMG_JOB/nccl")
-    once = '--overlap --time=2 --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1'
-    lines += [*script.clear(plan, f"srun {once}"), 'exit "$status"']
-    return "\n".join(lines) + "\n"
+    return script.render(
+        "job/slurm.sh",
+        plan,
+        SLURM,
+        submit="sbatch --account=PROJECT FILE",
+        number="$SLURM_JOB_ID",
+        log="$LUMIIMG_JOB/nccl",
+        once='srun --overlap --time=2 --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1',
+        DIRECTIVES=_directives(plan),
+        STEP=_step(plan),
+    )
 
 
 def _directives(plan: JobPlan) -> Iterator[str]:
@@ -57,16 +56,6 @@ def _directives(plan: JobPlan) -> Iterator[str]:
         yield f"#SBATCH {option.value}"
 
 
-def _address() -> Iterator[str]:
-    yield from comment("Where the ranks meet: the first node, asked here, as there is no scontrol in the container")
-    yield 'read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
-    yield "export MASTER_ADDR"
-    yield from comment(
-        "a port of the job's own: above those of Ray's workers (10002 to 19999), below those that the kernel gives away"
-    )
-    yield "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 5000 * 2))"
-
-
 def _step(plan: JobPlan) -> Iterator[str]:
     """Yield the options of srun; each has its reason above it."""
     if plan.topology is not None and not plan.torchrun:
@@ -89,8 +78,3 @@ def _step(plan: JobPlan) -> Iterator[str]:
         yield from comment(plan.mpi.because, "    ")
         yield f"    --mpi={plan.mpi.value}"
     yield ")"
-
-
-def _run(first: str) -> Iterator[str]:
-    yield "status=0"
-    yield f'srun "${{step[@]}}" "${{container[@]}}" sh "$LUMIIMG_JOB/{first}" "${{command[@]}}" || status=$?'

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job.plan import RAY, VISIBLE, SettingScope
 from lumiimg.cluster.shell_quote import comment, value
+from lumiimg.cluster.template import filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +23,6 @@ _ARE_HERE = (
     "import ray; ray.init(address=sys.argv[1], log_to_driver=False); "
     'sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[2]))'
 )
-_TRIES = 300
-"""A second apart: a cluster that starts from a shared file system takes its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,63 +177,19 @@ def _rank_program(plan: JobPlan) -> JobFile:
 
 def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
     """Return node.sh, which makes a Ray cluster of all nodes. Source: Ray docs, deploying on Slurm; `ray start`."""
-    gpus = f' --num-cpus="$(nproc)" --num-gpus={plan.shape.gpus}'
-    lines = [
-        *_visible(plan),
-        *_caches(plan),
-        *_exports(plan, SettingScope.NODE),
-        *_exports(plan, SettingScope.RANK),
-        "",
-        *comment("Ray and vLLM want addresses, not names: the node's own, by the name that the scheduler has for it"),
-        "address() { python3 -c 'import socket, sys; print(socket.gethostbyname(sys.argv[1]))' \"$1\"; }",
-        f'VLLM_HOST_IP=$(address "${scheduler.node_name}")',
-        "export VLLM_HOST_IP",
-        'head=$(address "$MASTER_ADDR"):$MASTER_PORT',
-        "ended=$LUMIIMG_JOB/ended",
-        *comment("in the foreground of a process of its own: `ray stop` would end those of other jobs, too"),
-        f'set_up() {{ exec ray start --block --disable-usage-stats --node-ip-address="$VLLM_HOST_IP"{gpus} "$@"; }}',
-        "",
-        f'if [ "${scheduler.node}" -ne 0 ]; then',
-        *comment(
-            "lend the GPUs to the first node until its program has ended; ask again while Ray is not up there", "    "
-        ),
-        '    until [ -e "$ended" ]; do',
-        '        set_up --address="$head" &',
-        "        ray=$!",
-        '        while [ ! -e "$ended" ] && kill -0 "$ray" 2>/dev/null; do sleep 2; done',
-        "    done",
-        '    kill "$ray" 2>/dev/null',
-        '    wait "$ray"',
-        "    exit 0",
-        "fi",
-        "",
-        "trap 'touch \"$ended\"' EXIT",
-        *comment(
-            "clients are served on a port of the job's own: that of another job's Ray on this node would end ours; a "
-            "Ray that serves none (no grpc) refuses a port"
-        ),
-        "clients=",
-        "if python3 -c 'import grpc' 2>/dev/null; then clients=$((MASTER_PORT + 1)); fi",
-        'set_up --head --port="$MASTER_PORT" ${clients:+--ray-client-server-port="$clients"} \\',
-        f'    --temp-dir="{RAY}" --include-dashboard=false &',
-        "ray=$!",
-        *comment("all nodes are there before the program starts; where Ray does not come up, it never starts"),
-        "tries=0",
-        f'until python3 -c \'{_ARE_HERE}\' "$head" "${scheduler.nodes}" 2>/dev/null; do',
-        "    tries=$((tries + 1))",
-        f'    if [ "$tries" -ge {_TRIES} ] || ! kill -0 "$ray"; then echo "Ray is not up on all nodes" >&2; exit 1; fi',
-        "    sleep 1",
-        "done",
-        'export RAY_ADDRESS="$head"',
-        "status=0",
-        '"$@" || status=$?',
-        'touch "$ended"',
-        'kill "$ray"',
-        'wait "$ray"',
-        'exit "$status"',
-    ]
+    settings = [*_visible(plan), *_caches(plan), *_exports(plan, SettingScope.NODE), *_exports(plan, SettingScope.RANK)]
+    text = filled(
+        "job/ray.sh",
+        SETTINGS="\n".join(settings),
+        NAME=scheduler.node_name,
+        NODE=scheduler.node,
+        NODES=scheduler.nodes,
+        GPUS=str(plan.shape.gpus),
+        RAY=RAY,
+        HERE=_ARE_HERE,
+    )
     about = "In the container, once a node: a Ray cluster of all nodes, the program on the first"
-    return JobFile("node.sh", about, _text(lines))
+    return JobFile("node.sh", about, text)
 
 
 def _text(lines: list[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job import script
-from lumiimg.cluster.job.container import PALS, files
+from lumiimg.cluster.job.container import PALS
 from lumiimg.cluster.job.topology import ranges
 from lumiimg.cluster.shell_quote import comment
 
@@ -17,32 +17,22 @@ if TYPE_CHECKING:
 
     from lumiimg.cluster.job.plan import JobPlan
 
-_RANKS_LOG = "$LUMIIMG_JOB/ranks.log"
-
 
 def pbs_script(plan: JobPlan) -> str:
     """Return the script. Raises BadInputError for a path that no engine takes."""
-    written = files(plan, PALS)
-    # a login shell: `module` is not there in another one
-    lines = ["#!/bin/bash -l", *script.head(plan, "qsub -A PROJECT FILE"), *_directives(plan), ""]
-    lines += [*script.modules(plan), "set -euo pipefail"]
-    lines += [': "${PBS_NODEFILE:?this is a job script: qsub takes it}"', 'cd "$PBS_O_WORKDIR"', ""]
-    lines += [
-        *script.program(plan),
-        "",
-        *_numbers(plan),
-        "",
-        *script.folder("$LUMIIMG_NUMBER${element:+-$element}"),
-        "",
-        *_address(plan),
-    ]
-    lines += ["", *script.variables(plan)]
-    for file in written:
-        lines += ["", *script.heredoc(file)]
-    lines += ["", *script.container(plan), "", *_step(plan), "", *_run(written[0].name)]
-    lines += ["", *script.log(_RANKS_LOG if plan.site.vendor == "Intel" else "$LUMIIMG_JOB/nccl")]
-    lines += [*script.clear(plan, 'mpiexec -n "$LUMIIMG_NODES" -ppn 1'), 'exit "$status"']
-    return "\n".join(lines) + "\n"
+    return script.render(
+        "job/pbs.sh",
+        plan,
+        PALS,
+        submit="qsub -A PROJECT FILE",
+        number="$LUMIIMG_NUMBER${element:+-$element}",
+        log="$LUMIIMG_JOB/ranks.log" if plan.site.vendor == "Intel" else "$LUMIIMG_JOB/nccl",
+        once='mpiexec -n "$LUMIIMG_NODES" -ppn 1',
+        DIRECTIVES=_directives(plan),
+        TASKS=[str(plan.tasks)],
+        ADDRESS=_address(plan),
+        STEP=_step(plan),
+    )
 
 
 def _directives(plan: JobPlan) -> Iterator[str]:
@@ -60,25 +50,12 @@ def _directives(plan: JobPlan) -> Iterator[str]:
         yield f"#PBS {option.value}"
 
 
-def _numbers(plan: JobPlan) -> Iterator[str]:
-    yield from comment(
-        "What PALS does not tell its tasks; of `123.server` the job's number, of `123[4].server` that too, and 4"
-    )
-    yield 'LUMIIMG_NODES=$(sort -u "$PBS_NODEFILE" | wc -l)'
-    yield f"export LUMIIMG_NODES LUMIIMG_TASKS=$((LUMIIMG_NODES * {plan.tasks}))"
-    yield 'export LUMIIMG_NUMBER="${PBS_JOBID%%[!0-9]*}"'
-    yield 'element="${PBS_JOBID%%.*}"'
-    yield 'element="${element#"$LUMIIMG_NUMBER"}" element="${element//[!0-9]/}"'
-
-
 def _address(plan: JobPlan) -> Iterator[str]:
     domain = plan.site.domain
     over = ", by its name on the fast network" if domain else ""
     yield from comment(f"Where the ranks meet: the first node{over}")
     yield 'read -r first <"$PBS_NODEFILE"'
     yield f'export MASTER_ADDR="${{first%%.*}}.{domain}"' if domain else 'export MASTER_ADDR="$first"'
-    yield from comment("a port of its own for the job, and for each element of an array, below those of the kernel")
-    yield "export MASTER_PORT=$((20000 + (LUMIIMG_NUMBER + ${element:-0}) % 5000 * 2))"
 
 
 def _step(plan: JobPlan) -> Iterator[str]:
@@ -103,9 +80,3 @@ def _step(plan: JobPlan) -> Iterator[str]:
     yield from comment(plan.binding, "    ")
     yield '    --cpu-bind="list:$(IFS=: && echo "${cores[*]}")"' if bound else "    --cpu-bind=none"
     yield ")"
-
-
-def _run(first: str) -> Iterator[str]:
-    yield "status=0"
-    yield f'mpiexec "${{step[@]}}" "${{container[@]}}" sh "$LUMIIMG_JOB/{first}" "${{command[@]}}" 2>&1 |'
-    yield f'    tee "{_RANKS_LOG}" || status=$?'

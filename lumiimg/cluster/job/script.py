@@ -6,24 +6,64 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.cluster.binds import spec
+from lumiimg.cluster.job.container import files
 from lumiimg.cluster.job.plan import SettingScope
 from lumiimg.cluster.shell_quote import comment, value, word
+from lumiimg.cluster.template import filled
 from lumiimg.errors import BadInputError
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from lumiimg.catalog.launch import SiteOption
-    from lumiimg.cluster.job.container import JobFile
+    from lumiimg.cluster.job.container import JobFile, Scheduler
     from lumiimg.cluster.job.plan import JobPlan
 
 # what a user writes is meant as it is: `$` and `\` in single quotes, quotation marks of a text
 _AS_WRITTEN = "# shellcheck disable=SC1003,SC1110,SC1111,SC1112,SC2016"
 
 
-def head(plan: JobPlan, submit: str) -> Iterator[str]:
-    """Yield what the job is, and what to know of it; `submit`: the command, where the account is missing."""
+def render(
+    name: str,
+    plan: JobPlan,
+    scheduler: Scheduler,
+    *,
+    submit: str,
+    number: str,
+    log: str,
+    once: str,
+    **own: Iterable[str],
+) -> str:
+    """Return the script of the file `name` with all that is known of the job; `own` is for its scheduler alone.
+
+    `submit`: the command, where the account is missing. `number`: the job's, and `log`: what is read at the end, in
+    words of bash. `once`: what starts a program once on each node.
+
+    Raises BadInputError for a path that no engine takes.
+    """
+    written = files(plan, scheduler)
+    parts = {
+        "HEAD": _head(plan, submit),
+        "MODULES": _modules(plan),
+        "PROGRAM": _program(plan),
+        "VARIABLES": _variables(plan),
+        "CONTAINER": _container(plan),
+        "CLEAR": _clear(plan, once),
+        **own,
+    }
+    return filled(
+        name,
+        FOLDER=filled("job/folder.sh", NUMBER=number),
+        FILES="\n\n".join(map(_heredoc, written)),
+        FIRST=written[0].name,
+        LOG=filled("job/log.sh", LOG=log),
+        **{key: "\n".join(lines) for key, lines in parts.items()},
+    )
+
+
+def _head(plan: JobPlan, submit: str) -> Iterator[str]:
+    """Yield what the job is, and what to know of it."""
     shape, site = plan.shape, plan.site
     how = "torchrun" if plan.torchrun else "Ray" if plan.ray else plan.starter
     what = "a rank a GPU" if plan.framework.task_a_gpu else "one program"
@@ -47,43 +87,20 @@ def options(plan: JobPlan) -> list[SiteOption]:
     return [option for option in plan.site.options if option.nodes in fits]
 
 
-def modules(plan: JobPlan) -> Iterator[str]:
+def _modules(plan: JobPlan) -> Iterator[str]:
     """Yield what makes the engine be there. Before `set -u`: modules are written without it in mind."""
     for module in plan.site.modules:
         yield from comment(f"{module.because} ({module.source})")
         yield f"module load {word(module.name)}"
 
 
-def program(plan: JobPlan) -> Iterator[str]:
+def _program(plan: JobPlan) -> Iterator[str]:
     """Yield the command and the image, as words of bash."""
     yield from (_AS_WRITTEN, f"image={word(_path(plan.image))}")
     yield from (_AS_WRITTEN, f"command=({' '.join(map(word, plan.command))})")
 
 
-def folder(number: str) -> Iterator[str]:
-    """Yield the making of the job's folder, which is bound; `number`: the job's, in words of bash."""
-    yield from comment("engines take these signs in a path that is bound for their own")
-    yield "case $PWD in"
-    yield r"    *[:,\\]*)"
-    yield "        echo \"no engine binds a folder with ':', ',' or a backslash, submit from another: $PWD\" >&2"
-    yield "        exit 2"
-    yield "        ;;"
-    yield "esac"
-    yield from comment("What belongs to this job: the files below, and what it tells of its network")
-    yield f'export LUMIIMG_JOB="$PWD/lumiimg-{number}"'
-    yield from comment("where others may write, they must not have made it first: what is in it is run")
-    yield 'mkdir "$LUMIIMG_JOB" 2>/dev/null || true'
-    yield 'if [ -L "$LUMIIMG_JOB" ] || [ ! -O "$LUMIIMG_JOB" ]; then'
-    yield '    echo "cannot be made, or is somebody else\'s: $LUMIIMG_JOB" >&2'
-    yield "    exit 2"
-    yield "fi"
-    yield 'chmod go-w "$LUMIIMG_JOB"'
-    yield from comment("of a job that was started anew, what its first start left is no news")
-    yield 'rm -rf "$LUMIIMG_JOB/nccl" "$LUMIIMG_JOB/ended"'
-    yield 'mkdir -p "$LUMIIMG_JOB/nccl"'
-
-
-def variables(plan: JobPlan) -> Iterator[str]:
+def _variables(plan: JobPlan) -> Iterator[str]:
     """Yield what is set once, in the script."""
     yield from comment("Only what is written below is bound: nothing of a module or a profile comes over it")
     yield "unset {SINGULARITY,APPTAINER}{_BIND,_BINDPATH,ENV_LD_LIBRARY_PATH}"
@@ -95,17 +112,15 @@ def variables(plan: JobPlan) -> Iterator[str]:
         yield f"export {setting.name}={value(setting.value, literal=setting.literal)}"
 
 
-def heredoc(file: JobFile) -> Iterator[str]:
-    """Yield the writing of a file of the job."""
+def _heredoc(file: JobFile) -> str:
+    """Return the writing of a file of the job."""
     end = f"END_OF_{file.name.upper().replace('.', '_')}"
-    yield from comment(file.about)
-    yield f"cat >\"$LUMIIMG_JOB/{file.name}\" <<'{end}'"
-    yield from file.text.splitlines()
-    yield end
+    about = "\n".join(comment(file.about))
+    return f"{about}\ncat >\"$LUMIIMG_JOB/{file.name}\" <<'{end}'\n{file.text}{end}"
 
 
-def container(plan: JobPlan) -> Iterator[str]:
-    """Yield the engine's command line. Raises BadInputError for a path that no engine takes."""
+def _container(plan: JobPlan) -> Iterator[str]:
+    """Yield the engine's command line."""
     yield "container=("
     yield f"    {plan.program} exec"
     yield from comment("the folder of this job", "    ")
@@ -119,18 +134,8 @@ def container(plan: JobPlan) -> Iterator[str]:
     yield ")"
 
 
-def log(where: str) -> Iterator[str]:
-    """Yield the reading of the log at the end; `where`: what to read, in words of bash."""
-    yield from comment("Which network carried the traffic; the exit code of the job stays that of the step")
-    yield "if command -v lumiimg >/dev/null; then"
-    yield f'    lumiimg log "{where}" || true'
-    yield "else"
-    yield f'    echo "which network it used: lumiimg log {where}"'
-    yield "fi"
-
-
-def clear(plan: JobPlan, once: str) -> Iterator[str]:
-    """Yield the removal of what the job has left on its nodes; `once`: what starts a program once on each."""
+def _clear(plan: JobPlan, once: str) -> Iterator[str]:
+    """Yield the removal of what the job has left on its nodes."""
     if plan.leftovers:
         yield from comment("what the job has in /tmp goes with it, on every node; that of a job that is killed stays")
         yield f"{once} rm -rf {' '.join(map(value, plan.leftovers))} || true"

@@ -1,0 +1,33 @@
+#!/bin/bash
+@HEAD@
+@DIRECTIVES@
+
+@MODULES@
+set -euo pipefail
+: "${SLURM_JOB_ID:?this is a job script: sbatch takes it}"
+
+@PROGRAM@
+
+@FOLDER@
+
+# Where the ranks meet: the first node, asked here, as there is no scontrol in the container
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+export MASTER_ADDR
+# a port of the job's own: above those of Ray's workers (10002 to 19999), below those that the
+# kernel gives away
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 5000 * 2))
+
+@VARIABLES@
+
+@FILES@
+
+@CONTAINER@
+
+@STEP@
+
+status=0
+srun "${step[@]}" "${container[@]}" sh "$LUMIIMG_JOB/@FIRST@" "${command[@]}" || status=$?
+
+@LOG@
+@CLEAR@
+exit "$status"
