@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.cluster.job.topology import picture, ranges
@@ -31,12 +32,7 @@ def to_json(plan: JobPlan, script: str) -> dict[str, Any]:
         "command": plan.command,
         "binding": {
             "because": plan.binding,
-            "ranks": [
-                {"local_rank": place.local_rank, "group": place.group, "cores": place.cores, "mask": mask}
-                for place, mask in zip(topology.places, topology.masks, strict=True)
-            ]
-            if topology
-            else [],
+            "ranks": [{**asdict(place), "mask": topology.mask(place)} for place in topology.places] if topology else [],
         },
         "mpi": plan.mpi,
         "environment": plan.settings,
@@ -70,34 +66,35 @@ def explain_job(plan: JobPlan, *, stderr: bool) -> None:
     detail(out, plan.binding)
     if plan.topology is None:
         return
-    topology = plan.topology
-    reserved = ranges(topology.reserved) or "none"
-    source = f"{topology.cores} cores in groups of {topology.group}; kept for the system: {reserved}"
+    topology, binding = plan.topology, plan.topology.binding
+    reserved = ranges(binding.reserved) or "none"
+    source = f"{binding.cores} cores in groups of {binding.group}; kept for the system: {reserved}"
     if topology.spared:
-        source += f"; left to {topology.spared_for}: {ranges(topology.spared)}"
-    detail(out, f"{source} ({topology.source})", style="dim")
+        source += f"; left to {binding.spared_for}: {ranges(topology.spared)}"
+    detail(out, f"{source} ({binding.source})", style="dim")
     for place in topology.places:
         _print_place(out, topology, place, by_mask=not plan.by_pbs)
     out.print()
     if plan.by_pbs:
-        verbatim(out, f"{INDENT}list:{':'.join(topology.lists)}")
+        verbatim(out, f"{INDENT}list:{':'.join(ranges(place.cores) for place in topology.places)}")
     say(out, "core 0 is on the left, and the lowest bit of a mask: # of the rank, x kept, . other", style="dim")
 
 
 def _print_place(out: Console, topology: Topology, place: RankCores, *, by_mask: bool) -> None:
-    first = place.group * topology.group
-    whole = range(first, first + topology.group)
+    binding = topology.binding
+    first = place.group * binding.group
+    whole = range(first, first + binding.group)
     kept = [core for core in whole if core in topology.kept]
     without = f", without {ranges(kept)}" if kept else ""
-    if topology.gpus_of_group > 1:
+    if binding.gpus_of_group > 1:
         of_group = [other.local_rank for other in topology.places if other.group == place.group]
         part = of_group.index(place.local_rank) + 1
-        without += f"; part {part} of {topology.gpus_of_group}, as so many GPUs share it"
+        without += f"; part {part} of {binding.gpus_of_group}, as so many GPUs share it"
     out.print(f"\nGPU {place.local_rank}: group {place.group}", style="bold")
-    sum_of = f"cores {place.group} x {topology.group} .. + {topology.group} = {ranges(whole)}{without}"
+    sum_of = f"cores {place.group} x {binding.group} .. + {binding.group} = {ranges(whole)}{without}"
     detail(out, f"{sum_of}: {ranges(place.cores)}")
     powers = " + ".join(f"2^{core}" for core in place.cores[:2])
     more = f" + … + 2^{place.cores[-1]}" if len(place.cores) > 2 else ""
     if by_mask:
-        detail(out, f"{powers}{more} = {topology.hex_of(place.mask)}")
+        detail(out, f"{powers}{more} = {topology.mask(place)}")
     verbatim(out, f"{INDENT}{picture(topology, place.cores)}")

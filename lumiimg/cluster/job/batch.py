@@ -59,10 +59,10 @@ def _directives(plan: JobPlan) -> Iterator[str]:
 def _step(plan: JobPlan) -> Iterator[str]:
     """Yield the options of srun; each has its reason above it."""
     if plan.topology is not None and not plan.torchrun:
-        yield from comment(f"The cores beside each GPU, a bit a core ({plan.topology.source})")
+        yield from comment(f"The cores beside each GPU, a bit a core ({plan.topology.binding.source})")
         yield "masks=("
-        for place, mask in zip(plan.topology.places, plan.topology.masks, strict=True):
-            yield f"    {mask}  # GPU {place.local_rank}: cores {ranges(place.cores)}"
+        for place in plan.topology.places:
+            yield f"    {plan.topology.mask(place)}  # GPU {place.local_rank}: cores {ranges(place.cores)}"
         yield ")"
     yield "step=("
     yield from comment("one rank that dies ends the others, which would wait for it until the time is up", "    ")

@@ -159,7 +159,7 @@ def _rank_program(plan: JobPlan) -> JobFile:
         if setting.folder:
             lines.append(f"os.makedirs(os.path.expandvars({setting.folder!r}), exist_ok=True)")
     if plan.topology is not None:
-        lines += ["", *comment(f"the cores beside each GPU ({plan.topology.source})"), "cores = ["]
+        lines += ["", *comment(f"the cores beside each GPU ({plan.topology.binding.source})"), "cores = ["]
         for place in plan.topology.places:
             cores = ", ".join(map(str, place.cores))
             lines.append(f"    {{{cores}}},  # GPU {place.local_rank}")

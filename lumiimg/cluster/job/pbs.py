@@ -62,12 +62,12 @@ def _step(plan: JobPlan) -> Iterator[str]:
     """Yield the options of mpiexec; each has its reason above it."""
     bound = plan.topology is not None and not plan.torchrun
     if plan.topology is not None and bound:
-        yield from comment(f"The cores of each rank ({plan.topology.source})")
+        yield from comment(f"The cores of each rank ({plan.topology.binding.source})")
         if plan.topology.spared:
-            yield from comment(f"left to {plan.topology.spared_for}: {ranges(plan.topology.spared)}")
+            yield from comment(f"left to {plan.topology.binding.spared_for}: {ranges(plan.topology.spared)}")
         yield "cores=("
-        for place, cores in zip(plan.topology.places, plan.topology.lists, strict=True):
-            yield f"    {cores}  # GPU {place.local_rank}"
+        for place in plan.topology.places:
+            yield f"    {ranges(place.cores)}  # GPU {place.local_rank}"
         yield ")"
     yield "step=("
     yield f'    -n "$LUMIIMG_TASKS" -ppn {plan.tasks}'

@@ -26,48 +26,26 @@ class RankCores:
     cores: tuple[int, ...]
     """Its part of the group, without those that are kept."""
 
-    @property
-    def mask(self) -> int:
-        """One bit a core, core 0 the lowest."""
-        return sum(1 << core for core in self.cores)
-
 
 @dataclass(frozen=True, slots=True)
 class Topology:
     """Where the ranks of a node are bound; each node has the same."""
 
+    binding: SiteBinding
     places: tuple[RankCores, ...]
     """By local rank."""
-    cores: int
-    """Of a node."""
-    group: int
-    """Cores of one group."""
-    reserved: tuple[int, ...]
-    gpus_of_group: int
-    """That share a group, and its cores."""
     spared: tuple[int, ...]
-    """Cores left to helpers of the framework (`spared_for`)."""
-    spared_for: str
-    source: str
-
-    @property
-    def lists(self) -> tuple[str, ...]:
-        """The cores of each rank: what PALS's `mpiexec --cpu-bind=list:` takes, a colon between them."""
-        return tuple(ranges(place.cores) for place in self.places)
+    """Cores left to helpers of the framework."""
 
     @property
     def kept(self) -> frozenset[int]:
         """Cores that no rank gets, whatever it is near to."""
-        return frozenset({*self.reserved, *self.spared})
+        return frozenset({*self.binding.reserved, *self.spared})
 
-    @property
-    def masks(self) -> tuple[str, ...]:
-        """In hexadecimal, each as wide as the node: what `srun --cpu-bind=mask_cpu:` takes."""
-        return tuple(self.hex_of(place.mask) for place in self.places)
-
-    def hex_of(self, mask: int) -> str:
-        """Return a mask with a digit for each four cores of the node."""
-        return f"0x{mask:0{-(-self.cores // 4)}x}"
+    def mask(self, place: RankCores) -> str:
+        """Return a bit for each core, core 0 the lowest, in hexadecimal, as wide as the node: for `srun --cpu-bind`."""
+        bits = sum(1 << core for core in place.cores)
+        return f"0x{bits:0{-(-self.binding.cores // 4)}x}"
 
 
 def bind_ranks(binding: SiteBinding, ranks: int, *, sparing: bool = False) -> Topology:
@@ -78,16 +56,7 @@ def bind_ranks(binding: SiteBinding, ranks: int, *, sparing: bool = False) -> To
     Only true on a node that the job has for itself, with all of its GPUs: else GPU 0 of the job is any GPU of the node.
     """
     places = tuple(RankCores(gpu, binding.near[gpu], binding.cores_near(gpu, sparing=sparing)) for gpu in range(ranks))
-    return Topology(
-        places=places,
-        cores=binding.cores,
-        group=binding.group,
-        reserved=binding.reserved,
-        gpus_of_group=binding.gpus_of_group,
-        spared=binding.spared if sparing else (),
-        spared_for=binding.spared_for,
-        source=binding.source,
-    )
+    return Topology(binding, places, binding.spared if sparing else ())
 
 
 def cores_of_a_gpu(binding: SiteBinding, *, sparing: bool = False) -> int:
@@ -110,6 +79,6 @@ def picture(topology: Topology, cores: Iterable[int]) -> str:
     Core 0 is on the left, so the picture runs against the digits of the mask.
     """
     chosen = frozenset(cores)
-    signs = ["#" if n in chosen else "x" if n in topology.kept else "." for n in range(topology.cores)]
-    groups = ["".join(signs[first : first + topology.group]) for first in range(0, topology.cores, topology.group)]
-    return " ".join(groups)
+    count, group = topology.binding.cores, topology.binding.group
+    signs = ["#" if n in chosen else "x" if n in topology.kept else "." for n in range(count)]
+    return " ".join("".join(signs[first : first + group]) for first in range(0, count, group))
