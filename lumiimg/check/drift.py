@@ -18,8 +18,8 @@ from lumiimg.check.static.boundary import study_open, without_ours
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.check.static.files import check_static
 from lumiimg.fabric.path import Fabric
+from lumiimg.host.bind import ManifestCheck, try_saved
 from lumiimg.host.container_view import PRIVATE, LoaderMachine, see_inside
-from lumiimg.host.manifest_check import ManifestCheck, try_saved
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.resolve import rules

@@ -11,6 +11,7 @@ preferred.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -23,19 +24,18 @@ from lumiimg.host.bind_trial import PROVIDER_NAME, BindPlan, BindTrial, Demand, 
 from lumiimg.host.container_view import ENGINE_LIBRARIES, PRIVATE
 from lumiimg.host.manifest import Bind, BindManifest, Loaded, Variable
 from lumiimg.host.refusals import BindRefusedError, name_of
+from lumiimg.host.snapshot import of_c_library
 from lumiimg.host.snapshot_tree import host_native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lumiimg.elf.facts import ElfFacts
-    from lumiimg.elf.objects import LoadedObject, MissingVersion
+    from lumiimg.elf.objects import MissingVersion
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.manifest import Refusal
     from lumiimg.host.snapshot import FoundLibrary, Snapshot
     from lumiimg.image import RootFileSystem
 
-_PRIVATE_VERSION = "GLIBC_PRIVATE"
 _MAX_ROUNDS = 50
 """A round adds all that is missing then: as many as a chain of libraries is long, each below the one before."""
 _MAX_FABRICS = 20
@@ -144,16 +144,12 @@ class _Solver:
         return None
 
     def _may_be_bound(self, path: str) -> bool:
-        """Whether a library of the host is recorded, and no part of the C library.
-
-        Those use each other's private symbols, whose version has one name in every build (GLIBC_PRIVATE): that it is
-        defined says nothing, and none of them can be exchanged alone.
-        """
+        """Whether a library of the host is recorded, and no part of the C library."""
         try:
             library = self._libraries.get(self._host.resolve(path))
         except OSError:
             return False
-        return library is not None and not _is_private(library.facts)
+        return library is not None and not of_c_library(library.facts)
 
     # -- how a plan becomes one that loads --
 
@@ -191,14 +187,14 @@ class _Solver:
         if not versions:
             raise refusals.cannot_load(plan, trial)
         # what the C library lacks first: where nothing can be done about that, the rest does not matter
-        self._mend(plan, offer, trial, min(versions, key=lambda v: not _of_c_library(trial.process.find(v.provider))))
+        self._mend(plan, offer, trial, min(versions, key=lambda v: not _is_private(trial, v)))
 
     def _mend(self, plan: BindPlan, offer: HostOffer, trial: BindTrial, version: MissingVersion) -> None:
         """Exchange a library for the other side's copy, where that may define, or not need, a version."""
         provider, requirer = trial.process.find(version.provider), trial.process.find(version.required_by)
         name, asking = name_of(version.provider, provider), name_of(version.required_by, requirer)
         of_host = version.provider.startswith(f"{PRIVATE}/")
-        if not _of_c_library(provider):
+        if not _is_private(trial, version):
             if not of_host and name in offer and name not in plan.from_image and name not in plan.paths:
                 plan.add(name, offer[name], f"{version.required_by} needs {version.version}; the image's is too old")
                 return
@@ -268,11 +264,45 @@ class _Solver:
             yield Variable(PROVIDER_PATH, f"{PRIVATE}/libfabric", "libfabric looks for its providers there")
 
 
-def _of_c_library(loaded: LoadedObject | None) -> bool:
-    return loaded is not None and _is_private(loaded.facts)
+def _is_private(trial: BindTrial, version: MissingVersion) -> bool:
+    provider = trial.process.find(version.provider)
+    return provider is not None and of_c_library(provider.facts)
 
 
-def _is_private(facts: ElfFacts) -> bool:
-    return _PRIVATE_VERSION in facts.version_definitions or any(
-        need.name == _PRIVATE_VERSION for need in facts.version_needs
-    )
+# -- a list of binds that was made for a host as it was, tried with the host as it is --
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestCheck:
+    """What became of such a list, in a module or a job script that nobody wrote anew."""
+
+    gone: tuple[str, ...]
+    """Files that it names and that the host's snapshot does not have."""
+    refusal: Refusal | None
+    """Why what is left of it does not load; None where it does."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does today what it did. An engine that skips a bind may lack a library."""
+        return not self.gone and self.refusal is None
+
+
+def try_saved(
+    manifest: BindManifest, root: RootFileSystem, settings: LoaderSettings, host: RootFileSystem
+) -> ManifestCheck:
+    """Return what a manifest for an earlier host comes to; `root` is the image's, `host` has today's files."""
+    if manifest.fabric is not Fabric.HOST or manifest.trial is None:
+        return ManifestCheck((), None)
+    libraries = [bind for bind in manifest.binds if bind.target.startswith(f"{PRIVATE}/")]
+    gone = tuple(bind.source for bind in libraries if not host.is_file(bind.source))
+    names = {bind.target.removeprefix(f"{PRIVATE}/"): bind for bind in libraries if bind.source not in gone}
+    plan = BindPlan("the binds made before", of_host=LIBFABRIC in names)
+    for name, bind in names.items():
+        plan.add(name, bind.source, bind.reason)
+    trial = attempt(root, settings, manifest.trial.demand, host, plan)
+    if trial.outcome.missing:
+        refusal = refusals.missing(plan, trial, trial.outcome.missing[0]).refusal
+        return ManifestCheck(gone, replace(refusal, have="neither the image nor the list has it"))
+    if not trial.loads:
+        return ManifestCheck(gone, refusals.cannot_load(plan, trial).refusal)
+    return ManifestCheck(gone, None if trial.provider else refusals.no_provider(plan, trial).refusal)

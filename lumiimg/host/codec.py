@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import tomllib
+from importlib import resources
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -64,6 +66,11 @@ def decode(kind: type[T], data: object) -> T:
         raise FormError("the file", "has a key, or a number, that none has") from error
     _check_numbers(msgspec.to_builtins(value), "")
     return value
+
+
+def own_table(kind: type[T], package: str, name: str) -> T:
+    """Return a TOML file that lies in a package of ours."""
+    return decode(kind, tomllib.loads(resources.files(package).joinpath(name).read_text("utf-8")))
 
 
 def _form_error(text: str) -> FormError:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import RootFileSystem
+from lumiimg.host.library_diff import FABRIC_ROLES, LibraryIndex
+from lumiimg.host.snapshot import of_c_library
 
 if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
 
-_ROLES = ("libfabric", "libfabric-provider", "libcxi", "net-plugin")
-_OF_C_LIBRARY = "GLIBC_PRIVATE"
 _SHOWN_DIGITS = 12
 
 
@@ -22,15 +20,12 @@ def fabric_digests(snapshot: Snapshot) -> dict[str, str]:
     By that path, not its real one: after an update a link may lead to another file, while the old one is still there.
     The C library is left out, as it is never bound.
     """
-    root = RootFileSystem(SnapshotTree(snapshot))
+    index = LibraryIndex(snapshot)
     found: dict[str, str] = {}
-    for entry in (entry for entry in snapshot.entries if entry.role in _ROLES):
-        for path in (entry.path, *filter(None, entry.closure.values())):
-            library = snapshot.library(root.resolve(path)) if root.is_file(path) else None
-            if library is None:
-                continue
-            versions = (*library.facts.version_definitions, *(need.name for need in library.facts.version_needs))
-            if _OF_C_LIBRARY not in versions:
+    for entry in snapshot.entries:
+        for path in (entry.path, *filter(None, entry.closure.values())) if entry.role in FABRIC_ROLES else ():
+            library = index.library(path)
+            if library is not None and not of_c_library(library.facts):
                 found[path] = library.sha256
     return dict(sorted(found.items()))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.host.node_change import ChangeKind, NodeChange, Subject
+from lumiimg.host.snapshot import of_c_library
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 FABRIC_ROLES = ("libfabric", "libfabric-provider", "libcxi", "net-plugin")
 _HELPER_ROLE = "cxi-helper"
 """Libraries that libfabric may be linked with, or open: told by their names, as what it needs."""
-_PRIVATE_VERSION = "GLIBC_PRIVATE"
 _NAMED = 4
 """Names of versions that one detail tells."""
 _BUILD_CHARACTERS = 12
@@ -53,19 +53,13 @@ class LibraryIndex:
                 itself = {_file_name(entry): entry.path} if is_helper else {}
                 for name, path in (itself | entry.closure).items():
                     library = self.library(path) if path is not None else None
-                    if path is not None and library is not None and name not in own and not of_c_library(library):
+                    if path is not None and library is not None and name not in own and not of_c_library(library.facts):
                         found.setdefault(name, path)
         return found
 
     def c_library(self) -> dict[str, str]:
         """Return the digests of the C library's files, by path."""
-        return {path: library.sha256 for path, library in self._libraries.items() if of_c_library(library)}
-
-
-def of_c_library(library: HostLibrary) -> bool:
-    """Whether a library is a part of the C library: all of those change with it, and none is ever bound."""
-    facts = library.facts
-    return _PRIVATE_VERSION in facts.version_definitions or any(n.name == _PRIVATE_VERSION for n in facts.version_needs)
+        return {path: library.sha256 for path, library in self._libraries.items() if of_c_library(library.facts)}
 
 
 def library_changes(before: LibraryIndex, now: LibraryIndex) -> Iterator[NodeChange]:

@@ -79,7 +79,7 @@ class LibrarySearch:
     def run(self) -> list[Candidate]:
         """Return what is there, by role. Raises BadInputError for a path of the user's that offers nothing."""
         found: dict[tuple[str, str], Candidate] = {}
-        roles = known().roles
+        roles = known().role
         by_role: dict[str, list[Candidate]] = {role.name: [] for role in roles}
         for role in roles:
             wanted_by = by_role[role.wanted_by] if role.wanted_by else []
@@ -148,7 +148,7 @@ class LibrarySearch:
 
     def _package_folder(self, package: str) -> str | None:
         """Return `libdir` of a package's .pc file, read as text: what is in there need not be run to be known."""
-        defaults = [folder for pattern in known().package_folders for folder in matches(self.root, pattern)]
+        defaults = [folder for pattern in known().places.package_folders for folder in matches(self.root, pattern)]
         for folder in (*self.package_path, *defaults):
             text = read_text(self.root, f"{folder.rstrip('/')}/{package}.pc")
             if text is not None and not self.is_private(folder):
@@ -172,7 +172,7 @@ class LibrarySearch:
         return sorted(folders, key=rank, reverse=True)
 
     def _default_version(self, above: str, role: Role) -> str | None:
-        places = [above, *(f"{folder}/{role.modules}" for folder in known().module_folders if role.modules)]
+        places = [above, *(f"{folder}/{role.modules}" for folder in known().places.module_folders if role.modules)]
         for place in places:
             if self.root.exists(f"{place}/default"):
                 return self.root.resolve(f"{place}/default").rpartition("/")[2].removesuffix(".lua")
@@ -186,7 +186,7 @@ class LibrarySearch:
 
     def _asked_of_no_role(self) -> Iterator[str]:
         """Yield the user's files that are of no role. Raises BadInputError for what offers nothing at all."""
-        roles = known().roles
+        roles = known().role
         for path in self.include:
             if self.root.is_dir(path):
                 folders = [path.rstrip("/") + below for below in _BELOW_ASKED]

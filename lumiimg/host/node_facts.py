@@ -44,7 +44,7 @@ def cpu(root: RootFileSystem) -> tuple[str | None, bool, tuple[str, ...]]:
 
 def devices(root: RootFileSystem) -> tuple[str, ...]:
     """Return the device files that the fabric and the GPUs are used through."""
-    return tuple(path for pattern in known().devices for path in matches(root, pattern))
+    return tuple(path for pattern in known().node.devices for path in matches(root, pattern))
 
 
 def nics(root: RootFileSystem) -> tuple[Nic, ...]:
@@ -102,7 +102,7 @@ def container_engine(
     engine = find_engine(environment)
     name = "apptainer" if engine.kind is EngineKind.APPTAINER else "singularity"
     prefix = str(engine.path.resolve().parent.parent)
-    places = [pattern.format(name=name, prefix=prefix) for pattern in known().engine_files]
+    places = [pattern.format(name=name, prefix=prefix) for pattern in known().node.engine_files]
     found = ContainerEngine("Apptainer" if engine.kind is EngineKind.APPTAINER else "SingularityCE", engine.version)
     # the installation's own file counts: one under /etc may be left over from another
     for path in reversed(places) if prefix != "/usr" else places:
@@ -118,6 +118,6 @@ def engine_settings(text: str) -> dict[str, str]:
     for line in text.splitlines():
         key, equals, value = line.partition("=")
         name = key.strip()
-        if equals and name in known().engine_settings:
+        if equals and name in known().node.engine_settings:
             settings[name] = ", ".join(filter(None, (settings.get(name), value.strip())))
     return settings

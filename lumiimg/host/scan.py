@@ -129,7 +129,7 @@ def fabric_entry(snapshot: Snapshot) -> FoundLibrary | None:
 def private_paths(environment: Mapping[str, str]) -> Callable[[str], bool]:
     """Return a test for paths that name a person: below a home, or with the user's name in them."""
     home = environment.get("HOME", "")
-    homes = [*known().own_folders, *([home, os.path.realpath(home)] if len(home) > 1 else [])]
+    homes = [*known().places.own_folders, *([home, os.path.realpath(home)] if len(home) > 1 else [])]
     names = {environment.get("USER", ""), environment.get("LOGNAME", "")} - {""}
 
     def is_private(path: str) -> bool:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from lumiimg.elf.facts import ElfFacts  # noqa: TC001 - the codec reads the types of the fields
 
+_OF_C_LIBRARY = "GLIBC_PRIVATE"
+
 
 @dataclass(frozen=True, slots=True)
 class OperatingSystem:
@@ -151,3 +153,11 @@ class Snapshot:
     def library(self, path: str) -> HostLibrary | None:
         """Return the library at a real path."""
         return next((library for library in self.libraries if library.path == path), None)
+
+
+def of_c_library(facts: ElfFacts) -> bool:
+    """Whether a library is a part of the C library: all of those change together, and none can be exchanged alone.
+
+    They use each other's private symbols, whose version has one name in every build: that it is defined says nothing.
+    """
+    return _OF_C_LIBRARY in facts.version_definitions or any(n.name == _OF_C_LIBRARY for n in facts.version_needs)

@@ -120,7 +120,7 @@ def test_a_part_is_known_by_the_last_part_of_a_path() -> None:
 
 
 def test_a_scan_of_a_node_looks_for_the_same_plugins() -> None:
-    patterns = next(role.files for role in known().roles if role.name == "net-plugin")
+    patterns = next(role.files for role in known().role if role.name == "net-plugin")
     found = {name for name in FILES if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
     assert found == {name for name in FILES if part_of(name) is Part.PLUGIN and name.endswith(".so")}
 

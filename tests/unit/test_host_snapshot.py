@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import tomllib
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lumiimg.cluster.job.frameworks import Frameworks
 from lumiimg.elf.facts import ElfFacts
 from lumiimg.errors import FailedError
 from lumiimg.host import snapshot_file
 from lumiimg.host.codec import decode, encode
 from lumiimg.host.scan import scan_host
+from lumiimg.host.scan_facts import ScanFacts
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_file import SCHEMA, SnapshotError, read_snapshot, to_text, write_snapshot
 from lumiimg.image import RootFileSystem
@@ -217,3 +220,18 @@ def test_a_file_without_end_is_refused(target: Path, monkeypatch: pytest.MonkeyP
 
 def test_schema_is_written_first_of_all_versions(good: Snapshot) -> None:
     assert good.schema == SCHEMA == json.loads(to_text(good))["schema"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(ScanFacts, "host/scan_facts.toml"), (Frameworks, "cluster/job/frameworks.toml")],
+)
+def test_no_key_of_a_table_of_ours_is_passed_over(kind: Any, name: str) -> None:
+    table = tomllib.loads((Path(snapshot_file.__file__).parents[1] / name).read_text("utf-8"))
+
+    def holds(read: Any, written: Any) -> bool:
+        if isinstance(written, dict):
+            return all(key in read and holds(read[key], inner) for key, inner in written.items())
+        return not isinstance(written, list) or all(map(holds, read, written))
+
+    assert holds(dataclasses.asdict(decode(kind, table)), table)

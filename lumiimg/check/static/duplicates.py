@@ -63,7 +63,7 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
             remedy=tuple(f"chmod -R go+rX {shlex.quote(path)}   (in the image's %post)" for path in obstacles),
             source="open(2) EACCES; glibc elf/dl-load.c; measured with Apptainer, squashfs and folder",
         )
-    mounted = tuple(f"{folder}/" for folder in (*_MOUNTED, *known().own_folders))
+    mounted = tuple(f"{folder}/" for folder in (*_MOUNTED, *known().places.own_folders))
     leaks = [
         f"{loaded.path}: {element}"
         for loaded in process.objects

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.job.frameworks import framework_of, frameworks, launcher_of
+from lumiimg.cluster.job.frameworks import framework_of, frameworks, launcher_of, told_of_vllm
 from lumiimg.cluster.job.mounts import unbound, with_own
 from lumiimg.cluster.job.shape import shape_of
 from lumiimg.cluster.job.topology import bind_ranks, cores_of_a_gpu
-from lumiimg.cluster.job.vllm import told
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.manifest import Bind
@@ -193,7 +192,7 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
     cores = cores_of_a_gpu(site.binding, sparing=_spares(framework)) if site.binding else None
     memory = site.binding.memory_gib if site.binding else None
     ranks = shape.gpus if framework.task_a_gpu else 1
-    command, untold = told(request.command, shape) if framework.name == "vllm" else (request.command, None)
+    command, untold = told_of_vllm(request.command, shape) if framework.name == "vllm" else (request.command, None)
     binds = with_own(manifest.binds if manifest else tuple(map(_bind, site.binds)), request.binds)
     return JobPlan(
         image=request.image,
@@ -307,7 +306,7 @@ def _settings(
             yield JobSetting(
                 variable.name, value, variable.because, variable.source, _scope(variable.name, value), variable.folder
             )
-    for entry in framework.variables:
+    for entry in framework.variable:
         if entry.nodes in fits and entry.scheduler in (None, site.scheduler):
             yield JobSetting(entry.name, entry.value, entry.because, entry.source, SettingScope.NODE)
     if "python" in stack.offers or "python3" in stack.offers:

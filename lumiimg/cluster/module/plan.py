@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
-from lumiimg.catalog.toml_table import Table, read_toml
 from lumiimg.check.opening import opened
 from lumiimg.check.static.boundary import study_open
 from lumiimg.check.static.files import check_static
@@ -266,8 +265,10 @@ def _told(contents: Inventory) -> str:
 
 def _programs(image: Image, folders: Sequence[str], python: Python | None) -> Iterator[Program]:
     version = _version_of_python(image, folders)
-    for name, numbered in _known_programs():
-        suffixes = ("", "3", *([version] if version else [])) if numbered else ("",)
+    table = tomllib.loads(resources.files(__package__).joinpath("programs.toml").read_text("utf-8"))
+    for known in table["program"]:
+        name = known["name"]
+        suffixes = ("", "3", *([version] if version else [])) if known.get("numbered") else ("",)
         # a pip of the system installs for the system's Python
         places = (python.folder,) if name == "pip" and python is not None and python.folder else folders
         for suffix in suffixes:
@@ -281,18 +282,6 @@ def _version_of_python(image: Image, folders: Sequence[str]) -> str | None:
     found = find_program(image.root, "python3", folders)
     named = re.fullmatch(r".*/python(3\.\d{1,2})", image.root.resolve(found.path)) if found else None
     return named[1] if named else None
-
-
-@cache
-def _known_programs() -> tuple[tuple[str, bool], ...]:
-    with resources.as_file(resources.files(__package__).joinpath("programs.toml")) as path:
-        table = Table(read_toml(path), path)
-        found = [
-            (entry.string("name"), entry.flag("numbered"), entry.string("source"), entry.date("date"))
-            for entry in table.tables("program")
-        ]
-        table.finish()
-    return tuple((name, numbered) for name, numbered, _, _ in found)
 
 
 # -- variables for jobs --
