@@ -14,15 +14,11 @@ NOT_FOREIGN = {
     "check.static.plugin": _OWN_TABLE,
     "check.probe.judgement": "looks for lines in what `check.probes` reads",
     "check.static.host_binds": _OWN_TABLE,
-    "cluster.job.frameworks": _OWN_TABLE,
     "cluster.module.plan": _OWN_TABLE,
     "cluster.nodes.check": "shows the last lines of a step, each made printable",
-    "cluster.reframe": "text of a test that ReFrame runs; it is read in tests/unit/test_reframe.py",
     "image.shell.names": _OWN_TABLE,
-    "cluster.job.script": _OWN_TEXT,
     "cluster.module.wrappers": _OWN_TEXT,
     "definition.writer": _OWN_TEXT,
     "engine.process": "the lines of any child, not taken apart further",
-    "host.scan_facts": _OWN_TABLE,
 }
 """Modules that split or parse, but nothing foreign, and why."""
