@@ -12,6 +12,7 @@ preferred.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE, net_symbol
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.host import refusals
-from lumiimg.host.bind_trial import PROVIDER_NAME, BindPlan, BindTrial, Demand, HostOffer, attempt
+from lumiimg.host.bind_trial import PROVIDER_NAME, BindPlan, BindTrial, Demand, attempt
 from lumiimg.host.container_view import ENGINE_LIBRARIES, PRIVATE
 from lumiimg.host.manifest import Bind, BindManifest, Loaded, Variable
 from lumiimg.host.refusals import BindRefusedError, name_of
@@ -28,13 +29,15 @@ from lumiimg.host.snapshot import of_c_library
 from lumiimg.host.snapshot_tree import host_native
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.elf.objects import MissingVersion
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.manifest import Refusal
     from lumiimg.host.snapshot import FoundLibrary, Snapshot
     from lumiimg.image import RootFileSystem
+
+    HostOffer = Callable[[str], str | None]
 
 _MAX_ROUNDS = 50
 """A round adds all that is missing then: as many as a chain of libraries is long, each below the one before."""
@@ -103,19 +106,27 @@ class _Solver:
                 f"the host's {entry.path}", of_host=True, core=frozenset({LIBFABRIC, LIBCXI, PROVIDER_NAME})
             )
             plan.add(LIBFABRIC, entry.path, "it has the cxi provider of this machine")
-            plan.add(LIBCXI, offer[LIBCXI], "it belongs to the driver of this machine's NIC")
+            plan.add(LIBCXI, str(offer(LIBCXI)), "it belongs to the driver of this machine's NIC")
             if provider is not None:
                 plan.reasons[LIBFABRIC] = "it is the one that this machine's cxi provider was built with"
                 plan.add(PROVIDER_NAME, provider.path, "it is the cxi provider of this machine")
             yield self._with_plugin(plan), offer
 
     def _offer(self, *first: Mapping[str, str | None], without: str | None = None) -> HostOffer:
-        return HostOffer((*first, *self._offered), self._may_be_bound, without)
+        """Return what finds the path that a host has for a name; of two for one name, that of the first closure."""
+        closures = (*first, *self._offered)
+
+        @cache
+        def find(name: str) -> str | None:
+            paths = (closure.get(name) for closure in closures if name != without)
+            return next((path for path in paths if path is not None and self._may_be_bound(path)), None)
+
+        return find
 
     def _fabrics(self) -> Iterator[tuple[FoundLibrary, FoundLibrary | None]]:
         """Yield each libfabric of the host that has the cxi provider, with the provider's file if that is one."""
         seen: set[str] = set()
-        has_cxi = LIBCXI in self._offer()
+        has_cxi = self._offer()(LIBCXI) is not None
         providers = {self._host.resolve(e.path): e for e in self._snapshot.entries if e.role == "libfabric-provider"}
         for entry in self._snapshot.entries:
             path = self._host.resolve(entry.path)
@@ -177,10 +188,11 @@ class _Solver:
         """Change a plan by what its trial met first. Raises BindRefusedError where nothing can be changed."""
         # several libraries may lack the same one: the first of them is the reason
         for missing in {missing.name: missing for missing in reversed(trial.outcome.missing)}.values():
-            if missing.name not in offer or missing.name in plan.paths or missing.name in plan.from_image:
+            path = offer(missing.name)
+            if path is None or missing.name in plan.paths or missing.name in plan.from_image:
                 raise refusals.missing(plan, trial, missing)
             needs = missing.chain[-2] if len(missing.chain) > 1 else "the program"
-            plan.add(missing.name, offer[missing.name], f"{needs} needs it, and the image has none")
+            plan.add(missing.name, path, f"{needs} needs it, and the image has none")
         if trial.outcome.missing:
             return
         versions = trial.outcome.missing_versions
@@ -195,8 +207,9 @@ class _Solver:
         name, asking = name_of(version.provider, provider), name_of(version.required_by, requirer)
         of_host = version.provider.startswith(f"{PRIVATE}/")
         if not _is_private(trial, version):
-            if not of_host and name in offer and name not in plan.from_image and name not in plan.paths:
-                plan.add(name, offer[name], f"{version.required_by} needs {version.version}; the image's is too old")
+            path = offer(name)
+            if not of_host and path is not None and name not in plan.from_image and name not in plan.paths:
+                plan.add(name, path, f"{version.required_by} needs {version.version}; the image's is too old")
                 return
             if of_host and name not in plan.core and name not in plan.from_image and self._image_has(name):
                 plan.give_back(name)

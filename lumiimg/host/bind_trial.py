@@ -11,11 +11,12 @@ from lumiimg.fabric.provider import cxi_provider
 from lumiimg.host.container_view import PRIVATE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.image import RootFileSystem
+
+PROVIDER_NAME = f"libfabric/{PROVIDER_FILE}"
+"""Where in the private folder a provider of the host is put: libfabric looks in a folder beside itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,35 +118,3 @@ def attempt(
     objects = tuple(process.objects)
     provider = cxi_provider(process, root, provider_path) if opened and outcome.ok else None
     return BindTrial(root, demand, process, outcome, opened, tuple(process.objects) if provider else objects, provider)
-
-
-PROVIDER_NAME = f"libfabric/{PROVIDER_FILE}"
-"""Where in the private folder a provider of the host is put: libfabric looks in a folder beside itself."""
-
-
-class HostOffer:
-    """The paths that a host has for names; of two for one name, that of the first closure."""
-
-    def __init__(
-        self, closures: Sequence[Mapping[str, str | None]], may_be_bound: Callable[[str], bool], without: str | None
-    ) -> None:
-        """`may_be_bound` is asked of a path when its name is asked for; `without` is a name that is not offered."""
-        self._closures = closures
-        self._may_be_bound = may_be_bound
-        self._without = without
-        self._known: dict[str, str | None] = {}
-
-    def __contains__(self, name: str) -> bool:
-        return self._find(name) is not None
-
-    def __getitem__(self, name: str) -> str:
-        path = self._find(name)
-        if path is None:
-            raise KeyError(name)
-        return path
-
-    def _find(self, name: str) -> str | None:
-        if name not in self._known:
-            paths = (closure.get(name) for closure in self._closures if name != self._without)
-            self._known[name] = next((path for path in paths if path is not None and self._may_be_bound(path)), None)
-        return self._known[name]

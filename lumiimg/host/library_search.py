@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.provider import read_provider_path
@@ -50,12 +50,6 @@ class Candidate:
     ways: list[str] = field(default_factory=list)
     aliases: list[str] = field(default_factory=list)
     """Other paths of the same file and name."""
-
-
-class _Way(NamedTuple):
-    how: str
-    folder: str
-    files: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +96,11 @@ class LibrarySearch:
         for path in self.include:
             if self.root.is_file(path) and _is_of(role, path):
                 yield path, ASKED
-        for way in self._ways(role, wanted_by):
-            is_asked = way.how == ASKED
-            if not is_asked and (self.is_private(way.folder) or (role.wanted_by and not wanted_by)):
+        for how, folder, files in self._ways(role, wanted_by):
+            if how != ASKED and (self.is_private(folder) or (role.wanted_by and not wanted_by)):
                 continue
-            for path in self._in_folder(way.folder, way.files):
-                yield path, way.how
+            for path in self._in_folder(folder, files):
+                yield path, how
 
     def _in_folder(self, folder: str, patterns: tuple[str, ...]) -> Iterator[str]:
         listed = names_in(self.root, folder) if any("*" in pattern for pattern in patterns) else []
@@ -117,34 +110,35 @@ class LibrarySearch:
                 if self.root.is_file(path) and self.files.native_of(path) == self.native:
                     yield path
 
-    def _ways(self, role: Role, wanted_by: list[Candidate]) -> Iterator[_Way]:
+    def _ways(self, role: Role, wanted_by: list[Candidate]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+        """Yield how a folder was found, the folder, and which files are looked for in it."""
         for asked in self.include:
             for below in _BELOW_ASKED:
-                yield _Way(ASKED, asked.rstrip("/") + below, role.files)
+                yield ASKED, asked.rstrip("/") + below, role.files
         if role.variable:
             named = read_provider_path(self.variables.get(role.variable))
             places = [(folder, role.files) for folder in named.folders]
             places += [(folder, (name,)) for folder, _, name in (file.rpartition("/") for file in named.preferred)]
-            yield from (_Way(role.variable, folder, files) for folder, files in places if folder.startswith("/"))
+            yield from ((role.variable, folder, files) for folder, files in places if folder.startswith("/"))
         for candidate in wanted_by if role.beside else ():
             for path in dict.fromkeys((candidate.path, self.root.resolve(candidate.path))):
-                yield _Way(f"beside {candidate.path}", f"{path.rpartition('/')[0]}/{role.beside}", role.files)
+                yield f"beside {candidate.path}", f"{path.rpartition('/')[0]}/{role.beside}", role.files
         for folder in self.library_path:
-            yield _Way("LD_LIBRARY_PATH", folder, role.files)
+            yield "LD_LIBRARY_PATH", folder, role.files
         for package in role.packages:
             folder = self._package_folder(package) or ""
             if folder:
-                yield _Way(f"pkg-config {package}", folder, role.files)
+                yield f"pkg-config {package}", folder, role.files
         for name in role.files:
             cached = None if "*" in name else self.cached(name)
             if cached is not None:
                 folder, _, name_there = cached.rpartition("/")
-                yield _Way("ldconfig", folder or "/", (name_there,))
+                yield "ldconfig", folder or "/", (name_there,)
         for folder in self.system.directories:
-            yield _Way("default directory", folder, role.files)
+            yield "default directory", folder, role.files
         for prefix in role.prefixes:
             for folder in self._by_preference(matches(self.root, prefix), prefix, role):
-                yield _Way(f"known prefix {prefix}", folder, role.files)
+                yield f"known prefix {prefix}", folder, role.files
 
     def _package_folder(self, package: str) -> str | None:
         """Return `libdir` of a package's .pc file, read as text: what is in there need not be run to be known."""

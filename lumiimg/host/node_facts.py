@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.hwcaps import levels_of_cpu
@@ -108,7 +109,7 @@ def container_engine(
     for path in reversed(places) if prefix != "/usr" else places:
         text = read_text(root, path)
         if text is not None and not is_private(path):
-            return ContainerEngine(found.name, found.version, path, engine_settings(text))
+            return replace(found, configuration=path, settings=engine_settings(text))
     return found
 
 

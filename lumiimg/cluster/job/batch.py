@@ -27,6 +27,7 @@ def slurm_script(plan: JobPlan) -> str:
         log="$LUMIIMG_JOB/nccl",
         once='srun --overlap --time=2 --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1',
         DIRECTIVES=_directives(plan),
+        MASKS=_masks(plan),
         STEP=_step(plan),
     )
 
@@ -56,17 +57,17 @@ def _directives(plan: JobPlan) -> Iterator[str]:
         yield f"#SBATCH {option.value}"
 
 
-def _step(plan: JobPlan) -> Iterator[str]:
-    """Yield the options of srun; each has its reason above it."""
+def _masks(plan: JobPlan) -> Iterator[str]:
     if plan.topology is not None and not plan.torchrun:
         yield from comment(f"The cores beside each GPU, a bit a core ({plan.topology.binding.source})")
         yield "masks=("
         for place in plan.topology.places:
             yield f"    {plan.topology.mask(place)}  # GPU {place.local_rank}: cores {ranges(place.cores)}"
         yield ")"
-    yield "step=("
-    yield from comment("one rank that dies ends the others, which would wait for it until the time is up", "    ")
-    yield "    --kill-on-bad-exit=1"
+
+
+def _step(plan: JobPlan) -> Iterator[str]:
+    """Yield the options of srun; each has its reason above it."""
     yield from comment(plan.binding, "    ")
     if plan.topology is not None and not plan.torchrun:
         yield '    --cpu-bind="mask_cpu:$(IFS=, && echo "${masks[*]}")"'
@@ -77,4 +78,3 @@ def _step(plan: JobPlan) -> Iterator[str]:
     if plan.mpi is not None:
         yield from comment(plan.mpi.because, "    ")
         yield f"    --mpi={plan.mpi.value}"
-    yield ")"

@@ -38,23 +38,9 @@ class Scheduler:
 
 
 SLURM = Scheduler(
-    rank="SLURM_PROCID",
-    local_rank="SLURM_LOCALID",
-    world="SLURM_NTASKS",
-    node="SLURM_NODEID",
-    nodes="SLURM_JOB_NUM_NODES",
-    node_name="SLURMD_NODENAME",
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_JOB_NUM_NODES", "SLURMD_NODENAME"
 )
-
-
-PALS = Scheduler(
-    rank="PALS_RANKID",
-    local_rank="PALS_LOCAL_RANKID",
-    world="LUMIIMG_TASKS",
-    node="PALS_NODEID",
-    nodes="LUMIIMG_NODES",
-    node_name="HOSTNAME",
-)
+PALS = Scheduler("PALS_RANKID", "PALS_LOCAL_RANKID", "LUMIIMG_TASKS", "PALS_NODEID", "LUMIIMG_NODES", "HOSTNAME")
 """Under PBS: what is not in PALS's environment, the script exports."""
 
 

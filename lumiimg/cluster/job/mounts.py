@@ -75,7 +75,9 @@ def absent_paths(words: Iterable[str], root: RootFileSystem, mounted: Iterable[s
             continue
         path = posixpath.normpath(path)
         if not any(_is_under(path, folder) for folder in known) and not root.exists(path):
-            folder = next(above for above in _from_the_top(path) if not root.exists(above))
+            parts = path.split("/")
+            from_the_top = ("/".join(parts[:depth]) for depth in range(2, len(parts) + 1))
+            folder = next(above for above in from_the_top if not root.exists(above))
             found.setdefault(folder, MissingPath(path, folder))
     return tuple(found.values())
 
@@ -85,11 +87,6 @@ def unbound(absent: Iterable[MissingPath], binds: Sequence[Bind]) -> Iterator[st
     for item in absent:
         if not any(_is_under(item.path, bind.target) for bind in binds):
             yield f"{item.path} is not in the image, and lies under no bind of the job: add --bind {item.folder}"
-
-
-def _from_the_top(path: str) -> Iterator[str]:
-    parts = path.split("/")
-    return ("/".join(parts[:depth]) for depth in range(2, len(parts) + 1))
 
 
 def _is_under(path: str, folder: str) -> bool:

@@ -29,8 +29,8 @@ def pbs_script(plan: JobPlan) -> str:
         log="$LUMIIMG_JOB/ranks.log" if plan.site.vendor == "Intel" else "$LUMIIMG_JOB/nccl",
         once='mpiexec -n "$LUMIIMG_NODES" -ppn 1',
         DIRECTIVES=_directives(plan),
-        TASKS=[str(plan.tasks)],
         ADDRESS=_address(plan),
+        CORES=_cores(plan),
         STEP=_step(plan),
     )
 
@@ -58,10 +58,8 @@ def _address(plan: JobPlan) -> Iterator[str]:
     yield f'export MASTER_ADDR="${{first%%.*}}.{domain}"' if domain else 'export MASTER_ADDR="$first"'
 
 
-def _step(plan: JobPlan) -> Iterator[str]:
-    """Yield the options of mpiexec; each has its reason above it."""
-    bound = plan.topology is not None and not plan.torchrun
-    if plan.topology is not None and bound:
+def _cores(plan: JobPlan) -> Iterator[str]:
+    if plan.topology is not None and not plan.torchrun:
         yield from comment(f"The cores of each rank ({plan.topology.binding.source})")
         if plan.topology.spared:
             yield from comment(f"left to {plan.topology.binding.spared_for}: {ranges(plan.topology.spared)}")
@@ -69,14 +67,10 @@ def _step(plan: JobPlan) -> Iterator[str]:
         for place in plan.topology.places:
             yield f"    {ranges(place.cores)}  # GPU {place.local_rank}"
         yield ")"
-    yield "step=("
-    yield f'    -n "$LUMIIMG_TASKS" -ppn {plan.tasks}'
-    yield from comment("the ranks find each other by PMIx, as oneCCL is told to", "    ")
-    yield "    --pmi=pmix"
-    yield from comment("each task gets the variables of this script", "    ")
-    yield "    --envall"
-    yield from comment("node and rank before each line: oneCCL's lines tell neither", "    ")
-    yield "    -l --line-buffer"
+
+
+def _step(plan: JobPlan) -> Iterator[str]:
+    """Yield the option of mpiexec that binds, with its reason above it."""
+    bound = plan.topology is not None and not plan.torchrun
     yield from comment(plan.binding, "    ")
     yield '    --cpu-bind="list:$(IFS=: && echo "${cores[*]}")"' if bound else "    --cpu-bind=none"
-    yield ")"

@@ -23,13 +23,31 @@ element="${element#"$LUMIIMG_NUMBER"}" element="${element//[!0-9]/}"
 # a port of its own for the job, and for each element of an array, below those of the kernel
 export MASTER_PORT=$((20000 + (LUMIIMG_NUMBER + ${element:-0}) % 5000 * 2))
 
+# Only what is written below is bound: nothing of a module or a profile comes over it
+unset {SINGULARITY,APPTAINER}{_BIND,_BINDPATH,ENV_LD_LIBRARY_PATH}
 @VARIABLES@
 
 @FILES@
 
-@CONTAINER@
+container=(
+    @ENGINE@ exec
+    # the folder of this job
+    --bind "$LUMIIMG_JOB"
+@BINDS@
+    "$image"
+)
 
+@CORES@
+step=(
+    -n "$LUMIIMG_TASKS" -ppn @TASKS@
+    # the ranks find each other by PMIx, as oneCCL is told to
+    --pmi=pmix
+    # each task gets the variables of this script
+    --envall
+    # node and rank before each line: oneCCL's lines tell neither
+    -l --line-buffer
 @STEP@
+)
 
 status=0
 mpiexec "${step[@]}" "${container[@]}" sh "$LUMIIMG_JOB/@FIRST@" "${command[@]}" 2>&1 |

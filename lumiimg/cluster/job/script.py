@@ -48,7 +48,7 @@ def render(
         "MODULES": _modules(plan),
         "PROGRAM": _program(plan),
         "VARIABLES": _variables(plan),
-        "CONTAINER": _container(plan),
+        "BINDS": _binds(plan),
         "CLEAR": _clear(plan, once),
         **own,
     }
@@ -57,6 +57,8 @@ def render(
         FOLDER=filled("job/folder.sh", NUMBER=number),
         FILES="\n\n".join(map(_heredoc, written)),
         FIRST=written[0].name,
+        ENGINE=plan.program,
+        TASKS=str(plan.tasks),
         LOG=filled("job/log.sh", LOG=log),
         **{key: "\n".join(lines) for key, lines in parts.items()},
     )
@@ -102,8 +104,6 @@ def _program(plan: JobPlan) -> Iterator[str]:
 
 def _variables(plan: JobPlan) -> Iterator[str]:
     """Yield what is set once, in the script."""
-    yield from comment("Only what is written below is bound: nothing of a module or a profile comes over it")
-    yield "unset {SINGULARITY,APPTAINER}{_BIND,_BINDPATH,ENV_LD_LIBRARY_PATH}"
     if any("$USER" in setting.value for setting in plan.settings) or plan.ray:
         yield from comment("folders are named by it, and a job that was submitted with few variables has none")
         yield 'export USER="${USER:-$(id -un)}"'
@@ -119,19 +119,12 @@ def _heredoc(file: JobFile) -> str:
     return f"{about}\ncat >\"$LUMIIMG_JOB/{file.name}\" <<'{end}'\n{file.text}{end}"
 
 
-def _container(plan: JobPlan) -> Iterator[str]:
-    """Yield the engine's command line."""
-    yield "container=("
-    yield f"    {plan.program} exec"
-    yield from comment("the folder of this job", "    ")
-    yield '    --bind "$LUMIIMG_JOB"'
+def _binds(plan: JobPlan) -> Iterator[str]:
     for bind in plan.binds:
         if not spec(bind).isprintable():
             raise BadInputError("a path with such characters cannot be bound", where=bind.source)
         yield from comment(bind.reason, "    ")
         yield f"    --bind {word(spec(bind))}"
-    yield '    "$image"'
-    yield ")"
 
 
 def _clear(plan: JobPlan, once: str) -> Iterator[str]:

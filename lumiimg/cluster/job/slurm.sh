@@ -17,13 +17,26 @@ export MASTER_ADDR
 # kernel gives away
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 5000 * 2))
 
+# Only what is written below is bound: nothing of a module or a profile comes over it
+unset {SINGULARITY,APPTAINER}{_BIND,_BINDPATH,ENV_LD_LIBRARY_PATH}
 @VARIABLES@
 
 @FILES@
 
-@CONTAINER@
+container=(
+    @ENGINE@ exec
+    # the folder of this job
+    --bind "$LUMIIMG_JOB"
+@BINDS@
+    "$image"
+)
 
+@MASKS@
+step=(
+    # one rank that dies ends the others, which would wait for it until the time is up
+    --kill-on-bad-exit=1
 @STEP@
+)
 
 status=0
 srun "${step[@]}" "${container[@]}" sh "$LUMIIMG_JOB/@FIRST@" "${command[@]}" || status=$?

@@ -136,20 +136,11 @@ def read_raw(path: Path) -> RawAnswer:
     head, *rest = data.split(b"\n")
     if len(rest) != 3 or rest[-1]:
         raise AnswerError("its answer is cut off, or no answer of a node")
-    return RawAnswer(_read(Head, head), rest[0], rest[1])
+    return RawAnswer(read_part(Head, head), rest[0], rest[1])
 
 
-def read_fingerprint(raw: RawAnswer) -> Fingerprint:
-    """Return what the node is compared by. Raises AnswerError."""
-    return _read(Fingerprint, raw.fingerprint)
-
-
-def read_details(raw: RawAnswer) -> Details:
-    """Return the evidence. Raises AnswerError."""
-    return _read(Details, raw.details)
-
-
-def _read(kind: type[T], line: bytes) -> T:
+def read_part(kind: type[T], line: bytes) -> T:
+    """Return what a line of an answer holds. Raises AnswerError."""
     try:
         return decode(kind, json.loads(line))
     except RecursionError as error:

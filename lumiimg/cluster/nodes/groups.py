@@ -12,8 +12,7 @@ from lumiimg.cluster.nodes.answers import (
     Fingerprint,
     is_answer,
     node_of_file,
-    read_details,
-    read_fingerprint,
+    read_part,
     read_raw,
     told_by,
 )
@@ -95,7 +94,7 @@ def _with_evidence(
     for raw in raws:
         if shown is None:
             try:
-                fingerprint, details = read_fingerprint(raw), read_details(raw)
+                fingerprint, details = read_part(Fingerprint, raw.fingerprint), read_part(Details, raw.details)
             except AnswerError as error:
                 faults[raw.head.node] = str(error)
                 continue

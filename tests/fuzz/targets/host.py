@@ -37,8 +37,7 @@ from lumiimg.cluster.nodes.answers import (
     Details,
     Fingerprint,
     Head,
-    read_details,
-    read_fingerprint,
+    read_part,
     read_raw,
 )
 from lumiimg.cluster.nodes.check import NodesReport
@@ -204,8 +203,8 @@ def _woven(data: bytes) -> None:
 
 def _answer(data: bytes) -> None:
     raw = read_raw(written(data, "answer"))
-    read_fingerprint(raw)
-    read_details(raw)
+    read_part(Fingerprint, raw.fingerprint)
+    read_part(Details, raw.details)
 
 
 def _task(data: bytes) -> None:
@@ -462,8 +461,7 @@ TARGETS = (
         "node-answer",
         (
             "cluster.nodes.answers.read_raw",
-            "cluster.nodes.answers.read_fingerprint",
-            "cluster.nodes.answers.read_details",
+            "cluster.nodes.answers.read_part",
         ),
         _answer,
         _written_as(Head, Fingerprint, Details),
