@@ -14,17 +14,21 @@ _SPECIAL = re.compile(r'([\\"$`])')
 _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
 
 
-def comment(text: str, indent: str = "") -> list[str]:
-    """Return a text in lines of comment; nothing in it ends one."""
-    start = f"{indent}# "
+def wrapped(text: str, columns: int, first: str, rest: str) -> list[str]:
+    """Return a text in lines, none of which a character of it ends; `first` and `rest` are what they begin with."""
     return textwrap.wrap(
         one_line(text),
-        _COLUMNS,
-        initial_indent=start,
-        subsequent_indent=start,
+        columns,
+        initial_indent=first,
+        subsequent_indent=rest,
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def comment(text: str, indent: str = "") -> list[str]:
+    """Return a text in lines of comment."""
+    return wrapped(text, _COLUMNS, f"{indent}# ", f"{indent}# ")
 
 
 def word(text: str) -> str:

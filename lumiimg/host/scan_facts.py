@@ -6,7 +6,7 @@ import datetime as dt  # noqa: TC003 - the codec reads the types of the fields
 from dataclasses import dataclass
 from functools import cache
 
-from lumiimg.host.codec import own_table
+from lumiimg.host.codec import decode, own_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +68,4 @@ class ScanFacts:
 @cache
 def known() -> ScanFacts:
     """Return the facts."""
-    return own_table(ScanFacts, __package__, "scan_facts.toml")
+    return decode(ScanFacts, own_table(__package__, "scan_facts.toml"))

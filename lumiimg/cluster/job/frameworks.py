@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from lumiimg.host.codec import own_table
+from lumiimg.host.codec import decode, own_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,17 +74,11 @@ class Framework:
         return self.ray == "always" or (self.ray == "several" and nodes > 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Frameworks:
-    """All of `frameworks.toml`."""
-
-    framework: tuple[Framework, ...]
-
-
 @cache
 def frameworks() -> dict[str, Framework]:
     """Return all by name."""
-    return {entry.name: entry for entry in own_table(Frameworks, __package__, "frameworks.toml").framework}
+    entries = decode(tuple[Framework, ...], own_table(__package__, "frameworks.toml")["framework"])
+    return {entry.name: entry for entry in entries}
 
 
 def launcher_of(command: Sequence[str]) -> str | None:

@@ -56,24 +56,20 @@ def write_module(module: ImageModule, folder: Path, *, force: bool) -> None:
 
 
 def _refuse_others(module: ImageModule, files: tuple[Path, ...], *, force: bool) -> None:
-    where = str(module.home)
-    if not os.path.lexists(module.home):
-        strange = next((file for file in files if os.path.lexists(file)), None)
-        if strange is not None:
-            raise BadInputError(
-                "is there, and not of lumiimg", where=str(strange), hint="--name NAME/VERSION is another"
-            )
-        return
-    record = _record_in(module.home)
+    home = module.home
+    there = [path for path in (home, *files) if os.path.lexists(path)]
+    record = _record_in(home)
     if record is not None and type(schema := record.get("schema")) is int and schema > _SCHEMA:
         hint = "use that lumiimg, or --name NAME/VERSION for another"
-        raise BadInputError(f"was written by a newer lumiimg (schema {schema})", where=where, hint=hint)
-    image = str(record.get("image")) if record is not None and record.get("schema") == _SCHEMA else None
-    if image is None:
-        raise BadInputError("is there, and not of lumiimg", where=where, hint="--name NAME/VERSION is another")
-    if image != str(module.image) and not force:
-        hint = "--name NAME/VERSION is another, --force replaces it"
-        raise BadInputError(f"module {module.full_name} is for another image, {image}", where=where, hint=hint)
+        raise BadInputError(f"was written by a newer lumiimg (schema {schema})", where=str(home), hint=hint)
+    if record is not None and record.get("schema") == _SCHEMA and record.get("image") is not None:
+        if (image := str(record["image"])) != str(module.image) and not force:
+            hint = "--name NAME/VERSION is another, --force replaces it"
+            what = f"module {module.full_name} is for another image, {image}"
+            raise BadInputError(what, where=str(home), hint=hint)
+    elif there:
+        hint = "--name NAME/VERSION is another"
+        raise BadInputError("is there, and not of lumiimg", where=str(there[0]), hint=hint)
 
 
 def _record_in(home: Path) -> dict[str, Any] | None:

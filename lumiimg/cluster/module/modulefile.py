@@ -7,11 +7,11 @@ with a colon (seen with 5.2.0), so there a variable is gone after `module unload
 from __future__ import annotations
 
 import re
-import textwrap
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from lumiimg.cluster.shell_quote import wrapped
 from lumiimg.errors import one_line
 
 if TYPE_CHECKING:
@@ -115,16 +115,14 @@ def _help(module: ModuleFile) -> Iterator[str]:
         if position and part:
             yield ""
         for line in part:
-            yield from _wrapped(line, "    ")
-
-
-def _wrapped(text: str, rest: str) -> list[str]:
-    return textwrap.wrap(one_line(text), _WIDTH, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False)
+            yield from wrapped(line, _WIDTH, "", "    ")
 
 
 def comment(sign: str, text: str) -> str:
     """Return a comment in lines that fit; a backslash at the end of one would take the next along (Tcl)."""
-    return "\n".join(f"{sign} {line}{' ' if line.endswith(chr(92)) else ''}" for line in _wrapped(text, "  "))
+    return "\n".join(
+        f"{sign} {line}{' ' if line.endswith(chr(92)) else ''}" for line in wrapped(text, _WIDTH, "", "  ")
+    )
 
 
 def lua(text: str) -> str:

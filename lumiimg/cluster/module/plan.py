@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
@@ -17,6 +15,7 @@ from lumiimg.check.static.files import check_static
 from lumiimg.cluster.binds import UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.cluster.python import Python, python_of
 from lumiimg.errors import BadInputError, FailedError, one_line
+from lumiimg.host.codec import own_table
 from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.digests import fingerprint
 from lumiimg.host.manifest import Bind
@@ -117,11 +116,6 @@ class ImageModule:
     def host_files(self) -> tuple[str, ...]:
         """Libraries of the machine that are bound."""
         return tuple(bind.source for bind in self.binds if bind.target.startswith(f"{PRIVATE}/"))
-
-    @property
-    def missing_hint(self) -> str:
-        """What it means that one of them is gone, and what to do."""
-        return missing_hint(self.taken)
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -265,8 +259,7 @@ def _told(contents: Inventory) -> str:
 
 def _programs(image: Image, folders: Sequence[str], python: Python | None) -> Iterator[Program]:
     version = _version_of_python(image, folders)
-    table = tomllib.loads(resources.files(__package__).joinpath("programs.toml").read_text("utf-8"))
-    for known in table["program"]:
+    for known in own_table(__package__, "programs.toml")["program"]:
         name = known["name"]
         suffixes = ("", "3", *([version] if version else [])) if known.get("numbered") else ("",)
         # a pip of the system installs for the system's Python

@@ -49,7 +49,7 @@ def module_file(module: ImageModule) -> ModuleFile:
         notes=(*module.notes, *_variables_left(module)),
         name=module.name,
         host_files=module.host_files,
-        missing_hint=module.missing_hint,
+        missing_hint=missing_hint(module.taken),
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.binds import exports
 from lumiimg.cluster.module.modulefile import comment
-from lumiimg.cluster.module.plan import SHELL, When, in_shell
+from lumiimg.cluster.module.plan import SHELL, When, in_shell, missing_hint
 from lumiimg.cluster.module.settings import NO_USER_SITE
 from lumiimg.cluster.template import filled
 from lumiimg.errors import one_line
@@ -75,7 +75,7 @@ def _outside(module: ImageModule) -> list[str]:
     if module.host_files:
         files = " \\\n        ".join(map(shlex.quote, module.host_files))
         lines.append(f"for file in \\\n        {files}; do")
-        hint = shlex.quote(f" is not on this node: {module.missing_hint}")
+        hint = shlex.quote(f" is not on this node: {missing_hint(module.taken)}")
         lines += [f'    [ -e "$file" ] || fail "$file"{hint}', "done"]
     lines += exports(module.engine, module.binds, module.container_variables)
     if module.python is not None:
