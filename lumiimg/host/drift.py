@@ -19,11 +19,18 @@ from lumiimg.host.scan import fabric_entry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.host.snapshot import Nic, Snapshot
+    from lumiimg.host.snapshot import Snapshot
 
 _KFD = "/dev/kfd"
-_DECIDES_BINDS = ("enable overlay", "enable underlay", "mount dev", "user bind control")
-"""Settings of the engine that `host/engine_constraints.py` looks at."""
+_MAY_BREAK = {
+    (Subject.GPU, "driver"),
+    # settings that `host/engine_constraints.py` looks at
+    *(
+        (Subject.ENGINE, f"`{name}`")
+        for name in ("enable overlay", "enable underlay", "mount dev", "user bind control")
+    ),
+}
+"""What may have been good before and not be any more."""
 _DIGITS = re.compile(r"[0-9]+")
 
 
@@ -83,8 +90,10 @@ def _changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
     yield from _c_library(old, new)
     yield from library_changes(old, new)
     yield from _first_fabric(before, now)
-    yield from _nic_changes(before.nics, now.nics)
-    yield from _value(Subject.GPU, "driver", before.gpu_driver, now.gpu_driver, may_break=True)
+    values, values_now = dict(_values(before, now)), dict(_values(now, before))
+    for subject, what in values | values_now:
+        key = subject, what
+        yield from _value(*key, values.get(key), values_now.get(key), may_break=key in _MAY_BREAK)
     for version in before.rocm:
         if version not in now.rocm:
             details = ("a list of binds with its folder: the engine goes past it with a warning, or does not start",)
@@ -94,8 +103,35 @@ def _changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
     for version in now.rocm:
         if version not in before.rocm:
             yield NodeChange(Subject.GPU, ChangeKind.NEW, f"ROCm {version}", None, "under /opt")
-    yield from _engine_changes(before, now)
-    yield from _system_changes(before, now)
+
+
+def _values(snapshot: Snapshot, other: Snapshot) -> Iterator[tuple[tuple[Subject, str], str | None]]:
+    """Yield what can be compared with another snapshot word by word: subject and name, then the value.
+
+    Of NICs it is what they have all together: which of them is which, is the node's own business.
+    """
+    nics = snapshot.nics
+    yield (Subject.NICS, "number"), str(len(nics))
+    if len(nics) == len(other.nics):
+        yield (Subject.NICS, "links that are up"), str(sum(nic.link_is_up is not False for nic in nics))
+    for what, field in (("chip", "chip"), ("firmware", "firmware"), ("driver", "driver"), ("Mb/s", "speed_mbit_s")):
+        found = {str(value) for nic in nics if (value := getattr(nic, field)) is not None}
+        yield (Subject.NICS, what), ", ".join(sorted(found)) or None
+    yield (Subject.GPU, "driver"), snapshot.gpu_driver
+    engine = snapshot.engine
+    yield (Subject.ENGINE, "engine"), f"{engine.name} {engine.version}" if engine else None
+    if engine and engine.settings is not None and other.engine and other.engine.settings is not None:
+        for name in sorted(engine.settings.keys() | other.engine.settings.keys()):
+            yield (Subject.ENGINE, f"`{name}`"), engine.settings.get(name)
+    yield (Subject.SYSTEM, "OS"), snapshot.os.name or None
+    yield (Subject.SYSTEM, "kernel"), snapshot.kernel
+    yield (Subject.SYSTEM, "Slurm"), snapshot.slurm
+    yield (Subject.SYSTEM, "levels of the CPU"), ", ".join(snapshot.hwcaps) or None
+    yield (Subject.SYSTEM, "loader"), snapshot.loader
+    yield (Subject.SYSTEM, "folders of the loader"), " ".join(snapshot.system_directories)
+    counts, counts_there = (Counter(_DIGITS.sub("<n>", name) for name in s.devices) for s in (snapshot, other))
+    for name in sorted(counts.keys() | counts_there.keys()):
+        yield (Subject.SYSTEM, name), str(counts[name]) if counts[name] else None
 
 
 def _value(
@@ -123,46 +159,6 @@ def _first_fabric(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
         paths = {entry.path for entry in before.entries}, {entry.path for entry in now.entries}
         if new.path in paths[0] or old.path in paths[1]:
             yield NodeChange(Subject.FABRIC, ChangeKind.CHANGED, "libfabric that is tried first", old.path, new.path)
-
-
-def _nic_changes(before: tuple[Nic, ...], now: tuple[Nic, ...]) -> Iterator[NodeChange]:
-    """Yield what the NICs have otherwise, all together: which of them is which, is the node's own business."""
-    yield from _value(Subject.NICS, "number", str(len(before)), str(len(now)))
-    up, up_now = (str(sum(nic.link_is_up is not False for nic in nics)) for nics in (before, now))
-    if len(before) == len(now):
-        yield from _value(Subject.NICS, "links that are up", up, up_now)
-    for what, field in (("chip", "chip"), ("firmware", "firmware"), ("driver", "driver"), ("Mb/s", "speed_mbit_s")):
-        yield from _value(Subject.NICS, what, *(_all_of(nics, field) for nics in (before, now)))
-
-
-def _all_of(nics: tuple[Nic, ...], field: str) -> str | None:
-    values = {str(value) for nic in nics if (value := getattr(nic, field)) is not None}
-    return ", ".join(sorted(values)) or None
-
-
-def _engine_changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
-    old, new = before.engine, now.engine
-    names = (f"{engine.name} {engine.version}" if engine else None for engine in (old, new))
-    yield from _value(Subject.ENGINE, "engine", *names)
-    if old is None or new is None or old.settings is None or new.settings is None:
-        return
-    for name in sorted(old.settings.keys() | new.settings.keys()):
-        decides = name in _DECIDES_BINDS
-        values = old.settings.get(name), new.settings.get(name)
-        yield from _value(Subject.ENGINE, f"`{name}`", *values, may_break=decides)
-
-
-def _system_changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
-    yield from _value(Subject.SYSTEM, "OS", before.os.name or None, now.os.name or None)
-    yield from _value(Subject.SYSTEM, "kernel", before.kernel, now.kernel)
-    yield from _value(Subject.SYSTEM, "Slurm", before.slurm, now.slurm)
-    yield from _value(Subject.SYSTEM, "levels of the CPU", *(", ".join(s.hwcaps) or None for s in (before, now)))
-    yield from _value(Subject.SYSTEM, "loader", before.loader, now.loader)
-    folders = (" ".join(snapshot.system_directories) for snapshot in (before, now))
-    yield from _value(Subject.SYSTEM, "folders of the loader", *folders)
-    old, new = (Counter(_DIGITS.sub("<n>", device) for device in snapshot.devices) for snapshot in (before, now))
-    for name in sorted(old.keys() | new.keys()):
-        yield from _value(Subject.SYSTEM, name, *(str(counts[name]) if counts[name] else None for counts in (old, new)))
 
 
 def _notes(before: Snapshot, now: Snapshot) -> Iterator[str]:
