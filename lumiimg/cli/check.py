@@ -154,7 +154,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
     if arguments.junit:
         write_text(arguments.junit, to_junit_text(report))
     if arguments.html:
-        from lumiimg.cluster.nodes.paths import paths_of
+        from lumiimg.cluster.nodes.check import paths_of
         from lumiimg.report.html.nodes import nodes_page
 
         write_text(arguments.html, nodes_page(report, paths_of(report, arguments.image, os.environ)))

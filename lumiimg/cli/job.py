@@ -86,10 +86,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.sites import find_site
     from lumiimg.check.opening import opened
     from lumiimg.check.static.boundary import study
-    from lumiimg.cluster.job.batch import slurm_script
     from lumiimg.cluster.job.mounts import absent_paths
-    from lumiimg.cluster.job.pbs import pbs_script
     from lumiimg.cluster.job.plan import JobRequest, loading, plan_job
+    from lumiimg.cluster.job.script import job_script
     from lumiimg.cluster.job.shape import ShapeRequest
     from lumiimg.cluster.python import note_of_program, python_of
     from lumiimg.files import write_text
@@ -133,7 +132,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if manifest is not None:
             print_doubts(boundary)
     plan = plan_job(request, contents.stack, site, manifest)
-    script = pbs_script(plan) if plan.by_pbs else slurm_script(plan)
+    script = job_script(plan)
     if arguments.json:
         print_json("job", to_json(plan, script))
     if arguments.explain:

@@ -27,8 +27,14 @@ _ARE_HERE = (
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """What a scheduler calls the numbers of a task, in its environment."""
+    """What a scheduler is told, and what it calls the numbers of a task in its environment."""
 
+    submit: str
+    """A job for an account that the script does not name."""
+    number: str
+    """Of the job, in words of bash."""
+    once: str
+    """Starts a program once on each node."""
     rank: str
     local_rank: str
     world: str
@@ -38,9 +44,27 @@ class Scheduler:
 
 
 SLURM = Scheduler(
-    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_JOB_NUM_NODES", "SLURMD_NODENAME"
+    submit="sbatch --account=PROJECT FILE",
+    number="$SLURM_JOB_ID",
+    once='srun --overlap --time=2 --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1',
+    rank="SLURM_PROCID",
+    local_rank="SLURM_LOCALID",
+    world="SLURM_NTASKS",
+    node="SLURM_NODEID",
+    nodes="SLURM_JOB_NUM_NODES",
+    node_name="SLURMD_NODENAME",
 )
-PALS = Scheduler("PALS_RANKID", "PALS_LOCAL_RANKID", "LUMIIMG_TASKS", "PALS_NODEID", "LUMIIMG_NODES", "HOSTNAME")
+PALS = Scheduler(
+    submit="qsub -A PROJECT FILE",
+    number="$LUMIIMG_NUMBER${element:+-$element}",
+    once='mpiexec -n "$LUMIIMG_NODES" -ppn 1',
+    rank="PALS_RANKID",
+    local_rank="PALS_LOCAL_RANKID",
+    world="LUMIIMG_TASKS",
+    node="PALS_NODEID",
+    nodes="LUMIIMG_NODES",
+    node_name="HOSTNAME",
+)
 """Under PBS: what is not in PALS's environment, the script exports."""
 
 
@@ -118,22 +142,16 @@ def _reason(setting: JobSetting) -> str:
 def _torchrun(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
     """Return node.sh, which starts torchrun, and rank.py, through which each of its ranks goes, if it has to."""
     per_rank = plan.topology is not None or plan.in_scope(SettingScope.RANK)
-    rank = ['python3 "$LUMIIMG_JOB/rank.py" "$@"'] if per_rank else ['"$@"']
-    start = [
-        "",
-        *comment(
-            "the nodes of a job are fixed, so each is told its number (rendezvous `static`): ranks follow the order of "
-            "the scheduler, and no node guesses by its own name whether it is the first, as with c10d (pytorch#73656)"
-        ),
-        "exec python3 -m torch.distributed.run \\",
-        f'    --nnodes="${scheduler.nodes}" --node_rank="${scheduler.node}" --nproc_per_node={plan.ranks} \\',
-        '    --rdzv_backend=static --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" \\',
-        *[f"    --no_python {line}" for line in rank],
-    ]
-    about = "In the container, once a node: variables, then torchrun, which starts the ranks"
-    node = JobFile(
-        "node.sh", about, _text([*_visible(plan), *_caches(plan), *_exports(plan, SettingScope.NODE), *start])
+    rank = 'python3 "$LUMIIMG_JOB/rank.py" "$@"' if per_rank else '"$@"'
+    text = filled(
+        "job/torchrun.sh",
+        SETTINGS="\n".join([*_visible(plan), *_caches(plan), *_exports(plan, SettingScope.NODE)]),
+        NODES=scheduler.nodes,
+        NODE=scheduler.node,
+        RANKS=str(plan.ranks),
+        RANK=rank,
     )
+    node = JobFile("node.sh", "In the container, once a node: variables, then torchrun, which starts the ranks", text)
     return [node, _rank_program(plan)] if per_rank else [node]
 
 

@@ -1,7 +1,6 @@
 """What a job is, whatever the scheduler: ranks, cores, variables, binds and the program, each with its reason.
 
-`batch.py` writes it as a script of Slurm, `pbs.py` of PBS; `container.py` what of it runs in the
-container.
+`script.py` writes it as a script of Slurm or of PBS; `container.py` what of it runs in the container.
 """
 
 from __future__ import annotations

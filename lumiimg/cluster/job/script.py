@@ -1,4 +1,7 @@
-"""What job scripts have in common, whatever the scheduler: head, folder, variables, files, container, log."""
+"""A job as a script of Slurm, or of PBS, whose tasks are started by mpiexec of PALS, as on Cray EX without Slurm.
+
+Source for PBS: argonne-lcf/user-guides, docs/aurora/running-jobs-aurora.md; qsub(1B) of OpenPBS.
+"""
 
 from __future__ import annotations
 
@@ -6,60 +9,51 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.cluster.binds import spec
-from lumiimg.cluster.job.container import files
+from lumiimg.cluster.job.container import PALS, SLURM, files
 from lumiimg.cluster.job.plan import SettingScope
+from lumiimg.cluster.job.shape import duration
+from lumiimg.cluster.job.topology import ranges
 from lumiimg.cluster.shell_quote import comment, value, word
 from lumiimg.cluster.template import filled
 from lumiimg.errors import BadInputError
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from lumiimg.catalog.launch import SiteOption
-    from lumiimg.cluster.job.container import JobFile, Scheduler
+    from lumiimg.cluster.job.container import JobFile
     from lumiimg.cluster.job.plan import JobPlan
 
 # what a user writes is meant as it is: `$` and `\` in single quotes, quotation marks of a text
 _AS_WRITTEN = "# shellcheck disable=SC1003,SC1110,SC1111,SC1112,SC2016"
 
 
-def render(
-    name: str,
-    plan: JobPlan,
-    scheduler: Scheduler,
-    *,
-    submit: str,
-    number: str,
-    log: str,
-    once: str,
-    **own: Iterable[str],
-) -> str:
-    """Return the script of the file `name` with all that is known of the job; `own` is for its scheduler alone.
-
-    `submit`: the command, where the account is missing. `number`: the job's, and `log`: what is read at the end, in
-    words of bash. `once`: what starts a program once on each node.
-
-    Raises BadInputError for a path that no engine takes.
-    """
+def job_script(plan: JobPlan) -> str:
+    """Return the script. Raises BadInputError for a path that no engine takes."""
+    scheduler, ranks_log = (PALS, plan.site.vendor == "Intel") if plan.by_pbs else (SLURM, False)
     written = files(plan, scheduler)
     parts = {
-        "HEAD": _head(plan, submit),
+        "HEAD": _head(plan, scheduler.submit),
         "MODULES": _modules(plan),
         "PROGRAM": _program(plan),
         "VARIABLES": _variables(plan),
         "BINDS": _binds(plan),
-        "CLEAR": _clear(plan, once),
-        **own,
+        "CLEAR": _clear(plan, scheduler.once),
     }
+    if plan.by_pbs:
+        parts |= {"DIRECTIVES": _pbs_directives(plan), "ADDRESS": _address(plan)}
+        parts |= {"CORES": _cores(plan), "STEP": _mpiexec_options(plan)}
+    else:
+        parts |= {"DIRECTIVES": _slurm_directives(plan), "MASKS": _masks(plan), "STEP": _srun_options(plan)}
     return filled(
-        name,
-        FOLDER=filled("job/folder.sh", NUMBER=number),
+        "job/pbs.sh" if plan.by_pbs else "job/slurm.sh",
+        FOLDER=filled("job/folder.sh", NUMBER=scheduler.number),
         FILES="\n\n".join(map(_heredoc, written)),
         FIRST=written[0].name,
         ENGINE=plan.program,
         TASKS=str(plan.tasks),
-        LOG=filled("job/log.sh", LOG=log),
+        LOG=filled("job/log.sh", LOG="$LUMIIMG_JOB/ranks.log" if ranks_log else "$LUMIIMG_JOB/nccl"),
         **{key: "\n".join(lines) for key, lines in parts.items()},
     )
 
@@ -83,7 +77,7 @@ def _head(plan: JobPlan, submit: str) -> Iterator[str]:
         yield from comment(f"Submit it with: {submit}")
 
 
-def options(plan: JobPlan) -> list[SiteOption]:
+def _options(plan: JobPlan) -> list[SiteOption]:
     """Return what the site wants the scheduler to be told of such a job."""
     fits = {"any", "one" if plan.shape.nodes == 1 else "several"}
     return [option for option in plan.site.options if option.nodes in fits]
@@ -137,3 +131,98 @@ def _clear(plan: JobPlan, once: str) -> Iterator[str]:
 def _path(path: str) -> str:
     """Return a path that is no option."""
     return f"./{path}" if path.startswith("-") else path
+
+
+# -- what Slurm takes --
+
+
+def _slurm_directives(plan: JobPlan) -> Iterator[str]:
+    shape = plan.shape
+    if shape.partition:
+        yield from comment(f"{shape.partition}: {shape.because}")
+        yield f"#SBATCH --partition={shape.partition}"
+    if shape.account:
+        yield f"#SBATCH --account={shape.account}"
+    yield f"#SBATCH --nodes={shape.nodes}"
+    yield f"#SBATCH --ntasks-per-node={plan.tasks}"
+    yield f"#SBATCH --gpus-per-node={plan.request_gpus}"
+    if shape.whole_nodes:
+        yield "#SBATCH --exclusive"
+        if plan.memory_gib and plan.shape.node_gpus:
+            yield f"#SBATCH --mem={plan.memory_gib * plan.shape.node_gpus}G"
+    else:
+        if plan.cores:
+            yield f"#SBATCH --cpus-per-task={plan.cores * shape.gpus // plan.tasks}"
+        if plan.memory_gib:
+            yield f"#SBATCH --mem-per-gpu={plan.memory_gib}G"
+    yield f"#SBATCH --time={duration(shape.time_s)}"
+    for option in _options(plan):
+        yield from comment(f"{option.because} ({option.source})")
+        yield f"#SBATCH {option.value}"
+
+
+def _masks(plan: JobPlan) -> Iterator[str]:
+    if plan.topology is not None and not plan.torchrun:
+        yield from comment(f"The cores beside each GPU, a bit a core ({plan.topology.binding.source})")
+        yield "masks=("
+        for place in plan.topology.places:
+            yield f"    {plan.topology.mask(place)}  # GPU {place.local_rank}: cores {ranges(place.cores)}"
+        yield ")"
+
+
+def _srun_options(plan: JobPlan) -> Iterator[str]:
+    """Yield the options of srun; each has its reason above it."""
+    yield from comment(plan.binding, "    ")
+    if plan.topology is not None and not plan.torchrun:
+        yield '    --cpu-bind="mask_cpu:$(IFS=, && echo "${masks[*]}")"'
+    elif plan.shape.whole_nodes:
+        yield "    --cpu-bind=none"
+    elif plan.cores:
+        yield f"    --cpus-per-task={plan.cores * plan.shape.gpus // plan.tasks}"
+    if plan.mpi is not None:
+        yield from comment(plan.mpi.because, "    ")
+        yield f"    --mpi={plan.mpi.value}"
+
+
+# -- what PBS takes --
+
+
+def _pbs_directives(plan: JobPlan) -> Iterator[str]:
+    shape = plan.shape
+    hours, rest = divmod(shape.time_s, 3600)
+    if shape.account:
+        yield f"#PBS -A {shape.account}"
+    if shape.partition:
+        yield from comment(f"{shape.partition}: {shape.because}")
+        yield f"#PBS -q {shape.partition}"
+    yield f"#PBS -l select={shape.nodes}"
+    yield f"#PBS -l walltime={hours:02}:{rest // 60:02}:{rest % 60:02}"
+    for option in _options(plan):
+        yield from comment(f"{option.because} ({option.source})")
+        yield f"#PBS {option.value}"
+
+
+def _address(plan: JobPlan) -> Iterator[str]:
+    domain = plan.site.domain
+    over = ", by its name on the fast network" if domain else ""
+    yield from comment(f"Where the ranks meet: the first node{over}")
+    yield 'read -r first <"$PBS_NODEFILE"'
+    yield f'export MASTER_ADDR="${{first%%.*}}.{domain}"' if domain else 'export MASTER_ADDR="$first"'
+
+
+def _cores(plan: JobPlan) -> Iterator[str]:
+    if plan.topology is not None and not plan.torchrun:
+        yield from comment(f"The cores of each rank ({plan.topology.binding.source})")
+        if plan.topology.spared:
+            yield from comment(f"left to {plan.topology.binding.spared_for}: {ranges(plan.topology.spared)}")
+        yield "cores=("
+        for place in plan.topology.places:
+            yield f"    {ranges(place.cores)}  # GPU {place.local_rank}"
+        yield ")"
+
+
+def _mpiexec_options(plan: JobPlan) -> Iterator[str]:
+    """Yield the option of mpiexec that binds, with its reason above it."""
+    bound = plan.topology is not None and not plan.torchrun
+    yield from comment(plan.binding, "    ")
+    yield '    --cpu-bind="list:$(IFS=: && echo "${cores[*]}")"' if bound else "    --cpu-bind=none"

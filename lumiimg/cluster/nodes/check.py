@@ -20,6 +20,7 @@ from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_files, conclude
 from lumiimg.check.probe.task import ProbeTask, make_task
 from lumiimg.check.run.execution import provide_all_reduce
+from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.cluster.nodes.answers import Library  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.nodes.collective import NodesCollective, run_together, shared_gpus, told_of, without_nic
 from lumiimg.cluster.nodes.differences import differences
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from lumiimg.cluster.nodes.groups import NodeAnswers
     from lumiimg.cluster.nodes.slurm import Allocation
     from lumiimg.engine.process import Completed
+    from lumiimg.fabric.path import Step
     from lumiimg.host.snapshot import Snapshot
 
 _OUTPUT_LINES = 6
@@ -326,3 +328,21 @@ def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[Sile
 def _tail(done: Completed) -> tuple[str, ...]:
     lines = [one_line(line.rstrip()) for line in done.output.splitlines() if line.strip()]
     return tuple(dict.fromkeys(lines[-50 * _OUTPUT_LINES :]))[-_OUTPUT_LINES:]
+
+
+def paths_of(report: NodesReport, image: Path, environment: Mapping[str, str]) -> tuple[tuple[Step, ...], ...]:
+    """Return the fabric path of each group of a report, step by step; whose a file is, is looked up in the image.
+
+    Raises BadInputError if the image cannot be read any more.
+    """
+    verdict = report.collective.verdict if report.collective else None
+    with opened(image) as inside:
+        return tuple(
+            fabric_steps(
+                group.path,
+                group.findings,
+                origins(group.path, inside, environment, running=True),
+                verdict=verdict,
+            )
+            for group in report.groups
+        )
