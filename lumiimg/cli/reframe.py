@@ -44,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
         "reframe",
         {
             "name": test.name,
-            "command": test.command,
+            "command": ["lumiimg", *test.options, "--nodes", str(test.nodes), "--json"],
             "reference": reference
             and {"test": reference.test, "gb_s": reference.gb_s, "least_gb_s": reference.least_gb_s},
             "environment": {variable.name: variable.value for variable in test.variables},

@@ -34,8 +34,9 @@ class ReframeTest:
 
     name: str
     """Of its class."""
-    command: tuple[str, ...]
-    """That it runs, word by word."""
+    options: tuple[str, ...]
+    """Of lumiimg, up to those that say on which nodes."""
+    nodes: int
     reference: SiteBandwidth | None
     variables: tuple[SiteVariable, ...]
     """Of the site, for this image, that jobs on several nodes set."""
@@ -72,7 +73,7 @@ def reframe_test(image: Path, stack: Stack, host: Path | None, site: Site | None
         # ReFrame puts them into its job script as they are
         OPTIONS=", ".join(ascii(shlex.quote(word)) for word in options),
     )
-    return ReframeTest(name, ("lumiimg", *options, "--nodes", str(_NODES), "--json"), known, variables, text)
+    return ReframeTest(name, tuple(options), _NODES, known, variables, text)
 
 
 def _exports(variables: tuple[SiteVariable, ...]) -> Iterator[str]:
