@@ -14,11 +14,11 @@ NOT_FOREIGN = {
     "check.static.plugin": _OWN_TABLE,
     "check.probe.judgement": "looks for lines in what `check.probes` reads",
     "check.static.host_binds": _OWN_TABLE,
-    "cluster.module.plan": _OWN_TABLE,
     "cluster.nodes.check": "shows the last lines of a step, each made printable",
     "image.shell.names": _OWN_TABLE,
     "cluster.module.wrappers": _OWN_TEXT,
     "definition.writer": _OWN_TEXT,
+    "host.scan_facts": _OWN_TABLE,
     "engine.process": "the lines of any child, not taken apart further",
 }
 """Modules that split or parse, but nothing foreign, and why."""
