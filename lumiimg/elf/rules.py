@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import DF_1_NODEFLIB
@@ -19,7 +20,7 @@ from lumiimg.elf.hwcaps import ZEN3, isa_mask, known_levels, legacy_mask, subdir
 from lumiimg.elf.objects import FoundBy, LoadedObject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from lumiimg.elf.reader import Native
     from lumiimg.elf.system import System
@@ -93,6 +94,21 @@ def origin_of(path: str, cwd: str) -> str:
     return absolute.rpartition("/")[0] or "/"
 
 
+def cache_lookup(system: System, native: Native, settings: LoaderSettings) -> Callable[[str], str | None]:
+    """Return what finds the path that the loader's cache has for a name on such a machine."""
+    cache, levels, minor = system.cache, settings.hwcaps, system.glibc_minor
+    if cache is None:
+        return lambda _: None
+    return partial(
+        cache.lookup,
+        machine=native.machine,
+        elf_class=native.elf_class,
+        hwcaps=known_levels(levels, minor),
+        isa=isa_mask(levels),
+        legacy_hwcaps=legacy_mask(levels, native.machine, minor, intel=settings.intel),
+    )
+
+
 class SearchRules:
     """The rules for one process."""
 
@@ -106,8 +122,7 @@ class SearchRules:
         self._main = main
         levels, machine, minor, intel = settings.hwcaps, native.machine, system.glibc_minor, settings.intel
         self._subdirectories = subdirectories(levels, machine, minor, intel=intel)
-        self._cache_levels = known_levels(levels, minor)
-        self._legacy_hwcaps = legacy_mask(levels, machine, minor, intel=intel)
+        self._cached = cache_lookup(system, native, settings)
         minor_checks = minor is not None and minor <= _LAST_MINOR_CHECKING_KERNEL
         self._linux = settings.linux if minor_checks else None
         goes_past_file = minor is None or minor >= _FIRST_MINOR_PAST_ENOTDIR
@@ -206,17 +221,7 @@ class SearchRules:
         return known
 
     def _search_cache(self, name: str, requester: LoadedObject) -> SearchResult | None:
-        cache = self._system.cache
-        if cache is None:
-            return None
-        path = cache.lookup(
-            name,
-            machine=self._native.machine,
-            elf_class=self._native.elf_class,
-            hwcaps=self._cache_levels,
-            isa=isa_mask(self._settings.hwcaps),
-            legacy_hwcaps=self._legacy_hwcaps,
-        )
+        path = self._cached(name)
         if path is None:
             return None
         if requester.facts.flags_1 & DF_1_NODEFLIB and path.startswith(self._system.directories):

@@ -55,14 +55,12 @@ def _forbidden(manifest: BindManifest, settings: Mapping[str, str], root: RootFi
     if not manifest.binds:
         return None
     chain = tuple(bind.target.rpartition("/")[2] for bind in manifest.binds[:1])
-    attempt = "the binds that would load"
     if settings.get("user bind control") == "no":
+        need, have = "a bind", "the engine of this machine refuses those of users"
         words = "`user bind control = no` in the configuration of the engine"
-        return Refusal(
-            attempt, PRIVATE, "a bind", "the engine of this machine refuses those of users", chain, words, True
-        )
-    if settings.get("enable overlay") == "no" and settings.get("enable underlay") == "no" and not root.exists(PRIVATE):
+    elif settings.get("enable overlay") == settings.get("enable underlay") == "no" and not root.exists(PRIVATE):
+        need, have = f"the folder {PRIVATE}", "it is not in the image, and the engine of this machine makes none"
         words = "`enable overlay = no` and `enable underlay = no` in the configuration of the engine"
-        have = "it is not in the image, and the engine of this machine makes none"
-        return Refusal(attempt, PRIVATE, f"the folder {PRIVATE}", have, chain, words, True)
-    return None
+    else:
+        return None
+    return Refusal("the binds that would load", PRIVATE, need, have, chain, words, of_host=True)

@@ -169,16 +169,15 @@ def _compared(old: HostLibrary, new: HostLibrary) -> tuple[list[str], list[str]]
         known = before.get((file, family))
         if known is None or numbers_of(version) > numbers_of(known):
             asks.append(f"needs {version} of {file}{f', before {known}' if known else ''}")
-    lost = _only_in(old.facts.version_definitions, new.facts.version_definitions)
-    if lost:
-        asks.append(f"defines no more: {_some(lost)}")
-    added = _only_in(new.facts.version_definitions, old.facts.version_definitions)
-    if added:
-        other.append(f"defines as well: {_some(added)}")
-    if more := _only_in(new.facts.needed, old.facts.needed):
-        asks.append(f"needs as well: {_some(more)}")
-    if less := _only_in(old.facts.needed, new.facts.needed):
-        other.append(f"needs no more: {_some(less)}")
+    for found, words, names, others in (
+        (asks, "defines no more", old.facts.version_definitions, new.facts.version_definitions),
+        (other, "defines as well", new.facts.version_definitions, old.facts.version_definitions),
+        (asks, "needs as well", new.facts.needed, old.facts.needed),
+        (other, "needs no more", old.facts.needed, new.facts.needed),
+    ):
+        known_names = frozenset(others)
+        if only := [name for name in names if name not in known_names]:
+            found.append(f"{words}: {_some(only)}")
     if old.net_symbols != new.net_symbols:
         words = f"net API {_some(old.net_symbols)} -> {_some(new.net_symbols)}"
         (asks if set(old.net_symbols) - set(new.net_symbols) else other).append(words)
@@ -194,11 +193,6 @@ def _needs(library: HostLibrary) -> dict[tuple[str, str], str]:
         if not need.weak and (key not in newest or numbers > numbers_of(newest[key])):
             newest[key] = need.name
     return newest
-
-
-def _only_in(names: Sequence[str], others: Sequence[str]) -> list[str]:
-    known = set(others)
-    return [name for name in names if name not in known]
 
 
 def _some(names: Sequence[str]) -> str:

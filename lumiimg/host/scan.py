@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.elf.files import Files
-from lumiimg.elf.hwcaps import isa_mask, known_levels, legacy_mask
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import Native
-from lumiimg.elf.rules import LoaderSettings
+from lumiimg.elf.rules import LoaderSettings, cache_lookup
 from lumiimg.elf.system import System, glibc_version, libc_kind
 from lumiimg.errors import MissingHereError
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
@@ -55,7 +54,7 @@ def scan_host(
     is_private = private_paths(environment)
     library_path = _shareable(environment.get("LD_LIBRARY_PATH", ""), is_private, gaps)
     settings = LoaderSettings(library_path=":".join(library_path) or None, hwcaps=levels, intel=intel)
-    cached = _cache_lookup(system, native, settings)
+    cached = cache_lookup(system, native, settings)
     search = LibrarySearch(
         files=files,
         root=root,
@@ -164,24 +163,6 @@ def _loader(files: Files) -> tuple[Native, System]:
         f"this machine has {kind}; glibc's loader on {' or '.join(MACHINES.values())} is what a scan asks",
         hint="scan on a compute node, outside of any container",
     )
-
-
-def _cache_lookup(system: System, native: Native, settings: LoaderSettings) -> Callable[[str], str | None]:
-    levels, minor = settings.hwcaps, system.glibc_minor
-
-    def lookup(name: str) -> str | None:
-        if system.cache is None:
-            return None
-        return system.cache.lookup(
-            name,
-            machine=native.machine,
-            elf_class=native.elf_class,
-            hwcaps=known_levels(levels, minor),
-            isa=isa_mask(levels),
-            legacy_hwcaps=legacy_mask(levels, native.machine, minor, intel=settings.intel),
-        )
-
-    return lookup
 
 
 def _entries(

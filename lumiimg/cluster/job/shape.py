@@ -101,10 +101,9 @@ def _partition(wish: ShapeRequest, site: Site, *, full: bool) -> tuple[SiteParti
     Whole nodes come first for all GPUs of a node, a partition that shares its nodes for fewer; one for tests never.
     """
     if wish.partition is not None:
-        named = [partition for partition in site.partitions if partition.name == wish.partition]
-        if not named:
+        candidates = [partition for partition in site.partitions if partition.name == wish.partition]
+        if not candidates:
             raise UnknownNameError("partition", wish.partition, [partition.name for partition in site.partitions])
-        candidates = named
     else:
         whole = full or wish.exclusive
         work = [partition for partition in site.partitions if not partition.debug] or site.partitions
@@ -116,12 +115,11 @@ def _partition(wish: ShapeRequest, site: Site, *, full: bool) -> tuple[SiteParti
             tests = [other.name for other in site.partitions if other.debug and other not in candidates]
             return partition, _ASKED if wish.partition else _why(partition, passed, tests)
         passed.append(f"{partition.name} gives {' and '.join(against)}")
-    others = [partition.name for partition in site.partitions if not list(_against(wish, partition))]
     closest = min(candidates, key=lambda partition: len(list(_against(wish, partition))))
     what, nearest = zip(*_against(wish, closest), strict=True)
     hint = f"the nearest: {' '.join(nearest)}"
-    if others:
-        hint += f"; or --partition {others[0]}"
+    if other := next((entry for entry in site.partitions if not list(_against(wish, entry))), None):
+        hint += f"; or --partition {other.name}"
     raise ShapeError(f"{closest.name} gives {' and '.join(what)}", hint=hint)
 
 
