@@ -33,7 +33,6 @@ class ReframeTest:
     """One test, as it is written."""
 
     name: str
-    """Of its class."""
     options: tuple[str, ...]
     """Of lumiimg, up to those that say on which nodes."""
     nodes: int

@@ -26,13 +26,12 @@ _CHUNK_BYTES = 4 << 20
 class Recorder:
     """Libraries, links and directories of one scan over one root."""
 
-    def __init__(self, root: RootFileSystem, *, max_library_bytes: int = MAX_LIBRARY_BYTES) -> None:
+    def __init__(self, root: RootFileSystem) -> None:
         self.libraries: dict[str, HostLibrary] = {}
         self.links: dict[str, str] = {}
         self.directories: set[str] = set()
         self.gaps: list[str] = []
         self._root = root
-        self._max_library_bytes = max_library_bytes
         self._deadline = time.monotonic() + MAX_SECONDS
         self._refused: set[str] = set()
 
@@ -67,8 +66,8 @@ class Recorder:
         return problem is None
 
     def _problem(self, file: OpenFile) -> str | None:
-        if file.size > self._max_library_bytes:
-            return f"it has {file.size} bytes, more than {self._max_library_bytes}"
+        if file.size > MAX_LIBRARY_BYTES:
+            return f"it has {file.size} bytes, more than {MAX_LIBRARY_BYTES}"
         if len(self.libraries) >= _MAX_LIBRARIES:
             return f"{_MAX_LIBRARIES} libraries are recorded already"
         if time.monotonic() > self._deadline:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg.errors import BadInputError
 from lumiimg.files import write_text
@@ -39,15 +39,9 @@ class SnapshotError(BadInputError):
     """A file that is no host snapshot, or one that contradicts itself; `where` is the file and the key."""
 
 
-def to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return a snapshot as JSON data."""
-    data: dict[str, Any] = encode(snapshot)
-    return data
-
-
 def to_text(snapshot: Snapshot) -> str:
     """Return the text of a snapshot's file."""
-    return json.dumps(to_json(snapshot), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+    return json.dumps(encode(snapshot), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
 
 
 def write_snapshot(snapshot: Snapshot, path: Path) -> None:

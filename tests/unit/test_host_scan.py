@@ -263,8 +263,9 @@ def test_a_machine_with_musl_is_told_so(tmp_path: Path) -> None:
         scan_host({}, root=RootFileSystem(FolderTree(tmp_path)))
 
 
-def test_a_library_that_is_too_large_is_a_gap(node: Path) -> None:
-    recorder = Recorder(RootFileSystem(FolderTree(node)), max_library_bytes=100)
+def test_a_library_that_is_too_large_is_a_gap(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lumiimg.host.recorder.MAX_LIBRARY_BYTES", 100)
+    recorder = Recorder(RootFileSystem(FolderTree(node)))
     assert not recorder.add(LIBFABRIC)
     assert not recorder.add(LIBFABRIC)
     assert recorder.libraries == {}

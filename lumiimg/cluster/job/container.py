@@ -96,7 +96,6 @@ def _numbers(plan: JobPlan, scheduler: Scheduler) -> Iterator[str]:
 
 
 def _visible(plan: JobPlan) -> Iterator[str]:
-    """Yield which GPUs a task sees."""
     variable = VISIBLE.get(plan.site.vendor)
     if variable is None:
         return

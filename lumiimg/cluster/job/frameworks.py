@@ -39,7 +39,6 @@ class FrameworkVariable:
     name: str
     value: str
     nodes: Literal["any", "several"]
-    """Of the jobs that it is for."""
     because: str
     source: str
     scheduler: str | None = None
@@ -59,7 +58,6 @@ class Framework:
     because: str
     source: str
     torchrun: bool = False
-    """Whether torchrun can start the ranks."""
     ray: Literal["never", "several", "always"] = "never"
     """When it runs on a Ray cluster; `several`: on several nodes."""
     variable: tuple[FrameworkVariable, ...] = ()

@@ -88,7 +88,6 @@ class JobPlan:
     shape: Shape
     framework: Framework
     chosen: str
-    """Why this framework."""
     torchrun: bool
     command: tuple[str, ...]
     tasks: int
@@ -96,7 +95,6 @@ class JobPlan:
     ranks: int
     """On each node, whoever starts them."""
     topology: Topology | None
-    """None where ranks are not bound."""
     binding: str
     """Why they are bound, or not."""
     cores: int | None
@@ -109,7 +107,6 @@ class JobPlan:
     settings: tuple[JobSetting, ...]
     binds: tuple[Bind, ...]
     notes: tuple[str, ...]
-    """What whoever submits it should know."""
 
     @property
     def ray(self) -> bool:
@@ -157,13 +154,11 @@ class JobRequest:
     """None: by the image and the command."""
     torchrun: bool = False
     python: Python | None = None
-    """Of the image."""
     binds: tuple[str, ...] = ()
     """On top of the site's: `PATH` or `SRC:DEST[:ro]`."""
     absent: tuple[MissingPath, ...] = ()
     """Paths of the command that the image does not have."""
     note: str | None = None
-    """About the program that the command starts."""
 
 
 def starter_of(site: Site) -> str:
@@ -260,7 +255,6 @@ def _spares(framework: Framework) -> bool:
 
 
 def _binding(shape: Shape, site: Site, framework: Framework, *, torchrun: bool) -> tuple[Topology | None, str]:
-    """Return where ranks are bound, if that is known, and why so."""
     if site.binding is None:
         return None, f"which cores are near which GPU of {site.name} is not known: nothing is bound"
     if not framework.task_a_gpu:
@@ -281,7 +275,6 @@ def _binding(shape: Shape, site: Site, framework: Framework, *, torchrun: bool) 
 
 
 def _mpi(stack: Stack, site: Site) -> JobOption | None:
-    """Return how MPI programs are started, by the MPI that the image has."""
     found = mpi_type(stack, site)
     return JobOption(found.value, f"{found.because} ({found.source})") if found else None
 

@@ -59,7 +59,6 @@ def job_script(plan: JobPlan) -> str:
 
 
 def _head(plan: JobPlan, submit: str) -> Iterator[str]:
-    """Yield what the job is, and what to know of it."""
     shape, site = plan.shape, plan.site
     how = "torchrun" if plan.torchrun else "Ray" if plan.ray else plan.starter
     what = "a rank a GPU" if plan.framework.task_a_gpu else "one program"
@@ -91,13 +90,11 @@ def _modules(plan: JobPlan) -> Iterator[str]:
 
 
 def _program(plan: JobPlan) -> Iterator[str]:
-    """Yield the command and the image, as words of bash."""
     yield from (_AS_WRITTEN, f"image={word(_path(plan.image))}")
     yield from (_AS_WRITTEN, f"command=({' '.join(map(word, plan.command))})")
 
 
 def _variables(plan: JobPlan) -> Iterator[str]:
-    """Yield what is set once, in the script."""
     if any("$USER" in setting.value for setting in plan.settings) or plan.ray:
         yield from comment("folders are named by it, and a job that was submitted with few variables has none")
         yield 'export USER="${USER:-$(id -un)}"'
@@ -107,7 +104,6 @@ def _variables(plan: JobPlan) -> Iterator[str]:
 
 
 def _heredoc(file: JobFile) -> str:
-    """Return the writing of a file of the job."""
     end = f"END_OF_{file.name.upper().replace('.', '_')}"
     about = "\n".join(comment(file.about))
     return f"{about}\ncat >\"$LUMIIMG_JOB/{file.name}\" <<'{end}'\n{file.text}{end}"
@@ -171,7 +167,6 @@ def _masks(plan: JobPlan) -> Iterator[str]:
 
 
 def _srun_options(plan: JobPlan) -> Iterator[str]:
-    """Yield the options of srun; each has its reason above it."""
     yield from comment(plan.binding, "    ")
     if plan.topology is not None and not plan.torchrun:
         yield '    --cpu-bind="mask_cpu:$(IFS=, && echo "${masks[*]}")"'

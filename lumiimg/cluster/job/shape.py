@@ -55,7 +55,6 @@ class Shape:
     account: str | None
     time_s: int
     whole_nodes: bool
-    """Whether the job has its nodes for itself."""
     because: str
     """Why this partition; empty where the scheduler chooses."""
 

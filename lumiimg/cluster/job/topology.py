@@ -33,9 +33,7 @@ class Topology:
 
     binding: SiteBinding
     places: tuple[RankCores, ...]
-    """By local rank."""
     spared: tuple[int, ...]
-    """Cores left to helpers of the framework."""
 
     @property
     def kept(self) -> frozenset[int]:

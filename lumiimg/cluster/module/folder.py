@@ -25,7 +25,6 @@ RECORD = "lumiimg.json"
 """Says which image the folder of a version is for, and that it is ours."""
 _SCHEMA = 1
 _MAX_RECORD_BYTES = 1 << 20
-_PROGRAM = 0o777
 
 
 def module_files(module: ImageModule, folder: Path) -> tuple[Path, Path]:
@@ -43,7 +42,9 @@ def write_module(module: ImageModule, folder: Path, *, force: bool) -> None:
     for_tcl, for_lmod = module_files(module, folder)
     _refuse_others(module, (for_tcl, for_lmod), force=force)
     settings = module_file(module)
-    texts = {**wrapper_texts(module), RECORD: json.dumps(_record(module), indent=1, sort_keys=True) + "\n"}
+    record: dict[str, Any] = {"schema": _SCHEMA, "kind": "module", "module": module.full_name}
+    record |= {"image": str(module.image), "origin": list(module.origin)}
+    texts = {**wrapper_texts(module), RECORD: json.dumps(record, indent=1, sort_keys=True) + "\n"}
     try:
         _replace(module.home, texts)
         for_tcl.parent.mkdir(parents=True, exist_ok=True)
@@ -82,30 +83,16 @@ def _record_in(home: Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) and data.get("kind") == "module" else None
 
 
-def _record(module: ImageModule) -> dict[str, Any]:
-    return {
-        "schema": _SCHEMA,
-        "kind": "module",
-        "module": module.full_name,
-        "image": str(module.image),
-        "origin": list(module.origin),
-    }
-
-
 def _replace(home: Path, texts: dict[str, str]) -> None:
     """Put a folder in its place by rename; the one that was there goes when the new one is whole."""
     home.parent.mkdir(parents=True, exist_ok=True)
-    umask = os.umask(0)
-    os.umask(umask)
     beside = Path(tempfile.mkdtemp(prefix=".lumiimg-", dir=home.parent))
     try:
         new = beside / "new"
         (new / "bin").mkdir(parents=True)
         for name, text in texts.items():
-            file = new / name
-            file.write_text(text, encoding="utf-8")
-            if name != RECORD:
-                file.chmod(_PROGRAM & ~umask)
+            (new / name).touch(0o666 if name == RECORD else 0o777)  # as far as the user's umask lets it
+            (new / name).write_text(text, encoding="utf-8")
         if not os.path.lexists(home):
             new.rename(home)
             return

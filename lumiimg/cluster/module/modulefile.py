@@ -51,11 +51,9 @@ class ModuleFile:
     """What a module says and does."""
 
     title: str
-    """One line."""
     origin: tuple[str, ...]
     """Where it is from and what it was made for, a line each."""
     usage: tuple[str, ...]
-    """For `module help`."""
     settings: tuple[ModuleSetting, ...]
     notes: tuple[str, ...] = ()
     """What it does not do, and why."""

@@ -75,7 +75,6 @@ class JobVariable:
     folder: str | None
     """To be made first, as a shell reads it."""
     left_out: str = ""
-    """Why, where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,6 @@ class ImageModule:
     origin: tuple[str, ...]
     notes: tuple[str, ...]
     taken: str | None
-    """Date of the snapshot."""
 
     @property
     def full_name(self) -> str:
@@ -184,7 +182,6 @@ def plan_module(
 
 
 def _binds(boundary: Boundary | None, site: Site | None) -> tuple[Bind, ...]:
-    """Return what is bound; without a snapshot, what every container gets at the site."""
     if boundary is not None:
         return boundary.manifest.binds if boundary.manifest else ()
     return tuple(Bind(entry.path, entry.path, f"{entry.reason} ({site.name})") for entry in site.binds) if site else ()

@@ -25,7 +25,6 @@ def differences(of: Fingerprint, usual: Fingerprint) -> tuple[str, ...]:
 def _all(of: Fingerprint, usual: Fingerprint) -> Iterator[str]:
     if of.trouble != usual.trouble:
         yield f"not probed: {of.trouble}" if of.trouble else "probed"
-    if of.trouble != usual.trouble:
         return
     yield from _word("RCCL", of.rccl or "unknown", usual.rccl or "unknown")
     yield from _libraries(of, usual)
