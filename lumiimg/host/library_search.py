@@ -73,23 +73,17 @@ class LibrarySearch:
     def run(self) -> list[Candidate]:
         """Return what is there, by role. Raises BadInputError for a path of the user's that offers nothing."""
         found: dict[tuple[str, str], Candidate] = {}
-        roles = known().role
-        by_role: dict[str, list[Candidate]] = {role.name: [] for role in roles}
-        for role in roles:
-            wanted_by = by_role[role.wanted_by] if role.wanted_by else []
+        for role in known().role:
+            wanted_by = [candidate for candidate in found.values() if candidate.role == role.wanted_by]
             for path, how in self._of_role(role, wanted_by):
-                real = self.root.resolve(path)
-                key = (real, path.rpartition("/")[2])
-                if key not in found:
-                    found[key] = Candidate(role.name, path)
-                    by_role[role.name].append(found[key])
-                candidate = found[key]
+                key = self.root.resolve(path), path.rpartition("/")[2]
+                candidate = found.setdefault(key, Candidate(role.name, path))
                 if how not in candidate.ways:
                     candidate.ways.append(how)
                 if path != candidate.path:
                     candidate.aliases.append(path)
         others = [Candidate(OTHER_ROLE, path, [ASKED]) for path in self._asked_of_no_role()]
-        return [*(candidate for name in by_role for candidate in by_role[name]), *others]
+        return [*found.values(), *others]
 
     def _of_role(self, role: Role, wanted_by: list[Candidate]) -> Iterator[tuple[str, str]]:
         """Yield path and way of every file of a role."""

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
@@ -206,12 +206,8 @@ def _record_cache(
 
 def _implied(recorder: Recorder) -> set[str]:
     """Return the directories that the recorded files are in."""
-    above: set[str] = set()
-    for path in (*recorder.libraries, *recorder.links):
-        rest = path
-        while rest := rest.rpartition("/")[0]:
-            above.add(rest)
-    return above
+    recorded = (*recorder.libraries, *recorder.links)
+    return {str(above) for path in recorded for above in PurePosixPath(path).parents}
 
 
 def _engine(

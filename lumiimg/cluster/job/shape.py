@@ -76,20 +76,18 @@ def shape_of(wish: ShapeRequest, site: Site) -> Shape:
         nodes = -(-wish.nodes * gpus // node_gpus)
         what = f"a node of {site.name} has {count(node_gpus, 'GPU')}, {gpus} were asked for"
         raise ShapeError(what, hint=f"the nearest: --nodes {nodes} --gpus {node_gpus}")
-    if not site.partitions:
-        because = _ASKED if wish.partition else ""
-        time_s = wish.time_s or _DEFAULT_S
-        return Shape(wish.nodes, gpus, node_gpus, wish.partition, wish.account, time_s, wish.exclusive, because)
-    partition, because = _partition(wish, site, full=gpus == node_gpus)
-    limit_s = int(partition.hours_for(wish.nodes) * 3600)
+    partition, because = None, _ASKED if wish.partition else ""
+    if site.partitions:
+        partition, because = _partition(wish, site, full=gpus == node_gpus)
+    limit_s = int(partition.hours_for(wish.nodes) * 3600) if partition else _DEFAULT_S
     return Shape(
         nodes=wish.nodes,
         gpus=gpus,
         node_gpus=node_gpus,
-        partition=partition.name,
+        partition=partition.name if partition else wish.partition,
         account=wish.account,
         time_s=wish.time_s or min(_DEFAULT_S, limit_s),
-        whole_nodes=partition.whole_nodes or wish.exclusive,
+        whole_nodes=wish.exclusive or (partition is not None and partition.whole_nodes),
         because=because,
     )
 
