@@ -40,43 +40,31 @@ class Recorder:
 
         Of an entry the symbols of a net plugin are looked for too, so it has to come before the libraries that need it.
         """
+        at = path
         try:
-            real, links, left = trace(self._root, path)
+            at, links, left = trace(self._root, path)
+            if at in self._refused:
+                return False
+            if at not in self.libraries:
+                with contextlib.closing(self._root.open(at)) as file:
+                    self._check_limits(file)
+                    self.libraries[at] = _read(file, at, is_entry=is_entry)
         except (OSError, BadInputError) as error:
-            self._refuse(path, getattr(error, "strerror", None) or str(error))
-            return False
-        if real not in self.libraries and not self._record(real, is_entry=is_entry):
+            why = getattr(error, "strerror", None) or str(error)
+            self._refused.add(at)
+            self.gaps.append(one_line(f"{at} is not recorded: {why}"))
             return False
         self.links |= links
         self.directories |= left
         return True
 
-    def _record(self, real: str, *, is_entry: bool) -> bool:
-        if real in self._refused:
-            return False
-        try:
-            with contextlib.closing(self._root.open(real)) as file:
-                problem = self._problem(file)
-                if problem is None:
-                    self.libraries[real] = _read(file, real, is_entry=is_entry)
-        except (OSError, BadInputError) as error:
-            problem = getattr(error, "strerror", None) or str(error)
-        if problem is not None:
-            self._refuse(real, problem)
-        return problem is None
-
-    def _problem(self, file: OpenFile) -> str | None:
+    def _check_limits(self, file: OpenFile) -> None:
         if file.size > MAX_LIBRARY_BYTES:
-            return f"it has {file.size} bytes, more than {MAX_LIBRARY_BYTES}"
+            raise BadInputError(f"it has {file.size} bytes, more than {MAX_LIBRARY_BYTES}")
         if len(self.libraries) >= _MAX_LIBRARIES:
-            return f"{_MAX_LIBRARIES} libraries are recorded already"
+            raise BadInputError(f"{_MAX_LIBRARIES} libraries are recorded already")
         if time.monotonic() > self._deadline:
-            return f"the scan had taken {MAX_SECONDS:.0f} s by then"
-        return None
-
-    def _refuse(self, path: str, why: str) -> None:
-        self._refused.add(path)
-        self.gaps.append(one_line(f"{path} is not recorded: {why}"))
+            raise BadInputError(f"the scan had taken {MAX_SECONDS:.0f} s by then")
 
 
 def _read(file: OpenFile, path: str, *, is_entry: bool) -> HostLibrary:
