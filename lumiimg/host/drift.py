@@ -73,12 +73,9 @@ def _kinds(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
     yield from _value(Subject.SYSTEM, "architecture", before.architecture, now.architecture)
     if before.cpu is not None and now.cpu is not None:
         yield from _value(Subject.SYSTEM, "CPU", before.cpu, now.cpu)
-    yield from _value(Subject.GPU, "GPUs of AMD", *(_yes(_has_gpu(snapshot)) for snapshot in (before, now)))
+    gpus = (_yes(_KFD in node.devices or node.gpu_driver is not None) for node in (before, now))
+    yield from _value(Subject.GPU, "GPUs of AMD", *gpus)
     yield from _value(Subject.NICS, "Slingshot NICs", *(_yes(bool(snapshot.nics)) for snapshot in (before, now)))
-
-
-def _has_gpu(snapshot: Snapshot) -> bool:
-    return _KFD in snapshot.devices or snapshot.gpu_driver is not None
 
 
 def _yes(has: bool) -> str:
