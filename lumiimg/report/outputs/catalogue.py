@@ -202,7 +202,8 @@ class ShowSite(Output):
     vendor: str | None
     """Who makes its GPUs, where that is not AMD."""
     status: Literal["proved", "unproved"] | None
-    """`proved` where the project has run there, `unproved` where it knows what others wrote; null where it is not stated."""
+    """`proved` where the project has run there, `unproved` where it knows what others wrote; null where it is not
+    stated."""
     scheduler: str | None
     """`Slurm`, `PBS`."""
     engine: str | None

@@ -160,8 +160,8 @@ class Signature(Shape):
     over it failed. `none`: the choice of the network is not touched: advice, or what the job goes on with."""
     weight: Weight
     """How it ranks among the causes of one job. `symptom`: follows from something that may be in the log too; after the
-    roots. `note`: worth knowing, no cause; last. `echo`: repeats an error that is shown elsewhere; dropped where there is a
-    root or a symptom."""
+    roots. `note`: worth knowing, no cause; last. `echo`: repeats an error that is shown elsewhere; dropped where there
+    is a root or a symptom."""
     given: tuple[str, ...]
     """Events that the job must show as well."""
     unless: tuple[str, ...]
