@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.catalog import layers
+from lumiimg.catalog.folders import shipped_layers
 from tests.shared.validation import outputs_validated
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
 
 MAY_BE_ABSENT = "not beside this checkout"
 """Of a skip that CI allows: material that a test uses where somebody has it."""
@@ -30,6 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew; read the diff")
 
 
+def pytest_collection_finish() -> None:
+    # some hundred thousand objects that stay until the end: the collector need not go through them again and again
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
@@ -44,4 +54,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture(scope="session", autouse=True)
 def _outputs_are_of_their_schemas() -> Generator[None]:
     with outputs_validated():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shipped_layers_are_read_once() -> Generator[None]:
+    """They stay as they are while tests run, and reading them was half of what commands cost here."""
+    shipped, read_once = shipped_layers(), cache(layers.read_layer)
+
+    def read_layer(folder: Path) -> layers.Layer:
+        return read_once(folder) if folder.parent == shipped else layers.read_layer(folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lumiimg.catalog.catalogue.read_layer", read_layer)
         yield

@@ -39,15 +39,18 @@ class Catalogue:
 
     layer_folders: tuple[Path, ...]
     recipe_folders: tuple[Path, ...]
+    _names: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
     _read: dict[str, Layer] = field(default_factory=dict, init=False, repr=False, compare=False)
     _members: dict[str, Path] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The folder of the family by the name of each of its members, once it was looked for."""
 
     def layer_names(self) -> list[str]:
         """Return the names of all bases and layers; of a family of bases those of its members."""
-        names = {file.parent.name for folder in self.layer_folders for file in folder.glob("*/layer.toml")}
-        families = self._families()
-        return sorted((names - {folder.name for folder in families.values()}) | families.keys())
+        if not self._names:
+            names = {file.parent.name for folder in self.layer_folders for file in folder.glob("*/layer.toml")}
+            families = self._families()
+            self._names.extend(sorted((names - {folder.name for folder in families.values()}) | families.keys()))
+        return [*self._names]
 
     def base_names(self) -> list[str]:
         """Return the names of all bases that can be read."""
@@ -67,9 +70,9 @@ class Catalogue:
         return self._read[name]
 
     def _entry(self, name: str) -> Layer:
-        for folder in self.layer_folders:
-            # Only names that a listing of the folder has: no path, no `..`.
-            if any(path.name == name for path in folder.glob("*") if os.path.lexists(path / "layer.toml")):
+        is_path = Path(name).name in {"", ".."} or Path(name).name != name
+        for folder in () if is_path else self.layer_folders:
+            if os.path.lexists(folder / name / "layer.toml"):
                 return read_layer(folder / name)
         if (family := self._families().get(name)) is not None:
             return read_layer(family).member(name)
