@@ -128,7 +128,7 @@ def rooms() -> tuple[Room, ...]:
 
 def _room(name: str) -> Room:
     files = sorted((PACKAGE / name).rglob("*.py"))
-    imported = {part for file in files for part in _imports(ast.parse(file.read_text()))}
+    imported = {part for file in files for part in _imports(file)}
     lengths = {file: len(file.read_text().splitlines()) for file in files}
     longest = max(files, key=lambda file: lengths[file])
     order = [room for floor in reversed(FLOORS) for room in sorted(floor)]
@@ -140,10 +140,20 @@ def _room(name: str) -> Room:
     )
 
 
-def _imports(tree: ast.Module) -> Iterator[str]:
+@cache
+def syntax(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(syntax(path)))
+
+
+def _imports(path: Path) -> Iterator[str]:
     """Yield the parts of the package that a module imports."""
     known = set().union(*FLOORS)
-    for node in ast.walk(tree):
+    for node in nodes(path):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]

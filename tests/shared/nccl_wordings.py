@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-import pytest
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -739,14 +737,17 @@ OUTCOMES: dict[str, Outcome] = {
     "cut-opened": Outcome(_cut_opened, "ofi-other", _cut_cause, "likely", needs_plugin=True),
     "cut-selected": Outcome(_cut_selected, "ofi-cxi", lambda _: "traffic-not-shown", "likely", needs_plugin=True),
 }
-CASES = [
-    pytest.param(family, outcome, id=f"{name}-{kind}")
-    for name, family in FAMILIES.items()
-    for kind, outcome in OUTCOMES.items()
-    if kind not in family.without
-    and not (outcome.needs_plugin and family.plugin is None)
-    and not (kind == "refused" and not family.refused)  # 2.12 and older print nothing about it
-]
+
+
+def outcomes(family: Family) -> dict[str, Outcome]:
+    """Return the outcomes of which a family of versions says something, by their names."""
+    return {
+        kind: outcome
+        for kind, outcome in OUTCOMES.items()
+        if kind not in family.without
+        and not (outcome.needs_plugin and family.plugin is None)
+        and not (kind == "refused" and not family.refused)  # 2.12 and older print nothing about it
+    }
 
 
 def written(family: Family, outcome: Outcome) -> list[str]:

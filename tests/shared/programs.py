@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ import pytest
 from lumiimg.files import EPOCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 
@@ -76,10 +77,20 @@ HEAVY = ("msgspec", "requests", "docker", "spython", "rich.progress", "urllib3",
 
 
 def loaded_after(*argv: str) -> set[str]:
+    """Return the modules that a command has loaded at its end."""
+    return loaded_after_each([argv])[argv]
+
+
+def loaded_after_each(commands: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], set[str]]:
+    """Return the modules that each command has loaded at its end: each is a fork of one Python that has loaded `main` only."""
     program = (
-        "import sys\nfrom lumiimg.cli.main import main\n"
-        f"try: main({list(argv)!r})\nexcept SystemExit: pass\n"
-        "sys.stderr.write('MODULES ' + ' '.join(sys.modules))"
+        "import os, sys\nfrom lumiimg.cli.main import main\n"
+        f"for argv in {[list(argv) for argv in commands]!r}:\n"
+        "    if os.fork():\n        os.wait()\n        continue\n"
+        "    try: main(argv)\n    except SystemExit: pass\n"
+        "    sys.stderr.write('MODULES ' + repr((argv, sorted(sys.modules))) + '\\n')\n"
+        "    break\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return set(done.stderr.rpartition("MODULES ")[2].split())
+    found = re.findall(r"MODULES (.*)$", done.stderr, re.MULTILINE)
+    return {tuple(argv): set(names) for argv, names in map(ast.literal_eval, found)}

@@ -17,7 +17,7 @@ from lumiimg.cli.commands import COMMANDS, GROUPS
 from lumiimg.cli.main import FAULT, main
 from lumiimg.errors import ExitCode, LumiimgError, one_line
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
-from tests.shared.programs import HEAVY, loaded_after
+from tests.shared.programs import HEAVY, loaded_after_each
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NAMES = [
@@ -50,39 +50,31 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["--help"],
-        *([name, "--help"] for name in NAMES),
-        ["log", str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent.log")],
-        ["build", "--recipe", "demo", "--dry-run"],
-    ],
-    ids=" ".join,
-)
-def test_what_starts_often_imports_nothing_heavy(argv: list[str]) -> None:
-    loaded = loaded_after(*argv)
-    assert "lumiimg.cli.main" in loaded
-    # the versions of a catalogue are compared by packaging
-    assert not loaded & (set(HEAVY) - ({"packaging"} if "--recipe" in argv else set()))
-
-
-def commands_loaded_after(*argv: str) -> set[str]:
-    return loaded_after(*argv) & {f"lumiimg.cli.{name}" for name in NAMES}
+def test_what_starts_often_imports_nothing_heavy() -> None:
+    log = str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent.log")
+    helps = [("--help",), *((name, "--help") for name in NAMES)]
+    recipe = ("build", "--recipe", "demo", "--dry-run")
+    for argv, loaded in loaded_after_each([*helps, ("log", log), recipe]).items():
+        assert "lumiimg.cli.main" in loaded, argv
+        # the versions of a catalogue are compared by packaging
+        assert not loaded & (set(HEAVY) - ({"packaging"} if argv == recipe else set())), argv
 
 
 def test_help_imports_no_room_and_no_command() -> None:
-    rooms = {name for name in loaded_after("--help") if name.startswith("lumiimg.")}
+    helps = loaded_after_each([("--help",), ("--version",)])
+    rooms = {name for name in helps["--help",] if name.startswith("lumiimg.")}
     assert {name.split(".")[1] for name in rooms} == {"cli", "errors", "secret"}
-    assert not commands_loaded_after("--help")
-    assert not commands_loaded_after("--version")
+    commands = {f"lumiimg.cli.{name}" for name in NAMES}
+    assert not any(loaded & commands for loaded in helps.values())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_command_imports_no_other_but_the_one_that_it_does_the_work_of(name: str) -> None:
+def test_a_command_imports_no_other_but_the_one_that_it_does_the_work_of() -> None:
     shared = {"build": {"lock"}, "adapt": {"build", "lock"}, "rebuild": {"build", "lock"}, "sign": {"verify"}}
-    wanted = {name} | shared.get(name, set())
-    assert commands_loaded_after(name, "--help") == {f"lumiimg.cli.{command}" for command in wanted}
+    helps = loaded_after_each([(name, "--help") for name in NAMES])
+    commands = {f"lumiimg.cli.{name}": name for name in NAMES}
+    for name in NAMES:
+        loaded = {commands[module] for module in helps[name, "--help"] & commands.keys()}
+        assert loaded == {name} | shared.get(name, set())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -73,14 +74,16 @@ shift
 exec "$@"
 """
 SCONTROL = "#!/bin/sh\necho nid000007\necho nid000008\n"
+# without the packages of this machine, which each of hundreds of ranks would look for
+PYTHON = '#!/bin/sh\nexec /usr/bin/python3 -S "$@"\n'
 # each rank tells what it is and has
 PROGRAM = """\
-import json, os, sys
+import os, sys
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROCR_VISIBLE_DEVICES",
          "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME", "AITER_JIT_DIR", "MIOPEN_USER_DB_PATH",
          "LD_LIBRARY_PATH", "NCCL_DEBUG_FILE", "SINGULARITY_BIND")
 with open(os.environ["RECORD"] + "/ranks", "a") as out:
-    out.write(json.dumps({"argv": sys.argv[1:]} | {name: os.environ.get(name) for name in names}) + "\\n")
+    out.write(repr({"argv": sys.argv[1:]} | {name: os.environ.get(name) for name in names}) + "\\n")
 sys.exit(int(os.environ.get("FAILS", "0")))
 """
 # of torch.distributed.run: what it was told, and its ranks
@@ -155,7 +158,7 @@ class Run:
         programs, record = folder / "programs", folder / "record"
         for made in (programs, record, folder / "work", folder / "modules/torch/distributed"):
             made.mkdir(parents=True, exist_ok=True)
-        texts = {"srun": SRUN, "singularity": SINGULARITY, "scontrol": SCONTROL}
+        texts = {"srun": SRUN, "singularity": SINGULARITY, "scontrol": SCONTROL, "python3": PYTHON}
         for name, text in texts.items():
             (programs / name).write_text(text)
             (programs / name).chmod(0o755)
@@ -184,7 +187,7 @@ class Run:
 
     @property
     def ranks(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.lines("ranks")]
+        return [ast.literal_eval(line) for line in self.lines("ranks")]
 
 
 # -- cores --

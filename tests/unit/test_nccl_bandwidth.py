@@ -215,17 +215,17 @@ def test_the_number_of_tables_and_names_is_bounded() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"# OSU " * 33_000,
-        b"busbw " * 33_000,
-        b" " * 200_000,
-        b"1  " * 66_000,
-        b"1  2.3 " * 33_000,
-        b"8  4  float  sum  -1 " * 10_000,
-        b"1" * 200_000,
-        b"#  Rank 0 Group 0 Pid" * 10_000,
-        b"[" * 200_000,
-        b"Out of bounds values " * 10_000,
-        b"Avg bus bandwidth : 1 " * 10_000,
+        b"# OSU " * 8_000,
+        b"busbw " * 8_000,
+        b" " * 50_000,
+        b"1  " * 16_000,
+        b"1  2.3 " * 8_000,
+        b"8  4  float  sum  -1 " * 2_500,
+        b"1" * 50_000,
+        b"#  Rank 0 Group 0 Pid" * 2_500,
+        b"[" * 50_000,
+        b"Out of bounds values " * 2_500,
+        b"Avg bus bandwidth : 1 " * 2_500,
     ],
     ids=lambda line: line[:12].decode(),
 )
@@ -236,4 +236,4 @@ def test_a_hostile_line_takes_time_that_grows_with_its_length_only(line: bytes) 
         table_open = b"".join(log.splitlines(keepends=True)[:17])
         start = time.process_time()
         read(table_open, line + b"\n", b"0: " + line + b"\n", line.replace(b" ", b"\n") + b"\n")
-        assert time.process_time() - start < 2
+        assert time.process_time() - start < 1

@@ -9,13 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.nccl.reader import LogReader, read_lines
-from tests.shared.nccl_wordings import CASES, written
+from tests.shared.nccl_wordings import FAMILIES, outcomes, written
 from tests.shared.programs import examples
 
 if TYPE_CHECKING:
     from lumiimg.nccl.report import LogReport
 
-LOGS = {str(case.id): written(*case.values) for case in CASES}  # type: ignore[arg-type]
+LOGS = {
+    f"{name}-{kind}": written(family, outcome)
+    for name, family in FAMILIES.items()
+    for kind, outcome in outcomes(family).items()
+}
 TAGS = {
     "none": "{line}",
     "srun -l": "{rank}: {line}",

@@ -5,37 +5,22 @@ from __future__ import annotations
 import pytest
 
 from lumiimg.nccl.reader import read_lines
-from tests.shared.nccl_wordings import CASES, Family, Outcome, written
+from tests.shared.nccl_wordings import FAMILIES, Family, outcomes, written
 
 
-@pytest.mark.parametrize(("family", "outcome"), CASES)
-def test_each_wording_of_each_outcome_is_read(family: Family, outcome: Outcome) -> None:
-    lines = written(family, outcome)
-    report = read_lines("job.out", lines)
-    expected = outcome.cause(family)
-    assert (report.verdict.value, [c.id for c in report.causes][:1]) == (
-        outcome.verdict,
-        [expected] if expected else [],
-    ), "\n".join(lines)
-    if outcome.confidence is not None:
-        assert report.confidence.value == outcome.confidence, "\n".join(lines)
-
-
-@pytest.mark.parametrize(("family", "outcome"), CASES)
-def test_each_wording_names_its_library(family: Family, outcome: Outcome) -> None:
-    library = read_lines("job.out", written(family, outcome)).library
-    assert library is not None
-    assert library.name == ("RCCL" if family.rccl else "NCCL")
-
-
-def test_a_wording_is_as_the_version_prints_it() -> None:
-    """The table's templates are filled, none is left over."""
-    for case in CASES:
-        family, outcome = case.values[:2]
-        assert isinstance(family, Family)
-        assert isinstance(outcome, Outcome)
-        for line in written(family, outcome):
-            assert "{" not in line
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_each_wording_of_each_outcome_is_read_and_names_its_library(family: Family) -> None:
+    for outcome in outcomes(family).values():
+        lines = written(family, outcome)
+        shown = "\n".join(lines)
+        assert "{" not in shown, "the table's templates are filled, none is left over"
+        report = read_lines("job.out", lines)
+        expected = outcome.cause(family)
+        assert report.verdict == outcome.verdict, shown
+        assert [cause.id for cause in report.causes][:1] == ([expected] if expected else []), shown
+        assert outcome.confidence in {None, report.confidence.value}, shown
+        assert report.library is not None, shown
+        assert report.library.name == ("RCCL" if family.rccl else "NCCL"), shown
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tools.rooms import CONTRIBUTING, FLOORS, PACKAGE, PICTURE, picture, rooms, with_table
+from tools.rooms import CONTRIBUTING, FLOORS, PACKAGE, PICTURE, nodes, picture, rooms, syntax, with_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,11 +21,6 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOM_FILES = [f for f in FILES if f.parent != PACKAGE]
 
 
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
 def floor(room: str) -> int:
     return next(i for i, rooms in enumerate(FLOORS) if room in rooms)
 
@@ -33,7 +28,7 @@ def floor(room: str) -> int:
 @cache
 def imported_modules(path: Path) -> frozenset[str]:
     modules: set[str] = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             modules.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -75,7 +70,7 @@ def test_no_two_public_classes_have_one_name() -> None:
         node.name
         for path in FILES
         if outputs not in path.parents
-        for node in tree(path).body
+        for node in syntax(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert {name for name, number in names.items() if number > 1} == set()
@@ -90,7 +85,7 @@ def test_only_the_gate_starts_child_processes() -> None:
 def test_only_cli_and_report_print() -> None:
     for path in FILES:
         if path.relative_to(PACKAGE).parts[0] not in {"cli", "report"}:
-            calls = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+            calls = [node for node in nodes(path) if isinstance(node, ast.Call)]
             assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"], path
 
 
