@@ -131,11 +131,14 @@ class Table:
 
     def strings(self, key: str) -> tuple[str, ...]:
         """Return an array of strings; an absent one is empty."""
-        value = self._take(key, list, "an array of strings", required=False) or []
-        if not all(isinstance(item, str) for item in value):
-            self.fault(key, "should be an array of strings")
-            return ()
-        return tuple(value)
+        return self._array(key, "strings", lambda item: isinstance(item, str))
+
+    def _array(self, key: str, of: str, fits: Callable[[Any], bool]) -> tuple[Any, ...]:
+        value = self._take(key, list, f"an array of {of}", required=False) or []
+        if all(map(fits, value)):
+            return tuple(value)
+        self.fault(key, f"should be an array of {of}")
+        return ()
 
     def flag(self, key: str) -> bool:
         """Return true or false; an absent one is false."""
@@ -143,11 +146,7 @@ class Table:
 
     def integers(self, key: str) -> tuple[int, ...]:
         """Return an array of whole numbers from 0 on; an absent one is empty."""
-        value = self._take(key, list, "an array of whole numbers", required=False) or []
-        if not all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 1_000_000 for item in value):
-            self.fault(key, "should be an array of whole numbers")
-            return ()
-        return tuple(value)
+        return self._array(key, "whole numbers", lambda item: type(item) is int and 0 <= item < 1_000_000)
 
     def choice(self, key: str, allowed: Collection[str], *, required: bool = True) -> str:
         """Return one of the allowed words; nothing where it is none of them."""
@@ -158,19 +157,18 @@ class Table:
 
     def number(self, key: str) -> float:
         """Return a number above 0 that must be there."""
-        value = self._take(key, (int, float), "a number", required=True)
-        if value is not None and not 0 < value < 1e9:
-            self.fault(key, f"is {_shown(value)}; it should be above 0")
-            return 1.0
-        return float(value or 1)
+        return float(self._above_0(key, (int, float), "a number", required=True) or 1)
 
     def whole(self, key: str, default: int | None = None) -> int:
         """Return a whole number above 0 that must be there unless it has a default."""
-        value = self._take(key, int, "a whole number", required=default is None)
-        if value is not None and not 0 < value < 1_000_000_000:
-            self.fault(key, f"is {_shown(value)}; it should be above 0")
-            return 1
-        return value if value is not None else default or 1
+        return self._above_0(key, int, "a whole number", required=default is None) or default or 1
+
+    def _above_0(self, key: str, kind: type | tuple[type, ...], article: str, *, required: bool) -> Any:  # noqa: ANN401
+        value = self._take(key, kind, article, required=required)
+        if value is None or 0 < value < 1_000_000_000:
+            return value
+        self.fault(key, f"is {_shown(value)}; it should be above 0")
+        return 1
 
     def optional_whole(self, key: str) -> int | None:
         """Return a whole number above 0, or None."""
