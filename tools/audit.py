@@ -24,8 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from lumiimg.errors import LumiimgError
-from lumiimg.resolve.network.default_index import general_index
-from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.network.wheel_index import read_index
 

@@ -18,7 +18,7 @@ from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, one_line
 from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.network.daemon import SCHEME, saved
-from lumiimg.resolve.network.default_index import general_index
+from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.network.pull import save_image, save_sif
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.web import place

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 from packaging.requirements import Requirement
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.resolve.network.default_index import NAME
+from lumiimg.resolve.network.mirrors import PYPI
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ class World:
             ("docker.io", f"http://{host}"),
             ("https://download.pytorch.org", self.url),
             ("https://wheels.vllm.ai", f"{self.url}/whl-vllm"),
-            (NAME, f"{self.url}/pypi/simple"),
+            (PYPI, f"{self.url}/pypi/simple"),
             ("https://github.com", f"{self.url}/archives"),
         )
         return [word for source, target in pairs for word in ("--mirror", f"{source}={target}")]

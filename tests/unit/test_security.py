@@ -40,8 +40,7 @@ from lumiimg.report.console import console
 from lumiimg.report.schema import strict_json
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.network import daemon
-from lumiimg.resolve.network.default_index import general_index
-from lumiimg.resolve.network.mirrors import Mirrors, refuse_password
+from lumiimg.resolve.network.mirrors import Mirrors, general_index, refuse_password
 from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.network.wheel_index import read_index
 from lumiimg.resolve.plan import Ground

@@ -27,8 +27,7 @@ from packaging.requirements import Requirement
 
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.resolve.network import wheel_index
-from lumiimg.resolve.network.default_index import general_index
-from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.network.wheel_index import IndexFile, NotInIndexError, read_index
 from lumiimg.resolve.wheels import PythonTarget, offered_wheels, read_metadata

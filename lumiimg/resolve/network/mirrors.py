@@ -1,14 +1,17 @@
-"""Where downloads really come from: `--mirror FROM=TO`, the settings, and this machine's own apt sources."""
+"""Where downloads really come from: `--mirror FROM=TO`, the settings, and this machine's own apt and pip."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lumiimg.errors import BadInputError
+from lumiimg.engine.process import run, which
+from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.secret import has_key, hidden
 
 if TYPE_CHECKING:
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
 
 APT_FOLDER = Path("/etc/apt")
 _APT_FILE_LIMIT_BYTES = 256 * 1024
+PYPI = "pypi"
+"""What --mirror, and `[mirrors]` in config.toml, call the index of Python packages."""
+_PIP_S = 60.0
+_PIPS_INDEX = re.compile(r"--index-url <url>\s+Base URL[^(]*\(default (\S+?)\)")
 _ONE_LINE = re.compile(r"\s*deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<rest>.*)")
 _OFF = frozenset({"0", "disable", "false", "no", "off", "without"})
 """What apt takes for a no (apt-pkg/contrib/strutl.cc StringToBool)."""
@@ -140,6 +147,32 @@ def _stanzas(lines: Iterable[str]) -> Iterator[_AptEntry]:
                 types, urls, components = (fields.get(key, "").split() for key in ("types", "uris", "components"))
                 yield _AptEntry(types, urls, components, fields.get("signed-by", ""))
             fields = {}
+
+
+def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the address of the index of Python packages: the one that is named, else the one that pip here would ask.
+
+    As with apt's sources for Debian, what the machine is set to holds: an index behind a firewall, or everybody's.
+
+    Raises MissingHereError where pip cannot be asked, BadInputError for an address that is none or carries a password.
+    """
+    named = mirrors.named(PYPI)
+    if named is not None:
+        return named
+    # The Python that uv makes for a tool has no pip; that of the machine reads the same settings.
+    for python in dict.fromkeys((sys.executable, which("python3", environment.get("PATH")))):
+        if python is None:
+            continue
+        # Its help names the index that its settings, files and variables, come to; one wide line, so that none is cut.
+        argv = [python, "-m", "pip", "download", "--help"]
+        # From `/`: a pip.py of the current folder is none of ours (-P, which says so, is not known before Python 3.11).
+        completed = run(argv, env={**environment, "COLUMNS": "10000"}, cwd=Path("/"), timeout_s=_PIP_S)
+        if completed.ok and (found := _PIPS_INDEX.search(completed.output)):
+            return mirrors.rewrite(checked(found[1], "the index of pip's settings"))
+    raise MissingHereError(
+        "pip, which would say where Python packages are looked up, does not answer here",
+        hint=f"name the index: --mirror {PYPI}=URL",
+    )
 
 
 def refuse_password(address: str, where: str) -> None:

@@ -29,8 +29,8 @@ from lumiimg.nccl.sources import blocks, refuse_binary
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.log import print_log, to_json
 from lumiimg.report.schema import json_text
-from lumiimg.resolve.network import default_index
-from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.network import mirrors
+from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, FIXTURES, answering, parts, printed, scratch, text_of, written
 
@@ -145,8 +145,8 @@ def _slurm_version(data: bytes) -> None:
 
 
 def _pip(data: bytes) -> None:
-    with answering(default_index, data):
-        default_index.general_index(Mirrors({}), {})
+    with answering(mirrors, data):
+        general_index(Mirrors({}), {})
 
 
 def _log_seeds() -> Iterator[bytes]:
@@ -268,7 +268,7 @@ TARGETS = (
     Target("slurm-version", ("host.node_facts.slurm_version",), _slurm_version, lambda: [b"slurm 23.02.7\n"], ()),
     Target(
         "pip-help",
-        ("resolve.network.default_index.general_index",),
+        ("resolve.network.mirrors.general_index",),
         _pip,
         lambda: [b"  -i, --index-url <url>  Base URL of the index (default https://h.test/simple). This\n"],
         (BadInputError, MissingHereError),
