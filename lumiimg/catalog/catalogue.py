@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import file_names, layer_folders, recipe_folders
 from lumiimg.catalog.layers import NAME, Layer, read_layer, variant_names
-from lumiimg.catalog.recipes import Recipe, read_recipe
-from lumiimg.catalog.toml_table import CatalogError
+from lumiimg.catalog.toml_table import CatalogError, Table, read_toml
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+FABRICS = ("host", "bundled", "none")
+"""Where libfabric and libcxi come from, as for `--fabric`."""
 _FEW = 8
 """Names that fit into one line of an error."""
 
@@ -31,6 +32,22 @@ class UnknownNameError(BadInputError):
         hint = f"did you mean {' or '.join(near)}?" if near else all_of_them
         listed = "" if all_of_them and not near else "`lumiimg list` shows all"
         super().__init__(f"no {kind} is called {name!r}", hint=" ".join(filter(None, (hint, listed))))
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A base with layers, and the arguments that differ from the layers' own."""
+
+    name: str
+    summary: str
+    base: str
+    add: tuple[str, ...]
+    arguments: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Value by (layer, argument)."""
+    site: str | None = None
+    """The machine that it is for."""
+    fabric: str | None = None
+    """One of FABRICS; None: as the base and the machine allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +138,26 @@ class Catalogue:
         Raises UnknownNameError, or CatalogError if it is there and wrong.
         """
         return read_recipe(find_file("recipe", name, self.recipe_folders))
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read and validate a recipe.
+
+    Raises CatalogError, which names the file and every wrong key.
+    """
+    table = Table(read_toml(path), path)
+    recipe = table.fill(
+        Recipe,
+        name=path.stem,
+        fabric=table.choice("fabric", FABRICS, required=False) or None,
+        arguments={
+            (layer, name): value
+            for layer, values in table.named_tables("arguments")
+            for name, value in values.string_values().items()
+        },
+    )
+    table.finish()
+    return recipe
 
 
 def find_file(kind: str, name: str, folders: Sequence[Path]) -> Path:

@@ -13,9 +13,8 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.catalogue import Catalogue, Recipe
     from lumiimg.catalog.layers import Layer
-    from lumiimg.catalog.recipes import Recipe
 
 
 def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json: bool) -> None:

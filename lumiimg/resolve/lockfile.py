@@ -308,13 +308,12 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
         if argument is not None and argument.pattern is not None and check and not argument.pattern.fullmatch(value):
             raise CatalogError(f"argument {layer.name}.{key} does not match {argument.pattern.pattern}")
     sources = tuple(
-        LockedSource(
-            name=one.string("name"),
-            variable=one.string("variable"),
-            file=one.string("file"),
+        one.fill(
+            LockedSource,
             sha256=one.string("sha256"),
             location=one.string("url"),
             note=one.string("note", may_be_empty=True),
+            version="",
         )
         for one in entry.tables("source")
     )

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lumiimg.build.provenance import _Carried, _ChainEntry, _definition
-from lumiimg.catalog.catalogue import Catalogue, open_catalogue
+from lumiimg.catalog.catalogue import Catalogue, open_catalogue, read_recipe
 from lumiimg.catalog.layers import read_layer
-from lumiimg.catalog.recipes import read_recipe
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import read_site
 from lumiimg.catalog.toml_table import CatalogError
@@ -192,7 +191,7 @@ TARGETS = (
     ),
     Target(
         "recipe-toml",
-        ("catalog.recipes.read_recipe",),
+        ("catalog.catalogue.read_recipe",),
         _recipe,
         lambda: _toml_seeds("recipes/*.toml"),
         _CATALOG,
