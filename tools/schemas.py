@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from tools.reference import REFERENCE, cell, text
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
 
+_WORDS = re.compile(r"`[^`]+`: .*")
 _HEAD = """\
 # The JSON of `--json`
 
@@ -110,9 +112,17 @@ def _inlined(schema: Any, shapes: dict[str, Any], kept: Container[str]) -> Any:
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema and shape_name(schema) not in kept:
-        own = {key: value for key, value in schema.items() if key != "$ref"}
-        return _inlined(shapes[shape_name(schema)] | own, shapes, kept)
+        own, shape = {key: value for key, value in schema.items() if key != "$ref"}, shapes[shape_name(schema)]
+        if "enum" in shape and "description" in own:
+            own["description"] = f"{own['description']} {_words(shape)}".strip()
+        return _inlined(shape | own, shapes, kept)
     return {key: _inlined(inner, shapes, kept) for key, inner in schema.items() if key != "$defs"}
+
+
+def _words(shape: dict[str, Any]) -> str:
+    """Return what the words of a closed set mean, as far as its description says so."""
+    found = _WORDS.search(shape["description"])
+    return found[0] if found else ""
 
 
 def shape_name(schema: dict[str, Any]) -> str:

@@ -100,6 +100,16 @@ class SiteFabric:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """One limit."""
+
+    nodes: int
+    """Up to so many nodes,"""
+    hours: float
+    """so long."""
+
+
+@dataclass(frozen=True, slots=True)
 class SitePartition:
     """A queue of the site's scheduler for nodes with GPUs."""
 
@@ -110,8 +120,8 @@ class SitePartition:
     """That a job must have."""
     hours: float
     """That a job can take at most."""
-    steps: tuple[tuple[int, float], ...]
-    """Hours at most for jobs of up to so many nodes, where those depend on it: `((91, 2.0), (183, 6.0))`."""
+    steps: tuple[TimeLimit, ...]
+    """By the number of nodes, where the hours depend on it."""
     whole_nodes: bool
     """Whether a job has its nodes for itself: only then is it known which cores and GPUs it gets."""
     debug: bool
@@ -120,7 +130,7 @@ class SitePartition:
 
     def hours_for(self, nodes: int) -> float:
         """Return the hours at most of a job of so many nodes."""
-        return next((hours for up_to, hours in self.steps if nodes <= up_to), self.hours)
+        return next((step.hours for step in self.steps if nodes <= step.nodes), self.hours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,12 +308,12 @@ def _bind(entry: Table) -> SiteBind:
 
 
 def _partition(entry: Table) -> SitePartition:
-    steps = tuple((step.whole("nodes"), step.number("hours")) for step in entry.tables("step"))
+    steps = tuple(TimeLimit(step.whole("nodes"), step.number("hours")) for step in entry.tables("step"))
     partition = entry.fill(SitePartition, least_nodes=entry.whole("least_nodes", default=1), steps=steps)
     entry.match("name", PARTITION, "no name of a partition")
     if partition.least_nodes > partition.nodes:
         entry.fault("least_nodes", f"is {partition.least_nodes}, above the {partition.nodes} nodes that a job can have")
-    if list(steps) != sorted(steps, key=lambda step: step[0]) or any(nodes > partition.nodes for nodes, _ in steps):
+    if list(steps) != sorted(steps, key=lambda step: step.nodes) or any(one.nodes > partition.nodes for one in steps):
         entry.fault("step", "should go from few nodes to many, up to those that a job can have")
     return partition
 

@@ -43,8 +43,11 @@ class LevelsTaken:
     """What became of each level: `done`, or why it was not taken."""
 
     static: str
+    """Of the files of the image, nothing run."""
     probe: str
+    """Of programs run in the container, without a GPU."""
     run: str
+    """Of a real collective on GPUs."""
 
     def of(self, level: Level) -> str:
         """Return what became of one level."""

@@ -45,11 +45,11 @@ class Fate(StrEnum):
     FINE = "fine"
     """No obstacle is found, with the binds that were made before too."""
     STALE_BINDS = "stale-binds"
-    """With binds made anew it loads; with those made before it does not, or does not start."""
+    """With new binds it loads; with those made before it does not, or does not start."""
     BREAKS = "breaks"
     """Nothing that can be bound makes it load, or its driver does not serve it any more."""
     MENDED = "mended"
-    """It did not load before; with binds made anew it does."""
+    """It did not load before; with new binds it does."""
     BROKEN_BEFORE = "broken-before"
     UNKNOWN = "unknown"
 

@@ -93,7 +93,7 @@ class Startup:
     """All that the program asks, of whatever file system."""
     shared: Counts | None
     """What of it, and of the engine, reaches the file system that the place is on; None where that cannot be seen."""
-    why_not: str = ""
+    why_not: str | None = None
     """Why it cannot."""
 
 
@@ -214,7 +214,7 @@ def _of_image(path: Path, tracer: _Tracer, engine: Engine, environment: Mapping[
 
 
 def _startup(
-    path: Path, place: ImportSource, asked: _Asked, program: Counts, shared: Counts | None, why_not: str = ""
+    path: Path, place: ImportSource, asked: _Asked, program: Counts, shared: Counts | None, why_not: str | None = None
 ) -> Startup:
     return Startup(str(path), place, asked.file, asked.version, asked.python, program, shared, why_not)
 

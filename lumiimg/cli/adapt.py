@@ -74,7 +74,7 @@ def execute(arguments: argparse.Namespace) -> int:
         sentence = "it lacks nothing that the site's network needs"
     if arguments.json:
         doubts = [*(finding.summary for finding in against), *(rule.because for rule in lock.doubts)]
-        print_json("adapt", {"answer": sentence, "doubts": doubts})
+        print_json("adapt", answer=sentence, doubts=doubts)
     kind = {ExitCode.NO: "problem", ExitCode.UNDECIDED: "unknown"}.get(answer, "ok")
     headline(out, f"{sentence}: nothing was built", kind)
     print_doubts(out, lock)

@@ -65,7 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.check.startup import MODULE, kind_of, measure
     from lumiimg.files import write_text
     from lumiimg.report.console import print_json
-    from lumiimg.report.startup import Scale, print_startups, svg, to_json
+    from lumiimg.report.startup import Scale, json_keys, print_startups, svg
 
     if not MODULE.fullmatch(arguments.module):
         raise BadInputError("is no name of a module", where=f"--module {arguments.module}")
@@ -77,6 +77,6 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.svg is not None:
         write_text(arguments.svg, svg(startups, arguments.module, scale))
     if arguments.json:
-        print_json("bench-import", to_json(startups, arguments.module, scale))
+        print_json("bench-import", **json_keys(startups, arguments.module, scale))
     print_startups(startups, arguments.module, scale, stderr=arguments.json)
     return ExitCode.GOOD if all(startup.shared for startup in startups) else ExitCode.UNDECIDED

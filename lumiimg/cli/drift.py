@@ -53,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.host.drift import compare
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.console import print_json
-    from lumiimg.report.drift import Words, print_drift, to_json
+    from lumiimg.report.drift import Words, json_keys, print_drift
 
     site = site_of(arguments)
     before = read_snapshot(arguments.before)
@@ -64,7 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
     answer = judge(drift, images)
     words = Words(str(arguments.now) if arguments.now else None, site)
     if arguments.json:
-        print_json("drift", to_json(drift, images, answer, words))
+        print_json("drift", drift, **json_keys(drift, images, answer, words))
     print_drift(drift, images, answer, words, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return answer.exit_code
 

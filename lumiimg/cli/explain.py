@@ -60,7 +60,7 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 def _image(arguments: argparse.Namespace) -> int:
     from lumiimg.check.static.boundary import study
-    from lumiimg.report.boundary import print_boundary, to_json
+    from lumiimg.report.boundary import json_keys, print_boundary
     from lumiimg.report.console import print_json
 
     boundary = study(arguments.image, os.environ, snapshot_of(arguments))
@@ -71,14 +71,14 @@ def _image(arguments: argparse.Namespace) -> int:
 
         write_text(arguments.html, boundary_page(boundary, boundary_steps(boundary)))
     if arguments.json:
-        print_json("explain-image", to_json(boundary))
+        print_json("explain-image", boundary, **json_keys(boundary))
     print_boundary(boundary, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return boundary.decision.exit_code
 
 
 def _request(arguments: argparse.Namespace) -> int:
     from lumiimg.report.console import print_json
-    from lumiimg.report.plan import print_plan, to_json
+    from lumiimg.report.plan import json_keys, print_plan
 
     _, plan = planned(arguments, changes=True)
     if arguments.html:
@@ -87,7 +87,7 @@ def _request(arguments: argparse.Namespace) -> int:
 
         write_text(arguments.html, request_page(plan))
     if arguments.json:
-        print_json("explain-request", to_json(plan))
+        print_json("explain-request", plan, **json_keys(plan))
     print_plan(plan, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     if plan.refused:
         return ExitCode.NO
@@ -98,8 +98,9 @@ def _bases(arguments: argparse.Namespace) -> int:
     """Report on which bases of the catalogue the layers can be put that are asked for."""
     from lumiimg.catalog.catalogue import open_catalogue
     from lumiimg.report.console import print_json
-    from lumiimg.report.plan import bases_data, print_bases
+    from lumiimg.report.plan import print_bases
     from lumiimg.resolve.decide import working
+    from lumiimg.resolve.plan import outcome_of
 
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue, needs_base=False)
@@ -112,7 +113,8 @@ def _bases(arguments: argparse.Namespace) -> int:
 
         write_text(arguments.html, bases_page(plans, arguments.add, ground.site))
     if arguments.json:
-        print_json("explain-bases", bases_data(plans))
+        bases = [{"base": plan.base.name, "doubts": plan.is_doubtful, "answer": outcome_of(plan)} for plan in plans]
+        print_json("explain-bases", bases=bases)
     shown = {"quiet": arguments.quiet, "stderr": arguments.json}
     print_bases(plans, request, ground.site, others=others, free=free, **shown)
     return ExitCode.GOOD if plans else ExitCode.NO

@@ -107,8 +107,8 @@ def execute_prolog(arguments: argparse.Namespace) -> int:
     snapshot = read_snapshot(arguments.host)
     text = prolog_text(snapshot)
     if arguments.json:
-        data = {"host": snapshot.host, "taken": snapshot.taken, "fingerprint": fingerprint(snapshot)}
-        print_json("prolog", {**data, "files": fabric_digests(snapshot), "text": text})
+        own = {"fingerprint": fingerprint(snapshot), "files": fabric_digests(snapshot), "text": text}
+        print_json("prolog", snapshot, **own)
     else:
         sys.stdout.write(text)
     return ExitCode.GOOD

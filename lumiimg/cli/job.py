@@ -94,7 +94,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.files import write_text
     from lumiimg.report.boundary import print_doubts
     from lumiimg.report.console import print_json
-    from lumiimg.report.job import explain_job, print_job, to_json
+    from lumiimg.report.job import explain_job, json_keys, print_job
     from lumiimg.resolve.inventory import read_contents
 
     refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
@@ -134,7 +134,7 @@ def execute(arguments: argparse.Namespace) -> int:
     plan = plan_job(request, contents.stack, site, manifest)
     script = job_script(plan)
     if arguments.json:
-        print_json("job", to_json(plan, script))
+        print_json("job", plan, **json_keys(plan), script=script)
     if arguments.explain:
         explain_job(plan, stderr=arguments.json)
         return ExitCode.GOOD

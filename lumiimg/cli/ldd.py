@@ -32,7 +32,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.host.ldd import elf_files, list_libraries, refusal
     from lumiimg.image.permissions import barred
     from lumiimg.report.console import print_json
-    from lumiimg.report.ldd import print_ldd, to_json
+    from lumiimg.report.ldd import print_ldd
 
     if arguments.all == bool(arguments.paths):
         what = "both --all and files" if arguments.all else "no file to look at"
@@ -49,7 +49,8 @@ def execute(arguments: argparse.Namespace) -> int:
         closed = dict.fromkeys(way for _, way in barred(inside.root, loaded))
     doubts = (*inside.doubts, *(f"not everybody may load all of this: {path} is closed to others" for path in closed))
     if arguments.json:
-        print_json("ldd", to_json(outcomes, undecided, doubts))
+        unknown = {"undecided": undecided, "notes": doubts}
+        print_json("ldd", files=outcomes, **{key: value for key, value in unknown.items() if value})
     print_ldd(outcomes, undecided, doubts, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     if undecided:
         return ExitCode.UNDECIDED

@@ -66,7 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.nccl.parallel import read_logs
     from lumiimg.nccl.sources import log_files
     from lumiimg.report.console import print_json
-    from lumiimg.report.log import print_log, to_json, to_junit_text
+    from lumiimg.report.log import json_keys, print_log, to_junit_text
 
     if not arguments.paths:
         raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
@@ -93,7 +93,7 @@ def execute(arguments: argparse.Namespace) -> int:
         page = log_page(arguments.paths, report, job_paths(report), measured, image, answer)
         write_text(arguments.html, page)
     if arguments.json:
-        print_json("log", to_json(report, measured, image, answer))
+        print_json("log", report, **json_keys(report, measured, image, answer))
     print_log(report, measured, image, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return answer
 
@@ -125,11 +125,14 @@ def _follow(names: list[str]) -> LogReader:
 
 
 def _list_signatures(*, as_json: bool) -> int:
+    from lumiimg.nccl.vocabulary import vocabulary
     from lumiimg.report.console import print_json
-    from lumiimg.report.signatures import print_signatures, signatures_to_json
+    from lumiimg.report.log import print_signatures
 
     if as_json:
-        print_json("signatures", signatures_to_json())
+        known = vocabulary()
+        signatures, return_codes = tuple(known.signatures.values()), tuple(known.return_codes.values())
+        print_json("signatures", signatures=signatures, return_codes=return_codes)
     else:
         print_signatures()
     return ExitCode.GOOD

@@ -45,7 +45,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.fabric.path import Fabric
     from lumiimg.report.boundary import print_doubts, print_refusals
     from lumiimg.report.console import print_json
-    from lumiimg.report.module import print_module, to_json
+    from lumiimg.report.module import json_keys, print_module
 
     site, snapshot = site_of(arguments), snapshot_of(arguments)
     module = plan_module(arguments.image, arguments.output, arguments.name, snapshot, site, os.environ)
@@ -54,7 +54,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return module.boundary.decision.exit_code
     write_module(module, arguments.output, force=arguments.force)
     if arguments.json:
-        print_json("module", to_json(module, arguments.output))
+        print_json("module", module, **json_keys(module, arguments.output))
     print_module(module, arguments.output, quiet=arguments.quiet, stderr=arguments.json)
     if module.boundary is not None:
         print_doubts(module.boundary)

@@ -39,16 +39,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         sys.stdout.write(test.text)
         return ExitCode.GOOD
-    reference = test.reference
-    print_json(
-        "reframe",
-        {
-            "name": test.name,
-            "command": ["lumiimg", *test.options, "--nodes", str(test.nodes), "--json"],
-            "reference": reference
-            and {"test": reference.test, "gb_s": reference.gb_s, "least_gb_s": reference.least_gb_s},
-            "environment": {variable.name: variable.value for variable in test.variables},
-            "text": test.text,
-        },
-    )
+    command = ["lumiimg", *test.options, "--nodes", str(test.nodes), "--json"]
+    environment = {variable.name: variable.value for variable in test.variables}
+    print_json("reframe", test, command=command, environment=environment)
     return ExitCode.GOOD

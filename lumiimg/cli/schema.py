@@ -49,7 +49,7 @@ def _list(names: Sequence[str], *, as_json: bool) -> None:
             {"name": name, "number": kind.number, "of": kind.printed_by, "summary": kind.__doc__}
             for name, kind in kinds.items()
         ]
-        print_json("schemas", {"schemas": listed})
+        print_json("schemas", schemas=listed)
         return
     for name, kind in kinds.items():
         print(textwrap.fill(kind.__doc__ or "", 80, initial_indent=f"{name:<19}", subsequent_indent=" " * 19))

@@ -39,11 +39,9 @@ class NodeChange:
     """One change; `before` and `now` are None where there is nothing."""
 
     subject: Subject
-    """What it is about. `fabric`: libfabric, its providers, libcxi and net plugins. `libraries`: what these need.
-    `other libraries`: of what is recorded beside the fabric: xpmem, PMI, PALS, what `--include` named."""
+    """What it is about."""
     kind: ChangeKind
-    """What became of it. `renamed`: A library of another soname: what was linked with the old one does not load the new
-    one. `rebuilt`: A library of the same name, place, needs and versions, with other bytes."""
+    """What became of it."""
     what: str
     """A name: `libjson-c.so.3`, `driver`, `kernel`."""
     before: str | None

@@ -54,6 +54,13 @@ class BandwidthTable:
     wrong: int = 0
     wrong_position: int | None = None
 
+    @property
+    def name(self) -> str:
+        """The program with its test, as far as it is told; this project's own has the table of rccl-tests."""
+        if self.test and self.test.startswith("lumiimg-"):
+            return self.test
+        return f"{self.program} {self.test}" if self.test else self.program
+
     def is_over(self, line: int) -> bool:
         """Whether so many lines have passed without one of the table that no more will come."""
         return line - self.seen > (_PATIENCE_OSU if self.program == "osu" else _PATIENCE)
@@ -107,6 +114,7 @@ class BandwidthTable:
         best, size = self.best or (None, None)
         file, line = place(self.position)
         return Measurement(
+            name=self.name,
             program=self.program,
             test=self.test,
             ranks=self.ranks or None,

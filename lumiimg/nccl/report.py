@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode
+from lumiimg.nccl.node_names import folded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,19 +96,27 @@ class LoggedLibrary:
 
 
 @dataclass(frozen=True, slots=True)
-class RankResult:
-    """What one rank of the job used; a process that tells no rank has one result of its own."""
+class RankUse:
+    """What one rank used."""
 
     process: str
-    """`host:pid`, or `task N` or the file's name where lines carry no host."""
-    rank: int | None
-    """Number in the process's largest communicator; None where the log does not tell."""
+    """`host:pid`, or `task N`, or the file's name where lines carry no host."""
     verdict: Verdict
+    """Of this rank."""
     confidence: Confidence
+    """Of this rank."""
     network: str | None
     """As the library names it: `AWS Libfabric`, `Socket`."""
     provider: str | None
-    """libfabric's provider."""
+    """Of libfabric: `cxi`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult(RankUse):
+    """What one rank of the job used; a process that tells no rank has one result of its own."""
+
+    rank: int | None
+    """Number in the process's largest communicator; None where the log does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +148,16 @@ class VerdictGroup:
     """That of the least sure of their ranks."""
     nodes: tuple[str, ...]
     """Host names as printed, sorted."""
+
+    @property
+    def count(self) -> int:
+        """How many nodes."""
+        return len(self.nodes)
+
+    @property
+    def names(self) -> str:
+        """Their names, folded as Slurm does: `nid[005000-005002]`."""
+        return folded(self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,38 +194,36 @@ class Transport:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a benchmark of the network printed in the log: rccl-tests, nccl-tests, OSU."""
+    """What a benchmark of the network printed in a log."""
 
+    name: str
+    """The program with its test: `rccl-tests all_reduce_perf`."""
     program: str
     """`rccl-tests`, `nccl-tests` (also where the output does not tell them apart) or `osu`."""
     test: str | None
     """`all_reduce_perf`, `osu_bw`."""
     ranks: int | None
+    """That took part; null where the log does not say."""
     nodes: int | None
-    """None where it is not told; OSU never tells it."""
+    """That took part; null where the log does not say; OSU never says."""
     best_gb_s: float | None
-    """The largest bus bandwidth (OSU: bandwidth), 1e9 bytes a second; None where no row was seen."""
+    """The largest bus bandwidth (OSU: bandwidth), 1e9 bytes a second; null where no row was seen."""
     best_size: int | None
-    """Bytes of the message that gave it."""
+    """Bytes of the message that gave the best."""
     largest_size: int | None
-    """Of the largest message whose bandwidth was measured."""
+    """Bytes of the largest message whose bandwidth was measured."""
     average_gb_s: float | None
+    """Average bus bandwidth as the program says it, 1e9 bytes a second."""
     latency_us: float | None
-    """OSU latency tests: of the smallest message."""
+    """OSU latency tests: of the smallest message, in microseconds."""
     wrong: int | None
-    """Wrong results (OSU: sizes whose validation failed); None where they were not looked for."""
+    """Wrong results (OSU: sizes whose validation failed); null where they were not looked for."""
     file: str
+    """The log that holds the table."""
     line: int
-    """Of the table's head."""
+    """Of the table's head, counted from 1."""
     wrong_line: int | None
-    """Of the first wrong result."""
-
-    @property
-    def name(self) -> str:
-        """The program with its test, as far as it is told; this project's own has the table of rccl-tests."""
-        if self.test and self.test.startswith("lumiimg-"):
-            return self.test
-        return f"{self.program} {self.test}" if self.test else self.program
+    """Line of the first wrong result."""
 
 
 @dataclass(frozen=True, slots=True)

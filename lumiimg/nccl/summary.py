@@ -27,7 +27,7 @@ _INTERFACE = re.compile(r"\[\d{1,4}\]([\w.-]{1,40}):")
 def rank_results(processes: Sequence[ProcessState], findings: Sequence[Judgement]) -> tuple[RankResult, ...]:
     """Return what each process used; a process that showed nothing about the network is left out."""
     results = [
-        RankResult(p.name, rank, f.verdict, f.confidence, f.network, f.provider)
+        RankResult(p.name, f.verdict, f.confidence, f.network, f.provider, rank)
         for p, f in zip(processes, findings, strict=True)
         if f.verdict is not Verdict.NONE or p.communicators
         for rank in _ranks(p)

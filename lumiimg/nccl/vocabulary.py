@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumiimg.nccl.report import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from _typeshed import DataclassInstance
+
+_Entry = TypeVar("_Entry", bound="DataclassInstance")
 SIGNATURES = Path(__file__).with_name("signatures.toml")
 
 
@@ -48,7 +51,7 @@ class Weight(StrEnum):
     NOTE = "note"
     """Worth knowing, no cause; last."""
     ECHO = "echo"
-    """Repeats an error told elsewhere; dropped where there is a root or a symptom."""
+    """Repeats an error that is shown elsewhere; dropped where there is a root or a symptom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,10 @@ class MessagePattern:
     """Regular expression, compiled when it is first needed: a log needs few of them."""
     hints: tuple[str, ...]
     """Literals of which one is in every match."""
-    within: str | None
-    """Must be found in the message as well."""
     example: str
-    of_job: bool
+    within: str | None = None
+    """Must be found in the message as well."""
+    of_job: bool = False
     """What is seen holds for the whole job, whoever printed it: variables, versions."""
 
     def match(self, message: str) -> re.Match[str] | None:
@@ -72,22 +75,33 @@ class MessagePattern:
         return compiled(self.pattern).search(message)
 
 
+_UNTOLD: dict[str, Any] = {"because": (), "versions": None, "given": (), "unless": (), "sure": True}
+_UNTOLD |= {"effect": Effect.NONE, "weight": Weight.ROOT}
+"""What a signature has where its table does not say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What an entry means where it is a trouble."""
+    """A known trouble."""
 
     id: str
+    """Stable name."""
     summary: str
     """What the line means; may hold `{name}` of the pattern's groups, as `because` and `remedy` may."""
     because: tuple[str, ...]
     """What leads to it, most likely first."""
     remedy: tuple[str, ...]
+    """What to do."""
     source: str
+    """Where that is from."""
     date: str
+    """Of the entry, ISO 8601."""
     versions: str | None
-    """Of the library or plugin that prints it; None for all."""
+    """Of the library or plugin that prints it; null for all."""
     effect: Effect
+    """What it does to the plugin of the process that prints it."""
     weight: Weight
+    """How it ranks among the causes of one job."""
     given: tuple[str, ...]
     """Events that the job must show as well."""
     unless: tuple[str, ...]
@@ -96,6 +110,10 @@ class Signature:
     """Place in the knowledge base, which is in order of likelihood."""
     sure: bool
     """Whether the line proves what its effect says."""
+    pattern: str
+    """Regular expression (Python's) that the message matches."""
+    example: str
+    """A line that it matches, as it was printed."""
 
 
 class Occasion(StrEnum):
@@ -169,11 +187,12 @@ class Vocabulary:
 
 @cache
 def vocabulary() -> Vocabulary:
-    """Return the knowledge base; a mistake in it is a KeyError, ValueError or re.error, found by its tests."""
+    """Return the knowledge base; a mistake in it is a KeyError, TypeError or ValueError, found by its tests."""
     data = tomllib.loads(SIGNATURES.read_text(encoding="utf-8"))
-    fragments: dict[str, str] = data["fragments"]
-    tables = [*data["event"], *data["signature"]]
-    entries = tuple(_entry(table, fragments) for table in tables)
+    for table in (*data["event"], *data["signature"]):
+        for key in table.keys() & {"pattern", "within"}:
+            table[key] = _filled(table[key], data["fragments"])
+    entries = tuple(_read(MessagePattern, table) for table in (*data["event"], *data["signature"]))
     hints = sorted({hint for entry in entries for hint in entry.hints})
     by_hint = tuple((hint, tuple(e for e in entries if hint in e.hints)) for hint in hints)
     return Vocabulary(
@@ -187,49 +206,24 @@ def vocabulary() -> Vocabulary:
         slingshot_host=re.compile(data["slingshot"]["host"]),
         slingshot_device=re.compile(data["slingshot"]["device"]),
         noise=tuple(data["noise"]["examples"]),
-        return_codes={table["value"]: ReturnCode(**table) for table in data.get("rc", ())},
+        return_codes={table["value"]: _read(ReturnCode, table) for table in data["rc"]},
     )
 
 
-def _entry(table: Mapping[str, Any], fragments: Mapping[str, str]) -> MessagePattern:
-    within = table.get("within")
-    return MessagePattern(
-        id=table["id"],
-        pattern=_filled(table["pattern"], fragments),
-        hints=tuple(table["hints"]),
-        within=None if within is None else _filled(within, fragments),
-        example=table["example"],
-        of_job=table.get("of_job", False),
-    )
+def _read(kind: type[_Entry], table: Mapping[str, Any], **own: object) -> _Entry:
+    """Return an entry of the knowledge base: what its table says of the fields, but for its `own` values."""
+    said = {field.name: table[field.name] for field in fields(kind) if field.name in table}
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in said.items()} | own)
 
 
-def _signature(table: Mapping[str, Any], order: int) -> Signature:
-    return Signature(
-        id=table["id"],
-        summary=table["summary"],
-        because=tuple(table.get("because", ())),
-        remedy=tuple(table["remedy"]),
-        source=table["source"],
-        date=str(table["date"]),
-        versions=table.get("versions"),
-        effect=Effect(table.get("effect", Effect.NONE)),
-        weight=Weight(table.get("weight", Weight.ROOT)),
-        given=tuple(table.get("given", ())),
-        unless=tuple(table.get("unless", ())),
-        order=order,
-        sure=table.get("sure", True),
-    )
+def _signature(table: dict[str, Any], order: int) -> Signature:
+    told = _UNTOLD | table
+    effect, weight = Effect(told["effect"]), Weight(told["weight"])
+    return _read(Signature, told, date=str(told["date"]), effect=effect, weight=weight, order=order)
 
 
 def _advice(table: Mapping[str, Any]) -> Advice:
-    return Advice(
-        id=table["id"],
-        verdicts=frozenset(map(Verdict, table["verdicts"])),
-        when=Occasion(table["when"]),
-        summary=table["summary"],
-        remedy=tuple(table["remedy"]),
-        source=table["source"],
-    )
+    return _read(Advice, table, verdicts=frozenset(map(Verdict, table["verdicts"])), when=Occasion(table["when"]))
 
 
 def _filled(pattern: str, fragments: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.cluster.binds import exports, refuse_unsafe, spec, variables_of_engine
 from lumiimg.cluster.module import modulefile
@@ -31,22 +31,6 @@ _REFUSED = {
 }
 _CDI_VERSION = "0.6.0"
 _CDI_KIND = "lumiimg.org/slingshot"
-
-
-def to_json(boundary: Boundary, manifest: BindManifest) -> dict[str, Any]:
-    """Return what is printed of the manifest as JSON."""
-    return {
-        "image": boundary.image,
-        "host": boundary.host,
-        "decision": boundary.decision if manifest.fabric is Fabric.NONE else "ok",
-        "fabric": manifest.fabric,
-        "binds": manifest.binds,
-        "environment": {variable.name: variable for variable in manifest.variables},
-        "loaded": manifest.loaded,
-        "refusals": manifest.refusals,
-        "notes": manifest.notes,
-        "doubts": [text for _, text in doubts_of(boundary)] if manifest.fabric is not Fabric.NONE else [],
-    }
 
 
 def print_manifest(boundary: Boundary, snapshot: Snapshot, style: str) -> None:
@@ -83,14 +67,6 @@ def _singularity(_: Boundary, manifest: BindManifest, __: Snapshot) -> str:
     return f"{shlex.join(words)}\n"
 
 
-def _lmod(boundary: Boundary, _: BindManifest, snapshot: Snapshot) -> str:
-    return modulefile.lmod(binds_module(boundary, snapshot))
-
-
-def _tcl(boundary: Boundary, _: BindManifest, snapshot: Snapshot) -> str:
-    return modulefile.tcl(binds_module(boundary, snapshot))
-
-
 def _cdi(boundary: Boundary, manifest: BindManifest, snapshot: Snapshot) -> str:
     """Return a CDI specification (Container Device Interface 0.6, SPEC.md), for engines that take `--device`."""
     mounts = [
@@ -115,14 +91,24 @@ def _cdi(boundary: Boundary, manifest: BindManifest, snapshot: Snapshot) -> str:
 
 
 def _json(boundary: Boundary, manifest: BindManifest, _: Snapshot) -> str:
-    return schema.json_text("bind", to_json(boundary, manifest)) + "\n"
+    binds = manifest.fabric is not Fabric.NONE
+    text = schema.json_text(
+        "bind",
+        manifest,
+        image=boundary.image,
+        host=boundary.host,
+        decision="ok" if binds else boundary.decision,
+        environment={variable.name: variable for variable in manifest.variables},
+        doubts=[text for _, text in doubts_of(boundary)] if binds else [],
+    )
+    return text + "\n"
 
 
 FORMATS: dict[str, Callable[[Boundary, BindManifest, Snapshot], str]] = {
     "shell": _shell,
     "singularity": _singularity,
-    "lmod": _lmod,
-    "tcl": _tcl,
+    "lmod": lambda boundary, _, snapshot: modulefile.lmod(binds_module(boundary, snapshot)),
+    "tcl": lambda boundary, _, snapshot: modulefile.tcl(binds_module(boundary, snapshot)),
     "cdi": _cdi,
     "json": _json,
 }

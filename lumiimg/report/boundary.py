@@ -28,21 +28,11 @@ _OF_ATTEMPTS = frozenset({"glibc-gate", "library"})
 _LOADERS = ("ld-linux", "ld64.")
 
 
-def to_json(boundary: Boundary) -> dict[str, Any]:
-    """Return what is printed of the account as JSON."""
+def json_keys(boundary: Boundary) -> dict[str, Any]:
+    """Return the keys of the JSON that are no attributes of the account."""
     return {
-        "image": boundary.image,
-        "host": boundary.host,
-        "decision": boundary.decision,
-        "fabric": boundary.fabric,
         "plugin": boundary.static.path.plugin,
-        "torch": boundary.torch,
         "glibc": {"image": boundary.glibc, "host": boundary.host_glibc},
-        "rules": boundary.rules,
-        "nearest": None,
-        "remedies": boundary.remedies,
-        "loaded": boundary.loaded,
-        "missing": boundary.missing,
         "margins": [
             {
                 "library": margin.library,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lumiimg import __version__
 from lumiimg.definition.writer import FLAT
 from lumiimg.errors import one_line
 from lumiimg.report.console import STYLES, console, headline, print_json, proposal, say, verbatim
@@ -32,7 +31,7 @@ _BELOW = " " * 7
 def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool, quiet: bool = False) -> None:
     """Print what would be built, without building it."""
     if as_json:
-        print_json("build-plan", {"plan": plan_data(lock), "definitions": chain})
+        print_json("build-plan", plan=lock, definitions=chain)
         return
     out = console(quiet=quiet)
     headline(out, f"would build {_stack(lock)}")
@@ -71,7 +70,7 @@ def print_doubts(out: Console, lock: Lock) -> None:
 def print_definitions(definitions: Sequence[Definition], folder: Path, *, as_json: bool, quiet: bool = False) -> None:
     """Print which files were written, and how to build from them."""
     if as_json:
-        print_json("build-definitions", {"folder": folder, "definitions": definitions})
+        print_json("build-definitions", folder=folder, definitions=definitions)
         return
     out = console(quiet=quiet)
     headline(out, f"wrote {count(len(definitions), 'definition file')} into {folder}")
@@ -111,24 +110,8 @@ def print_built(
 ) -> None:
     """Say what was built, and what to do next; of a rebuild, in which files it differs (None: the same bytes)."""
     if as_json:
-        print_json(
-            "build" if lock else "rebuild",
-            {
-                "image": built.image,
-                "key": built.key,
-                "size_bytes": built.size_bytes,
-                "seconds": round(built.seconds, 3),
-                "steps": built.steps,
-                "reused_steps": built.reused_steps,
-                "strategy": built.way,
-                "format": built.form,
-                "is_new": built.is_new,
-                "stages": built.stages,
-                "engine": engine,
-                "plan": lock and plan_data(lock),
-                **({} if lock else {"differences": differences}),
-            },
-        )
+        own = {"seconds": round(built.seconds, 3), "engine": engine, "plan": lock, "differences": differences}
+        print_json("build" if lock else "rebuild", built, **own)
         return
     out = console(quiet=quiet)
     name = str(built.image)
@@ -154,26 +137,6 @@ def _print_stages(out: Console, stages: Sequence[BuildStage]) -> None:
         took = "kept" if stage.reused else duration(stage.seconds)
         cpu = "" if stage.reused else f"cpu {duration(stage.cpu_seconds)}"
         say(out, f"{stage.name:<{width}}  {took:>9}  {cpu:>14}  {size(stage.size_bytes):>9}".rstrip(), first="  ")
-
-
-def plan_data(lock: Lock) -> dict[str, Any]:
-    """Return what is printed of a lock as JSON."""
-    return {
-        "lumiimg": __version__,
-        "site": lock.site,
-        "fabric": lock.fabric,
-        "bootstrap": lock.bootstrap,
-        "layers": [
-            {
-                "name": layer.layer.name,
-                "status": layer.layer.status,
-                "arguments": layer.arguments,
-                "sources": layer.sources,
-            }
-            for layer in lock.stack
-        ],
-        "doubts": lock.doubts,
-    }
 
 
 def _stack(lock: Lock) -> str:

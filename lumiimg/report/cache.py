@@ -22,10 +22,7 @@ def print_entries(entries: Sequence[CacheEntry], root: Path, *, as_json: bool, q
     """Print what is in the cache."""
     total = sum(entry.size_bytes for entry in entries)
     if as_json:
-        print_json(
-            "cache",
-            {"cache": root, "size_bytes": total, "entries": entries},
-        )
+        print_json("cache", cache=root, size_bytes=total, entries=entries)
         return
     out = console(quiet=quiet)
     headline(out, f"{count(len(entries), 'layer')}, {size(total)}, in {root}")
@@ -37,16 +34,7 @@ def print_entries(entries: Sequence[CacheEntry], root: Path, *, as_json: bool, q
 def print_why(answer: CacheLookup, below: str | None, *, as_json: bool, quiet: bool = False) -> None:
     """Print why a layer is not in the cache, or that it is."""
     if as_json:
-        print_json(
-            "why",
-            {
-                "layers": answer.layers,
-                "hit": answer.entry is not None,
-                "entry": answer.entry,
-                "nearest": answer.nearest,
-                "differences": answer.differences,
-            },
-        )
+        print_json("why", answer, hit=answer.entry is not None)
         return
     out = console(quiet=quiet)
     name = ", ".join(answer.layers)
@@ -79,7 +67,7 @@ def print_faults(faults: Sequence[tuple[str, str]], checked: int, *, as_json: bo
     """Print which entries are not what they were."""
     if as_json:
         found = [{"key": key, "fault": fault} for key, fault in faults]
-        print_json("cache-verify", {"checked": checked, "faults": found})
+        print_json("cache-verify", checked=checked, faults=found)
         return
     out = console(quiet=quiet)
     headline(out, f"{count(checked, 'layer')} read; {count(len(faults), 'fault')}", "problem" if faults else "ok")
@@ -92,6 +80,6 @@ def print_faults(faults: Sequence[tuple[str, str]], checked: int, *, as_json: bo
 def print_removed(removed: Sequence[str], freed_bytes: int, *, as_json: bool, quiet: bool = False) -> None:
     """Print what was removed."""
     if as_json:
-        print_json("cache-removed", {"removed": removed, "freed_bytes": freed_bytes})
+        print_json("cache-removed", removed=removed, freed_bytes=freed_bytes)
         return
     headline(console(quiet=quiet), f"removed {count(len(removed), 'layer')}, {size(freed_bytes)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.catalog.toml_table import CatalogError
@@ -40,7 +40,7 @@ def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json:
             entries.append(("broken", name, "broken", str(error)))
     if as_json:
         keys = ("kind", "name", "status", "summary")
-        print_json("list", {"entries": [dict(zip(keys, entry, strict=True)) for entry in entries]})
+        print_json("list", entries=[dict(zip(keys, entry, strict=True)) for entry in entries])
         return
     out = console()
     kinds = {kind: [entry for entry in entries if entry[0] == kind] for kind in ("base", "layer", "recipe", "site")}
@@ -71,19 +71,8 @@ def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json:
 def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
     """Print one recipe."""
     if as_json:
-        print_json(
-            "show-recipe",
-            {
-                "name": recipe.name,
-                "kind": "recipe",
-                "summary": recipe.summary,
-                "base": recipe.base,
-                "add": recipe.add,
-                "site": recipe.site,
-                "fabric": recipe.fabric or "auto",
-                "arguments": {f"{layer}.{name}": value for (layer, name), value in recipe.arguments.items()},
-            },
-        )
+        given = {f"{layer}.{name}": value for (layer, name), value in recipe.arguments.items()}
+        print_json("show-recipe", recipe, fabric=recipe.fabric or "auto", arguments=given)
         return
     out = console()
     headline(out, f"{recipe.name} (recipe): {recipe.summary}")
@@ -101,7 +90,13 @@ def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
 def print_entry(layer: Layer, *, as_json: bool) -> None:
     """Print one base or layer."""
     if as_json:
-        print_json("show-layer", _entry_data(layer))
+        print_json(
+            "show-layer",
+            layer,
+            kind="base" if layer.is_base else "layer",
+            sources={source.name: source for source in layer.sources},
+            environment={"set": layer.set_environment, "prepend": layer.prepend_environment},
+        )
         return
     kind = "family of bases" if layer.variants else "base" if layer.is_base else "layer"
     out = console()
@@ -138,31 +133,3 @@ def print_entry(layer: Layer, *, as_json: bool) -> None:
         fact(out, "sets", f"{name}={value}")
     for name, value in layer.prepend_environment.items():
         fact(out, "prepends", f"{name}={value}:…")
-
-
-def _entry_data(layer: Layer) -> dict[str, Any]:
-    return {
-        "name": layer.name,
-        "kind": "base" if layer.is_base else "layer",
-        "status": layer.status,
-        "summary": layer.summary,
-        "source": layer.source,
-        "date": layer.date,
-        "folder": layer.folder,
-        "requires": [str(need) for need in layer.requires],
-        "has": layer.has,
-        "provides": layer.provides,
-        "releases": [
-            {
-                "version": release.version,
-                "status": release.status,
-                "requires": [str(need) for need in release.requires],
-                "source": release.source,
-            }
-            for release in layer.releases
-        ],
-        "conflicts": layer.conflicts,
-        "arguments": layer.arguments,
-        "sources": {source.name: source for source in layer.sources},
-        "environment": {"set": layer.set_environment, "prepend": layer.prepend_environment},
-    }

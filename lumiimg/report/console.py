@@ -141,8 +141,8 @@ def fact(out: Console, title: str, text: str, *, style: str | None = None, width
     say(out, text, first=f"  {title:<{width}}", rest=" " * (width + 4), style=style)
 
 
-def print_json(kind: str, source: object) -> None:
-    """Print a result for machines; `source` has its keys, or attributes of their names."""
+def print_json(kind: str, source: object = None, /, **own: object) -> None:
+    """Print a result for machines: its keys are `own`, else attributes of the source."""
     from lumiimg.report import schema
 
-    print(schema.json_text(kind, source))
+    print(schema.json_text(kind, source, **own))

@@ -29,7 +29,7 @@ def print_doctor(
 ) -> None:
     """Print what was tried, and what follows for each way to build."""
     if as_json:
-        print_json("doctor", {"engine": engine, "trials": trials, "strategies": faults, "room": rooms})
+        print_json("doctor", engine=engine, trials=trials, strategies=faults, room=rooms)
         return
     out = console(quiet=quiet)
     usable = [way for way, against in faults.items() if not against]

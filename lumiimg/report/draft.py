@@ -28,7 +28,7 @@ _LINES = 12
 def print_draft(draft: Draft, folder: Path | None, *, as_json: bool) -> None:
     """Print what the Dockerfile does, what is here already, and what a person must see to."""
     if as_json:
-        print_json("draft", {**_data(draft), "folder": folder})
+        print_json("draft", draft.path, **_json_keys(draft), folder=folder)
         return
     out = console()
     if folder is not None:
@@ -74,7 +74,7 @@ def _known(out: Console, draft: Draft) -> None:
     heading(out, "layers that bring what is in it")
     width = max(len(known.layer) for known in found.known)
     for known in found.known:
-        has = "; the base has it" if known.is_in_base else ""
+        has = "; the base has it" if known.in_base else ""
         _row(out, f"{known.layer:<{width}}  {known.what} (line {known.line}, stage {known.stage}){has}")
     if found.layers:
         proposal(out, f"lumiimg explain {_request(draft)} --site lumi", word="do they fit together")
@@ -117,7 +117,7 @@ def _steps(out: Console, draft: Draft) -> None:
         if step.stage != stage:
             stage = step.stage
             say(out, f"stage {stage}", first="  ", style="dim")
-        text = " ".join(step.instruction.text[:_TEXT].split())
+        text = " ".join(step.text[:_TEXT].split())
         out.print(one_line(f"  {step.line:>5}  {step.keyword} {text}"), no_wrap=True, overflow="ellipsis")
     if draft.path.needed:
         stages = ", ".join(f"{stage.label} (line {stage.line})" for stage in draft.path.needed)
@@ -167,16 +167,14 @@ def _written(out: Console, draft: Draft, folder: Path) -> None:
     proposal(out, command)
 
 
-def _data(draft: Draft) -> dict[str, Any]:
+def _json_keys(draft: Draft) -> dict[str, Any]:
+    """Return the keys of the JSON that are no attributes of the draft's path through the Dockerfile."""
     path, found = draft.path, draft.recognised
     return {
         "file": path.dockerfile.path,
         "sha256": path.dockerfile.sha256,
         "target": path.target.label,
-        "stages": path.stages,
-        "stages_needed": path.needed,
         "base": found.base,
-        "platform": path.platform,
         "arguments": [
             {
                 "name": declared.name,
@@ -187,20 +185,8 @@ def _data(draft: Draft) -> dict[str, Any]:
             for declared in path.arguments
         ],
         "environment": {name: text_of(value) for name, value in path.environment.items()},
-        "steps": [
-            {"stage": step.stage, "line": step.line, "instruction": step.keyword, "text": step.instruction.text}
-            for step in path.steps
-        ],
         "layers": found.known,
-        "architectures": [
-            {
-                "name": entry.name,
-                "line": entry.line,
-                "gpus": entry.gpus,
-                "has_gfx90a": GPU in entry.gpus if entry.gpus else None,
-            }
-            for entry in found.architectures
-        ],
+        "architectures": found.architectures,
         "left_out": draft.left_out,
         "notes": draft.environment.notes,
     }

@@ -60,16 +60,11 @@ class Words:
         return self.now or "now.json"
 
 
-def to_json(drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words) -> dict[str, Any]:
-    """Return what is printed of the answer as JSON."""
+def json_keys(drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words) -> dict[str, Any]:
+    """Return the keys of the JSON that are no attributes of the drift."""
     return {
         "answer": {Outcome.OK: "fine", Outcome.REFUSED: "breaks", Outcome.UNKNOWN: "undecided"}[answer],
         "sentence": _sentence(drift, images, answer),
-        "before": drift.before,
-        "now": drift.now,
-        "kinds": drift.kinds,
-        "changes": drift.changes,
-        "notes": drift.notes,
         "images": [_image_data(image, words) for image in images],
     }
 

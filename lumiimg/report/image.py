@@ -35,7 +35,7 @@ def print_image(image: Path, *, as_json: bool) -> None:
             hint="what it would use: lumiimg check; its files: lumiimg explain",
         )
     if as_json:
-        print_json("show-image", {"image": image, "plan": plan, "sbom": bill})
+        print_json("show-image", image=image, plan=plan, sbom=bill)
         return
     base = (_objects(plan, "base", image) or [{}])[0]
     made_for = f"fabric {_word(plan.get('fabric'))}, site {_word(plan.get('site') or 'none')}"
@@ -92,7 +92,7 @@ def print_differences(
 ) -> None:
     """Print in which files two images differ, and where they do not, what was `compared`."""
     if as_json:
-        print_json("diff-images", {"files": differences, "compared": compared})
+        print_json("diff-images", files=differences, compared=compared)
         return
     out = console(quiet=quiet)
     if differences:

@@ -19,26 +19,17 @@ if TYPE_CHECKING:
     from lumiimg.cluster.job.topology import RankCores, Topology
 
 
-def to_json(plan: JobPlan, script: str) -> dict[str, Any]:
-    """Return what is printed of the job as JSON."""
+def json_keys(plan: JobPlan) -> dict[str, Any]:
+    """Return the keys of the JSON that are no attributes of the job."""
     topology = plan.topology
     return {
-        "image": plan.image,
         "site": plan.site.name,
-        "shape": plan.shape,
         "framework": plan.framework.name,
         "launch": "torchrun" if plan.torchrun else "ray" if plan.ray else plan.starter,
-        "ranks_per_node": plan.ranks,
-        "command": plan.command,
         "binding": {
             "because": plan.binding,
             "ranks": [{**asdict(place), "mask": topology.mask(place)} for place in topology.places] if topology else [],
         },
-        "mpi": plan.mpi,
-        "environment": plan.settings,
-        "binds": plan.binds,
-        "notes": plan.notes,
-        "script": script,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.elf.objects import FoundBy
 from lumiimg.report.console import branch, console, detail, headline, marked, say, verbatim
@@ -29,15 +29,6 @@ _RULES = {
     FoundBy.CACHE: "ld.so.cache",
     FoundBy.DEFAULT: "default folder",
 }
-
-
-def to_json(outcomes: Mapping[str, LoadOutcome], undecided: str | None, doubts: Sequence[str]) -> dict[str, Any]:
-    """Return what is printed of the answer as JSON.
-
-    `undecided` says why there is none, `notes` what was not seen; neither is there otherwise.
-    """
-    unknown = {"undecided": undecided, "notes": doubts}
-    return {"files": outcomes, **{key: value for key, value in unknown.items() if value}}
 
 
 def print_ldd(

@@ -24,7 +24,7 @@ def print_lock(
 ) -> None:
     """Say what was locked; `changes` against the lock that was there, None where there was none."""
     if as_json:
-        print_json("lock", {"lock": path, "changes": changes or ()})
+        print_json("lock", lock=path, changes=changes or ())
         return
     wheels = sum(len(layer.wheels) for layer in lock.stack)
     sources = sum(len(layer.sources) for layer in lock.stack)
@@ -45,7 +45,7 @@ def print_lock(
 def print_changes(changes: Sequence[LockChange], *, as_json: bool, quiet: bool = False) -> None:
     """Print differences, one a line."""
     if as_json:
-        print_json("diff-locks", {"changes": changes})
+        print_json("diff-locks", changes=changes)
         return
     out = console(quiet=quiet)
     headline(out, count(len(changes), "difference") if changes else "no difference", "info")

@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import ExitCode, one_line
 from lumiimg.findings import Severity
-from lumiimg.nccl.node_names import folded
 from lumiimg.nccl.report import Confidence, Verdict, answer_of
+from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.check import print_finding
-from lumiimg.report.console import (
-    INDENT,
-    console,
-    detail,
-    heading,
-    remedies,
-    say,
-    verbatim,
-)
+from lumiimg.report.console import INDENT, console, detail, heading, remedies, say, verbatim
 from lumiimg.report.console import evidence as print_evidence
 from lumiimg.report.console import headline as print_headline
 
@@ -79,39 +71,15 @@ def _sentence(verdict: Verdict, answer: ExitCode) -> str:
     return _SELECTED.get(verdict, text) if answer is ExitCode.UNDECIDED else text
 
 
-def to_json(
+def json_keys(
     report: LogReport, measured: Sequence[Finding], image: ImageOfJob | None, answer: ExitCode
 ) -> dict[str, Any]:
-    """Return what is printed of the report as JSON."""
+    """Return the keys of the JSON that are no attributes of the report."""
     return {
         "answer": answer.name.lower(),
-        "verdict": report.verdict,
-        "confidence": report.confidence,
-        "proof": report.proof,
         "ranks": dict(_keyed(report.ranks)),
-        "nodes": [
-            {
-                "verdict": group.verdict,
-                "network": group.network,
-                "provider": group.provider,
-                "cause": group.cause,
-                "confidence": group.confidence,
-                "count": len(group.nodes),
-                "names": folded(group.nodes),
-            }
-            for group in report.nodes
-        ],
-        "told": report.told,
-        "single_node": report.single_node,
-        "failed_running": report.failed_running,
-        "communicators": report.communicators,
-        "library": report.library,
-        "plugin": report.plugin,
-        "provider": report.provider,
         **asdict(report.transport),
         "environment": dict(report.environment),
-        "measurements": report.measurements,
-        "causes": report.causes,
         "findings": measured,
         "image": image,
     }
@@ -137,7 +105,7 @@ def to_junit_text(report: LogReport, measured: Sequence[Finding]) -> str:
         answer = answer_of(group.verdict, group.provider, group.confidence)
         answer = ExitCode.GOOD if report.nothing_crossed else answer
         verdict = Verdict.INTRA_NODE_ONLY if report.nothing_crossed else group.verdict
-        cases.append(Case(f"network of {folded(group.nodes)}", answer, _sentence(verdict, answer)))
+        cases.append(Case(f"network of {group.names}", answer, _sentence(verdict, answer)))
     for finding in measured:
         answer = ExitCode.NO if finding.severity is Severity.PROBLEM else ExitCode.GOOD
         cases.append(Case(f"{finding.id} {finding.where}", answer, finding.summary))
@@ -228,7 +196,7 @@ def told_line(report: LogReport) -> str:
 
 
 def _group(group: VerdictGroup, *, verbose: bool) -> str:
-    names = folded(group.nodes)
+    names = group.names
     if len(names) > _NAMES_SHOWN and not verbose:
         names = f"{names[:_NAMES_SHOWN]}…"
     what = ", ".join(part for part in (group.network, group.provider, group.cause) if part)
@@ -245,6 +213,20 @@ def _print_image(out: Console, image: ImageOfJob) -> None:
     say(out, f"image {image.image}: {image.sentence}", style="bold")
     for finding in image.findings:
         print_finding(out, finding)
+
+
+def print_signatures() -> None:
+    """Print the messages that the log reader knows, for a person."""
+    out = console()
+    known = vocabulary()
+    kinds, troubles = len(known.entries), len(known.signatures)
+    print_headline(out, f"{kinds} kinds of messages, {troubles} of them troubles; --json has all")
+    for signature in known.signatures.values():
+        versions = f", {signature.versions}" if signature.versions else ""
+        say(out, f"{signature.id}  [{signature.weight.value}{versions}]", style="bold")
+        detail(out, signature.summary)
+        print_evidence(out, signature.example)
+        detail(out, f"source: {signature.source} ({signature.date})", style="dim")
 
 
 def place(evidence: Evidence) -> str:

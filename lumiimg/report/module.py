@@ -18,33 +18,15 @@ if TYPE_CHECKING:
     from lumiimg.cluster.module.plan import ImageModule
 
 
-def to_json(module: ImageModule, folder: Path) -> dict[str, Any]:
-    """Return what is printed of what was written as JSON."""
+def json_keys(module: ImageModule, folder: Path) -> dict[str, Any]:
+    """Return the keys of the JSON that are no attributes of the module."""
     for_tcl, for_lmod = module_files(module, folder)
     return {
-        "module": module.full_name,
-        "image": module.image,
-        "title": module.title,
         "use": folder.absolute() / "modulefiles",
         "files": {"lmod": for_lmod, "tcl": for_tcl, "wrappers": module.home / "bin"},
         "wrappers": {program.name: program.path for program in module.programs},
-        "commands": module.commands,
         "fabric": module.boundary and module.boundary.fabric,
-        "binds": module.binds,
         "container_environment": {item.name: item.value for item in module.container_variables},
-        "environment": [
-            {
-                "name": item.name,
-                "value": item.value,
-                "set_by": item.when,
-                "left_out": item.left_out or None,
-                "because": item.because,
-                "source": item.source,
-            }
-            for item in module.job_variables
-        ],
-        "origin": module.origin,
-        "notes": module.notes,
     }
 
 

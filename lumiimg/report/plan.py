@@ -34,14 +34,10 @@ _WORDS = {
 }
 
 
-def to_json(plan: Plan) -> dict[str, Any]:
-    """Return what is printed of the plan as JSON."""
+def json_keys(plan: Plan) -> dict[str, Any]:
+    """Return the keys of the JSON that are no attributes of the plan."""
     return {
         "decision": "refused" if plan.refused else "ok",
-        "fabric": plan.fabric,
-        "plugin": plan.plugin,
-        "torch": plan.torch,
-        "rules": plan.rules,
         "nearest": plan.nearest and _asked_data(plan.nearest),
         "surer": plan.surer and _asked_data(plan.surer),
         "base": plan.base.name,
@@ -159,13 +155,6 @@ def _left_out(asked: Request, nearest: Request | None) -> str:
     ]
     left += [*given, *(f"--source {name}" for name in asked.sources)]  # no nearest has one
     return f", without {' and '.join(left)}" if left else ""
-
-
-def bases_data(plans: Sequence[Plan]) -> dict[str, Any]:
-    """Return on which bases a request for layers alone can be met, as JSON data."""
-    return {
-        "bases": [{"base": plan.base.name, "doubts": plan.is_doubtful, "answer": outcome_of(plan)} for plan in plans],
-    }
 
 
 def print_bases(

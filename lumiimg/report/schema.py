@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import msgspec
 
+from lumiimg.report.outputs.shape import Text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -57,15 +59,26 @@ def _class_name(name: str) -> str:
     return name.title().replace("-", "")
 
 
-def json_text(name: str, source: object) -> str:
-    """Return an output of a kind, with its number, of an object with its attributes or a mapping with its keys."""
+def json_text(name: str, source: object = None, /, **own: object) -> str:
+    """Return an output of a kind, with its number: each key is one of its `own`, else an attribute of the source."""
     kind = kind_of(name)
-    shaped = msgspec.convert(source, kind, from_attributes=True, dec_hook=_unchanged)
+    shaped = source if kind.made_of else _shaped(kind, source, own)
     return strict_json({kind.number_key: kind.number, **msgspec.to_builtins(shaped, enc_hook=str)})
 
 
-def _unchanged(kind: type, value: object) -> object:
-    """Let through what msgspec has no type of its own for (a path, a requirement): it is printed as its text."""
+def _shaped(kind: type[Output], source: object, own: Mapping[str, object]) -> Output:
+    values = {
+        field.encode_name: own[field.name] if field.name in own else getattr(source, field.name)
+        for field in msgspec.structs.fields(kind)
+        if field.name in own or hasattr(source, field.name)
+    }
+    return msgspec.convert(values, kind, from_attributes=True, dec_hook=_printable)
+
+
+def _printable(kind: type, value: object) -> object:
+    """Let through what msgspec has no type of its own for (a path): it is printed as its text."""
+    if kind is Text:
+        return Text(value)
     if not isinstance(value, kind):
         raise TypeError(f"is a {type(value).__name__}, no {kind.__name__}")
     return value
@@ -98,7 +111,7 @@ def _escaped(letter: re.Match[str]) -> str:
 def schema_of(name: str) -> dict[str, Any]:
     """Return the schema of a kind, which needs no other: closed, and each key with what the code says of it."""
     kind = kind_of(name)
-    types = list(_shapes(kind.document or kind, set()))
+    types = list(_shapes(kind.made_of or kind, set()))
     references, shapes = msgspec.json.schema_components(types, schema_hook=lambda _: {"type": "string"})
     of_types = [shapes[reference["$ref"].removeprefix("#/$defs/")] for reference in references]
     for shape, of in zip(of_types, types, strict=True):
@@ -106,7 +119,7 @@ def schema_of(name: str) -> dict[str, Any]:
         if issubclass(of, StrEnum):
             _describe_words(shape, of)
         else:
-            _describe_keys(shape, of, omits=kind.document is not None)
+            _describe_keys(shape, of, omits=kind.omits)
     body = of_types[0]
     shapes = {name: shape for name, shape in shapes.items() if shape is not body}
     number = {kind.number_key: {"description": "Number of this schema.", "const": kind.number}}
@@ -141,7 +154,7 @@ def _describe_words(shape: dict[str, Any], kind: type[StrEnum]) -> None:
 
 
 def _describe_keys(shape: dict[str, Any], kind: type, *, omits: bool) -> None:
-    """Close a shape and describe its keys; each is there, unless a document `omits` what has its default."""
+    """Close a shape and describe its keys; each is there, unless a kind `omits` what has its default."""
     docstrings = {name: text for each in reversed(kind.__mro__[:-1]) for name, text in _docstrings(each).items()}
     fields = {}
     if issubclass(kind, msgspec.Struct):

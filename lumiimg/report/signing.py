@@ -27,18 +27,7 @@ _KINDS = {SignatureVerdict.SIGNED: "ok", SignatureVerdict.UNSIGNED: "problem", S
 def print_signed(image: Path, found: Signed, engine: Engine, *, as_json: bool, quiet: bool = False) -> None:
     """Print who signed an image and what that covers, or what stands against it."""
     if as_json:
-        print_json(
-            "verify",
-            {
-                "image": image,
-                "engine": engine,
-                "verdict": found.verdict,
-                "said": found.said,
-                "signers": found.signers,
-                "claimed_fingerprints": found.claimed,
-                "objects": found.objects,
-            },
-        )
+        print_json("verify", found, image=image, engine=engine)
         return
     out = console(quiet=quiet)
     headline(out, f"{image}: {found.verdict}: {_MEANING[found.verdict]}", _KINDS.get(found.verdict, "unknown"))

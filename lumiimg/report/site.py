@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job.topology import ranges
 from lumiimg.report.console import console, fact, headline, print_json, say
@@ -20,7 +20,9 @@ NEVER_RUN = "documented by others, with their sources below; this project has ne
 def print_site(site: Site, *, as_json: bool) -> None:
     """Print what is known of a machine, each fact with its source and date."""
     if as_json:
-        print_json("show-site", _data(site))
+        binding = site.binding
+        sparing = binding and _near(binding, sparing=True)
+        print_json("show-site", site, cores=binding and _near(binding), cores_sparing=sparing)
         return
     out = console()
     headline(out, f"{site.name}: {site.title}")
@@ -64,20 +66,23 @@ def _limits(part: SitePartition) -> str:
     nodes = f"up to {count(part.nodes, 'node')}"
     if part.least_nodes > 1:
         nodes = f"{part.least_nodes} to {count(part.nodes, 'node')}"
-    steps = "".join(f"; {hours:g} h up to {count(up_to, 'node')}" for up_to, hours in part.steps)
+    steps = "".join(f"; {step.hours:g} h up to {count(step.nodes, 'node')}" for step in part.steps)
     whole = ", nodes of its own" if part.whole_nodes else ""
     tests = "; for tests" if part.debug else ""
     return f"{part.name}: {nodes}, {part.hours:g} h{whole}{steps}{tests}"
 
 
 def _cores(out: Console, binding: SiteBinding) -> None:
-    gpus = range(len(binding.near))
-    near = "; ".join(f"GPU {gpu}: {ranges(binding.cores_near(gpu))}" for gpu in gpus)
+    near = "; ".join(f"GPU {gpu}: {ranges(cores)}" for gpu, cores in enumerate(_near(binding)))
     kept = f"; kept for the system: {', '.join(map(str, binding.reserved))}" if binding.reserved else ""
     _fact(out, "cores", f"{near}{kept}", binding.source)
     if binding.spared:
-        near = "; ".join(f"GPU {gpu}: {ranges(binding.cores_near(gpu, sparing=True))}" for gpu in gpus)
+        near = "; ".join(f"GPU {gpu}: {ranges(cores)}" for gpu, cores in enumerate(_near(binding, sparing=True)))
         _fact(out, "", f"{near}: room for {binding.spared_for}", "")
+
+
+def _near(binding: SiteBinding, *, sparing: bool = False) -> list[tuple[int, ...]]:
+    return [binding.cores_near(gpu, sparing=sparing) for gpu in range(len(binding.near))]
 
 
 def _fact(out: Console, title: str, text: str, source: str) -> None:
@@ -88,58 +93,3 @@ def _fact(out: Console, title: str, text: str, source: str) -> None:
 
 def _reason(out: Console, text: str) -> None:
     say(out, text, first=" " * 12, style="dim")
-
-
-def _data(site: Site) -> dict[str, Any]:
-    driver, binding = site.driver, site.binding
-    return {
-        "name": site.name,
-        "kind": "site",
-        "title": site.title,
-        "arch": site.arch,
-        "vendor": site.vendor,
-        "status": site.status,
-        "scheduler": site.scheduler,
-        "engine": site.engine,
-        "driver": driver
-        and {
-            "name": driver.name,
-            "rocm": str(driver.rocm),
-            "doubtful": str(driver.doubtful) if driver.doubtful else None,
-            "source": driver.source,
-            "date": driver.date,
-        },
-        "fabric": site.fabric,
-        "partitions": [
-            {
-                "name": part.name,
-                "nodes": part.nodes,
-                "least_nodes": part.least_nodes,
-                "hours": part.hours,
-                "steps": [{"nodes": nodes, "hours": hours} for nodes, hours in part.steps],
-                "whole_nodes": part.whole_nodes,
-                "debug": part.debug,
-            }
-            for part in site.partitions
-        ],
-        "cores": binding and [binding.cores_near(gpu) for gpu in range(len(binding.near))],
-        "cores_sparing": binding and [binding.cores_near(gpu, sparing=True) for gpu in range(len(binding.near))],
-        "binds": site.binds,
-        "environment": [
-            {
-                "name": variable.name,
-                "value": variable.value,
-                "nodes": variable.nodes,
-                "because": variable.because,
-                "source": variable.source,
-                "given": [str(need) for need in variable.given],
-                "unless": [str(need) for need in variable.unless],
-            }
-            for variable in site.variables
-        ],
-        "modules": site.modules,
-        "options": site.options,
-        "annotations": site.annotations,
-        "domain": site.domain,
-        "advice": site.advice,
-    }

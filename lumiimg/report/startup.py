@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,20 +52,14 @@ class Scale:
         return None if startup.shared is None else startup.shared.metadata * self.nodes
 
 
-def to_json(startups: Sequence[Startup], module: str, scale: Scale) -> dict[str, Any]:
-    """Return what is printed of the counts as JSON."""
+def json_keys(startups: Sequence[Startup], module: str, scale: Scale) -> dict[str, Any]:
+    """Return the keys of the JSON."""
     return {
         "module": module,
         "places": [
             {
-                "path": startup.path,
+                **{part.name: getattr(startup, part.name) for part in fields(startup)},
                 "kind": startup.place,
-                "module_file": startup.module_file,
-                "version": startup.version,
-                "python": startup.python,
-                "program": startup.program,
-                "shared": startup.shared,
-                "why_not": startup.why_not or None,
                 "arithmetic": {
                     "nodes": scale.nodes,
                     "ranks_per_node": scale.ranks,

@@ -59,6 +59,16 @@ class LockedLayer:
     """Python distributions, those that it names and all that they require; `name` and `version` tell which."""
 
     @property
+    def name(self) -> str:
+        """Of the layer."""
+        return self.layer.name
+
+    @property
+    def status(self) -> str:
+        """Of the layer."""
+        return self.layer.status
+
+    @property
     def set_environment(self) -> dict[str, str]:
         """Variables that the layer sets, with arguments filled in."""
         return {name: expand(value, self.arguments) for name, value in self.layer.set_environment.items()}

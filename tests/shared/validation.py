@@ -67,8 +67,8 @@ def outputs_validated() -> Iterator[None]:
     schema = importlib.import_module("lumiimg.report.schema")
     json_text = schema.json_text
 
-    def checked_output(name: str, data: Any) -> str:
-        text: str = json_text(name, data)
+    def checked_output(name: str, source: object = None, /, **own: object) -> str:
+        text: str = json_text(name, source, **own)
         validated(text, name)
         return text
 

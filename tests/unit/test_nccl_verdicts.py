@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lumiimg.nccl.bandwidth_table import BandwidthTable
 from lumiimg.nccl.reader import LogReader, read_lines
-from lumiimg.nccl.report import Confidence, Measurement, Verdict
-from lumiimg.report.log import to_json
+from lumiimg.nccl.report import Confidence, Verdict
+from lumiimg.report.log import json_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,7 +147,7 @@ def test_a_missing_version_names_the_library_the_version_and_who_needs_it() -> N
 def test_ranks_that_share_a_process_are_all_told() -> None:
     lines = [f"n1:7:{70 + i} [{i}] NCCL INFO comm 0xa{i} rank {i} nRanks 4 nNodes 1 localRanks 4" for i in range(4)]
     report = read_lines("j", [*lines, "n1:7:70 [0] NCCL INFO Using network Socket"])
-    ranks = to_json(report, (), None, report.answer)["ranks"]
+    ranks = json_keys(report, (), None, report.answer)["ranks"]
     assert isinstance(ranks, dict)
     assert list(ranks) == ["0", "1", "2", "3"]
     assert report.causes[0].id == "nothing-crosses"
@@ -235,9 +236,8 @@ def test_a_rank_alone_crosses_no_network_however_old_its_library() -> None:
     ],
 )
 def test_a_measurement_is_named_by_its_program_and_test(program: str, test: str | None, name: str) -> None:
-    nothing = dict.fromkeys(("ranks", "nodes", "best_gb_s", "best_size", "largest_size", "average_gb_s", "latency_us"))
-    measured = Measurement(program, test, **nothing, wrong=None, file="j", line=1, wrong_line=None)
-    assert measured.name == name
+    table = BandwidthTable("j", b"", program, 0, test=test)
+    assert table.result(lambda _: ("j", 1)).name == name
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference
 from lumiimg.nccl.reader import read_lines
+from lumiimg.nccl.report import Confidence, Verdict
 from lumiimg.report import build as build_report
 from lumiimg.report import cache as cache_report
 from lumiimg.report import startup as startup_report
@@ -115,7 +116,12 @@ class Place:
         answer(self.folder / "answers", "a")
         answer(self.folder / "answers", "b", OTHER_CXI)
         together = NodesCollective(
-            "lumiimg's own all-reduce", 2, 16, "ofi-cxi", "proved", (CollectiveBandwidth("lumiimg-allreduce", 84.2),)
+            CollectiveProgram.OWN,
+            2,
+            16,
+            Verdict.OFI_CXI,
+            Confidence.PROVED,
+            (CollectiveBandwidth("lumiimg-allreduce", 84.2),),
         )
         report = summed(self.folder / "answers", ["a", "b", "c"])
         return replace(report, collective=together)
@@ -169,7 +175,7 @@ _STARTUP = Startup(
 )
 PRINTED: dict[str, Callable[[Place], object]] = {
     "bench-import": lambda _: print_json(
-        "bench-import", startup_report.to_json([_STARTUP], "t", startup_report.Scale(10, 8))
+        "bench-import", **startup_report.json_keys([_STARTUP], "t", startup_report.Scale(10, 8))
     ),
     "build": lambda at: build_report.print_built(at.built, at.lock, ENGINE, as_json=True, quiet=True),
     "check-nodes": lambda at: print_json("check-nodes", at.nodes()),

@@ -16,7 +16,7 @@ from lumiimg.check.startup import ImportSource, Startup, _bound, measure
 from lumiimg.check.strace import Counts
 from lumiimg.cli.main import main
 from lumiimg.report.bars import TerminalBar, bars_svg
-from lumiimg.report.startup import Scale, print_startups, svg, to_json
+from lumiimg.report.startup import Scale, json_keys, print_startups, svg
 from tests.shared.programs import needs
 
 Capture = pytest.CaptureFixture[str]
@@ -145,7 +145,7 @@ def test_what_cannot_be_counted_is_said_and_no_answer(capsys: Capture) -> None:
     print_startups([FOLDER, HIDDEN], "t", Scale(10, 8))
     out = capsys.readouterr().out
     assert "b.sif: not counted: the kernel reads it" in out
-    assert to_json([HIDDEN], "t", Scale(10, 8))["places"][0]["shared"] is None
+    assert json_keys([HIDDEN], "t", Scale(10, 8))["places"][0]["shared"] is None
 
 
 def test_the_picture_is_one_file_that_needs_no_colour_and_no_network() -> None:

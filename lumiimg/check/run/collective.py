@@ -23,6 +23,7 @@ from lumiimg.engine.engine import exec_words
 from lumiimg.fabric.names import LIBRCCL
 from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import see_inside
+from lumiimg.nccl.report import Confidence, Measurement, Verdict  # noqa: TC001 - schemas are made from the types of the fields
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.mpi import read_by_srun
 from lumiimg.resolve.rules import environment as variables_of
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
     from lumiimg.findings import Findings
     from lumiimg.image import Image
-    from lumiimg.nccl.report import Confidence, Measurement, Verdict
     from lumiimg.resolve.stack import Stack
 
 TIMEOUT_S = 300
@@ -104,14 +104,20 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveOutcome:
-    """What a collective came to, for a report."""
+    """A collective that was run on GPUs."""
 
     program: CollectiveProgram
+    """What was run."""
     nodes: int
+    """That took part."""
     ranks: int
+    """That took part."""
     verdict: Verdict
+    """Which network carried it."""
     confidence: Confidence
+    """How well its log supports the verdict."""
     measurements: tuple[Measurement, ...]
+    """Of the bandwidth."""
 
 
 def prepare(folder: Path) -> None:

@@ -51,11 +51,7 @@ class ImageOfJob:
     image: str
     """As it was named."""
     agreement: Agreement
-    """How the log and the model of the image stand to each other. `explained`: the log shows no fast network, and the
-    model has obstacles. `no-obstacle`: the log shows no fast network, and the model has no obstacle: the job was
-    started otherwise than is modelled. `contradicted`: the log proves the fast network, the model has obstacles:
-    another image, or started otherwise. `other-image`: the library in the log is not the one in the image.
-    `unknown`: the log does not tell."""
+    """How the log and the model of the image stand to each other."""
     sentence: str
     """The same for a person."""
     findings: tuple[Finding, ...]

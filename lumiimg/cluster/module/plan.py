@@ -74,7 +74,7 @@ class JobVariable:
     when: When
     folder: str | None
     """To be made first, as a shell reads it."""
-    left_out: str = ""
+    left_out: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +290,7 @@ def _job_variable(item: SiteVariable, of_image: Mapping[str, str]) -> JobVariabl
         if UNSAFE.search(text) or not is_path(text):
             hint = "plain text, and $NAME for what each rank has: mend the site file"
             raise FailedError("holds a character that shells evaluate", where=f"{item.name}={written}", hint=hint)
-    when, left_out = When.RANK if _REFERENCE.search(item.value) else When.LOADED, ""
+    when, left_out = When.RANK if _REFERENCE.search(item.value) else When.LOADED, None
     because = f"{item.because}{' (counts on several nodes)' if item.nodes == 'several' else ''}"
     if item.name in of_image and not read_by_srun(item.name):
         when, left_out = When.NEVER, f"the image sets {one_line(of_image[item.name])!r} itself"

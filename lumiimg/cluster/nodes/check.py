@@ -82,17 +82,23 @@ class NodesReport:
     """The result of a check on several nodes."""
 
     image: str
+    """As it was named."""
     job: str
+    """Number of the job."""
     answer: Answer
+    """The exit code says the same: `no-obstacle` 0, `no` 1, `undecided` 3."""
     sentence: str
+    """The answer for a person."""
     levels: dict[str, str]
-    """What became of each level: `done`, or why it was not taken."""
+    """What became of each level, by its name: `done`, or why it was not taken."""
     groups: tuple[NodeGroup, ...]
     """The largest first."""
     silent: tuple[SilentNodes, ...]
+    """Nodes that gave no answer."""
     output: tuple[str, ...]
     """What the step printed at its end, where nodes are silent: for people."""
     collective: NodesCollective | None = None
+    """What the collective of level run came to."""
 
 
 @dataclass(frozen=True, slots=True)

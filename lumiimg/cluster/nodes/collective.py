@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.check.run.collective import LOGS, choose, missing_here, prepare, tell, with_variables
+from lumiimg.check.run.collective import LOGS, CollectiveProgram, choose, missing_here, prepare, tell, with_variables
 from lumiimg.check.run.execution import LIMIT_S, OUTPUT, judge
 from lumiimg.cluster.nodes.slurm import run_step
 from lumiimg.errors import MissingHereError
 from lumiimg.nccl.node_names import folded
+from lumiimg.nccl.report import Confidence, Verdict  # noqa: TC001 - schemas are made from the types of the fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,20 +41,20 @@ class CollectiveBandwidth:
 
 @dataclass(frozen=True, slots=True)
 class NodesCollective:
-    """What a collective over several nodes came to; the findings say what it means."""
+    """A collective that was run over all nodes."""
 
-    program: str
+    program: CollectiveProgram
     """What was run."""
     nodes: int
     """That took part."""
     ranks: int
-    """That took part, of all nodes."""
-    verdict: str
-    """Which network its log shows."""
-    confidence: str
-    """How well the log supports that."""
+    """That took part."""
+    verdict: Verdict
+    """Which network carried it."""
+    confidence: Confidence
+    """How well its log supports the verdict."""
     measurements: tuple[CollectiveBandwidth, ...]
-    """Tables of a benchmark in its output."""
+    """Of the bandwidth."""
 
 
 def shared_gpus(groups: Sequence[FingerprintGroup]) -> int:
@@ -124,10 +125,10 @@ def told_of(result: RunResult) -> NodesCollective:
     """Return a result for a report."""
     collective, report = result.collective, result.report
     return NodesCollective(
-        program=collective.program.value,
+        program=collective.program,
         nodes=collective.nodes,
         ranks=collective.ranks,
-        verdict=report.verdict.value,
-        confidence=report.confidence.value,
+        verdict=report.verdict,
+        confidence=report.confidence,
         measurements=tuple(CollectiveBandwidth(m.name, m.best_gb_s) for m in report.measurements),
     )

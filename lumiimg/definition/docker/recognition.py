@@ -75,17 +75,20 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class KnownSoftware:
-    """Software of the Dockerfile that a layer of the catalogue brings."""
+    """Something that a layer of the catalogue brings."""
 
     layer: str
-    what: str
-    """How the Dockerfile gets it."""
-    stage: str
-    line: int
+    """Name in the catalogue."""
     version: str | None
-    """Of the catalogue's releases, if the Dockerfile names one of them."""
-    is_in_base: bool = False
-    """Whether the base of the catalogue has that already."""
+    """That the Dockerfile asks for, if it is one of the catalogue's; else null."""
+    in_base: bool
+    """Whether the base has it."""
+    what: str
+    """What was recognised."""
+    stage: str
+    """Where."""
+    line: int
+    """Counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,11 @@ class Architectures:
     line: int
     gpus: tuple[str, ...]
     """Empty where it is what the base image has."""
+
+    @property
+    def has_gfx90a(self) -> bool | None:
+        """Whether LUMI's MI250X is among them; None where that is the base's to say."""
+        return GPU in self.gpus if self.gpus else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +118,14 @@ class Recognised:
     def layers(self) -> tuple[str, ...]:
         """What to give to `--add`: each layer once, with a release where the Dockerfile names one that is there."""
         versions: dict[str, str | None] = {}
-        for known in (known for known in self.known if not known.is_in_base):
+        for known in (known for known in self.known if not known.in_base):
             versions[known.layer] = versions.get(known.layer) or known.version
         return tuple(f"{name}=={version}" if version else name for name, version in versions.items())
 
     @property
     def without_gpu(self) -> tuple[Architectures, ...]:
         """The variables that leave out the GPU of LUMI."""
-        return tuple(entry for entry in self.architectures if entry.gpus and GPU not in entry.gpus)
+        return tuple(entry for entry in self.architectures if entry.has_gfx90a is False)
 
 
 def recognise(path: BuildPath, catalogue: Catalogue) -> Recognised:
@@ -182,7 +190,7 @@ def _known(steps: Iterable[DockerStep], layers: Iterable[Layer], has: frozenset[
         # The version of a part (triton, torchvision) is not that of the layer.
         is_whole = _canonical(name) in {layer.name, "torch"} or _ALIASES.get(_canonical(name)) is None
         chosen = plain if plain in releases and is_whole else None
-        yield KnownSoftware(layer.name, what, stage, line, chosen, bool({layer.name, *layer.provides} & has))
+        yield KnownSoftware(layer.name, chosen, bool({layer.name, *layer.provides} & has), what, stage, line)
 
 
 def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:

@@ -59,6 +59,11 @@ class DockerStep:
         """In capitals."""
         return self.instruction.keyword
 
+    @property
+    def text(self) -> str:
+        """What stands behind keyword and flags."""
+        return self.instruction.text
+
 
 @dataclass(frozen=True, slots=True)
 class Declared:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from msgspec import field
 
+from lumiimg import __version__
 from lumiimg.build.progress import BuildStage
 from lumiimg.fabric.path import Fabric
 from lumiimg.image.compare import FileDifference
@@ -64,10 +65,10 @@ class Doubt(Shape):
     """Why, a sentence."""
 
 
-class Stack(Shape):
+class Stack(Shape, kw_only=True):
     """What is built: base, layers, and where each thing comes from."""
 
-    lumiimg: str
+    lumiimg: str = __version__
     """Version of lumiimg."""
     site: str | None
     """The machine that it is for; null: none was named."""
@@ -75,7 +76,7 @@ class Stack(Shape):
     """Where it gets libfabric with the cxi provider from."""
     bootstrap: Bootstrap
     """Where the base comes from."""
-    layers: tuple[Layer, ...]
+    stack: tuple[Layer, ...] = field(name="layers")
     """The stack."""
     doubts: tuple[Doubt, ...]
     """What the compatibility rules leave open."""
@@ -129,9 +130,9 @@ class Built(Output):
     """Of the build."""
     reused_steps: int
     """Of these, taken from the cache."""
-    strategy: Literal["overlay", "sandbox", "definition"]
+    way: Literal["overlay", "sandbox", "definition"] = field(name="strategy")
     """Which of the ways to build it was."""
-    format: Literal["flat", "layered"]
+    form: Literal["flat", "layered"] = field(name="format")
     """One file system, or base and layers apart."""
     is_new: bool
     """False: the file was this image already, and nothing was built."""

@@ -6,10 +6,12 @@ import datetime as dt
 from pathlib import Path
 from typing import Literal
 
+from msgspec import field
+
 from lumiimg.catalog.launch import SiteAnnotation, SiteModule, SiteOption
-from lumiimg.catalog.sites import SiteAdvice, SiteBind, SiteFabric
+from lumiimg.catalog.sites import SiteAdvice, SiteBind, SiteFabric, TimeLimit
 from lumiimg.report.outputs.request import WantedVariable
-from lumiimg.report.outputs.shape import Output, Shape
+from lumiimg.report.outputs.shape import Output, Shape, Text
 
 
 class Entry(Shape):
@@ -41,7 +43,7 @@ class Release(Shape):
     """Of it."""
     status: Literal["proved", "unproved"]
     """As above, of this release."""
-    requires: tuple[str, ...]
+    requires: tuple[Text, ...]
     """What must be below it. As `name>=1.2`."""
     source: str
     """Where that is from."""
@@ -93,7 +95,7 @@ class ShowLayer(Output):
     """When that was looked up, ISO 8601."""
     folder: Path
     """Where its files are."""
-    requires: tuple[str, ...]
+    requires: tuple[Text, ...]
     """What must be below it. As `name>=1.2`."""
     has: dict[str, str]
     """What it brings: version by component."""
@@ -111,14 +113,14 @@ class ShowLayer(Output):
     """What it does to the environment of the image."""
 
 
-class ShowRecipe(Output):
+class ShowRecipe(Output, kw_only=True):
     """A recipe of the catalogue."""
 
     printed_by = "lumiimg show RECIPE --json"
 
     name: str
     """In the catalogue."""
-    kind: Literal["recipe"]
+    kind: Literal["recipe"] = "recipe"
     """What it is."""
     summary: str
     """One sentence."""
@@ -139,23 +141,14 @@ class Driver(Shape):
 
     name: str
     """With its version."""
-    rocm: str
+    rocm: Text
     """Releases of ROCm that it serves: `rocm>=6.1,<7.1`."""
-    doubtful: str | None
+    doubtful: Text | None
     """Of these, the releases that are known to give trouble."""
     source: str
     """Where that is from."""
     date: dt.date
     """When that was looked up, ISO 8601."""
-
-
-class Step(Shape):
-    """One limit."""
-
-    nodes: int
-    """Up to so many nodes,"""
-    hours: float
-    """so long."""
 
 
 class Partition(Shape):
@@ -169,7 +162,7 @@ class Partition(Shape):
     """The fewest that one job may have."""
     hours: float
     """The longest that one job may run."""
-    steps: tuple[Step, ...]
+    steps: tuple[TimeLimit, ...]
     """Longest times by the number of nodes, where they differ."""
     whole_nodes: bool
     """Whether a job has its nodes for itself."""
@@ -180,20 +173,20 @@ class Partition(Shape):
 class SiteVariable(WantedVariable):
     """A variable that jobs on a site want, and when they do."""
 
-    given: tuple[str, ...]
+    given: tuple[Text, ...]
     """Only where the image has these. As `name>=1.2`."""
-    unless: tuple[str, ...]
+    unless: tuple[Text, ...]
     """Not where the image has these. As `name>=1.2`."""
 
 
-class ShowSite(Output):
+class ShowSite(Output, kw_only=True):
     """What is known of a machine."""
 
     printed_by = "lumiimg show SITE --json"
 
     name: str
     """As for --site."""
-    kind: Literal["site"]
+    kind: Literal["site"] = "site"
     """What it is."""
     title: str
     """For a person."""
@@ -220,7 +213,7 @@ class ShowSite(Output):
     """The same with some left to helpers of the framework."""
     binds: tuple[SiteBind, ...]
     """File systems and devices to bind."""
-    environment: tuple[SiteVariable, ...]
+    variables: tuple[SiteVariable, ...] = field(name="environment")
     """Variables that jobs want."""
     modules: tuple[SiteModule, ...]
     """Modules that jobs want."""

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from msgspec import field
 
-from lumiimg.check.answer import Answer
-from lumiimg.check.run.collective import CollectiveProgram
-from lumiimg.cluster.nodes.check import NodeGroup
-from lumiimg.cluster.nodes.collective import CollectiveBandwidth
-from lumiimg.cluster.nodes.groups import SilentNodes
+from lumiimg.check.answer import Answer, LevelsTaken
+from lumiimg.check.run.collective import CollectiveOutcome
+from lumiimg.cluster.nodes.check import NodesReport
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Finding, Level
-from lumiimg.nccl.report import Confidence, Verdict
-from lumiimg.report.outputs.log import Measurement
 from lumiimg.report.outputs.shape import Output, Shape
-
-
-class Levels(Shape):
-    """What became of each level: `done`, or why it was not taken."""
-
-    static: str
-    """Of the files of the image, nothing run."""
-    probe: str
-    """Of programs run in the container, without a GPU."""
-    run: str
-    """Of a real collective on GPUs."""
 
 
 class Probe(Shape):
@@ -42,30 +27,6 @@ class Probe(Shape):
     """In its order. Topics and words are internal and may change at any time."""
 
 
-class Collective(Shape):
-    """A collective that was run on GPUs."""
-
-    program: CollectiveProgram
-    """What was run."""
-    nodes: int
-    """That took part."""
-    ranks: int
-    """That took part."""
-    verdict: Verdict
-    """Which network carried it."""
-    confidence: Confidence
-    """How well its log supports the verdict."""
-    measurements: tuple[Measurement, ...]
-    """Of the bandwidth."""
-
-
-class CollectiveOfNodes(Collective):
-    """A collective that was run over all nodes."""
-
-    measurements: tuple[CollectiveBandwidth, ...]  # type: ignore[assignment]
-    """Of the bandwidth."""
-
-
 class Check(Output):
     """Whether RCCL in an image would use the fast network, with the evidence."""
 
@@ -79,7 +40,7 @@ class Check(Output):
     """The answer for a person."""
     level: Level
     """The highest level that was taken."""
-    levels: Levels
+    levels: LevelsTaken
     """What became of each level: `done`, or why it was not taken."""
     path: FabricPath
     """The path that a collective's bytes take."""
@@ -87,7 +48,7 @@ class Check(Output):
     """What was found, as it bears on the answer."""
     runs: tuple[Probe, ...] = field(name="probes")
     """What the probes said; empty below level `probe`."""
-    collective: Collective | None
+    collective: CollectiveOutcome | None
     """What the collective of level run came to."""
 
 
@@ -95,22 +56,4 @@ class CheckNodes(Output):
     """The same on N nodes of a job; identical nodes are reported as one group."""
 
     printed_by = "lumiimg check IMAGE --nodes N --json"
-
-    image: str
-    """As it was named."""
-    job: str
-    """Number of the job."""
-    answer: Answer
-    """The exit code says the same: `no-obstacle` 0, `no` 1, `undecided` 3."""
-    sentence: str
-    """The answer for a person."""
-    levels: dict[str, str]
-    """What became of each level, by its name: `done`, or why it was not taken."""
-    groups: tuple[NodeGroup, ...]
-    """The largest first."""
-    silent: tuple[SilentNodes, ...]
-    """Nodes that gave no answer."""
-    output: tuple[str, ...]
-    """What the step printed at its end, where nodes are silent: for people."""
-    collective: CollectiveOfNodes | None
-    """What the collective of level run came to."""
+    made_of = NodesReport

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec import field
 
+from lumiimg.definition.docker.recognition import KnownSoftware
 from lumiimg.report.outputs.shape import Output, Shape
 
 
@@ -49,27 +50,10 @@ class Step(Shape):
     """Of it."""
     line: int
     """Counted from 1."""
-    instruction: str
+    keyword: str = field(name="instruction")
     """`RUN`, `COPY`, …"""
     text: str
     """As it is written."""
-
-
-class Layer(Shape):
-    """Something that a layer of the catalogue brings."""
-
-    layer: str
-    """Name in the catalogue."""
-    version: str | None
-    """That the Dockerfile asks for; null where it does not say."""
-    is_in_base: bool = field(name="in_base")
-    """Whether the base has it."""
-    what: str
-    """What was recognised."""
-    stage: str
-    """Where."""
-    line: int
-    """Counted from 1."""
 
 
 class Architecture(Shape):
@@ -111,7 +95,7 @@ class Draft(Output):
     """Stage that was followed."""
     stages: tuple[Stage, ...]
     """From the base to the target."""
-    stages_needed: tuple[Stage, ...]
+    needed: tuple[Stage, ...] = field(name="stages_needed")
     """Other stages that files are taken from."""
     base: Base | None
     """The image that the first stage stands on; null for scratch."""
@@ -123,7 +107,7 @@ class Draft(Output):
     """That the image would have."""
     steps: tuple[Step, ...]
     """From the base to the target."""
-    layers: tuple[Layer, ...]
+    layers: tuple[KnownSoftware, ...]
     """What was recognised."""
     architectures: tuple[Architecture, ...]
     """In the order of the file."""

@@ -133,7 +133,7 @@ class Margin(Shape):
     """The newest that is there."""
 
 
-class ExplainImage(Output):
+class ExplainImage(Output, kw_only=True):
     """What comes from where in the process of RCCL and its plugin, which versions meet, what margin is left."""
 
     printed_by = "lumiimg explain IMAGE [--host host.json] --json"
@@ -154,7 +154,7 @@ class ExplainImage(Output):
     """Versions of the C library."""
     rules: tuple[RuleResult, ...]
     """All comparisons."""
-    nearest: None
+    nearest: None = None
     """Always null: of a request, see explain-request."""
     remedies: tuple[str, ...]
     """What to do, a command or a sentence each."""
@@ -231,10 +231,7 @@ class ImageDrift(Shape):
     image: str
     """As it was named."""
     fate: Fate
-    """What becomes of it. `fine`: no obstacle is found, with the binds that were made before too. `stale-binds`: with
-    new binds it loads; with those made before it does not, or does not start. `breaks`: nothing that can be
-    bound makes it load, or its driver does not serve it any more. `mended`: it did not load before; with new
-    binds it does."""
+    """What becomes of it."""
     before: Decision
     """With the older snapshot."""
     now: Decision
@@ -291,7 +288,8 @@ class Host(Output):
     """What a node offers to a container: the snapshot that --host takes."""
 
     printed_by = "lumiimg host scan -o host.json (or --json)"
-    document = Snapshot
+    made_of = Snapshot
+    omits = True
 
 
 class Ldd(Output):

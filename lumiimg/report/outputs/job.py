@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec import field
+
 from lumiimg.cluster.job.plan import JobOption, SettingScope
 from lumiimg.cluster.module.plan import When
 from lumiimg.fabric.path import Fabric
@@ -60,9 +62,7 @@ class JobVariable(Shape):
     value: str
     """As a shell reads it."""
     scope: SettingScope
-    """Where it gets its value. `job`: once, in the batch script: the scheduler reads it, or it is the same everywhere.
-    `node`: in the container, so that nothing that the image sets itself comes over it; the node's number is known
-    there. `rank`: in each rank: it names the rank's number."""
+    """Where it gets its value."""
     because: str
     """Why."""
     source: str
@@ -91,7 +91,7 @@ class Job(Output):
     """As for --framework."""
     launch: str
     """What starts the ranks: `srun`, `torchrun`, `ray`, `mpiexec`."""
-    ranks_per_node: int
+    ranks: int = field(name="ranks_per_node")
     """Whoever starts them."""
     command: tuple[str, ...]
     """That the job runs, word by word."""
@@ -99,7 +99,7 @@ class Job(Output):
     """To which cores ranks are bound."""
     mpi: JobOption | None
     """How the launcher speaks with MPI; null where it is not said."""
-    environment: tuple[JobVariable, ...]
+    settings: tuple[JobVariable, ...] = field(name="environment")
     """In the order in which they are set."""
     binds: tuple[JobBind, ...]
     """What is bound."""
@@ -127,9 +127,8 @@ class ModuleVariable(Shape):
     """Of it."""
     value: str
     """As a shell reads it."""
-    set_by: When
-    """Who sets it. `module`: when the module is loaded. `wrapper`: when a wrapper is started: it names what each rank
-    has of its own."""
+    when: When = field(name="set_by")
+    """Who sets it."""
     left_out: str | None
     """Why nobody does; null where somebody does."""
     because: str
@@ -143,7 +142,7 @@ class Module(Output):
 
     printed_by = "lumiimg module IMAGE -o DIR --json"
 
-    module: str
+    full_name: str = field(name="module")
     """`NAME/VERSION`."""
     image: Path
     """Absolute path."""
@@ -163,7 +162,7 @@ class Module(Output):
     """What is bound."""
     container_environment: dict[str, str]
     """Variables that are set in the container for the binds."""
-    environment: tuple[ModuleVariable, ...]
+    job_variables: tuple[ModuleVariable, ...] = field(name="environment")
     """Variables that jobs on the site want."""
     origin: tuple[str, ...]
     """What the module was made from: image, snapshot, site."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec import field
+
 from lumiimg.build.capabilities import CapabilityTrial
 from lumiimg.build.disk_space import FreeSpace
 from lumiimg.check.signed import SignatureVerdict
@@ -81,7 +83,7 @@ class Verify(Output):
     """What stands against it, in the engine's words; empty where nothing does."""
     signers: tuple[Signer, ...]
     """Of signatures that hold; of no meaning where something was altered."""
-    claimed_fingerprints: tuple[str, ...]
+    claimed: tuple[str, ...] = field(name="claimed_fingerprints")
     """That the signatures name; anybody can write them."""
     objects: tuple[str, ...]
     """What a signature must cover, in words."""

@@ -7,6 +7,12 @@ from typing import ClassVar
 from msgspec import Struct
 
 
+class Text(str):
+    """Printed as its text, whatever it is in the code that it comes from: a need, a version."""
+
+    __slots__ = ()
+
+
 class Shape(Struct, kw_only=True):
     """A JSON object: docstrings of the class and of its fields are the descriptions in the schema.
 
@@ -23,5 +29,7 @@ class Output(Shape):
     number: ClassVar[int] = 1
     """Counts up when a reader of the old one would be misled; docs/reference/json.md says when that is."""
     number_key: ClassVar[str] = "schema"
-    document: ClassVar[type | None] = None
-    """Of a file that another room writes: its type. What has its default is left out of it."""
+    made_of: ClassVar[type | None] = None
+    """The type of a room that is printed as it is."""
+    omits: ClassVar[bool] = False
+    """Whether what has its default is left out, as in a file that another room writes."""

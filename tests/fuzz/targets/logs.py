@@ -27,7 +27,7 @@ from lumiimg.nccl.node_names import folded
 from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks, refuse_binary
 from lumiimg.nccl.vocabulary import vocabulary
-from lumiimg.report.log import print_log, to_json
+from lumiimg.report.log import json_keys, print_log
 from lumiimg.report.schema import json_text
 from lumiimg.resolve.network import mirrors
 from lumiimg.resolve.network.mirrors import Mirrors, general_index
@@ -52,7 +52,7 @@ def _log(data: bytes) -> str:
     for block in filter(None, (data[:cut], data[cut:])):
         reader.feed("job.out", block)
     report = reader.report()
-    json_text("log", to_json(report, (), None, report.answer))
+    json_text("log", report, **json_keys(report, (), None, report.answer))
     assert all(evidence.text.isprintable() for evidence in report.proof)
     return printed(print_log, report, (), None, verbose=True)
 
