@@ -38,24 +38,25 @@ class Tail:
         """Yield what was added, as blocks of whole lines; nothing while there is no file.
 
         Raises WrittenAnewError for a file that became shorter, or another one under the name, and BadInputError for
-        one that is no text.
+        one that is no text, or cannot be read.
         """
         try:
-            stream = Path(self.file).open("rb")  # noqa: SIM115 - what is not there yet is no error
+            with Path(self.file).open("rb") as stream:
+                status = os.fstat(stream.fileno())
+                if self._offset and (status.st_size < self._offset or status.st_ino != self._inode):
+                    raise WrittenAnewError
+                if not self._offset:
+                    self._inode = status.st_ino
+                    _refuse_packed(self.file, stream.read(HEAD_BYTES))
+                stream.seek(self._offset)
+                while block := stream.read(BLOCK_BYTES):
+                    self._offset += len(block)
+                    if lines := self._lines.push(block):
+                        yield lines
         except FileNotFoundError:
             return
-        with stream:
-            status = os.fstat(stream.fileno())
-            if self._offset and (status.st_size < self._offset or status.st_ino != self._inode):
-                raise WrittenAnewError
-            if not self._offset:
-                self._inode = status.st_ino
-                _refuse_packed(self.file, stream.read(HEAD_BYTES))
-            stream.seek(self._offset)
-            while block := stream.read(BLOCK_BYTES):
-                self._offset += len(block)
-                if lines := self._lines.push(block):
-                    yield lines
+        except OSError as error:
+            raise BadInputError(f"cannot be read: {error.strerror or error}", where=self.file) from error
 
 
 class WrittenAnewError(Exception):
@@ -72,7 +73,9 @@ def follow(reader: LogReader, files: Sequence[str], sleep: Callable[[float], Non
     seen = 0
     while True:
         try:
-            _feed(reader, tails)
+            for tail in tails:
+                for block in tail.read():
+                    reader.feed(tail.file, block)
         except WrittenAnewError:
             reader.restart()
             tails[:] = [Tail(file) for file in files]
@@ -81,12 +84,3 @@ def follow(reader: LogReader, files: Sequence[str], sleep: Callable[[float], Non
             seen = reader.changes
             yield
         sleep(POLL_SECONDS)
-
-
-def _feed(reader: LogReader, tails: Sequence[Tail]) -> None:
-    for tail in tails:
-        try:
-            for block in tail.read():
-                reader.feed(tail.file, block)
-        except OSError as error:
-            raise BadInputError(f"cannot be read: {error.strerror or error}", where=tail.file) from error

@@ -115,7 +115,7 @@ class LogReader:
             single_node=single_node,
             failed_running=any(t.signature.effect is Effect.RUN_ERROR for found in everywhere for t in found),
             communicators=summary.communicators(processes, findings),
-            library=summary.component(processes, "library") or summary.oneccl(processes),
+            library=summary.component(processes, "library") or summary.component(processes, "oneccl-library", "oneCCL"),
             plugin=summary.component(processes, "plugin"),
             provider=job.provider or (job_seen.provider.value("provider") if job_seen.provider else None),
             transport=summary.transport(processes, self.state.job),

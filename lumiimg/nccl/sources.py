@@ -117,15 +117,8 @@ def is_binary(head: bytes) -> bool:
 
 def opener_of(head: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
     """Return what unpacks a file that starts so; None where it is not compressed."""
-    if head.startswith(b"\x1f\x8b"):
-        return _gzip
-    if head.startswith(b"\x28\xb5\x2f\xfd"):
-        return _zstd
-    if head.startswith(b"\xfd7zXZ\0"):
-        return _xz
-    if head.startswith(b"BZh"):
-        return _bz2
-    return None
+    openers = {b"\x1f\x8b": _gzip, b"\x28\xb5\x2f\xfd": _zstd, b"\xfd7zXZ\0": _xz, b"BZh": _bz2}
+    return next((opener for magic, opener in openers.items() if head.startswith(magic)), None)
 
 
 def blocks(name: str, warn: Callable[[str], None]) -> Iterator[bytes]:
@@ -141,10 +134,7 @@ def blocks(name: str, warn: Callable[[str], None]) -> Iterator[bytes]:
             yield from whole_lines(_readable(sys.stdin.buffer), name, warn)
             return
         with Path(name).open("rb") as stream:
-            opener = opener_of(stream.read(HEAD_BYTES)) if stream.seekable() else None
-            if stream.seekable():
-                stream.seek(0)
-            yield from whole_lines(opener(stream) if opener else stream, name, warn)
+            yield from whole_lines(_readable(stream), name, warn)
     except EOFError:
         warn(f"{name}: the compressed file ends too early; read up to there")
     except OSError as error:
@@ -199,9 +189,8 @@ def _head(path: Path) -> bytes:
 
 
 def _readable(stream: BinaryIO) -> BinaryIO:
-    """Return standard input, unpacked if it is compressed."""
-    head = stream.peek(HEAD_BYTES)[:HEAD_BYTES] if hasattr(stream, "peek") else b""
-    opener = opener_of(head)
+    """Return what a stream holds, unpacked if it is compressed."""
+    opener = opener_of(stream.peek(HEAD_BYTES)) if hasattr(stream, "peek") else None
     return opener(stream) if opener else stream
 
 

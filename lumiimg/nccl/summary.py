@@ -51,16 +51,10 @@ def communicators(processes: Sequence[ProcessState], findings: Sequence[Judgemen
     return tuple(found.values())
 
 
-def component(processes: Sequence[ProcessState], event: str) -> LoggedLibrary | None:
-    """Return the library or plugin that the job names first."""
+def component(processes: Sequence[ProcessState], event: str, name: str | None = None) -> LoggedLibrary | None:
+    """Return the library or plugin that the job names first; `name` where it gives its version only."""
     sightings = first_sightings(processes, event)
-    return LoggedLibrary(sightings[0].value("name"), sightings[0].value("version")) if sightings else None
-
-
-def oneccl(processes: Sequence[ProcessState]) -> LoggedLibrary | None:
-    """Return oneCCL, which gives its version without its name."""
-    sightings = first_sightings(processes, "oneccl-library")
-    return LoggedLibrary("oneCCL", sightings[0].value("version")) if sightings else None
+    return LoggedLibrary(name or sightings[0].value("name"), sightings[0].value("version")) if sightings else None
 
 
 def node_groups(
