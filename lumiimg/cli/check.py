@@ -155,7 +155,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
         write_text(arguments.junit, to_junit_text(report))
     if arguments.html:
         from lumiimg.cluster.nodes.check import paths_of
-        from lumiimg.report.html.nodes import nodes_page
+        from lumiimg.report.html.check import nodes_page
 
         write_text(arguments.html, nodes_page(report, paths_of(report, arguments.image, os.environ)))
     if arguments.json:

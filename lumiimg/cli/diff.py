@@ -21,7 +21,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compare, print, and answer by the exit code: 1 where they differ, as diff(1) does."""
-    from lumiimg.report.lock import print_changes
+    from lumiimg.report.build import print_changes
     from lumiimg.resolve.lock_diff import changes, entries
     from lumiimg.resolve.lockfile import read_document
 

@@ -33,7 +33,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.build.disk_space import room_at
     from lumiimg.catalog.settings import read_settings
     from lumiimg.engine.engine import clean_environment, find_engine
-    from lumiimg.report.doctor import print_doctor
+    from lumiimg.report.machine import print_doctor
 
     engine = find_engine(os.environ)
     settings = read_settings(os.environ)

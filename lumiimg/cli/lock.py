@@ -45,7 +45,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.catalogue import open_catalogue
     from lumiimg.files import write_text
-    from lumiimg.report.lock import print_lock
+    from lumiimg.report.build import print_lock
     from lumiimg.resolve.decide import Held, held_by, locked
     from lumiimg.resolve.lock_diff import changes, entries
     from lumiimg.resolve.lockfile import read_document, refuse_other_file, to_text

@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.engine.engine import find_engine
     from lumiimg.engine.signing import private_keys, sign
     from lumiimg.report.console import console, say
-    from lumiimg.report.signing import print_signed
+    from lumiimg.report.machine import print_signed
 
     engine = find_engine(os.environ)
     image = arguments.image

@@ -30,7 +30,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.check.signed import signed_objects, verify
     from lumiimg.engine.engine import find_engine
-    from lumiimg.report.signing import print_signed
+    from lumiimg.report.machine import print_signed
 
     signed_objects(arguments.image)  # what is not a SIF is bad input on a machine without an engine, too
     engine = find_engine(os.environ)

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from lumiimg.check.static.comparisons import Margin
     from lumiimg.host.manifest import Loaded
 
-_SEVERITIES = {Outcome.OK: "ok", Outcome.REFUSED: "problem", Outcome.UNKNOWN: "unknown"}
+KINDS = {Outcome.OK: "ok", Outcome.UNKNOWN: "unknown", Outcome.REFUSED: "problem"}
 _SHOWN_MARGINS = 8
 _OF_ATTEMPTS = frozenset({"glibc-gate", "library"})
 _LOADERS = ("ld-linux", "ld64.")
 
 
 def json_keys(boundary: Boundary) -> dict[str, Any]:
-    """Return the keys of the JSON that are no attributes of the account."""
+    """Return the keys of the JSON beside the attributes of the account."""
     return {
         "plugin": boundary.static.path.plugin,
         "glibc": {"image": boundary.glibc, "host": boundary.host_glibc},
@@ -51,14 +51,14 @@ def json_keys(boundary: Boundary) -> dict[str, Any]:
 def print_boundary(boundary: Boundary, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
     """Print the account for a person."""
     out = console(stderr=stderr, quiet=quiet)
-    headline(out, f"{boundary.image}: {sentence(boundary)}", _SEVERITIES[boundary.decision])
+    headline(out, f"{boundary.image}: {sentence(boundary)}", KINDS[boundary.decision])
     detail(out, sides_line(boundary), style="dim")
     out.print()
     if boundary.loaded:
         _print_path(out, boundary)
     for rule in boundary.rules:
         if rule.outcome is not Outcome.OK:
-            marked(out, _SEVERITIES[rule.outcome], f"{rule}  [{rule.id}]")
+            marked(out, KINDS[rule.outcome], f"{rule}  [{rule.id}]")
             if rule.because:
                 detail(out, rule.because)
     if any(rule.outcome is not Outcome.OK for rule in boundary.rules):
@@ -81,7 +81,7 @@ def print_refusals(boundary: Boundary) -> None:
         what = f"REFUSED: no set of binds of {boundary.host} loads"
     else:
         what = sentence(boundary)
-    headline(out, f"{boundary.image}: {what}", _SEVERITIES[boundary.decision])
+    headline(out, f"{boundary.image}: {what}", KINDS[boundary.decision])
     for refusal in manifest.refusals if manifest else ():
         marked(out, "problem", f"{refusal.attempt}: {refusal}")
         evidence(out, refusal.words)
@@ -100,7 +100,7 @@ def doubts_of(boundary: Boundary) -> Iterator[tuple[str, str]]:
     for rule in boundary.rules:
         if rule.outcome is not Outcome.OK:
             would = "would" if rule.outcome is Outcome.REFUSED else "perhaps would"
-            yield _SEVERITIES[rule.outcome], f"with these binds RCCL {would} not use the fabric: {rule.clause}"
+            yield KINDS[rule.outcome], f"with these binds RCCL {would} not use the fabric: {rule.clause}"
 
 
 def sentence(boundary: Boundary) -> str:

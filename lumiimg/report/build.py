@@ -1,4 +1,4 @@
-"""What a build says: the plan, the start, the result."""
+"""What a build says: the plan, the lock, the start, the result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.definition.writer import FLAT
 from lumiimg.errors import one_line
-from lumiimg.report.console import STYLES, console, headline, print_json, proposal, say, verbatim
+from lumiimg.report.console import STYLES, console, detail, headline, print_json, proposal, say, verbatim
 from lumiimg.report.image import print_differences
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.wording import count, duration, size
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
     from lumiimg.image.compare import FileDifference
     from lumiimg.resolve.lock import Lock
+    from lumiimg.resolve.lock_diff import LockChange
 
 _BELOW = " " * 7
 
@@ -141,3 +142,41 @@ def _print_stages(out: Console, stages: Sequence[BuildStage]) -> None:
 
 def _stack(lock: Lock) -> str:
     return " + ".join(layer.layer.name for layer in lock.stack)
+
+
+def print_lock(
+    lock: Lock, changes: Sequence[LockChange] | None, path: Path, *, as_json: bool, quiet: bool = False
+) -> None:
+    """Say what was locked; `changes` against the lock that was there, None where there was none."""
+    if as_json:
+        print_json("lock", lock=path, changes=changes or ())
+        return
+    wheels = sum(len(layer.wheels) for layer in lock.stack)
+    sources = sum(len(layer.sources) for layer in lock.stack)
+    parts = [count(len(lock.layers), "layer"), count(sources, "source"), count(wheels, "Python distribution")]
+    out = console(quiet=quiet)
+    headline(out, f"{path}: {lock.base.layer.name} with {', '.join(parts)}, fabric {lock.fabric.value}")
+    if changes is not None:
+        _print_changes(out, changes)
+    if changes is not None and not changes:
+        detail(out, "no difference to what was there")
+    if (lock.bootstrap.image is None or lock.bootstrap.image.digest is None) and not lock.bootstrap.sha256:
+        detail(out, f"the base has no digest: it is what {lock.bootstrap.agent} finds when it is built")
+    print_doubts(out, lock)
+    named = "" if str(path) == "lumiimg.lock" else f" --lock {shlex.quote(str(path))}"
+    proposal(out, f"lumiimg build --locked{named} -o image.sif")
+
+
+def print_changes(changes: Sequence[LockChange], *, as_json: bool, quiet: bool = False) -> None:
+    """Print differences, one a line."""
+    if as_json:
+        print_json("diff-locks", changes=changes)
+        return
+    out = console(quiet=quiet)
+    headline(out, count(len(changes), "difference") if changes else "no difference", "info")
+    _print_changes(out, changes)
+
+
+def _print_changes(out: Console, changes: Sequence[LockChange]) -> None:
+    for change in changes:
+        detail(out, f"{change.what}: {change.old or '(not there)'} -> {change.new or '(gone)'}")

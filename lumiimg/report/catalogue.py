@@ -46,17 +46,11 @@ def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json:
     kinds = {kind: [entry for entry in entries if entry[0] == kind] for kind in ("base", "layer", "recipe", "site")}
     headline(out, ", ".join(count(len(found), kind) for kind, found in kinds.items()))
     width = max((len(name) for _, name, _, _ in entries), default=0)
-    for kind, title in (
-        ("base", "bases"),
-        ("layer", "layers"),
-        ("recipe", "recipes"),
-        ("site", "sites"),
-        ("broken", "broken"),
-    ):
+    for kind in (*kinds, "broken"):
         rows = [entry for entry in entries if entry[0] == kind]
         if not rows:
             continue
-        heading(out, title)
+        heading(out, kind if kind == "broken" else f"{kind}s")
         for _, name, status, summary in rows:
             first = f"  {one_line(name):<{width}}  {status:<8}  "
             say(out, summary, first=first, rest=" " * len(first))

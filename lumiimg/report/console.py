@@ -136,9 +136,9 @@ def heading(out: Console, title: str) -> None:
     out.print(one_line(title), style="bold", soft_wrap=True)
 
 
-def fact(out: Console, title: str, text: str, *, style: str | None = None, width: int = 10) -> None:
+def fact(out: Console, title: str, text: str, *, style: str | None = None) -> None:
     """Print a row of a table of facts: a name, and what is known of it."""
-    say(out, text, first=f"  {title:<{width}}", rest=" " * (width + 4), style=style)
+    say(out, text, first=f"  {title:<10}", rest=" " * 14, style=style)
 
 
 def print_json(kind: str, source: object = None, /, **own: object) -> None:

@@ -168,7 +168,7 @@ def _written(out: Console, draft: Draft, folder: Path) -> None:
 
 
 def _json_keys(draft: Draft) -> dict[str, Any]:
-    """Return the keys of the JSON that are no attributes of the draft's path through the Dockerfile."""
+    """Return the keys of the JSON beside the attributes of the path through the Dockerfile."""
     path, found = draft.path, draft.recognised
     return {
         "file": path.dockerfile.path,

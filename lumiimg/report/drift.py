@@ -11,6 +11,7 @@ from lumiimg.check.drift import remedies as remedies_of
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.errors import one_line
 from lumiimg.host.node_change import ChangeKind, Subject
+from lumiimg.report.boundary import KINDS
 from lumiimg.report.console import console, detail, heading, headline, marked, remedies, say
 from lumiimg.wording import count
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from lumiimg.host.node_change import NodeChange
     from lumiimg.host.snapshot import Snapshot
 
-_KINDS = {Outcome.OK: "ok", Outcome.REFUSED: "problem", Outcome.UNKNOWN: "unknown"}
 _SEVERITIES = {
     Fate.FINE: "ok",
     Fate.STALE_BINDS: "problem",
@@ -61,7 +61,7 @@ class Words:
 
 
 def json_keys(drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words) -> dict[str, Any]:
-    """Return the keys of the JSON that are no attributes of the drift."""
+    """Return the keys of the JSON beside the attributes of the drift."""
     return {
         "answer": {Outcome.OK: "fine", Outcome.REFUSED: "breaks", Outcome.UNKNOWN: "undecided"}[answer],
         "sentence": _sentence(drift, images, answer),
@@ -100,7 +100,7 @@ def print_drift(
 ) -> None:
     """Print it for a person."""
     out = console(stderr=stderr, quiet=quiet)
-    headline(out, _sentence(drift, images, answer), _KINDS[answer])
+    headline(out, _sentence(drift, images, answer), KINDS[answer])
     detail(out, f"before: {_node(drift.before)}", style="dim")
     detail(out, f"now:    {_node(drift.now)}", style="dim")
     for change in drift.kinds:

@@ -64,7 +64,9 @@ def _print_many(out: Console, outcomes: Mapping[str, LoadOutcome], *, verbose: b
     headline(out, answer, "problem" if bad else "ok")
     shown = list(outcomes) if verbose else bad[:_LINES]
     for path in shown:
-        _print_line(out, path, outcomes[path])
+        marked(out, "ok" if outcomes[path].ok else "problem", path)
+        for error in outcomes[path].errors:
+            detail(out, error)
     if not verbose and len(bad) > _LINES:
         out.print(f"… and {len(bad) - _LINES} more (--verbose shows all, --json tells all)")
     missing = Counter(item.name for path in bad for item in outcomes[path].missing)
@@ -75,18 +77,12 @@ def _print_many(out: Console, outcomes: Mapping[str, LoadOutcome], *, verbose: b
         say(out, note, style="dim")
 
 
-def _print_line(out: Console, path: str, outcome: LoadOutcome) -> None:
-    marked(out, "ok" if outcome.ok else "problem", path)
-    for error in outcome.errors:
-        detail(out, error)
-
-
 def _print_tree(out: Console, path: str, outcome: LoadOutcome) -> None:
     verbatim(out, path, style="bold")
     if outcome.root is not None and not outcome.root.facts.is_dynamic:
         detail(out, "statically linked")
     elif outcome.root is not None:
-        _Tree(out, outcome).print_needs(outcome.root)
+        _print_needs(out, outcome, outcome.root)
     for error in outcome.errors:
         marked(out, "problem", error)
     for warning in outcome.warnings:
@@ -98,36 +94,32 @@ def _print_tree(out: Console, path: str, outcome: LoadOutcome) -> None:
     out.print()
 
 
-class _Tree:
-    """Objects below what needs them, each one's own needs where it is met first."""
+def _print_needs(out: Console, outcome: LoadOutcome, root: LoadedObject) -> None:
+    """Print what an object needs, and below each what that one needs, where it is met first.
 
-    def __init__(self, out: Console, outcome: LoadOutcome) -> None:
-        self._out = out
-        self._closure = outcome.closure
-        self._by_path = {loaded.path: loaded for loaded in outcome.objects}
-        self._shown: set[str] = set()
+    Without recursion: chains can be long.
+    """
+    by_path = {loaded.path: loaded for loaded in outcome.objects}
+    shown: set[str] = set()
+    pending = _lines_below(root, "")
+    while pending:
+        name, indent, last = pending.pop()
+        path = outcome.closure.get(name)
+        line = f"{indent}{'└── ' if last else '├── '}{name} =>"
+        beside = indent + ("    " if last else "│   ")
+        if path is None:
+            verbatim(out, f"{line} not found", style="red")
+            continue
+        found = by_path.get(path)
+        rule = f"  [{_RULES[found.found_by]}]" if found is not None and found.found_by in _RULES else ""
+        again = found is not None and path in shown and bool(found.facts.needed)
+        branch(out, line, f"{path}{rule}{' (above)' if again else ''}", below=beside)
+        if found is not None and path not in shown:
+            shown.add(path)
+            pending += _lines_below(found, beside)
 
-    def print_needs(self, root: LoadedObject) -> None:
-        """Print what an object needs, and below each what that one needs; without recursion, chains can be long."""
-        pending = self._lines_below(root, "")
-        while pending:
-            name, indent, last = pending.pop()
-            path = self._closure.get(name)
-            line = f"{indent}{'└── ' if last else '├── '}{name} =>"
-            beside = indent + ("    " if last else "│   ")
-            if path is None:
-                verbatim(self._out, f"{line} not found", style="red")
-                continue
-            found = self._by_path.get(path)
-            rule = f"  [{_RULES[found.found_by]}]" if found is not None and found.found_by in _RULES else ""
-            again = found is not None and path in self._shown and bool(found.facts.needed)
-            branch(self._out, line, f"{path}{rule}{' (above)' if again else ''}", below=beside)
-            if found is not None and path not in self._shown:
-                self._shown.add(path)
-                pending += self._lines_below(found, beside)
 
-    @staticmethod
-    def _lines_below(loaded: LoadedObject, indent: str) -> list[tuple[str, str, bool]]:
-        """Return (needed name, indent, whether it is the last of its siblings), the first one at the end."""
-        needs = loaded.facts.needed
-        return [(name, indent, position == len(needs) - 1) for position, name in enumerate(needs)][::-1]
+def _lines_below(loaded: LoadedObject, indent: str) -> list[tuple[str, str, bool]]:
+    """Return (needed name, indent, whether it is the last of its siblings), the first one at the end."""
+    needs = loaded.facts.needed
+    return [(name, indent, position == len(needs) - 1) for position, name in enumerate(needs)][::-1]

@@ -42,7 +42,7 @@ _SELECTED = {
     Verdict.OFI_EFA: "EFA, it seems: this log does not prove that traffic went over it",
     Verdict.OFI_OTHER: "libfabric was used; the log does not name its provider: Slingshot or TCP",
 }
-_KINDS = {ExitCode.GOOD: "ok", ExitCode.NO: "problem"}
+KINDS = {ExitCode.GOOD: "ok", ExitCode.NO: "problem"}
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
 _CAUSES_SHOWN, _LINES_SHOWN, _GROUPS_SHOWN, _NAMES_SHOWN = 3, 3, 12, 160
 
@@ -74,7 +74,7 @@ def _sentence(verdict: Verdict, answer: ExitCode) -> str:
 def json_keys(
     report: LogReport, measured: Sequence[Finding], image: ImageOfJob | None, answer: ExitCode
 ) -> dict[str, Any]:
-    """Return the keys of the JSON that are no attributes of the report."""
+    """Return the keys of the JSON beside the attributes of the report."""
     return {
         "answer": answer.name.lower(),
         "ranks": dict(_keyed(report.ranks)),
@@ -123,7 +123,7 @@ def print_log(
 ) -> None:
     """Print the report for a person."""
     out = console(stderr=stderr, quiet=quiet)
-    print_headline(out, headline(report), _KINDS.get(report.answer, "unknown"))
+    print_headline(out, headline(report), KINDS.get(report.answer, "unknown"))
     for line in known(report):
         detail(out, line, style="dim")
     for evidence in report.proof[:_LINES_SHOWN]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def json_keys(module: ImageModule, folder: Path) -> dict[str, Any]:
-    """Return the keys of the JSON that are no attributes of the module."""
+    """Return the keys of the JSON beside the attributes of the module."""
     for_tcl, for_lmod = module_files(module, folder)
     return {
         "use": folder.absolute() / "modulefiles",

@@ -35,7 +35,7 @@ _WORDS = {
 
 
 def json_keys(plan: Plan) -> dict[str, Any]:
-    """Return the keys of the JSON that are no attributes of the plan."""
+    """Return the keys of the JSON beside the attributes of the plan."""
     return {
         "decision": "refused" if plan.refused else "ok",
         "nearest": plan.nearest and _asked_data(plan.nearest),
@@ -63,7 +63,11 @@ def print_plan(plan: Plan, *, verbose: bool, quiet: bool = False, stderr: bool =
     for rule in plan.rules:
         _print_rule(out, rule, verbose=verbose)
     if plan.refused:
-        _print_nearest(out, plan)
+        out.print()
+        for title, command in told_nearest(plan):
+            say(out, title)
+            if command:
+                verbatim(out, f"{INDENT}{command}")
     else:
         _print_jobs(out, plan, verbose=verbose)
     if plan.changes:
@@ -107,14 +111,6 @@ def _print_rule(out: Console, rule: RuleResult, *, verbose: bool) -> None:
     detail(out, rule.because)
     if is_doubt or verbose:
         detail(out, f"source: {rule.source}", style="dim")
-
-
-def _print_nearest(out: Console, plan: Plan) -> None:
-    out.print()
-    for title, command in told_nearest(plan):
-        say(out, title)
-        if command:
-            verbatim(out, f"{INDENT}{command}")
 
 
 def told_nearest(plan: Plan) -> Iterator[tuple[str, str | None]]:

@@ -24,8 +24,7 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.report.html.build import build_page
-from lumiimg.report.html.check import check_page
-from lumiimg.report.html.nodes import nodes_page
+from lumiimg.report.html.check import check_page, nodes_page
 from tests.shared import fabric_builder
 from tests.shared.joblog import job_log
 

@@ -27,7 +27,7 @@ from lumiimg.report.check import to_junit_text
 from lumiimg.report.html.check import check_page
 from lumiimg.report.html.grid import CELLS
 from lumiimg.report.html.log import log_page
-from lumiimg.report.html.text import shown
+from lumiimg.report.html.page import shown
 from lumiimg.secret import HIDDEN
 from tests.shared import fabric_builder, pages
 from tests.shared.programs import HEAVY, loaded_after

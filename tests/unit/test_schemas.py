@@ -49,10 +49,8 @@ from lumiimg.report import build as build_report
 from lumiimg.report import cache as cache_report
 from lumiimg.report import startup as startup_report
 from lumiimg.report.console import print_json
-from lumiimg.report.doctor import print_doctor
-from lumiimg.report.lock import print_changes, print_lock
+from lumiimg.report.machine import print_doctor, print_signed
 from lumiimg.report.schema import kind_of, names, schema_of, strict_json
-from lumiimg.report.signing import print_signed
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lock_diff import LockChange
 from lumiimg.resolve.network.mirrors import Mirrors
@@ -180,7 +178,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     "build": lambda at: build_report.print_built(at.built, at.lock, ENGINE, as_json=True, quiet=True),
     "check-nodes": lambda at: print_json("check-nodes", at.nodes()),
     "check at level run": lambda at: print_json("check", at.run()),
-    "diff-locks": lambda _: print_changes([LockChange("layer a", "1", None)], as_json=True),
+    "diff-locks": lambda _: build_report.print_changes([LockChange("layer a", "1", None)], as_json=True),
     "doctor": lambda at: print_doctor(
         ENGINE,
         [CapabilityTrial("user namespaces", works=True, said="")],
@@ -189,7 +187,9 @@ PRINTED: dict[str, Callable[[Place], object]] = {
         at.folder,
         as_json=True,
     ),
-    "lock": lambda at: print_lock(at.lock, [LockChange("layer a", None, "1")], Path("lumiimg.lock"), as_json=True),
+    "lock": lambda at: build_report.print_lock(
+        at.lock, [LockChange("layer a", None, "1")], Path("lumiimg.lock"), as_json=True
+    ),
     "plan": lambda at: sys.stdout.write(plan_document(at.lock, at.request).decode()),
     "rebuild": lambda at: build_report.print_built(
         at.built, None, ENGINE, as_json=True, quiet=True, differences=[FileDifference("/x", "content")]

@@ -7,6 +7,7 @@ import shutil
 import sys
 import venv
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import pytest
 from lumiimg.check.startup import ImportSource, Startup, _bound, measure
 from lumiimg.check.strace import Counts
 from lumiimg.cli.main import main
-from lumiimg.report.bars import TerminalBar, bars_svg
 from lumiimg.report.startup import Scale, json_keys, print_startups, svg
 from tests.shared.programs import needs
 
@@ -164,7 +164,7 @@ def test_the_picture_is_one_file_that_needs_no_colour_and_no_network() -> None:
 
 @pytest.mark.threat("S17")
 def test_a_name_in_the_picture_stays_text() -> None:
-    text = bars_svg("<script>", ("a", "b"), [TerminalBar("</text><script>\n\x1b&", 1, 0, "x")], [])
+    text = svg([replace(FOLDER, path="/x/<script>\n\x1b&")], "</text><script>", Scale(1, 1))
     assert "<script" not in text
     ET.fromstring(text)  # noqa: S314 - our own
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.report.html.page import MARKS, element
+from lumiimg.report.console import MARKS
+from lumiimg.report.html.page import element
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

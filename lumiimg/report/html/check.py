@@ -1,24 +1,31 @@
-"""`check --html`: one image on one machine."""
+"""`check --html`: one image on one machine, or on many nodes, by what they are."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
-from lumiimg.findings import Level
+from lumiimg.findings import Level, Severity
+from lumiimg.report.check import KINDS
+from lumiimg.report.html.findings import FINDINGS as FINDINGS_SHOWN
 from lumiimg.report.html.findings import findings_list
-from lumiimg.report.html.page import Section, page, table
+from lumiimg.report.html.grid import NodeKind, grid_figure, named
+from lumiimg.report.html.page import Section, element, left_out, lines, page, table
 from lumiimg.report.html.picture import path_figure
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from xml.etree import ElementTree as ET
 
     from lumiimg.check.answer import CheckReport
+    from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
+    from lumiimg.fabric.path import Step
     from lumiimg.report.html.page import Node
 
-KINDS = {Answer.NO: "problem", Answer.UNDECIDED: "unknown", Answer.NO_OBSTACLE: "ok"}
 PATH, FINDINGS, LEVELS = "The path to the fast network", "What was found", "How far was looked"
+_PATHS = 6
+_GROUPS = 40
 
 
 def check_page(report: CheckReport) -> str:
@@ -26,7 +33,7 @@ def check_page(report: CheckReport) -> str:
     parts = [
         Section(PATH, [path_figure(report.steps, "path")]),
         Section(FINDINGS, findings_list(report.findings)),
-        Section(LEVELS, [levels_table([(level.value, report.levels.of(level)) for level in Level])]),
+        Section(LEVELS, [_levels([(level.value, report.levels.of(level)) for level in Level])]),
     ]
     facts = [f"looked as far as level {report.level.value}"]
     if ran := report.collective:
@@ -35,7 +42,71 @@ def check_page(report: CheckReport) -> str:
     return page("check", report.image, KINDS[report.answer], report.sentence, facts, parts)
 
 
-def levels_table(levels: Sequence[tuple[str, str]]) -> Node:
+def _levels(levels: Sequence[tuple[str, str]]) -> Node:
     """Return what became of each level."""
     caption = "A lower level never claims what only a higher one can see"
     return table(caption, ("level", "what became of it"), levels)
+
+
+def nodes_page(report: NodesReport, paths: Sequence[Sequence[Step]]) -> str:
+    """Return the report as a page; `paths` are those of its groups."""
+    kinds = [*map(_kind, report.groups), *(NodeKind(entry.nodes, "unknown", entry.why) for entry in report.silent)]
+    output = (
+        [element("p", "What the step printed at its end:"), *lines(report.output, 20, "lines")] if report.output else []
+    )
+    parts = [
+        Section("The nodes", [grid_figure(kinds), *(output if report.silent else [])]),
+        Section(PATH, [*_figures(report, paths), *left_out(len(paths), _PATHS, "paths")]),
+        Section(FINDINGS, list(_findings(report))),
+        Section(LEVELS, [_levels(list(report.levels.items()))]),
+    ]
+    facts = [f"job {report.job}", *_collective(report)]
+    return page("check --nodes", report.image, KINDS[report.answer], report.sentence, facts, parts)
+
+
+def _kind(group: NodeGroup) -> NodeKind:
+    slowest = f"slowest answer {group.slowest_ms / 1000:.1f} s" if group.slowest_ms else ""
+    details = (*(f"differs: {difference}" for difference in group.differs), *([slowest] if slowest else []))
+    return NodeKind(group.nodes, KINDS[group.answer], group.sentence, details)
+
+
+def _figures(report: NodesReport, paths: Sequence[Sequence[Step]]) -> Iterator[ET.Element]:
+    if len(paths) == 1:
+        yield path_figure(paths[0], "path")
+        return
+    for number in _ordered(report)[:_PATHS]:
+        of = named(number, report.groups[number].nodes)
+        yield element("h3", of)
+        yield path_figure(paths[number], f"path-{number}", of)
+
+
+def _ordered(report: NodesReport) -> list[int]:
+    """Return the groups, those that are not well first."""
+    return sorted(range(len(report.groups)), key=lambda n: report.groups[n].answer is Answer.NO_OBSTACLE)
+
+
+def _findings(report: NodesReport) -> Iterator[ET.Element]:
+    """Yield the findings of each group that none before it has."""
+    told: set[tuple[str, str]] = set()
+    groups = shown = 0
+    for number in _ordered(report)[:_GROUPS]:
+        group, groups = report.groups[number], groups + 1
+        fresh = [f for f in group.findings if (f.id, f.summary) not in told]
+        told |= {(finding.id, finding.summary) for finding in fresh}
+        if fresh and len(report.groups) > 1:
+            yield element("h3", named(number, group.nodes))
+        fresh.sort(key=lambda finding: finding.severity is Severity.INFO)
+        yield from findings_list(fresh)
+        shown += len(fresh)
+        if shown >= FINDINGS_SHOWN:
+            break
+    yield from left_out(len(report.groups), groups, "kinds of nodes")
+
+
+def _collective(report: NodesReport) -> list[str]:
+    ran = report.collective
+    if ran is None:
+        return []
+    best = [m.best_gb_s for m in ran.measurements if m.best_gb_s is not None]
+    fast = [f"{max(best):.1f} GB/s"] if best else []
+    return [f"{ran.program}, {count(ran.ranks, 'rank')}: {ran.verdict} ({ran.confidence})", *fast]

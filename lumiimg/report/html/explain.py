@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.elf.version_check import numbers_of
-from lumiimg.report.boundary import margin_left, sentence, sides_line
+from lumiimg.report.boundary import KINDS, margin_left, sentence, sides_line
 from lumiimg.report.html.bars import Bar, bars_figure
 from lumiimg.report.html.check import FINDINGS, PATH
 from lumiimg.report.html.findings import block, findings_list
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lumiimg.fabric.path import Step
     from lumiimg.report.html.page import Node
 
-_KINDS = {Outcome.OK: "ok", Outcome.UNKNOWN: "unknown", Outcome.REFUSED: "problem"}
 _BARS = 40
 _RULES = 100
 _FILES = 400
@@ -36,7 +35,7 @@ def boundary_page(boundary: Boundary, steps: Sequence[Step]) -> str:
         Section(FINDINGS, findings_list(boundary.static.findings)),
         Section("Whose file each library is", list(_files(boundary))),
     ]
-    kind = _KINDS[boundary.decision]
+    kind = KINDS[boundary.decision]
     return page("explain", boundary.image, kind, sentence(boundary), [sides_line(boundary)], parts)
 
 
@@ -90,10 +89,10 @@ def _bar(margin: Margin) -> Bar:
 
 
 def _rules(boundary: Boundary) -> Iterator[Node]:
-    ordered = sorted(boundary.rules, key=lambda rule: list(_KINDS)[::-1].index(rule.outcome))
+    ordered = sorted(boundary.rules, key=lambda rule: list(KINDS)[::-1].index(rule.outcome))
     for rule in ordered[:_RULES]:
         yield block(
-            kind=_KINDS[rule.outcome],
+            kind=KINDS[rule.outcome],
             summary=str(rule),
             identity=rule.id,
             is_open=rule.outcome is not Outcome.OK,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.findings import Severity
-from lumiimg.report.html.page import MARKS, WORDS, element, left_out, lines, listed
+from lumiimg.report.console import MARKS
+from lumiimg.report.html.page import WORDS, element, left_out, lines, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl.node_names import folded
-from lumiimg.report.html.page import MARKS, element, left_out
-from lumiimg.report.html.text import short
+from lumiimg.report.console import MARKS
+from lumiimg.report.html.page import element, left_out, short
 from lumiimg.wording import count
 
 if TYPE_CHECKING:

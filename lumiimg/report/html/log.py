@@ -10,10 +10,9 @@ from lumiimg.nccl.report import FAST, answer_of
 from lumiimg.report.html.check import PATH
 from lumiimg.report.html.findings import block, findings_list
 from lumiimg.report.html.grid import NodeKind, grid_figure, named
-from lumiimg.report.html.page import Section, element, left_out, lines, page, table
+from lumiimg.report.html.page import Section, element, left_out, lines, page, short, table
 from lumiimg.report.html.picture import path_figure
-from lumiimg.report.html.text import short
-from lumiimg.report.log import headline, known, place, told_line
+from lumiimg.report.log import KINDS, headline, known, place, told_line
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from lumiimg.nccl.report import Cause, LogReport, VerdictGroup
     from lumiimg.report.html.page import Node
 
-_KINDS = {ExitCode.GOOD: "ok", ExitCode.NO: "problem"}
 _PROOF = 10
 _VARIABLES = 200
 _COMMUNICATORS = 20
@@ -46,7 +44,7 @@ def log_page(
     nodes = Section("The nodes", list(_nodes(report)))
     parts = [
         *([path, nodes] if len(paths) == 1 else [nodes, path]),
-        Section("Why, and what to do", list(_causes(report))),
+        Section("Why, and what to do", [_cause(cause, report) for cause in report.causes]),
         Section("The lines that decide it", lines(map(place, report.proof), _PROOF, "lines")),
         Section("Measured", findings_list(measured)),
         Section("The image of the job", list(_image(image))),
@@ -54,7 +52,7 @@ def log_page(
         Section("Variables in the log", list(_variables(report))),
     ]
     subject = short(", ".join(names), 300)
-    kind = _KINDS.get(answer, "unknown")
+    kind = KINDS.get(answer, "unknown")
     return page("log", subject, kind, _sentence(report, measured, answer), known(report), parts)
 
 
@@ -87,20 +85,15 @@ def _kind(report: LogReport, group: VerdictGroup) -> NodeKind:
     answer = ExitCode.GOOD if report.nothing_crossed else answer_of(group.verdict, group.provider, group.confidence)
     words = ", ".join(part for part in (group.verdict.value, group.network, group.provider, group.cause) if part)
     is_likely = group.verdict in FAST and answer is not ExitCode.GOOD
-    return NodeKind(group.nodes, _KINDS.get(answer, "unknown"), f"{words}, likely" if is_likely else words)
+    return NodeKind(group.nodes, KINDS.get(answer, "unknown"), f"{words}, likely" if is_likely else words)
 
 
-def _causes(report: LogReport) -> Iterator[Node]:
-    for number, cause in enumerate(report.causes):
-        yield _cause(cause, report, is_open=number == 0)
-
-
-def _cause(cause: Cause, report: LogReport, *, is_open: bool) -> Node:
+def _cause(cause: Cause, report: LogReport) -> Node:
     return block(
         kind="info" if report.answer is ExitCode.GOOD else "problem" if report.answer is ExitCode.NO else "unknown",
         summary=cause.summary,
         identity=cause.id,
-        is_open=is_open,
+        is_open=cause is report.causes[0],
         evidence=map(place, cause.evidence),
         reasons=cause.because,
         remedy=cause.remedy,

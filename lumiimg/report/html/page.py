@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -17,16 +18,19 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from lumiimg import __version__
-from lumiimg.report.html.text import shown
+from lumiimg.errors import one_line
+from lumiimg.report.console import MARKS
+from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 Node = ET.Element | str
 """An element, or text."""
-MARKS = {"ok": "✓", "info": "·", "unknown": "?", "problem": "✗"}
 WORDS = {"ok": "ok", "info": "note", "unknown": "not known", "problem": "problem"}
 """Beside each mark and colour."""
+LIMIT = 2000
+"""Characters of one text; a line of a log may have millions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +45,14 @@ def element(tag: str, *content: Node, **attributes: str) -> ET.Element:
     """Return an element; `_` in the name of an attribute is `-`, one at its end is dropped: `class_`, `aria_label`."""
     names = {name.rstrip("_").replace("_", "-"): shown(value) for name, value in attributes.items() if value}
     made = ET.Element(tag, names)
-    add(made, content)
-    return made
-
-
-def add(parent: ET.Element, content: Iterable[Node]) -> None:
-    """Append elements and text."""
     for node in content:
         if isinstance(node, ET.Element):
-            parent.append(node)
-        elif len(parent):
-            parent[-1].tail = (parent[-1].tail or "") + shown(node)
+            made.append(node)
+        elif len(made):
+            made[-1].tail = (made[-1].tail or "") + shown(node)
         else:
-            parent.text = (parent.text or "") + shown(node)
+            made.text = (made.text or "") + shown(node)
+    return made
 
 
 def page(command: str, subject: str, kind: str, sentence: str, facts: Iterable[str], parts: Iterable[Section]) -> str:
@@ -148,3 +147,27 @@ def left_out(number: int, limit: int, what: str) -> list[ET.Element]:
 def listed(texts: Iterable[str], class_: str = "") -> ET.Element:
     """Return a list of texts."""
     return element("ul", *(element("li", text) for text in texts), class_=class_)
+
+
+# -- foreign text --
+
+
+def shown(text: str) -> str:
+    """Return a text as it may stand on a page: control characters spelled out, secrets left out, cut where it is long.
+
+    Control characters are those of `errors.one_line`: NUL, which HTML cannot carry, and marks that turn the direction
+    of writing are among them.
+    """
+    is_long = len(text) > LIMIT
+    text = hidden(one_line(text[:LIMIT]))
+    return f"{text}… (cut)" if is_long else text
+
+
+def short(text: str, limit: int) -> str:
+    """Return a text in so many characters, its end left out."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def without_folders(text: str) -> str:
+    """Return a text with the last part of each path alone: for a picture, where the whole stands beside it."""
+    return re.sub(r"(?<![\w.:/])/(?:[^/\s:,;]+/)+([^/\s:,;]+)", r"\1", text)

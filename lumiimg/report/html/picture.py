@@ -15,8 +15,7 @@ from xml.etree import ElementTree as ET
 from lumiimg.check.steps import in_one_sentence
 from lumiimg.fabric.path import State
 from lumiimg.report.html.findings import REMEDIES
-from lumiimg.report.html.page import element, listed
-from lumiimg.report.html.text import short, shown, without_folders
+from lumiimg.report.html.page import element, listed, short, shown, without_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
