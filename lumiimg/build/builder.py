@@ -20,9 +20,8 @@ from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
 from lumiimg.build.fetch import content_with, lowest, needed, sources_of
 from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
 from lumiimg.build.layer_build import LayerBuild
-from lumiimg.build.log import BuildLog
 from lumiimg.build.overlay import Overlay
-from lumiimg.build.progress import DOWNLOADS, IMAGE, StageClock
+from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, StageClock
 from lumiimg.build.provenance import FOLDER, SBOM, hide_below, write_folder
 from lumiimg.build.sandbox import EngineBuild, Sandbox
 from lumiimg.build.sbom import bill

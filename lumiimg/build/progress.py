@@ -1,12 +1,18 @@
-"""What is told of a build while it runs, and what each part of it took."""
+"""What is told of a build while it runs, what each part of it took, and the log: all that engine and scripts print."""
 
 from __future__ import annotations
 
+import io
+import os
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from lumiimg.secret import hidden
+
+_LINE_LIMIT_BYTES = 64 * 1024
 DOWNLOADS, IMAGE = "downloads", "image"
 """The first stage, and the last: what is not here is fetched; layers are put together."""
 
@@ -63,3 +69,35 @@ class Progress:
 
     def stop(self) -> None:
         """Hear that nothing more comes, also where a step failed."""
+
+
+class BuildLog(io.FileIO):
+    """A new file for what is printed, without secrets; what had its name is gone, a link is not followed.
+
+    It is written line by line, and at once.
+    """
+
+    def __init__(self, path: Path, secrets: Collection[str] = ()) -> None:
+        """Raise OSError where the folder cannot be written. `secrets` are texts that are not to be in it."""
+        path.unlink(missing_ok=True)
+        super().__init__(os.fspath(path), "xb")
+        self._secrets = secrets
+        self._rest = b""
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]  # nobody gives it another buffer
+        """Write whole lines; the beginning of one waits for its end, in which the rest of a secret may be."""
+        lines, newline, self._rest = (self._rest + data).rpartition(b"\n")
+        self._put(lines + newline)
+        if len(self._rest) > _LINE_LIMIT_BYTES:
+            self.flush()
+        return len(data)
+
+    def flush(self) -> None:
+        """Write what waits, too."""
+        rest, self._rest = self._rest, b""
+        self._put(rest)
+
+    def _put(self, data: bytes) -> None:
+        if data:
+            text = hidden(data.decode("utf-8", "surrogateescape"), self._secrets)
+            super().write(text.encode("utf-8", "surrogateescape"))

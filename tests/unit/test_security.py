@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.build.log import BuildLog
+from lumiimg.build.progress import BuildLog
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import open_to_others, read_settings
 from lumiimg.catalog.toml_table import CatalogError
