@@ -130,10 +130,9 @@ def test_layers_that_do_not_go_together_are_refused_with_the_rule(layers: Path, 
     make_layer("a", LAYER + 'conflicts = ["b"]\n')
     make_layer("b", LAYER + 'provides = ["hwloc"]\n')
     make_layer("c", LAYER + 'requires = ["hwloc"]\n')
-    catalogue = Catalogue((layers,), ())
 
     def build(*add: str) -> Lock:
-        return locked(decide(Request("base", add), Ground(catalogue, Mirrors({}), "")))
+        return locked(decide(Request("base", add), Ground(Catalogue((layers,), ()), Mirrors({}), "")))
 
     for order in (("a", "b"), ("b", "a")):
         with pytest.raises(RefusedError, match="cannot be in one image") as caught:
