@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 from lumiimg.image.tree import ImageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class ByteSource:

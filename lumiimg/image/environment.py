@@ -15,15 +15,12 @@ shell set themselves.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 from lumiimg.image.shell.names import ABLE, GUARDED, is_read
 from lumiimg.image.shell.parser import AndOr, Apart, BraceGroup, Command, Function, If, Maybe, Not, Simple, parse
 from lumiimg.image.shell.variables import BeyondError, ShellVariables, UnsureError, set_by_expansions
 from lumiimg.image.shell.words import NAME, ShellError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where an image sets none (apptainer internal/pkg/util/env/env.go, DefaultPath)."""

@@ -10,13 +10,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _KIND_OF_FORMAT = {
     stat.S_IFREG: FileKind.FILE,

@@ -12,13 +12,11 @@ import contextlib
 import errno
 import os
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from lumiimg.image.mounts import Mounted, MountedTree
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, OpenFile, Tree, TreeNode
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
 
 _MAX_LINKS = 40
 _MAX_PATH_BYTES = 4095

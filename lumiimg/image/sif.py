@@ -19,13 +19,11 @@ import itertools
 import struct
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.tree import ImageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAGIC = b"SIF_MAGIC\0"
 MAGIC_OFFSET = 32

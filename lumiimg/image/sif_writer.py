@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from lumiimg.errors import FailedError
 from lumiimg.files import EPOCH
 from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC, OVERLAY, PARTITION, PRIMARY_SYSTEM, DataType, PartitionFormat
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 LAUNCH = b"#!/usr/bin/env run-singularity\n"
 BLOCK_BYTES = 4096

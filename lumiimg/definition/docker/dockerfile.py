@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from lumiimg.catalog.toml_table import read_limited
 from lumiimg.definition.docker.instructions import DockerfileError, Instruction, read_instructions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 FILE_LIMIT_BYTES = 1024 * 1024
 STAGE_LIMIT = 300

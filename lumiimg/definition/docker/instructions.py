@@ -8,13 +8,10 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 INSTRUCTION_LIMIT = 2000
 FLAG_LIMIT = 50

@@ -9,14 +9,11 @@ that only the base image could have set (PATH, mostly). So `ENV PATH=/opt/x/bin:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from lumiimg.definition.docker.instructions import DockerfileError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 VALUE_LIMIT = 16 * 1024
 """Characters of one value."""

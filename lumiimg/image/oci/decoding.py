@@ -9,13 +9,11 @@ from __future__ import annotations
 import sys
 import zlib
 from abc import abstractmethod
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from lumiimg.image.tree import ImageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _READ_BYTES = 256 << 10
 # small, because a copied gzip state holds on to the piece that it was given last

@@ -8,13 +8,11 @@ engines unpack is what is read. Like them, records meant for all members that fo
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from lumiimg.image.tree import FileKind, ImageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BLOCK_BYTES = 512
 MAGIC, MAGIC_OFFSET = b"ustar", 257

@@ -7,13 +7,11 @@ a ShellError: where a script cannot be taken apart with certainty, nothing after
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from lumiimg.image.shell.words import MAX_NESTING, NAME, ShellError, end_of_word
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _ODD = re.compile(r"[\0\r]")
 """What one shell takes out and another leaves in."""

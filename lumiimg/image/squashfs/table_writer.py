@@ -7,12 +7,9 @@ export, ids, extended attributes (`fs/squashfs/super.c`, squashfs_fill_super).
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
 
 from lumiimg.image.squashfs import metadata, xattrs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 _PREFIXES = {prefix: number for number, prefix in xattrs.PREFIXES.items()}
 _LEVEL = 3
