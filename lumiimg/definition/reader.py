@@ -8,7 +8,7 @@ files; debootstrap runs on it. So nothing is looked for and refused: what is kno
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
 from lumiimg.definition.definition import (
     DEBOOTSTRAP,
@@ -16,6 +16,7 @@ from lumiimg.definition.definition import (
     NOTE,
     POST,
     VERSION_LABEL,
+    Definition,
     Header,
     Sections,
 )
@@ -23,11 +24,6 @@ from lumiimg.definition.text import DefinitionError, trap
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.network.mirrors import Mirrors, checked
 from lumiimg.resolve.network.registry import parse_reference
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from lumiimg.definition.definition import Definition
 
 LOCAL_AGENTS = frozenset({"localimage", "oci", "oci-archive", "docker-archive"})
 """Those that read a file or a folder of this machine."""

@@ -8,15 +8,11 @@ container, not on the host. Where the target is not in the image, the engine mak
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, OpenFile
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
-
-    from lumiimg.image.tree import Tree, TreeNode
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, OpenFile, Tree, TreeNode
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from lumiimg.definition.docker.dockerfile import Stage
-from lumiimg.definition.docker.steps import mount_of
+from lumiimg.definition.docker.steps import DockerStep, mount_of
 from lumiimg.definition.docker.substitution import Value, is_open, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from lumiimg.definition.docker.steps import DockerStep
 
 NO_EFFECT = {
     "CMD": "a layer starts nothing: singularity exec image.sif COMMAND",

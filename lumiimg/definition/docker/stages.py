@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from lumiimg.definition.docker.dockerfile import Stage
-from lumiimg.definition.docker.instructions import DockerfileError, split_words
+from lumiimg.definition.docker.dockerfile import Dockerfile, Stage
+from lumiimg.definition.docker.instructions import DockerfileError, Instruction, split_words
 from lumiimg.definition.docker.steps import (
     PLATFORM,
     SHELL,
@@ -24,12 +24,6 @@ from lumiimg.definition.docker.steps import (
     variables,
 )
 from lumiimg.definition.docker.substitution import Budget, Piece, PieceKind, Scope, Value, expand, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from lumiimg.definition.docker.dockerfile import Dockerfile
-    from lumiimg.definition.docker.instructions import Instruction
 
 _SIMPLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 _EXPANDED = {"ADD", "COPY", "USER", "WORKDIR"}

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.folder import FolderTree
-from lumiimg.image.oci.tar import read_members
+from lumiimg.image.oci.tar import Member, read_members
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.tree import FileKind, ImageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from lumiimg.image.oci.tar import Member
 
 _MAX_FILES = 100_000
 _MAX_LINKS = 8

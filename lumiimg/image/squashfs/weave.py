@@ -7,28 +7,22 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import BinaryIO
 
 from lumiimg.files import EPOCH
-from lumiimg.image import FileKind, ImageError, open_stack
+from lumiimg.image import FileKind, Image, ImageError, open_stack
 from lumiimg.image.squashfs import inodes
 from lumiimg.image.squashfs.inodes import NO_FRAGMENT, NO_XATTRS, Inode
 from lumiimg.image.squashfs.superblock import MAGIC, NO_TABLE, SUPERBLOCK, VERSION, Compressor, Superblock
 from lumiimg.image.squashfs.table_writer import MetadataWriter, XattrWriter, compressor, lookup_table
 from lumiimg.image.squashfs.tree import FRAGMENT, STORED
 from lumiimg.image.squashfs.xattrs import POINTER
-from lumiimg.image.stack import StackedTree
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-    from typing import BinaryIO
-
-    from lumiimg.image import Image
-    from lumiimg.image.stack import StackedNode
+from lumiimg.image.stack import StackedNode, StackedTree
 
 _TYPES = {FileKind.DIRECTORY: 1, FileKind.FILE: 2, FileKind.SYMLINK: 3, FileKind.FIFO: 6, FileKind.SOCKET: 7}
 _BLOCK_DEVICE, _CHAR_DEVICE = 4, 5
