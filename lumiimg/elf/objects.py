@@ -157,6 +157,7 @@ def second_copies(objects: Iterable[LoadedObject]) -> dict[str, tuple[str, ...]]
     return {stem: tuple(paths) for stem, paths in by_stem.items() if len(paths) > 1}
 
 
+@dataclass(slots=True)
 class LoadedNames:
     """The objects of a process in the order in which they came, by name, soname and file.
 
@@ -165,20 +166,14 @@ class LoadedNames:
     file under another name is loaded again.
     """
 
-    def __init__(self) -> None:
-        self.objects: list[LoadedObject] = []
-        self._names: dict[str, LoadedObject] = {}
-        self._sonames: dict[str, LoadedObject] = {}
-        self._identities: dict[Hashable, LoadedObject] = {}
+    objects: list[LoadedObject] = field(default_factory=list)
+    _names: dict[str, LoadedObject] = field(default_factory=dict)
+    _sonames: dict[str, LoadedObject] = field(default_factory=dict)
+    _identities: dict[Hashable, LoadedObject] = field(default_factory=dict)
 
     def copy(self) -> LoadedNames:
         """Return the same objects, to come back to."""
-        other = LoadedNames()
-        other.objects = list(self.objects)
-        other._names = dict(self._names)
-        other._sonames = dict(self._sonames)
-        other._identities = dict(self._identities)
-        return other
+        return LoadedNames(self.objects.copy(), self._names.copy(), self._sonames.copy(), self._identities.copy())
 
     def add(self, loaded: LoadedObject, *names: str, identity: Hashable = None) -> None:
         """Put an object at the end of the list."""

@@ -178,12 +178,10 @@ class SearchRules:
 
     def _lists_of(self, requester: LoadedObject) -> tuple[tuple[FoundBy, tuple[str, ...]], ...]:
         """Return what is searched for an object's needs, in order, without lists that are empty."""
-        known = self._lists.get(requester)
-        if known is None:
+        if requester not in self._lists:
             lists = self._rules(requester)
-            known = tuple(each for each in lists if each[1] or each[0] is FoundBy.CACHE)
-            self._lists[requester] = known
-        return known
+            self._lists[requester] = tuple(each for each in lists if each[1] or each[0] is FoundBy.CACHE)
+        return self._lists[requester]
 
     def _rules(self, requester: LoadedObject) -> Iterator[tuple[FoundBy, tuple[str, ...]]]:
         """Yield the lists of directories that are searched for an object's needs, in order."""
