@@ -6,14 +6,13 @@ Slingshot (`answer.py`). The table is `codes.toml`, from which docs/reference/fi
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 
 from lumiimg.fabric.path import Part  # noqa: TC001 - msgspec reads the types of the fields
 from lumiimg.findings import Code, Level, Severity
+from lumiimg.host.codec import own_table
 
 
 class Decider(StrEnum):
@@ -56,5 +55,4 @@ def meanings() -> dict[Code, Meaning]:
     """Return the table."""
     import msgspec
 
-    table = tomllib.loads(resources.files(__package__).joinpath("codes.toml").read_text("utf-8"))
-    return msgspec.convert(table, dict[Code, Meaning])
+    return msgspec.convert(own_table(__package__, "codes.toml"), dict[Code, Meaning])

@@ -10,10 +10,7 @@ _OWN_TABLE = "a table of this package"
 _OWN_TEXT = "text that this package has written itself"
 NOT_FOREIGN = {
     "build.disk_space": "the kernel's own words of mounts and memory",
-    "check.codes": _OWN_TABLE,
-    "check.static.plugin": _OWN_TABLE,
     "check.probe.judgement": "looks for lines in what `check.probes` reads",
-    "check.static.host_binds": _OWN_TABLE,
     "cluster.nodes.check": "shows the last lines of a step, each made printable",
     "image.shell.names": _OWN_TABLE,
     "cluster.module.wrappers": _OWN_TEXT,

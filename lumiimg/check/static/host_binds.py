@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-import tomllib
 from dataclasses import replace
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from lumiimg.check.static.duplicates import judge_process
@@ -15,6 +12,7 @@ from lumiimg.check.static.plugin import judge_plugin
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Family, Findings, Level, Severity
+from lumiimg.host.codec import own_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,12 +70,6 @@ def _refused(static: StaticResult, manifest: BindManifest, host: str) -> StaticR
     return replace(static, findings=tuple(found.found))
 
 
-@cache
-def _glibc_of_distributions() -> dict[str, str]:
-    text = resources.files(__package__).joinpath("distributions.toml").read_text("utf-8")
-    return dict(tomllib.loads(text)["glibc"])
-
-
 def remedies(refusals: Sequence[Refusal]) -> Iterator[str]:
     """Yield sentences, nearest way first, for attempts that do not load."""
     for name in sorted({refusal.need for refusal in refusals if _LIBRARY.fullmatch(refusal.need)}):
@@ -92,7 +84,7 @@ def remedies(refusals: Sequence[Refusal]) -> Iterator[str]:
     if minors:
         enough = [
             f"{name} (glibc {version})"
-            for name, version in _glibc_of_distributions().items()
+            for name, version in own_table(__package__, "distributions.toml")["glibc"].items()
             if int(version.split(".")[1]) >= max(minors)
         ]
         yield f"start from a base with glibc 2.{max(minors)} or newer: {', '.join(enough) or 'none is known here'}"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import tomllib
 from dataclasses import replace
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from lumiimg.check.static.plugin_search import RULE_SOURCE
@@ -18,6 +16,7 @@ from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PROVIDER_FILE, n
 from lumiimg.fabric.provider import PROVIDER_PATH, cxi_provider
 from lumiimg.fabric.rccl import remedy_for_old_api
 from lumiimg.findings import Code, Severity
+from lumiimg.host.codec import own_table
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
@@ -110,8 +109,7 @@ def _judge_load(
 
 @cache
 def _host_libraries() -> frozenset[str]:
-    data = tomllib.loads(resources.files(__package__).joinpath("host_libraries.toml").read_text("utf-8"))
-    return frozenset(data["names"])
+    return frozenset(own_table(__package__, "host_libraries.toml")["names"])
 
 
 def _judge_errors(plugin: LoadedObject, outcome: LoadOutcome, found: Findings) -> None:
