@@ -39,8 +39,8 @@ _KEY_IN_QUERY = (
 _CALLED = r"token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:api|access|private)[_-]?key"
 _VALUE = r"\"[^\"]*\"|'[^']*'|\S+"
 _NAMED = (
-    # NAME=value, "name": value
-    rf"(?i)((?:{_CALLED})[\w.-]{{0,40}}[\"']?\s{{0,3}}[=:]\s{{0,3}})(?:{_VALUE})",
+    # NAME=value, "name": value; the end of an address in a message, `https://h/token: the server …`, is none
+    rf"(?i)((?:{_CALLED})[\w.-]{{0,40}}[\"']?\s{{0,3}}(?:=|(?<!/token):)\s{{0,3}})(?:{_VALUE})",
     # --name value
     rf"(?i)(--[\w-]{{0,30}}(?:{_CALLED})\s)(?:{_VALUE})",
     # RFC 7617, RFC 6750; with a digit, as "basic installation" is none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -91,7 +92,7 @@ def check_image(
         taken = Level.RUN if ran else Level.PROBE if probed else Level.STATIC
         fabric = probed.path if probed else static.path
         results = (probed.findings.found if probed else (), ran.findings.found if ran else ())
-        findings = conclude(image.labels, static.findings, *results)
+        findings = conclude(str(path), image.labels, static.findings, *results)
         known = origins(fabric, image, environment, manifest.loaded if manifest else (), running=probed is not None)
     answer = decide(findings, fabric, level=taken, level_was_asked_for=level is not None)
     return CheckReport(
@@ -129,10 +130,14 @@ def check_files(
 
 
 def conclude(
-    labels: Mapping[str, str], static: Sequence[Finding], probed: Sequence[Finding], ran: Sequence[Finding] = ()
+    image: str,
+    labels: Mapping[str, str],
+    static: Sequence[Finding],
+    probed: Sequence[Finding],
+    ran: Sequence[Finding] = (),
 ) -> tuple[Finding, ...]:
     """Return the findings of all levels as one account, with the command that would mend what is lacking."""
-    return _with_command(settle(static, probed, ran), labels)
+    return _with_command(settle(static, probed, ran), image, labels)
 
 
 def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:
@@ -146,14 +151,17 @@ def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:
         )
 
 
-def _with_command(findings: tuple[Finding, ...], labels: Mapping[str, str]) -> tuple[Finding, ...]:
-    """Add the command that builds the same stack with a plugin, where the image says what it was built from."""
+def _with_command(findings: tuple[Finding, ...], image: str, labels: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Add the command that gives a plugin: to the same stack, where the image says what it was built from, or to it."""
     lacking = next((finding for finding in findings if finding.id is Code.PLUGIN_ABSENT), None)
     if lacking is None:
         return findings
-    base, *layers = layers_of(labels) or ["BASE"]
-    words = ["lumiimg build", f"--base {base}", *(f"--add {layer}" for layer in layers), f"--add {_PLUGIN_LAYER}"]
-    remedy = " ".join([*words, "-o with-plugin.sif"])
-    if base == "BASE":
-        remedy += "   (`lumiimg list` shows the bases)"
+    if built_from := layers_of(labels):
+        base, *layers = built_from
+        words = ["build", "--base", base, *(word for layer in (*layers, _PLUGIN_LAYER) for word in ("--add", layer))]
+        note = ""
+    else:
+        words = ["adapt", image, "--site", "lumi"]
+        note = "   (`lumiimg list` shows other sites)"
+    remedy = f"{shlex.join(['lumiimg', *words, '-o', 'with-plugin.sif'])}{note}"
     return tuple(replace(finding, remedy=(remedy,)) if finding is lacking else finding for finding in findings)

@@ -32,7 +32,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.fabric.path import Fabric
-    from lumiimg.findings import Severity
+    from lumiimg.findings import Code, Severity
     from lumiimg.report.build import print_doubts
     from lumiimg.report.console import console, headline, marked, print_json, remedies, say
     from lumiimg.resolve.decide import locked
@@ -52,11 +52,17 @@ def execute(arguments: argparse.Namespace) -> int:
     out = console(stderr=True, quiet=arguments.quiet)
     has = ", ".join(f"{name} {base.has[name]}" for name in _TOLD if name in base.has)
     say(out, f"{arguments.base} has {has or 'nothing that is known here'}")
-    against = _variables_against(read[-1] if read else Path(arguments.base))
+    against, of_files = _against(read[-1] if read else Path(arguments.base))
     for finding in against:
         marked(out, finding.severity.value, f"{finding.summary}; what is built on it sets that, too  [{finding.id}]")
         remedies(out, finding.remedy)
     lock = locked(plan)
+    if lock.layers:  # they bring what its files lack, but a plugin that is there, and not found, stays so
+        of_files = [finding for finding in of_files if finding.id is Code.PLUGIN_NOT_ON_PATH and "net-api" in base.has]
+    for finding in of_files:
+        marked(out, finding.severity.value, f"{finding.summary}  [{finding.id}]")
+        remedies(out, finding.remedy)
+    against += of_files
     if lock.layers:
         build.check_options(arguments)
         return build.make(arguments, lock, request)
@@ -67,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
         sentence = f"nothing is added: what the network of {lock.site} needs is not known to lumiimg"
     elif any(finding.severity is Severity.PROBLEM for finding in against):
         answer = ExitCode.NO
-        sentence = "nothing is added, and what the image sets keeps RCCL off the site's network"
+        sentence = "nothing is added, and as it is, the image keeps RCCL off the site's network"
     elif lock.doubts or against:
         sentence = "nothing is added, and not all is known"
     else:
@@ -81,8 +87,8 @@ def execute(arguments: argparse.Namespace) -> int:
     return answer
 
 
-def _variables_against(path: Path) -> list[Finding]:
-    """Return what the image itself sets that keeps RCCL or libfabric off the network: no layer takes that away."""
+def _against(path: Path) -> tuple[list[Finding], list[Finding]]:
+    """Return what keeps RCCL off the network: what the image sets, which no layer takes away, and its files."""
     from lumiimg.check.opening import opened
     from lumiimg.check.static.files import check_static
     from lumiimg.check.static.variables import judge_plugin_name, judge_variables, read_variables
@@ -91,10 +97,12 @@ def _variables_against(path: Path) -> list[Finding]:
     found = Findings(Level.STATIC)
     with opened(path) as image:
         # by what the image has; one without an RCCL that loads gets its own by a layer, and is judged as well
-        variables, known = read_variables(image, {}), check_static(image, {}).path
-        judge_variables(variables, known, found)
-        judge_plugin_name(variables, known, found)
-    return [finding for finding in found.found if finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}]
+        variables, static = read_variables(image, {}), check_static(image, {})
+        judge_variables(variables, static.path, found)
+        judge_plugin_name(variables, static.path, found)
+    wanted = {Severity.PROBLEM, Severity.UNKNOWN}
+    of_files = [finding for finding in static.findings if finding.severity in wanted and finding not in found.found]
+    return [finding for finding in found.found if finding.severity in wanted], of_files
 
 
 _TOLD = ("os", "glibc", "python", "rocm", "rccl", "torch", "vllm", "sglang", "net-api")

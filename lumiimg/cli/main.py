@@ -12,10 +12,11 @@ import io
 import os
 import signal
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg.cli.commands import INTERNAL, make_parser, parser_for
-from lumiimg.errors import ExitCode, LumiimgError, one_line
+from lumiimg.errors import BadInputError, ExitCode, LumiimgError, one_line
 from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
@@ -34,6 +35,17 @@ def _command_of(parser: Parser, words: Iterable[str]) -> Parser:
     for word in words:
         parser = parser.below.get(word, parser)
     return parser
+
+
+def _refuse_nothing(words: Sequence[str]) -> None:
+    """Raise BadInputError where a word is empty: `--site "$SITE"` of a script does not ask for no site."""
+    for before, word in pairwise(("", *words)):
+        if word == "--":
+            return
+        option, equals, value = word.partition("=")
+        if not word or (option.startswith("--") and equals and not value):
+            what = option or (before if before.startswith("-") else "an argument")
+            raise BadInputError(f"{what} is given an empty text", hint="is a variable of the shell not set?")
 
 
 def without_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -62,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_start(os.environ)
         return ExitCode.GOOD
     try:
+        _refuse_nothing(words)
         return int(arguments.execute(arguments))
     except LumiimgError as error:
         print(f"lumiimg: {error}", file=sys.stderr)

@@ -108,7 +108,8 @@ def ground_of(arguments: argparse.Namespace, request: Request, catalogue: Catalo
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_base: bool = True) -> Request:
     """Return what is asked for. Raises BadInputError."""
     from lumiimg.fabric.path import Fabric
-    from lumiimg.resolve.request import Request, name_of
+    from lumiimg.resolve.request import Request, name_of, refuse_secrets
+    from lumiimg.secret import known_secrets
 
     recipe = catalogue.recipe(arguments.recipe) if arguments.recipe else None
     base = arguments.base or (recipe.base if recipe else "")
@@ -124,7 +125,7 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
     named = {name_of(text): text for text in arguments.add if text not in own}
     add = [named.get(name_of(text), text) for text in own]
     add += [text for text in arguments.add if text not in add]
-    return Request(
+    request = Request(
         base=base,
         add=tuple(add),
         arguments=dict(recipe.arguments if recipe else {}) | dict(_values(arguments.arg)),
@@ -136,6 +137,8 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
         layers=tuple(arguments.layers),
         written=written,
     )
+    refuse_secrets(request, known_secrets(os.environ))
+    return request
 
 
 def _values(words: Iterable[str]) -> Iterator[tuple[tuple[str, str], str]]:

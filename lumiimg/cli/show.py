@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from lumiimg.cli.options import add_json, add_layers
-from lumiimg.errors import ExitCode
+from lumiimg.errors import BadInputError, ExitCode
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -40,5 +40,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.name in catalogue.recipe_names() and arguments.name not in catalogue.layer_names():
         print_recipe(catalogue.recipe(arguments.name), as_json=arguments.json)
         return ExitCode.GOOD
+    if arguments.name not in catalogue.layer_names() and Path(arguments.name).exists():
+        raise BadInputError(f"no entry is called {arguments.name!r}", hint=f"an image: show ./{arguments.name}")
     print_entry(catalogue.entry(arguments.name), as_json=arguments.json)
     return ExitCode.GOOD

@@ -8,6 +8,7 @@ NCCL_NET_PLUGIN names it. `rccl.py` says which of the plugin's names one RCCL as
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.version_check import numbers_of
@@ -41,7 +42,26 @@ _PARTS = {
 RCCL_OR_PLUGIN = re.compile(f"{_RCCL}|{_PLUGIN}")
 """What to look for in an image (`RootFileSystem.find`)."""
 _API = re.compile(rf"{NET_SYMBOL}(\d{{1,2}})")
+_MAX_PLUGINS, _MAX_NAME_CHARS = 14, 254
+"""Of the list in NCCL_NET_PLUGIN, the rest and longer names are left out (src/plugin/net.cc, from 2.27 on)."""
+_THE_PROGRAM = "static_plugin"
+"""Any beginning of it opens the program itself, where no plugin is (src/plugin/plugin_open.cc, from 2.26 on)."""
 _INTERFACES = {Part.LIBFABRIC: "FABRIC_", Part.LIBCXI: "LIBCXI_"}
+
+
+class Naming(StrEnum):
+    """What NCCL_NET_PLUGIN=X makes of the names that are given to dlopen (`rccl.toml`)."""
+
+    SUFFIX = "suffix"
+    NAME_THEN_SUFFIX = "name-then-suffix"
+    NAME_OR_SUFFIX = "name-or-suffix"
+    LIST = "list"
+    LIST_OR_NONE = "list-or-none"
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it is one, so that nothing names nothing."""
+        return self in {Naming.LIST, Naming.LIST_OR_NONE}
 
 
 def part_of(file: str) -> Part | None:
@@ -65,3 +85,23 @@ def newest_interface(file: str, versions: Iterable[str]) -> str | None:
     prefix = _INTERFACES.get(part_of(file) or Part.NIC)
     own = [version for version in versions if prefix and version.startswith(prefix)]
     return max(own, key=lambda version: numbers_of(version.rpartition("_")[2]), default=None)
+
+
+def names_by_variable(value: str, stems: tuple[str, ...], naming: Naming) -> tuple[str, ...]:
+    """Return what RCCL gives to dlopen when NCCL_NET_PLUGIN is `value`; `stems` are put in front of a suffix."""
+    words = [value]
+    if naming.is_list:
+        is_none = naming is Naming.LIST_OR_NONE and value.lower() == "none"
+        words = [word for word in value.split(",") if word and len(word) <= _MAX_NAME_CHARS and not is_none]
+    names: list[str] = []
+    for word in words[:_MAX_PLUGINS]:
+        suffixed = [f"{stem}-{word}.so" for stem in stems]
+        if naming is Naming.SUFFIX:
+            names += suffixed
+        elif naming is Naming.NAME_THEN_SUFFIX:
+            names += [word, *suffixed]
+        elif "/" in word or (word.startswith("lib") and word.endswith(".so")):
+            names.append(word)
+        elif not _THE_PROGRAM.startswith(word.lower()):
+            names += [word, *suffixed]
+    return tuple(dict.fromkeys(names))

@@ -32,7 +32,7 @@ class FabricPath:
     plugin_files: tuple[str, ...] = ()
     """Names that this RCCL gives to dlopen."""
     named_by: str | None = None
-    """NCCL_NET_PLUGIN, where it is set and changes the names."""
+    """NCCL_NET_PLUGIN, where it is set."""
     accepts: tuple[int, ...] = ()
     """Versions of the net API that this RCCL takes, in its order."""
     plugin: str | None = None

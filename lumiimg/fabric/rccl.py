@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
-from lumiimg.fabric.names import NET_SYMBOL, PLUGIN_FILES
+from lumiimg.fabric.names import NET_SYMBOL, PLUGIN_FILES, Naming, names_by_variable
 
 if TYPE_CHECKING:
     from lumiimg.elf.reader import RangeReader
@@ -26,8 +26,8 @@ PLUGIN_VARIABLE = "NCCL_NET_PLUGIN"
 CONF = "/etc/rccl.conf"
 """RCCL sets the variables of this file that are not set yet, be it to nothing (src/misc/param.cc, `initEnv`; up to
 ROCm 5.1 the name was that of NCCL, `/etc/nccl.conf`). RCCL 2.13.4 and 2.27.7 were run on such files."""
-_MAX_PLUGINS = 16
-"""Of the list in NCCL_NET_PLUGIN, the rest is left out (NCCL src/plugin/net.cc, from 2.27 on)."""
+_STEMS = ("librccl-net",)
+"""In front of a suffix, where the bytes do not say."""
 _CONF_LIMIT_BYTES = 1 << 20
 _CONF_FIELD_BYTES = 1023
 # Device code makes a librccl hundreds of megabytes large; the strings stand in front of it.
@@ -37,6 +37,7 @@ _OVERLAP_BYTES = 512
 _VERSION = re.compile(rb"[RN]CCL version[ :]+(2\.\d{1,2}\.\d{1,2})[+ \-\x00\n]")
 # Without look-behind, which costs three times as much; the byte in front is looked at afterwards.
 _PLUGIN_FILE = re.compile(b"(?:%b)(?=\x00)" % "|".join(map(re.escape, PLUGIN_FILES)).encode())
+_STEM = re.compile(rb"lib[nr]ccl-net(?=\x00|-%s\.so\x00)")
 _SYMBOL = re.compile(rb"%b(\d{1,2})(?=\x00)" % NET_SYMBOL.encode())
 
 
@@ -50,8 +51,7 @@ class Generation:
     """Versions of the net API, in the order in which they are tried."""
     files: tuple[str, ...]
     """File names that are looked for when NCCL_NET_PLUGIN is not set."""
-    variable_is_suffix_only: bool
-    """Whether NCCL_NET_PLUGIN is only ever a part of the name."""
+    naming: Naming
     unique_id_loads_plugin: bool
     """Whether ncclGetUniqueId opens the plugin on a machine without a GPU."""
     basis: str
@@ -64,6 +64,8 @@ class Rccl:
     version: str | None = None
     plugin_files: tuple[str, ...] = ()
     """Names that it has for a plugin, sorted."""
+    plugin_stems: tuple[str, ...] = ()
+    """What it puts in front of a suffix, sorted: RCCL 2.27.7 looks for libnccl-net.so, and for librccl-net-X.so."""
     net_api: tuple[int, ...] = ()
     """Versions of the net API that it looks for, highest first."""
 
@@ -78,14 +80,21 @@ class Rccl:
         return self.net_api or (self.generation.accepts if self.generation else ())
 
     def names(self, variable: str | None) -> tuple[str, ...]:
-        """Return what it gives to dlopen, in its order; `variable` is NCCL_NET_PLUGIN, which counts unless empty.
+        """Return what it gives to dlopen, in its order; `variable` is NCCL_NET_PLUGIN.
 
-        Empty where neither the bytes nor the table say.
+        Empty where neither the bytes nor the table say, and where the variable keeps it from any (`opens_none`).
         """
+        if variable is not None and self.generation is None:
+            return ()
+        if variable is not None and self.generation is not None and (variable or self.generation.naming.is_list):
+            return names_by_variable(variable, self.plugin_stems or _STEMS, self.generation.naming)
         # all names stand in the bytes; in which order they are tried, only the table says
         known = self.generation.files if self.generation else ()
-        files = tuple(sorted(self.plugin_files, key=lambda f: known.index(f) if f in known else len(known))) or known
-        return names_by_variable(variable, files, self.generation) if variable else files
+        return tuple(sorted(self.plugin_files, key=lambda f: known.index(f) if f in known else len(known))) or known
+
+    def opens_none(self, variable: str | None) -> bool:
+        """Whether NCCL_NET_PLUGIN keeps it from opening any plugin."""
+        return self.generation is not None and not self.names(variable)
 
 
 @cache
@@ -107,7 +116,7 @@ def generations() -> tuple[Generation, ...]:
             rocm=entry["rocm"],
             accepts=tuple(entry["accepts"]),
             files=tuple(entry["files"]),
-            variable_is_suffix_only=entry["variable"] == "suffix",
+            naming=Naming(entry["variable"]),
             unique_id_loads_plugin=entry["unique_id"] == "loads",
             basis=entry["basis"],
         )
@@ -124,17 +133,6 @@ def generation_of(version: str) -> Generation | None:
     return next((entry for entry in reversed(generations()) if entry.since <= wanted), None)
 
 
-def names_by_variable(value: str, files: tuple[str, ...], generation: Generation | None) -> tuple[str, ...]:
-    """Return what RCCL gives to dlopen when NCCL_NET_PLUGIN is `value`; `files` are its names without the variable."""
-    stems = dict.fromkeys(file.removesuffix(".so") for file in files)
-    names: list[str] = []
-    for word in value.split(",")[:_MAX_PLUGINS]:
-        if generation is None or not generation.variable_is_suffix_only:
-            names.append(word)
-        names += [f"{stem}-{word}.so" for stem in stems]
-    return tuple(dict.fromkeys(names))
-
-
 def version_of_code(code: int) -> str:
     """Return the dotted form of what ncclGetVersion gives: 21304 is 2.13.4 (10000 a major from 2.9 on, nccl.h)."""
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
@@ -144,6 +142,7 @@ def read_rccl(reader: RangeReader) -> Rccl:
     """Scan the library's bytes for the strings that matter; stops soon after all kinds have been seen."""
     versions: list[str] = []
     files: set[str] = set()
+    stems: set[str] = set()
     symbols: set[int] = set()
     enough = False
     tail = b""
@@ -151,6 +150,7 @@ def read_rccl(reader: RangeReader) -> Rccl:
         data = tail + reader.read_at(offset, _CHUNK_BYTES)
         versions += [match.decode() for match in _VERSION.findall(data)]
         files.update(match[0].decode() for match in _whole(_PLUGIN_FILE, data))
+        stems.update(match[0].decode() for match in _whole(_STEM, data))
         symbols.update(int(match[1]) for match in _whole(_SYMBOL, data))
         if enough:
             break  # one more chunk was read: the strings lie side by side
@@ -159,6 +159,7 @@ def read_rccl(reader: RangeReader) -> Rccl:
     return Rccl(
         version=versions[0] if versions else None,
         plugin_files=tuple(sorted(files)),
+        plugin_stems=tuple(sorted(stems)),
         net_api=tuple(sorted(symbols, reverse=True)),
     )
 

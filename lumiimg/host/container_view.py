@@ -25,7 +25,8 @@ ENGINE_LIBRARIES = "/.singularity.d/libs"
 PRIVATE = "/opt/lumiimg/host"
 """Where the host's libraries are put in the container: a folder that nothing else uses, in front of LD_LIBRARY_PATH."""
 _ENGINE_FOLDER = "/.singularity.d"
-_PREFIXES = ("APPTAINERENV_", "SINGULARITYENV_")
+TO_ENGINE = ("APPTAINERENV_", "SINGULARITYENV_")
+"""In front of a variable that the engine is to set in the container."""
 _KERNEL = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?!\d)")
 _FLAGS, _VALUES = frozenset({"ro", "rw"}), ("id=", "image-src=")
 _UNESCAPED = {",": re.compile(r"(?<!\\),"), ":": re.compile(r"(?<!\\):")}
@@ -124,7 +125,7 @@ def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str 
     `internal/pkg/util/fs/files/action_script.sh`, restore_env). The user's LD_LIBRARY_PATH is the one that does not get
     in (`internal/pkg/util/env/clean.go`).
     """
-    for prefix in _PREFIXES:
+    for prefix in TO_ENGINE:
         if prefix + name in environment:
             return environment[prefix + name]
     of_user = environment.get(name) if name != "LD_LIBRARY_PATH" else None
@@ -135,7 +136,7 @@ def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str 
 
 def told_to_engine(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of somebody who starts the engine with `--env K=V` for each variable."""
-    return {_PREFIXES[0] + name: value for name, value in variables.items()}
+    return {TO_ENGINE[0] + name: value for name, value in variables.items()}
 
 
 def see_inside(

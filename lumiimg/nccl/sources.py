@@ -39,8 +39,6 @@ def log_files(names: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for name in names:
-        if not name:
-            raise BadInputError("the name of the log is empty")
         if name == STDIN:
             found.append(name)
         elif Path(name).is_dir():

@@ -13,9 +13,19 @@ from packaging.version import InvalidVersion, Version
 from lumiimg.elf.facts import exported_symbols
 from lumiimg.elf.system import glibc_version
 from lumiimg.errors import LumiimgError
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PLUGIN_FILES, RCCL_OR_PLUGIN, net_api, part_of
+from lumiimg.fabric.names import (
+    LIBCXI,
+    LIBFABRIC,
+    NET_SYMBOL,
+    PLUGIN_FILES,
+    RCCL_OR_PLUGIN,
+    Naming,
+    names_by_variable,
+    net_api,
+    part_of,
+)
 from lumiimg.fabric.path import Part
-from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, names_by_variable, read_conf, read_rccl
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_conf, read_rccl
 from lumiimg.image.tree import ImageError
 from lumiimg.resolve.stack import OfferedComponent, Stack
 
@@ -42,6 +52,7 @@ _NOT_PYTHON = frozenset(("os", "glibc", "python", "rocm", "rccl", "hip", "torch-
     ("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin", "mpi-abi")
 )
 """Components that are no Python distribution, whatever one is called."""
+_STEMS = tuple(file.removesuffix(".so") for file in PLUGIN_FILES)
 _SMALL_BYTES = 64 * 1024
 _ROCM = re.compile(r"\d{1,2}\.\d{1,2}(\.\d{1,2})?")
 _LOCAL_ROCM = re.compile(r"rocm(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)")
@@ -162,7 +173,10 @@ def _plugin(image: Image, rccl: Rccl, found: list[str]) -> dict[str, str]:
     One of another name is no plugin to RCCL, which goes past it.
     """
     named = _plugin_variable(image)
-    names = rccl.names(named) or (names_by_variable(named, PLUGIN_FILES, None) if named else PLUGIN_FILES)
+    if rccl.generation is None and named:  # a layer brings an RCCL, or it is one that nobody knows
+        names = names_by_variable(named, _STEMS, Naming.LIST)
+    else:
+        names = () if rccl.opens_none(named) else rccl.names(named) or PLUGIN_FILES
     unusual = {name for name in names if "/" not in name and part_of(name) is not Part.PLUGIN}
     if unusual:
         found = [*found, *image.root.find(unusual)]

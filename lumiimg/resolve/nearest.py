@@ -56,6 +56,7 @@ def _on_another_base(asked: Request, shelf: Shelf) -> Iterator[Request]:
         yield from (replace(asked, base=base, add=add, fabric=None) for base in bases)
     for name in asked.unpinned:
         if less := tuple(other for other in asked.unpinned if other != name):
+            yield replace(asked, add=less)
             yield from (replace(asked, base=base, add=less, fabric=None) for base in (asked.base, *bases))
     if asked.add:
         yield replace(asked, add=(), fabric=None)

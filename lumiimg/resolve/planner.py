@@ -136,10 +136,11 @@ class Planner:
             return
         if named is not None:
             raise BadInputError(f"--fabric {asked.fabric.value} and --add {_OF_FABRIC[named]}", hint="name one of them")
-        if self._site is None and asked.fabric is not Fabric.NONE:
+        if asked.fabric is not Fabric.NONE and (self._site is None or self._site.fabric is None):
+            missing = "no machine is named" if self._site is None else f"no network of {self._site.name} is known"
             raise BadInputError(
-                f"--fabric {asked.fabric.value} of which machine?",
-                hint="add --site NAME (`lumiimg list`), or a site file",
+                f"--fabric {asked.fabric.value}: {missing}",
+                hint="--site names a machine that has one (`lumiimg list`), or a site file",
             )
 
     def _offers(self, base: Layer) -> dict[str, OfferedComponent]:

@@ -12,7 +12,7 @@ from lumiimg.errors import BadInputError
 from lumiimg.secret import has_secret, is_secret_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from packaging.specifiers import SpecifierSet
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _LIMIT = 300
 """Characters of a layer and its versions."""
 _LAYER_HINT = "a name (the newest that fits), or a name with a version: 'vllm==0.10.1'; one --add for each layer"
+
+
+_LEAST_CHARS_OF_SECRET = 16
+"""Of one that is looked for in options: a shorter one, such as `AWS_REGION=eu-north-1`, stands in honest words too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +105,17 @@ def with_releases(request: Request, catalogue: Catalogue) -> Request:
     return replace(request, add=tuple(add))
 
 
-def refuse_secrets(request: Request) -> None:
-    """Refuse a value that looks like a secret, without repeating it. Raises BadInputError."""
+def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
+    """Refuse what looks like a secret, or holds one that is known, without repeating it. Raises BadInputError."""
+    known = [secret for secret in known if len(secret) >= _LEAST_CHARS_OF_SECRET]
+    for option, values in (("--source", request.sources.values()), ("--mirror", request.mirrors)):
+        if any("://" in value and secret in value for value in values for secret in known):
+            raise BadInputError(
+                f"{option} holds a secret of the environment, and would be in the lock and the log",
+                hint="a login for a server goes into ~/.netrc",
+            )
     for (layer, name), value in request.arguments.items():
-        if has_secret(value) or (value and is_secret_name(name)):
+        if has_secret(value) or (value and is_secret_name(name)) or any(secret in value for secret in known):
             raise BadInputError(
                 f"{layer}.{name} looks like a secret, and would be in the image, the lock and the log",
                 hint="give it to the job that runs the image, as a variable there",

@@ -98,6 +98,8 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
     if {"libcxi", "libfabric"} <= stack.offers.keys():
         because = "the base has libfabric and libcxi of its own: nothing of the host is bound"
         own = "libfabric and libcxi of the base"
+        if asked is Fabric.HOST:
+            return Fabric.BUNDLED, gate(RuleOutcome.REFUSED, "no libcxi in the base", own, because)
         return Fabric.BUNDLED, gate(RuleOutcome.OK, "libcxi in the base", own, because)
     fits = None if have is None or floor is None else _at_least(have, floor)
     if asked is Fabric.BUNDLED:

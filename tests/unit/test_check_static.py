@@ -174,6 +174,74 @@ def test_nccl_net_plugin_changes_the_name_as_each_generation_reads_it(root: Path
     assert severities(check(root, {"NCCL_NET_PLUGIN": "ofi"}))["plugin.other-name"] is Severity.PROBLEM
 
 
+def test_the_name_in_front_of_a_suffix_is_in_rccls_bytes(root: Path) -> None:
+    """RCCL 2.27.7 of ROCm 7.2.4, run: without the variable libnccl-net.so, with NCCL_NET_PLUGIN=ofi librccl-net-ofi.so."""
+    for file in ("librccl-net-ofi.so", "libnccl-net-ofi.so"):
+        plugin(root / LIB / file, versions=(10,))
+    for stem in ("librccl-net", "libnccl-net"):
+        rccl(root / LIB / "librccl.so.1", [*RCCL_2_27, stem])
+        assert (check(root, {"NCCL_NET_PLUGIN": "ofi"}).path.plugin or "").endswith(f"/{stem}-ofi.so")
+    rccl(root / LIB / "librccl.so.1", ["RCCL version 2.20.5+hip6.2", "libnccl-net-%s.so", "ncclNetPlugin_v8"])
+    assert check(root, {"NCCL_NET_PLUGIN": "ofi"}).path.plugin_files == ("libnccl-net-ofi.so",)
+
+
+@pytest.mark.parametrize("version", ["2.18.3", "2.22.3", "2.27.7"])
+def test_a_plugin_with_a_suffix_is_named_by_the_remedy(root: Path, version: str) -> None:
+    rccl(root / LIB / "librccl.so.1", [f"RCCL version {version}-", "librccl-net.so", "ncclNetPlugin_v6"])
+    for file, value in (("librccl-net-aws.so", "aws"), ("libnccl-net-aws.so", None)):
+        made = plugin(root / LIB / file, versions=(6,))
+        found = finding(check(root), "plugin.other-name")
+        assert found.cause == "without NCCL_NET_PLUGIN, RCCL asks for no name with a suffix"
+        assert value is None or found.remedy[0] == f"export SINGULARITYENV_NCCL_NET_PLUGIN={value}"
+        assert (len(found.remedy) == 2) is (value is not None or version != "2.18.3")
+        for remedy in found.remedy[:-1]:
+            name, _, named = remedy.removeprefix("export ").partition("=")
+            assert check(root, {name: named}).path.plugin_api == 6
+        made.unlink()
+
+
+@pytest.mark.parametrize("value", ["", ","])
+def test_a_list_of_plugins_without_a_name_has_none_whatever_is_in_the_image(root: Path, value: str) -> None:
+    rccl(root / LIB / "librccl.so.1", RCCL_2_27)
+    plugin(root / LIB / "libnccl-net.so", versions=(10,))
+    assert check(root).path.plugin is not None
+    for environment in ({"NCCL_NET_PLUGIN": value}, {"APPTAINERENV_NCCL_NET_PLUGIN": value}):
+        report = check_image(root, environment, Level.STATIC)
+        assert report.answer is Answer.NO
+        found = finding(check(root, environment), "plugin.other-name")
+        assert "open no net plugin at all" in found.summary
+        assert found.remedy == (f"unset {next(iter(environment))}",)
+    rccl(root / LIB / "librccl.so.1", ["RCCL version 2.26.6-", "libnccl-net.so", "ncclNetPlugin_v10"])
+    assert check(root, {"NCCL_NET_PLUGIN": ""}).path.plugin is not None
+
+
+def test_a_name_that_cannot_be_loaded_is_passed_over_for_the_next(root: Path) -> None:
+    rccl(root / LIB / "librccl.so.1", RCCL_2_27)
+    (root / LIB / "broken.so").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    plugin(root / LIB / "good.so", versions=(10,))
+    assert (check(root, {"NCCL_NET_PLUGIN": "broken.so,good.so"}).path.plugin or "").endswith("/good.so")
+    assert severities(check(root, {"NCCL_NET_PLUGIN": "broken.so"}))["plugin.loads"] is Severity.PROBLEM
+
+
+def test_a_remedy_takes_a_variable_away_from_where_it_is_set(root: Path) -> None:
+    """`unset` in the user's shell does not reach what the image or the engine sets."""
+    plugin(root / LIB / "librccl-net.so")
+    told = {"APPTAINERENV_FI_PROVIDER": "tcp"}
+    assert finding(check(root, told), "provider.excluded").remedy == ("export APPTAINERENV_FI_PROVIDER=cxi",)
+    environment = root / ".singularity.d/env/90-environment.sh"
+    environment.parent.mkdir(parents=True)
+    environment.write_text("export NCCL_NET=Socket FI_PROVIDER=tcp NCCL_NET_PLUGIN=aws\n")
+    result = check(root)
+    assert (
+        finding(result, "plugin.other-name").remedy[0].startswith("start the program with `env -u NCCL_NET_PLUGIN …`")
+    )
+    assert finding(result, "network.forced").remedy[0].startswith("start the program with `env -u NCCL_NET …`")
+    name, _, value = finding(result, "provider.excluded").remedy[0].removeprefix("export ").partition("=")
+    assert "provider.excluded" not in severities(check(root, {name: value}))
+    result = check(root, {"SINGULARITYENV_NCCL_NET": "Socket"})
+    assert finding(result, "network.forced").remedy[0].startswith("unset SINGULARITYENV_NCCL_NET;")
+
+
 def test_a_broken_rccl_is_a_no_of_its_own(root: Path) -> None:
     (root / LIB / "librccl.so.1").write_bytes(b"no library\n" * 20)
     report = check_image(root, {}, Level.STATIC)
@@ -198,8 +266,10 @@ def test_rocm_7_2_looks_for_another_name(root: Path) -> None:
     result = check(root)
     found = finding(result, "plugin.other-name")
     assert found.severity is Severity.PROBLEM
-    assert found.remedy[0].startswith("ln -s /")
-    assert found.remedy[0].endswith("/libnccl-net.so")
+    assert found.remedy[1].startswith("ln -s /")
+    assert found.remedy[1].endswith("/libnccl-net.so   (in the image's %post)")
+    name, _, value = found.remedy[0].removeprefix("export ").partition("=")
+    assert check(root, {name: value}).path.plugin_api == 10
     (root / LIB / "libnccl-net.so").symlink_to("librccl-net.so")
     assert check(root).path.plugin_api == 10
 
@@ -291,7 +361,7 @@ def test_the_command_answers_by_its_exit_code(root: Path, capsys: pytest.Capture
     assert main(["check", "--level", "static", str(root)]) == ExitCode.NO
     text = capsys.readouterr().out
     assert "plugin.absent" in text
-    assert "do:  lumiimg build" in text
+    assert f"do:  lumiimg adapt {root} --site lumi -o with-plugin.sif" in text
     assert "will work" not in text
     libcxi = library(root / LIB / "libcxi.so.1")
     libfabric = library(root / LIB / "libfabric.so.1", libcxi)

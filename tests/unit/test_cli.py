@@ -177,7 +177,12 @@ BAD_INPUT = {
         ],
         "which the engine cannot read; give long text to a layer as a file",
     ),
-    "log without a name": (["log", ""], "the name of the log is empty"),
+    "log without a name": (["log", ""], "an argument is given an empty text; is a variable of the shell not set?"),
+    "site that a script left empty": (
+        ["explain", "--base", "rocm-6.4.4", "--add", "vllm", "--site", ""],
+        "--site is given an empty text",
+    ),
+    "base that a script left empty": (["explain", "--add", "vllm", "--base="], "--base is given an empty text"),
     "log that is no text": (["log", sys.executable], "is no text"),
     "no log": (["log"], "no log to read"),
     "log with a host and no image": (["log", "-", "--host", "h.json"], "--host tells nothing without the image"),
@@ -188,6 +193,7 @@ BAD_INPUT = {
     "host that is none": (["check", ".", "--host", "/etc/passwd"], "/etc/passwd"),
     "image with nothing in it": (["explain", "."], ".: holds no root file system"),
     "unknown site": (["bind", ".", "--host", "no.json", "--site", "lumo"], "did you mean lumi?"),
+    "folder that is no entry": (["show", "folder"], "an image: show ./folder"),
     "unknown entry": (["show", "debian"], "did you mean debian-13?"),
 }
 
@@ -198,6 +204,7 @@ def test_bad_input_is_one_line_and_exit_2(
     argv: list[str], what: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
     before = sorted(tmp_path.rglob("*"))
     assert main(argv) == ExitCode.BAD_INPUT
     captured = capsys.readouterr()

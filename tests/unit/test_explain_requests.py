@@ -37,6 +37,7 @@ CASES = [
     Case("rocm-6.2.4 pytorch", "bundled torch=2.7.1+rocm6.2.4", "Ubuntu 22.04 has glibc 2.35, the host asks for 2.38"),
     Case("rocm-6.4.4 pytorch", "host torch=2.9.1+rocm6.4", "Ubuntu 24.04 has glibc 2.39"),
     Case("rocm-6.2.4 pytorch %host", "refused glibc-gate -> rocm-6.2.4 pytorch", "asked for what the gate forbids"),
+    Case("lumi-multitorch-u24r64 pytorch %host", "refused glibc-gate -> lumi-multitorch-u24r64 pytorch", "the base has its own"),
     Case("rocm-6.4.4 pytorch %bundled", "bundled torch=2.9.1+rocm6.4", "a fabric of its own works on any base"),
     Case("rocm-6.4.4 pytorch %none", "none torch=2.9.1+rocm6.4 warning=fabric", "the user wants no fabric"),
     Case("rocm-6.4.4 pytorch @generic", "none torch=2.9.1+rocm6.4", "no machine, so no fabric is put in"),
@@ -136,6 +137,14 @@ def test_the_nearest_request_works(case: Case) -> None:
     site = next((word for word in case.asked.split() if word.startswith("@")), "")
     fabric = f"%{nearest.fabric}" if nearest.fabric else ""
     assert not plan_of(" ".join((nearest.base, *nearest.add, site, fabric))).refused
+
+
+@pytest.mark.parametrize("fabric", [None, Fabric.BUNDLED, Fabric.NONE])
+def test_the_nearest_request_without_a_layer_keeps_the_fabric(fabric: Fabric | None) -> None:
+    """What is not in the way is not given up."""
+    nearest = plan_of(f"rocm-6.4.4 vllm sglang {f'%{fabric}' if fabric else ''}").nearest
+    assert nearest is not None
+    assert (nearest.base, nearest.add, nearest.fabric) == ("rocm-6.4.4", ("vllm",), fabric)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.asked)

@@ -133,7 +133,12 @@ PLUGINS: dict[str, tuple[str, tuple[Callable[[Path], None], ...], bool]] = {
     "of NVIDIA's name": ("usr/lib64/libnccl-net.so", (), False),
     "a path, which is a suffix to this RCCL": ("opt/p/x.so", (environment("NCCL_NET_PLUGIN=/opt/p/x.so"),), False),
     "a path": ("opt/p/x.so", (as_is, environment("NCCL_NET_PLUGIN=/opt/p/x.so")), True),
-    "a file of any name": ("usr/lib64/x.so", (as_is, environment("NCCL_NET_PLUGIN=gone,x.so")), True),
+    "a file of any name": ("usr/lib64/x.so", (as_is, environment("NCCL_NET_PLUGIN=x.so")), True),
+    "a list, which is one name to this RCCL": (
+        "usr/lib64/x.so",
+        (as_is, environment("NCCL_NET_PLUGIN=gone,x.so")),
+        False,
+    ),
 }
 
 
@@ -164,7 +169,7 @@ def test_adapt_says_what_the_image_sets_against_the_network(image: Path, site: s
     (image / ".singularity.d/env/91-more.sh").write_text("export NCCL_NET=Socket FI_PROVIDER=tcp\n")
     assert main(["adapt", str(image), "--site", site, "--dry-run"]) == ExitCode.GOOD
     error = unwrapped(capsys.readouterr().err)
-    for told in ("NCCL_NET=Socket", "[network.forced]", "FI_PROVIDER=tcp", "[provider.excluded]", "unset NCCL_NET"):
+    for told in ("NCCL_NET=Socket", "[network.forced]", "FI_PROVIDER=tcp", "[provider.excluded]", "env -u NCCL_NET"):
         assert told in error
 
 
@@ -172,7 +177,7 @@ def test_adapt_says_what_the_image_sets_against_the_network(image: Path, site: s
 @pytest.mark.parametrize(
     ("change", "remedy"),
     [
-        (environment("NCCL_NET_PLUGIN=aws"), "unset NCCL_NET_PLUGIN"),
+        (environment("NCCL_NET_PLUGIN=aws"), "env -u NCCL_NET_PLUGIN"),
         (conf("NCCL_NET_PLUGIN=aws"), "take NCCL_NET_PLUGIN out of the image's /etc/rccl.conf"),
         (environment("NCCL_NET_PLUGIN=ofi"), None),
         (environment("NCCL_NET_PLUGIN="), None),
@@ -195,10 +200,7 @@ def test_adapt_reports_a_name_that_no_plugin_of_a_layer_has(
 def test_an_image_that_lacks_nothing_and_forces_sockets_is_no_good_one(
     tmp_path: Path, site: str, capsys: Capture
 ) -> None:
-    image = fabric_builder.image(tmp_path / "whole", glibc=39)
-    (image / "usr/lib").mkdir(parents=True, exist_ok=True)
-    for name in ("libcxi.so.1", "libfabric.so.1"):
-        (image / "usr/lib" / name).write_bytes(b"\x7fELF" + bytes(2000))
+    image = fabric_builder.bundled(tmp_path / "whole")
     (image / ".singularity.d/env/91-more.sh").write_text("export NCCL_NET=Socket\n")
     assert main(["adapt", str(image), "--site", site, "--json"]) == ExitCode.NO
     out, err = capsys.readouterr()
@@ -217,14 +219,55 @@ def test_what_the_image_has_is_a_constraint(image: Path, site: str, capsys: Capt
 
 @pytest.mark.usefixtures("clean_home")
 def test_an_image_that_lacks_nothing_is_left_alone(tmp_path: Path, site: str, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "whole", glibc=39)
-    for name in ("libcxi.so.1", "libfabric.so.1"):
-        (image / "usr/lib").mkdir(parents=True, exist_ok=True)
-        (image / "usr/lib" / name).write_bytes(b"\x7fELF" + bytes(2000))
+    image = fabric_builder.bundled(tmp_path / "whole")
     assert main(["adapt", str(image), "--site", site]) == ExitCode.UNDECIDED
     error = unwrapped(capsys.readouterr().err)
     assert "not all is known" in error
     assert "of which Slingshot release" in error
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_an_image_whose_own_files_do_not_load_is_not_said_to_lack_nothing(
+    tmp_path: Path, site: str, capsys: Capture
+) -> None:
+    """As `check` has it, where no layer would change it."""
+    for number, spoil in enumerate((plugin_elsewhere, libfabric_without_its_libcxi, libfabric_without_cxi)):
+        image = fabric_builder.bundled(tmp_path / str(number))
+        identity, code = spoil(image)
+        assert main(["adapt", str(image), "--site", site]) == code
+        assert f"[{identity}]" in unwrapped(capsys.readouterr().err)
+
+
+def plugin_elsewhere(image: Path) -> tuple[str, ExitCode]:
+    (image / "opt/p").mkdir()
+    (image / "usr/lib64/librccl-net.so").rename(image / "opt/p/librccl-net.so")
+    return "plugin.not-on-path", ExitCode.NO
+
+
+def libfabric_without_its_libcxi(image: Path) -> tuple[str, ExitCode]:
+    (image / "opt/p").mkdir()
+    (image / "usr/lib64/libcxi.so.1").rename(image / "opt/p/libcxi.so.1")
+    return "plugin.needs-host", ExitCode.UNDECIDED
+
+
+def libfabric_without_cxi(image: Path) -> tuple[str, ExitCode]:
+    libc = image / "lib64/libc.so.6"
+    fabric_builder.versioned(image / "usr/lib64/libfabric.so.1", defines=("FABRIC_1.3",), needs={libc: ("GLIBC_2.14",)})
+    return "provider.no-cxi", ExitCode.UNDECIDED
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_a_plugin_that_is_not_found_is_reported_beside_the_layers_that_are_added(
+    tmp_path: Path, site: str, capsys: Capture
+) -> None:
+    image = fabric_builder.image(tmp_path / "theirs", glibc=39)
+    plugin_elsewhere(image)
+    assert main(["adapt", str(image), "--site", site, "--dry-run"]) == ExitCode.GOOD
+    out, err = capsys.readouterr()
+    assert "+ fabric-host" in out
+    assert "+ aws-ofi-nccl" not in out
+    assert "[plugin.not-on-path]" in unwrapped(err)
+    assert "[plugin.needs-host]" not in unwrapped(err)
 
 
 @pytest.mark.usefixtures("clean_home")

@@ -422,12 +422,19 @@ SETTINGS = {
     "NCCL_NET set by environment to Socket": "network-forced",
     "NCCL_NET set by environment to IB": "network-forced",
     "NCCL_NET_PLUGIN set by environment to none": "plugin-disabled",
+    "NCCL_NET_PLUGIN set by environment to ": "plugin-disabled",
     "NCCL_P2P_DISABLE set by environment to 1": "peer-to-peer-disabled",
     "NCCL_P2P_LEVEL set by environment to LOC": "peer-to-peer-disabled",
     "NCCL_SHM_DISABLE set by environment to 1.": "shared-memory-disabled",
     "NCCL_NET_GDR_LEVEL set by environment to LOC": "gdr-disabled",
     "NCCL_NET_GDR_LEVEL set by environment to 0": "gdr-disabled",
 }
+
+
+def test_plugins_that_give_way_to_a_chosen_one_are_not_switched_off() -> None:
+    """NCCL prints this of a list in NCCL_NET_PLUGIN, once one of its plugins has the communicator."""
+    lines = ["n1:1:1 [0] NCCL INFO Disabling external plugins: aws", "n1:1:1 [0] NCCL INFO Using network Socket"]
+    assert "plugin-disabled" not in [cause.id for cause in read_lines("j", lines).causes]
 
 
 @pytest.mark.parametrize(("text", "signature"), SETTINGS.items(), ids=SETTINGS)

@@ -32,7 +32,7 @@ CATALOGUE = open_catalogue({"HOME": "/nonexistent"})
 TOKEN = "hf_" + "Canary9" * 5
 SLOW = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 FREE = (
-    LAYER + '[arguments.NOTE]\ndefault = ""\nhelp = "free text"\n[environment.set]\nNOTE = "{{ NOTE }}"\n'
+    LAYER + '[arguments.NOTE]\ndefault = ""\nhelp = "free text"\n[environment.set]\nNOTE = "{NOTE}"\n'
     '[sources.one]\nurl = "https://h.test/t.tar.gz"\nfile = "t.tar.gz"\nkey = "one"\nsource = "s"\n'
 )
 """A layer of the user's that takes any text."""
@@ -242,6 +242,31 @@ def test_no_option_repeats_a_token(verb: str, option: list[str], ground: Path) -
         "why": ["why", "vllm", *request],
     }
     assert answer(*before.get(verb, [verb, *request]), *option).code == ExitCode.BAD_INPUT
+
+
+@pytest.mark.parametrize("verb", ["explain", "build", "lock", "why", "adapt"])
+def test_no_option_repeats_a_secret_of_the_environment(
+    verb: str, ground: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of no known shape is known by the variable that holds it, too."""
+    del ground
+    secret = "Canary9" * 3
+    monkeypatch.setenv("OUR_API_KEY", secret)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
+    words = {
+        "adapt": ["adapt", "./image", "--site", "lumi", "--add", "free"],
+        "why": ["why", "free", "--base", "own-base", "--add", "free"],
+    }.get(verb, [verb, "--base", "own-base", "--add", "free"])
+    for option in (
+        ["--arg", f"free.NOTE=a {secret} b"],
+        ["--source", f"one=https://h.test/{secret}/t.tar.gz#sha256={DIGEST}"],
+        ["--mirror", f"debian=https://h.test/{secret}/debian"],
+    ):
+        assert answer(*words, "--layers", "own", *option).code == ExitCode.BAD_INPUT
+    honest = ["--mirror", "debian=https://x.eu-north-1.test/debian", "--arg", "free.NOTE=eu-north-1"]
+    if verb in {"explain", "build"}:
+        dry_run = ["--dry-run"] if verb == "build" else []
+        assert answer(*words, "--layers", "own", *honest, *dry_run).code == ExitCode.GOOD
 
 
 def test_adapt_reads_an_image_once(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:

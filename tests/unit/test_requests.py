@@ -196,7 +196,9 @@ def test_a_version_of_a_layer_without_releases_is_an_argument_or_refused(capsys:
     ("words", "fault"),
     [
         (["--base", "debian-13", "--add", "debian-13"], "is not a layer"),
-        (["--base", "debian-13", "--fabric", "host"], "of which machine"),
+        (["--base", "debian-13", "--fabric", "host"], "--fabric host: no machine is named"),
+        (["--base", "rocm-6.4.4", "--fabric", "host", "--site", "generic"], "no network of generic is known"),
+        (["--base", "rocm-6.4.4", "--fabric", "bundled", "--site", "generic"], "no network of generic is known"),
         (["--base", "rocm-6.4.4", "--site", "lumi", "--add", "fabric-host", "--fabric", "bundled"], "name one of them"),
         (["--base", "rocm-6.4.4", "--add", "vllm==" + "9" * 5000], "is no layer"),
         (["--base", "rocm-6.4.4", "--add", "vllm,deepspeed"], "one --add for each layer"),

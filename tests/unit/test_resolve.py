@@ -9,7 +9,7 @@ import pytest
 
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, RefusedError
-from lumiimg.fabric.rccl import generation_of, generations, names_by_variable, version_of_code
+from lumiimg.fabric.rccl import Rccl, generation_of, generations, version_of_code
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.network.mirrors import Mirrors, apt_mirror, parse_mirrors
 from lumiimg.resolve.plan import Ground
@@ -326,17 +326,32 @@ def test_the_rccl_table_says_what_was_measured(
     assert generation.unique_id_loads_plugin is loads
 
 
+_LIST = ("x", "librccl-net-x.so", "y", "librccl-net-y.so")
+_WHOLE = ("x,y", "librccl-net-x,y.so")
+
+
 @pytest.mark.parametrize(
-    ("version", "names"),
+    ("version", "variable", "names"),
     [
-        ("2.20.5", ("librccl-net-x.so", "librccl-net-y.so")),
-        ("2.21.5", ("x", "librccl-net-x.so", "y", "librccl-net-y.so")),
-        ("2.7.8", ("x", "librccl-net-x.so", "y", "librccl-net-y.so")),
+        ("2.20.5", "x,y", ("librccl-net-x,y.so",)),
+        *((version, "x,y", _WHOLE) for version in ("2.21.5", "2.22.3", "2.26.6")),
+        *((version, f"{commas}x{commas},y{commas}", _LIST) for version in ("2.27.7", "2.29.7") for commas in ("", ",")),
+        ("2.25.1", "libx.so", ("libx.so", "librccl-net-libx.so.so")),
+        *((version, "libx.so", ("libx.so",)) for version in ("2.26.6", "2.27.7")),
+        ("2.27.7", "/opt/x/y,libx.so,libx", ("/opt/x/y", "libx.so", "libx", "librccl-net-libx.so")),
+        ("2.26.6", "", ("librccl-net.so",)),
+        *(("2.27.7", variable, ()) for variable in ("", ",", "x" * 255, "STATIC", "s")),
+        ("2.27.7", "none", ("none", "librccl-net-none.so")),
+        *(("2.28.3", variable, ()) for variable in ("", "none", "NONE")),
+        ("2.25.1", "s", ("s", "librccl-net-s.so")),
+        ("2.27.7", ",".join(f"/{number}" for number in range(20)), tuple(f"/{number}" for number in range(14))),
+        ("2.7.8", "x", ()),
     ],
 )
-def test_what_a_name_in_nccl_net_plugin_makes_of_the_files_name(version: str, names: tuple[str, ...]) -> None:
-    """Only a part of the name up to RCCL 2.20; then a name of its own first, which is believed of one nobody knows."""
-    assert names_by_variable("x,y", ("librccl-net.so",), generation_of(version)) == names
+def test_what_nccl_net_plugin_makes_of_the_files_name(version: str, variable: str, names: tuple[str, ...]) -> None:
+    """As src/net.cc, src/plugin/net.cc and src/plugin/plugin_open.cc of each version have it."""
+    assert Rccl(version).names(variable) == names
+    assert Rccl(version).opens_none(variable) is (not names and version != "2.7.8")
 
 
 def test_the_rccl_table_is_in_order_and_knows_its_limits() -> None:

@@ -628,6 +628,7 @@ def test_what_is_no_secret_is_not_taken_for_one() -> None:
         "docker://busybox@sha256:0123 and git+ssh://git@host/x",
         "https://host/a@b?version=1&monkey=2",
         "the key of it=x; --sort key=name",
+        "https://auth.docker.io/token: the server answers 503",
     ):
         assert hidden(text) == text
         assert not has_secret(text)

@@ -12,7 +12,7 @@ from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, ending, explain
 from lumiimg.elf.objects import FoundBy
 from lumiimg.fabric.names import PLUGIN_FILES
 from lumiimg.fabric.path import Part
-from lumiimg.fabric.rccl import generation_of, remedy_for_old_api, version_of_code
+from lumiimg.fabric.rccl import Rccl, generation_of, remedy_for_old_api, version_of_code
 from lumiimg.findings import Code, Family, Findings, Level, Severity
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ def probe(container: Container, static: StaticResult, *, excuse: str | None) -> 
         return result
     generation = _learn_version(run, result)
     plugin = _judge_rccl(run, generation, result)
-    names = [plugin] if plugin else _names_as_rccl_asks(static)
+    names = [plugin] if plugin else _names_as_rccl_asks(static, result.path)
+    if not names:
+        return result  # the variable keeps RCCL from any plugin, or what it asks for is not known
     for name in names:
         run = container.handshake(name, rccl=static.path.rccl, accepts=result.path.accepts)
         result.runs.append(run)
@@ -72,14 +74,14 @@ def probe(container: Container, static: StaticResult, *, excuse: str | None) -> 
     return result
 
 
-def _names_as_rccl_asks(static: StaticResult) -> list[str]:
+def _names_as_rccl_asks(static: StaticResult, path: FabricPath) -> list[str]:
     """Return what to give to dlopen: RCCL's own names, so that the container's loader searches as it would for RCCL.
 
     Only where RCCL's own RUNPATH finds the plugin must the path be given: the probe has no such RUNPATH.
     """
     if static.plugin_found_by in {FoundBy.RUNPATH, FoundBy.RPATH} and static.path.plugin:
         return [static.path.plugin]
-    return list(static.path.plugin_files) or [*PLUGIN_FILES]
+    return list(path.plugin_files) or ([] if path.named_by is not None else [*PLUGIN_FILES])
 
 
 def _is_absent(run: ProbeRun, name: str) -> bool:
@@ -123,7 +125,7 @@ def _learn_version(run: ProbeRun, result: ProbeResult) -> Generation | None:
     if generation is not None:
         result.path = replace(
             result.path,
-            plugin_files=result.path.plugin_files or generation.files,
+            plugin_files=result.path.plugin_files or Rccl(version).names(result.path.named_by),
             accepts=result.path.accepts or generation.accepts,
         )
         result.findings.add(

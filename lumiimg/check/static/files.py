@@ -16,7 +16,7 @@ from lumiimg.check.static.evidence import StaticResult
 from lumiimg.check.static.plugin import judge_plugin
 from lumiimg.check.static.plugin_search import load_plugin
 from lumiimg.check.static.rccl import load_rccl, read_path
-from lumiimg.check.static.variables import judge_binds, judge_variables, read_variables
+from lumiimg.check.static.variables import judge_binds, judge_no_plugin_wanted, judge_variables, read_variables
 from lumiimg.fabric.names import RCCL_OR_PLUGIN
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.provider import PROVIDER_PATH
@@ -62,7 +62,7 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
         return StaticResult(FabricPath(rccl=file), findings=tuple(found.found))
     variables = read_variables(image, environment)
     path = read_path(image, rccl, variables.get(PLUGIN_VARIABLE), found)
-    without_name = variables.without(PLUGIN_VARIABLE, f"unset {PLUGIN_VARIABLE}")
+    without_name = variables.without(PLUGIN_VARIABLE)
     outcome = load_plugin(image, process, rccl, files, path, found, without_name=without_name)
     result = StaticResult(
         path=path,
@@ -73,6 +73,7 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
     if outcome is not None and outcome.root is not None:
         result = judge_plugin(image.root, outcome, process, result, found)
         judge_process(image.root, process, found)
+    judge_no_plugin_wanted(variables, result.path, found)
     judge_variables(variables, result.path, found)
     judge_binds(environment, process, found)
     return replace(result, findings=tuple(found.found))

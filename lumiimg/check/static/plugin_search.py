@@ -6,12 +6,14 @@ import contextlib
 import errno
 import re
 import shlex
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import read_elf
 from lumiimg.errors import BadInputError
-from lumiimg.fabric.names import part_of
+from lumiimg.fabric.names import PLUGIN_FILES, part_of
 from lumiimg.fabric.path import Part
+from lumiimg.fabric.rccl import Rccl
 from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from lumiimg.image import Image
 
 _LEFT_OUT = re.compile(r"[^ ]+: left out, beyond a plain export: (?:(?:then|else|do|export) )*[A-Za-z_]\w*=[^;&|]*")
+_SUFFIXED = re.compile(r"lib[nr]ccl-net-(.+)\.so")
 _OF_THE_SEARCH = ("LD_LIBRARY_PATH", "LD_PRELOAD", "NCCL_NET_PLUGIN")
 RULE_SOURCE = "RCCL src/net.cc, src/plugin/plugin_open.cc; glibc elf/dl-load.c"
 
@@ -46,22 +49,26 @@ def load_plugin(
     if not names:
         return None
     absent: list[str] = []
+    broken: tuple[str, LoadOutcome] | None = None
     for name in names:
         outcome = process.dlopen(name, rccl)
-        if not outcome.finds_nothing(name):
-            if outcome.root is None:
-                found.add(
-                    Code.PLUGIN_LOADS,
-                    Severity.PROBLEM,
-                    f"{name} is found, and is no library that can be loaded",
-                    evidence=outcome.errors[:4],
-                    remedy=(
-                        "build or copy the plugin again; a text of three lines is a git-lfs pointer, not the file",
-                    ),
-                    source=RULE_SOURCE,
-                )
+        if outcome.root is not None:
             return outcome
-        absent += outcome.errors
+        if outcome.finds_nothing(name):
+            absent += outcome.errors
+        elif broken is None:
+            broken = name, outcome  # RCCL goes on with the next name
+    if broken is not None:
+        name, outcome = broken
+        found.add(
+            Code.PLUGIN_LOADS,
+            Severity.PROBLEM,
+            f"{name} is found, and is no library that can be loaded",
+            evidence=outcome.errors[:4],
+            remedy=("build or copy the plugin again; a text of three lines is a git-lfs pointer, not the file",),
+            source=RULE_SOURCE,
+        )
+        return outcome
     elsewhere = [file for file in files if part_of(file) is Part.PLUGIN]
     dangling = [file for file in elsewhere if not image.root.exists(file)]
     dangling.sort(key=lambda file: file.rpartition("/")[2] not in names)
@@ -114,10 +121,10 @@ def load_plugin(
             evidence=tuple(absent[:4]),
             cause="NCCL_NET_PLUGIN asks for another name; up to RCCL 2.20 it is a part of the name only, never a path"
             if path.named_by
-            else "the name that RCCL looks for changed with ROCm 7.1, and back after 7.2",
-            remedy=(without_name,)
-            if path.named_by
-            else (f"ln -s {shlex.quote(elsewhere[0])} {shlex.quote(_beside(elsewhere[0], names[0]))}",),
+            else "the name that RCCL looks for changed with ROCm 7.1, and back after 7.2"
+            if elsewhere[0].rpartition("/")[2] in PLUGIN_FILES
+            else "without NCCL_NET_PLUGIN, RCCL asks for no name with a suffix",
+            remedy=(without_name,) if path.named_by else _remedies_for_a_name(process, elsewhere[0], path),
             source=RULE_SOURCE,
         )
     else:
@@ -155,6 +162,16 @@ def _passed_over(image: Image, process: Process, file: str) -> str | None:
     if (facts.machine, facts.elf_class) != (own.machine, own.elf_class):
         return "it is for another kind of machine"
     return None
+
+
+def _remedies_for_a_name(process: Process, file: str, path: FabricPath) -> tuple[str, ...]:
+    """Return what leads RCCL to a plugin of another name: NCCL_NET_PLUGIN where it can name the file, and a link."""
+    suffixed = _SUFFIXED.fullmatch(file.rpartition("/")[2])
+    values = (*([suffixed[1]] if suffixed else []), file)
+    rccl = Rccl(path.rccl_version)
+    leads = (value for value in values if any(process.dlopen(name).root is not None for name in rccl.names(value)))
+    link = f"ln -s {shlex.quote(file)} {shlex.quote(_beside(file, path.plugin_files[0]))}   (in the image's %post)"
+    return (*(f"export SINGULARITYENV_NCCL_NET_PLUGIN={shlex.quote(value)}" for value in islice(leads, 1)), link)
 
 
 def _beside(path: str, name: str) -> str:

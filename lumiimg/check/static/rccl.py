@@ -107,9 +107,17 @@ def read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findin
         rccl_version=library.version,
         plugin_files=files,
         accepts=accepts,
-        named_by=named or None,
+        named_by=named,
     )
-    if not files or not accepts:
+    if library.opens_none(named):
+        found.add(
+            Code.RCCL_FOUND,
+            Severity.INFO,
+            f"RCCL {library.version} opens no net plugin (NCCL_NET_PLUGIN={named})",
+            where=rccl.path,
+            source=generation.basis if generation else None,
+        )
+    elif not files or not accepts:
         found.add(
             Code.RCCL_UNKNOWN,
             Severity.UNKNOWN,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LAYER_PLUGINS
-from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, read_conf
+from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, read_conf
 from lumiimg.findings import Code, Severity
-from lumiimg.host.container_view import PRIVATE, binds_of, variable_of
+from lumiimg.host.container_view import PRIVATE, TO_ENGINE, binds_of, variable_of
 from lumiimg.nccl.vocabulary import vocabulary
 
 if TYPE_CHECKING:
@@ -52,9 +52,22 @@ class Variables:
         """Return `NAME=value` for a finding, and the file that sets it."""
         return f"{name}={self.get(name)}" + (f" in {CONF}" if self._is_of_conf(name) else "")
 
-    def without(self, name: str, otherwise: str) -> str:
-        """Return the remedy that takes a variable away."""
-        return f"take {name} out of the image's {CONF}" if self._is_of_conf(name) else otherwise
+    def without(self, name: str) -> str:
+        """Return what takes a variable away, by what sets it: RCCL's file, the engine, the image, the user."""
+        if self._is_of_conf(name):
+            return f"take {name} out of the image's {CONF}"
+        told = self._told(name)
+        if not told and self.image.environment.get(name) is not None:
+            return f"start the program with `env -u {name} …`: the image sets it, and `unset` outside does not reach it"
+        return f"unset {' '.join(told or [name])}"
+
+    def set_to(self, name: str, value: str) -> str:
+        """Return the command that gives a variable a value in the container, whoever sets it now."""
+        return f"export {next(iter(self._told(name)), f'SINGULARITYENV_{name}')}={value}"
+
+    def _told(self, name: str) -> list[str]:
+        """Return the variables by which the engine is told this one."""
+        return [prefix + name for prefix in TO_ENGINE if prefix + name in self.environment]
 
     def _is_of_conf(self, name: str) -> bool:
         return name in self.of_conf and variable_of(name, self.image, self.environment) is None
@@ -107,7 +120,7 @@ def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> 
             Code.PROVIDER_EXCLUDED,
             Severity.PROBLEM,
             f"{variables.shown('FI_PROVIDER')} keeps libfabric from using cxi",
-            remedy=(variables.without("FI_PROVIDER", "unset FI_PROVIDER, or FI_PROVIDER=cxi"),),
+            remedy=(variables.set_to("FI_PROVIDER", "cxi"),),
             source="fabric(7), FI_PROVIDER",
         )
     named = variables.get(_CONF_VARIABLE) if _takes_a_name(path.rccl_version) else None
@@ -123,15 +136,29 @@ def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> 
         )
 
 
+def judge_no_plugin_wanted(variables: Variables, path: FabricPath, found: Findings) -> None:
+    """Judge whether NCCL_NET_PLUGIN keeps this RCCL from any plugin."""
+    if path.named_by is not None and Rccl(path.rccl_version).opens_none(path.named_by):
+        found.add(
+            Code.PLUGIN_OTHER_NAME,
+            Severity.PROBLEM,
+            f"{variables.shown(PLUGIN_VARIABLE)} makes RCCL {path.rccl_version} open no net plugin at all",
+            cause="from RCCL 2.27 on it is a list of plugins, and one without a name has none",
+            remedy=(variables.without(PLUGIN_VARIABLE),),
+            source="NCCL src/plugin/net.cc, initPluginLibsOnceFunc",
+        )
+
+
 def judge_plugin_name(variables: Variables, path: FabricPath, found: Findings) -> None:
     """Judge whether NCCL_NET_PLUGIN of an image keeps RCCL from any plugin that a layer would put on it."""
-    if path.named_by and path.plugin is None and not {*LAYER_PLUGINS} & {*path.plugin_files}:
+    judge_no_plugin_wanted(variables, path, found)
+    if path.named_by and path.plugin_files and path.plugin is None and not {*LAYER_PLUGINS} & {*path.plugin_files}:
         found.add(
             Code.PLUGIN_OTHER_NAME,
             Severity.PROBLEM,
             f"{variables.shown(PLUGIN_VARIABLE)} makes RCCL look for {' or '.join(path.plugin_files)} alone, which it "
             "does not find in the image; no layer puts in a plugin of that name",
-            remedy=(variables.without(PLUGIN_VARIABLE, f"unset {PLUGIN_VARIABLE}"),),
+            remedy=(variables.without(PLUGIN_VARIABLE),),
             source=_NET_SOURCE,
         )
 
@@ -147,7 +174,7 @@ def _judge_network(variables: Variables, plugin: str | None, found: Findings) ->
     if name is None:
         return
     family = vocabulary().networks.get(name.lower())
-    shown, remedy = variables.shown("NCCL_NET"), variables.without("NCCL_NET", "unset NCCL_NET")
+    shown, remedy = variables.shown("NCCL_NET"), variables.without("NCCL_NET")
     if family in {"socket", "ib"}:
         takes = "TCP sockets" if family == "socket" else "InfiniBand or end"
         found.add(

@@ -177,7 +177,7 @@ def check_nodes(
         static, manifest = check_files(path, image, environment, request.snapshot)
         files = static.findings
         if static.path.rccl is None:
-            group = _group(nodes, static.path, conclude(labels, files, ()), Level.STATIC, slowest_ms=0)
+            group = _group(nodes, static.path, conclude(str(path), labels, files, ()), Level.STATIC, slowest_ms=0)
             levels = {Level.STATIC.value: "done", Level.PROBE.value: NOTHING, Level.RUN.value: NOTHING}
             return NodesReport(str(path), allocation.job, group.answer, group.sentence, levels, (group,), (), ())
         programs, run = folder / "programs", folder / "run"
@@ -237,7 +237,7 @@ def sum_up(
     `ran`: a collective over all of the nodes; `why` there was none. `owes_run`: one was asked for, or begun, so that
     without one the question is open. `output` is that of the step.
     """
-    groups = tuple(_groups(gathered, files, labels, ran))
+    groups = tuple(_groups(image, gathered, files, labels, ran))
     silent = gathered.silent
     answer = _answer(groups, silent)
     told = told_of(ran) if ran is not None else None
@@ -279,13 +279,17 @@ def _ask(
 
 
 def _groups(
-    gathered: NodeAnswers, files: Sequence[Finding], labels: Mapping[str, str], ran: RunResult | None
+    image: str,
+    gathered: NodeAnswers,
+    files: Sequence[Finding],
+    labels: Mapping[str, str],
+    ran: RunResult | None,
 ) -> Iterator[NodeGroup]:
     usual = gathered.groups[0].fingerprint if gathered.groups else None
     for found in gathered.groups:
         trouble = found.fingerprint.trouble
         together = ran.findings.found if ran is not None and not trouble else ()
-        findings = conclude(labels, files, found.details.findings, together)
+        findings = conclude(image, labels, files, found.details.findings, together)
         level = Level.STATIC if trouble else Level.RUN if together else Level.PROBE
         group = _group(found.nodes, found.fingerprint.fabric, findings, level, slowest_ms=found.slowest_ms)
         if trouble:
