@@ -25,7 +25,6 @@ from lumiimg.cli.options import (
     add_quiet,
     add_verbose,
     refuse_places,
-    site_of,
 )
 from lumiimg.cli.request import add_request, mirrors_of, planned, sources_of, this_machine
 from lumiimg.errors import BadInputError, ExitCode
@@ -176,6 +175,7 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
 def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     """Read the lock. Raises BadInputError where the command line asks for something else beside it."""
     from lumiimg.catalog.catalogue import open_catalogue
+    from lumiimg.catalog.sites import find_site
     from lumiimg.resolve.lockfile import read_lock
 
     for option in ("base", "recipe", "add", "arg", "source", "fabric", "host"):
@@ -186,7 +186,7 @@ def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     catalogue = open_catalogue(os.environ, arguments.layers)
     path = arguments.lock or Path(LOCK)
     lock, request = read_lock(path, catalogue, mirrors_of(arguments), os.environ.get("PATH"))
-    if (site := site_of(arguments)) is not None and site.name != lock.site:
+    if arguments.site is not None and find_site(arguments.site, os.environ).name != lock.site:
         raise BadInputError(
             f"is for {lock.site or 'no site'}, not for {arguments.site}",
             where=str(path),

@@ -28,7 +28,6 @@ from lumiimg.cli.options import (
     add_quiet,
     add_verbose,
     refuse_places,
-    site_of,
     snapshot_of,
 )
 from lumiimg.errors import BadInputError, ExitCode, one_line
@@ -74,7 +73,11 @@ def execute(arguments: argparse.Namespace) -> int:
         raise BadInputError("--host tells nothing without the image of the job", hint="add --image IMAGE")
     inputs = [arguments.image, arguments.host, *map(Path, arguments.paths)]
     refuse_places({"--html": arguments.html, "--junit": arguments.junit}, inputs)
-    site = site_of(arguments)
+    site = None
+    if arguments.site is not None:  # an empty name is refused
+        from lumiimg.catalog.sites import find_site
+
+        site = find_site(arguments.site, os.environ)
     reader = _follow(arguments.paths) if arguments.follow else read_logs(log_files(arguments.paths), _warn)
     report = reader.report()
     image = None
