@@ -43,7 +43,7 @@ def log_report(log: Path) -> LogReport:
 def test_without_a_plugin_the_path_is_broken_there_and_nothing_behind_it_is_called_good(tmp_path: Path) -> None:
     steps = check_image(fabric_builder.image(tmp_path / "image", plugin=False), {}, Level.STATIC).steps
     assert [one.state for one in steps] == [State.HOLDS, State.BROKEN, *[State.UNKNOWN] * 4]
-    assert step(steps, Part.PLUGIN).remedy[0].startswith("lumiimg build ")
+    assert step(steps, Part.PLUGIN).remedy[0].startswith("lumiimg adapt ")
     assert step(steps, Part.PLUGIN).finding == "plugin.absent"
     assert in_one_sentence(steps) == "The path is broken at net plugin, step 2 of 6."
 
