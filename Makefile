@@ -52,7 +52,8 @@ demo-here: $(VENV)/.installed
 	.ci/demo
 
 test: $(VENV)/.installed
-	$(BIN)/pytest --numprocesses auto --dist worksteal
+	# the same inputs each time; `make fuzz` has others
+	$(BIN)/pytest --numprocesses auto --dist worksteal --hypothesis-seed=1
 
 coverage: $(VENV)/.installed
 	rm -rf build/coverage

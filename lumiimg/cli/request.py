@@ -80,12 +80,13 @@ def decided(request: Request, ground: Ground, *, quiet: bool, changes: bool = Fa
     Raises BadInputError for what is wrong with the request; a refusal is an answer (`locked` makes an error of it).
     """
     from lumiimg.definition.writer import write_chain
+    from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.decide import decide
 
     plan = decide(request, ground, changes=changes)
     if plan.lock is not None:
         write_chain(plan.lock)
-    if ground.no_headers is not None and not quiet and not plan.refused:
+    if ground.no_headers is not None and plan.lock is not None and plan.fabric is Fabric.HOST and not quiet:
         print(f"lumiimg: {ground.no_headers}", file=sys.stderr)
     return plan
 

@@ -38,7 +38,7 @@ def json_keys(plan: Plan) -> dict[str, Any]:
     """Return the keys of the JSON beside the attributes of the plan."""
     return {
         "decision": "refused" if plan.refused else "ok",
-        "nearest": plan.nearest and _asked_data(plan.nearest),
+        "nearest": plan.nearest and _asked_data(plan.nearest.asked),
         "surer": plan.surer and _asked_data(plan.surer),
         "base": plan.base.name,
         "layers": [
@@ -117,12 +117,14 @@ def told_nearest(plan: Plan) -> Iterator[tuple[str, str | None]]:
     """Yield what works instead of a request that is refused: a sentence, and the command."""
     if plan.nearest is None:
         yield "no request near it works: ask for less (`lumiimg list`)", None
-    for asked, title in (
-        (plan.nearest, f"the nearest that works{_left_out(plan.asked, plan.nearest)}:"),
-        (plan.keeping, "with the versions that you name, on another base:"),
+    for other, title in (
+        (plan.nearest, "the nearest that works"),
+        (plan.keeping, "with the versions that you name, on another base"),
     ):
-        if asked is not None:
-            yield title, f"lumiimg build {options_of(asked)} -o image.sif"
+        if other is not None:
+            left = _left_out(plan.asked, other.asked) if other is plan.nearest else ""
+            where = ", where its base is" if other.missing else ""
+            yield f"{title}{left}{where}:", f"lumiimg build {options_of(other.asked)} -o image.sif"
 
 
 def _print_jobs(out: Console, plan: Plan, *, verbose: bool) -> None:
@@ -141,9 +143,7 @@ def _print_jobs(out: Console, plan: Plan, *, verbose: bool) -> None:
             say(out, f"{variable.because} ({variable.source})", first=INDENT * 2, rest=INDENT * 2, style="dim")
 
 
-def _left_out(asked: Request, nearest: Request | None) -> str:
-    if nearest is None:
-        return ""
+def _left_out(asked: Request, nearest: Request) -> str:
     left = [name for name in asked.unpinned if name not in nearest.unpinned]
     pinned = {tuple(text.split("==")) for text in asked.add}  # an argument VERSION is one of these
     given = [

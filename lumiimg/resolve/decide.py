@@ -51,7 +51,10 @@ def locked(plan: Plan) -> Lock:
 def _refusal(plan: Plan) -> RefusedError:
     """Return what stands against a plan as an error: the rule, both numbers, and the nearest request that works."""
     against = next(rule for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
-    nearest = f"the nearest that works: lumiimg build {options_of(plan.nearest)}" if plan.nearest else None
+    nearest = None
+    if plan.nearest is not None:
+        where = ", where its base is" if plan.nearest.missing else ""
+        nearest = f"the nearest that works{where}: lumiimg build {options_of(plan.nearest.asked)}"
     return RefusedError(
         f"{against.because} (rule {against.id}: {against.sides})",
         hint=nearest or f"what stands against it: lumiimg explain {options_of(plan.asked)}",

@@ -60,8 +60,8 @@ class Plan:
     """None where it is refused."""
     fabric: Fabric
     rules: tuple[RuleResult, ...]
-    nearest: Request | None = None
-    keeping: Request | None = None
+    nearest: Plan | None = None
+    keeping: Plan | None = None
     """Of a refusal whose nearest gives up a version that was asked for: a request that keeps it, on another base."""
     surer: Request | None = None
     """Of a plan with doubts: the same with libfabric and libcxi in the image, where that leaves none."""

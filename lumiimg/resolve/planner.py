@@ -53,7 +53,7 @@ class Planner:
             return plan
         nearest = self._first(others(asked, self._shelf), asked)
         keeping = None
-        if nearest is not None and asked.pinned and not set(asked.add) <= set(nearest.add):
+        if nearest is not None and asked.pinned and not set(asked.add) <= set(nearest.asked.add):
             bases = self._shelf.bases_near(asked.base)
             keeping = self._first((asked.plainly(base) for base in bases), asked)
         return replace(plan, nearest=nearest, keeping=keeping)
@@ -67,15 +67,15 @@ class Planner:
         except MissingHereError as error:
             return replace(plan, missing=error)
 
-    def _first(self, requests: Iterable[Request], asked: Request) -> Request | None:
-        """Return the first request that works; on another base only if that can be had here."""
+    def _first(self, requests: Iterable[Request], asked: Request) -> Plan | None:
+        """Return the plan of the first request that works; on another base only if that can be had here."""
         for other in islice(requests, NEAREST_REQUESTS):
             try:
                 plan = self._settled(self._judge(other))
             except BadInputError:  # a layer of the user's that nothing can be built with
                 continue
             if not plan.refused and (plan.missing is None or other.base == asked.base):
-                return other
+                return plan
         return None
 
     def with_changes(self, plan: Plan) -> Plan:

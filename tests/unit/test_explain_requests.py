@@ -113,7 +113,8 @@ def plan_of(asked: str) -> Plan:
 def answer_of(plan: Plan) -> str:
     if plan.refused:
         rule = next(rule.id for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
-        return f"refused {rule}" + (f" -> {' '.join((plan.nearest.base, *plan.nearest.add))}" if plan.nearest else "")
+        nearest = plan.nearest.asked if plan.nearest else None
+        return f"refused {rule}" + (f" -> {' '.join((nearest.base, *nearest.add))}" if nearest else "")
     told = [f"torch={plan.torch}"] if plan.torch else []
     told += [f"{c.layer.name}={c.version}" for c in plan.stack.layers if c.layer.name == "vllm"] if plan.stack else []
     for outcome in (RuleOutcome.WARNING, RuleOutcome.UNKNOWN):
@@ -135,8 +136,9 @@ def test_the_nearest_request_works(case: Case) -> None:
     nearest = plan_of(case.asked).nearest
     assert nearest is not None
     site = next((word for word in case.asked.split() if word.startswith("@")), "")
-    fabric = f"%{nearest.fabric}" if nearest.fabric else ""
-    assert not plan_of(" ".join((nearest.base, *nearest.add, site, fabric))).refused
+    asked = nearest.asked
+    fabric = f"%{asked.fabric}" if asked.fabric else ""
+    assert not plan_of(" ".join((asked.base, *asked.add, site, fabric))).refused
 
 
 @pytest.mark.parametrize("fabric", [None, Fabric.BUNDLED, Fabric.NONE])
@@ -144,7 +146,7 @@ def test_the_nearest_request_without_a_layer_keeps_the_fabric(fabric: Fabric | N
     """What is not in the way is not given up."""
     nearest = plan_of(f"rocm-6.4.4 vllm sglang {f'%{fabric}' if fabric else ''}").nearest
     assert nearest is not None
-    assert (nearest.base, nearest.add, nearest.fabric) == ("rocm-6.4.4", ("vllm",), fabric)
+    assert (nearest.asked.base, nearest.asked.add, nearest.asked.fabric) == ("rocm-6.4.4", ("vllm",), fabric)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.asked)

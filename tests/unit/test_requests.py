@@ -160,7 +160,7 @@ def test_a_version_that_is_named_is_kept_on_another_base(capsys: Capture) -> Non
         (["--base", "debian-13", "--add", "pytorch"], "--base rocm-5.7 --add pytorch"),
         (
             ["--base", "lumi-pytorch-6.2.4", "--add", "vllm"],
-            "without vllm:\n    lumiimg build --base lumi-pytorch-6.2.4",
+            "without vllm, where its base is:\n    lumiimg build --base lumi-pytorch-6.2.4",
         ),
         (["--base", "rocm-pytorch-2.9.1", "--add", "vllm", "--site", "lumi"], "--base rocm-7.0 --add vllm"),
     ],
