@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from lumiimg.build.keys import stamp
+from lumiimg.catalog.layers import SHA256
 from lumiimg.definition.writer import with_origin
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import write_text
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.network.mirrors import Mirrors
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-
 
 def base_digest(origin: Path, cache: Path, tell: Callable[[str], None]) -> str | None:
     """Return the sha256 of a file, None of a folder. A file is read once, and again when it was touched.
@@ -37,7 +35,7 @@ def base_digest(origin: Path, cache: Path, tell: Callable[[str], None]) -> str |
     note = cache / "bases" / seen
     with contextlib.suppress(OSError, UnicodeDecodeError):
         known = note.read_text(encoding="ascii")
-        if _SHA256.fullmatch(known):
+        if SHA256.fullmatch(known):
             return known
     tell(f"reading {origin}, for its digest")
     digest = file_sha256(origin)

@@ -12,21 +12,20 @@ The last two are JSON objects of the SIF as well, to be read without its file sy
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg import __version__
-from lumiimg.catalog.layers import NAME
+from lumiimg.catalog.layers import NAME, SHA256
 from lumiimg.definition.definition import Definition, StagedFile
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import DataType, read_sif
-from lumiimg.resolve.lock import LockedSource
+from lumiimg.resolve.lock import STAGED_FILE, LockedSource
 from lumiimg.resolve.lockfile import to_text
 from lumiimg.resolve.network.mirrors import checked
 
@@ -54,8 +53,6 @@ _MAX_FILES = 5_000
 """Of one layer."""
 _MAX_DEPTH = 50
 _ADDRESS_LIMIT = 4096
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_@+=:,.-]{0,250}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +289,7 @@ def _definition(entry: _ChainEntry, below: Sequence[Definition], carried: _Carri
         raise BadInputError("does not stand on what is below it", where=name)
     if origin is not None and not Path(origin).is_absolute():
         raise BadInputError(f"starts from {origin[:80]!r}", where=name)
-    if sha256 is not None and (origin is None or not _SHA256.fullmatch(sha256)):
+    if sha256 is not None and (origin is None or not SHA256.fullmatch(sha256)):
         raise BadInputError(f"starts from what has the digest {sha256[:80]!r}", where=name)
     if len(entry.files) > _MAX_FILES:
         raise BadInputError(f"has {len(entry.files)} files; {_MAX_FILES} are the limit", where=name)
@@ -311,7 +308,7 @@ def _definition(entry: _ChainEntry, below: Sequence[Definition], carried: _Carri
         origin_sha256=sha256,
         needs=entry.needs,
     )
-    check_definition(definition, number)
+    check_definition(definition)
     return definition
 
 
@@ -320,11 +317,11 @@ def _file(file: _ChainFile, layer: str, carried: _Carried) -> StagedFile:
     path, source = file.path, file.source
     parts = path.split("/")
     places = [["files"]] if source is None else [["source", *parts[3:4]], ["wheels"]]
-    if not all(map(_FILE.fullmatch, parts)) or parts[:-1] not in [["files", layer, *place] for place in places]:
+    if not all(map(STAGED_FILE.fullmatch, parts)) or parts[:-1] not in [["files", layer, *place] for place in places]:
         raise BadInputError(f"names the file {path[:80]!r}", where="chain.json")
     if source is None:
         return StagedFile(path, carried.put(path))
-    if not _SHA256.fullmatch(source.sha256 or ""):
+    if not SHA256.fullmatch(source.sha256 or ""):
         raise BadInputError("a source without a digest", where=path)
     if source.is_local:
         if not carried.has(source):

@@ -153,7 +153,7 @@ def read_recipe(path: Path) -> Recipe:
         arguments={
             (layer, name): value
             for layer, values in table.named_tables("arguments")
-            for name, value in values.string_values().items()
+            for name, value in values.string_values(any_text=True).items()
         },
     )
     table.finish()

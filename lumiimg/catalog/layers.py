@@ -20,7 +20,11 @@ NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[a-z0-9,._-]{1,99}\])?==[0-9][A-Za-z0-9.+!_-]{0,63}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{0,99}")
+"""Of Debian; debootstrap takes no option for one."""
+SUITE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
+"""debootstrap runs its script of that name: no path, no option."""
 _NET_APIS = frozenset({"net-api", "net-api-oldest"})
 _NET_API = re.compile(r"[0-9]{1,2}")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -211,6 +215,9 @@ def read_layer(folder: Path) -> Layer:
         test=_script(folder / "test.sh", table, required=False),
         is_foreign=False,
     )
+    for package in layer.include:
+        if not PACKAGE.fullmatch(package):
+            table.fault("include", f"holds {package!r}, which is not a valid name of a package")
     if kind == "base" and bool(layer.bootstraps) == bool(layer.variants):
         table.faults.append("a base needs [[bootstrap]], or, as a family of bases, [[variant]]")
     table.finish()
@@ -254,7 +261,7 @@ def _release(entry: Table, arguments: Mapping[str, Argument]) -> Release:
         Release,
         requires=read_needs(entry, "requires"),
         has=_has(entry, arguments),
-        arguments=values.string_values(),
+        arguments=values.string_values(any_text=True),
         status=entry.choice("status", ("proved", "unproved")),
     )
     for pin in release.wheels:
@@ -281,7 +288,7 @@ def _argument(name: str, table: Table, parent: Table) -> Argument:
         parent.fault(f"arguments.{name}", "should be a variable name like VERSION, and not one that the build uses")
     return Argument(
         name=name,
-        default=table.string("default", may_be_empty=True),
+        default=table.string("default", may_be_empty=True, any_text=True),
         help=table.string("help"),
         pattern=table.pattern("pattern"),
     )
@@ -296,7 +303,7 @@ def _source(name: str, table: Table, arguments: Mapping[str, Argument]) -> Layer
     digests = table.table("sha256")
     source = table.fill(LayerSource, name=name, sha256=digests.string_values(), optional=False)
     for key, digest in source.sha256.items():
-        if not _SHA256.fullmatch(digest):
+        if not SHA256.fullmatch(digest):
             digests.fault(key, "should be 64 hexadecimal digits")
     for key in ("url", "file", "key"):
         _check_placeholders(table, key, getattr(source, key), arguments)
@@ -322,11 +329,10 @@ def _check_placeholders(table: Table, key: str, template: str, arguments: Mappin
 
 
 def _bootstrap(table: Table) -> Bootstrap:
-    return Bootstrap(
-        agent=table.choice("agent", AGENTS),
-        origin=table.string("from"),
-        mirror=table.optional_string("mirror"),
-    )
+    agent = table.choice("agent", AGENTS)
+    if agent == "debootstrap":
+        table.match("from", SUITE, "not a valid name of a suite")
+    return Bootstrap(agent=agent, origin=table.string("from"), mirror=table.optional_string("mirror"))
 
 
 def _variant(entry: Table, arguments: Mapping[str, Argument]) -> Variant:

@@ -373,13 +373,9 @@ def _mpi(entry: Table) -> SiteMpi:
 
 def _variable(entry: Table) -> SiteVariable:
     entry.match("name", _VARIABLE, "no name of a variable")
-    variable = entry.fill(
+    return entry.fill(
         SiteVariable, given=read_needs(entry, "given"), unless=read_needs(entry, "unless"), nodes=read_jobs(entry)
     )
-    for key in ("value", "folder"):
-        if not (getattr(variable, key) or "").isprintable():
-            entry.fault(key, "holds a control character")
-    return variable
 
 
 def site_names(environment: Mapping[str, str]) -> list[str]:

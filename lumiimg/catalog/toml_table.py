@@ -1,6 +1,7 @@
 """Typed reading of a TOML file that collects every fault before it complains.
 
 A person who wrote a layer should hear of all three typing errors at once, each with its key and what is allowed there.
+Keys and strings are printable, and so of one line: what is written of them is read by lines. `any_text` is quoted.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FILE_LIMIT_BYTES = 1024 * 1024
+_NOT_PRINTABLE = "holds a character that cannot be printed, or more than one line"
 
 
 class CatalogError(BadInputError):
@@ -87,6 +89,8 @@ class Table:
 
     def _take(self, key: str, kind: type | tuple[type, ...], article: str, *, required: bool) -> Any:  # noqa: ANN401
         self._asked.append(key)
+        if not key.isprintable():
+            self.fault(key, _NOT_PRINTABLE)
         if key not in self._data:
             if required:
                 self.fault(key, f"is missing ({article})")
@@ -117,21 +121,27 @@ class Table:
         if isinstance(value, str) and value and not pattern.fullmatch(value):
             self.fault(key, f"is {value!r}, {fault}")
 
-    def string(self, key: str, *, may_be_empty: bool = False) -> str:
+    def string(self, key: str, *, may_be_empty: bool = False, any_text: bool = False) -> str:
         """Return a string that must be there, and say something unless it may be empty."""
         value = self._take(key, str, "a string", required=True)
         if value is not None and not value.strip() and not may_be_empty:
             self.fault(key, "is empty")
-        return value or ""
+        return (value if any_text else self._printable(key, value)) or ""
 
     def optional_string(self, key: str) -> str | None:
         """Return a string, or None."""
-        value = self._take(key, str, "a string", required=False)
-        return value if isinstance(value, str) else None
+        return self._printable(key, self._take(key, str, "a string", required=False))
+
+    def _printable(self, key: str, value: str | None) -> str | None:
+        if value is not None and not value.isprintable():
+            self.fault(key, _NOT_PRINTABLE)
+        return value
 
     def strings(self, key: str) -> tuple[str, ...]:
         """Return an array of strings; an absent one is empty."""
-        return self._array(key, "strings", lambda item: isinstance(item, str))
+        found = self._array(key, "strings", lambda item: isinstance(item, str))
+        self._printable(key, "".join(found))
+        return found
 
     def _array(self, key: str, of: str, fits: Callable[[Any], bool]) -> tuple[Any, ...]:
         value = self._take(key, list, f"an array of {of}", required=False) or []
@@ -218,9 +228,9 @@ class Table:
         for name in group._data:  # noqa: SLF001 - its own class
             yield name, group.table(name)
 
-    def string_values(self, *, may_be_empty: bool = False) -> dict[str, str]:
+    def string_values(self, *, may_be_empty: bool = False, any_text: bool = False) -> dict[str, str]:
         """Return the whole table as strings by key."""
-        return {key: self.string(key, may_be_empty=may_be_empty) for key in self._data}
+        return {key: self.string(key, may_be_empty=may_be_empty, any_text=any_text) for key in self._data}
 
     def _child(self, data: dict[str, Any], key: str) -> Table:
         child = Table(data, self._path, self._full(key), self.faults)

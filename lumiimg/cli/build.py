@@ -27,7 +27,7 @@ from lumiimg.cli.options import (
     refuse_places,
 )
 from lumiimg.cli.request import add_request, mirrors_of, planned, sources_of, this_machine
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import BadInputError, ExitCode, one_line
 
 if TYPE_CHECKING:
     import argparse
@@ -40,10 +40,19 @@ if TYPE_CHECKING:
     from lumiimg.resolve.request import Request
     from lumiimg.resolve.store import Store
 
+_SHOWN = 5
+"""Of what a refusal names."""
+
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_request(parser)
-    add_how(parser).add_argument("--locked", action="store_true", help="build what the lock says, or nothing")
+    how = add_how(parser)
+    how.add_argument("--locked", action="store_true", help="build what the lock says, or nothing")
+    how.add_argument(
+        "--trust-lock",
+        action="store_true",
+        help="with --locked, also take what the lock has from elsewhere than the catalogue says; each is listed first",
+    )
 
 
 def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -125,6 +134,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def check_options(arguments: argparse.Namespace) -> None:
     """Refuse what does not go together, and what would be lost. Raises BadInputError."""
+    if getattr(arguments, "trust_lock", False) and not arguments.locked:
+        raise BadInputError("--trust-lock without --locked", hint="nothing is read from a lock")
     if arguments.lock and arguments.dry_run and not arguments.locked:
         raise BadInputError("--dry-run and --lock", hint="lumiimg lock settles and writes, and builds nothing")
     if arguments.definitions is not None:
@@ -176,6 +187,7 @@ def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     """Read the lock. Raises BadInputError where the command line asks for something else beside it."""
     from lumiimg.catalog.catalogue import open_catalogue
     from lumiimg.catalog.sites import find_site
+    from lumiimg.resolve.lock_trust import beyond_catalogue
     from lumiimg.resolve.lockfile import read_lock
 
     for option in ("base", "recipe", "add", "arg", "source", "fabric", "host"):
@@ -185,14 +197,29 @@ def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
             )
     catalogue = open_catalogue(os.environ, arguments.layers)
     path = arguments.lock or Path(LOCK)
-    lock, request = read_lock(path, catalogue, mirrors_of(arguments), os.environ.get("PATH"))
+    mirrors = mirrors_of(arguments)
+    lock, request = read_lock(path, catalogue, mirrors, os.environ.get("PATH"))
     if arguments.site is not None and find_site(arguments.site, os.environ).name != lock.site:
         raise BadInputError(
             f"is for {lock.site or 'no site'}, not for {arguments.site}",
             where=str(path),
             hint="write one for it: lumiimg lock",
         )
+    _refuse_others(beyond_catalogue(lock, mirrors), path, trusted=arguments.trust_lock)
     return lock, request
+
+
+def _refuse_others(found: list[str], path: Path, *, trusted: bool) -> None:
+    """Say what a lock takes from elsewhere than the catalogue says. Raises BadInputError where nobody trusts it."""
+    if found and not trusted:
+        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise BadInputError(
+            f"takes from elsewhere than the catalogue says: {'; '.join(found[:_SHOWN])}{more}",
+            where=str(path),
+            hint="if you trust who wrote it: --trust-lock",
+        )
+    for one in found:
+        print(f"lumiimg: by the lock, not by the catalogue: {one_line(one)}", file=sys.stderr)
 
 
 def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Request) -> int:

@@ -1,4 +1,4 @@
-"""Definitions that an image brings along: taken only where they are, line by line, what the writer writes.
+"""Definitions are held against what the writer writes, line by line: those of an image, and those of a lock.
 
 A definition can do more than describe an image. `%setup` and `%pre` run on the machine that builds it, however many `%`
 they have and whatever their case (getSectionName in apptainer's pkg/build/types/parser); `%files` and a header read its
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from lumiimg.catalog.layers import PACKAGE, SUITE
 from lumiimg.definition.definition import (
     DEBOOTSTRAP,
     LAYER_LABEL,
@@ -19,23 +20,23 @@ from lumiimg.definition.definition import (
     Definition,
     Header,
     Sections,
+    export,
 )
-from lumiimg.definition.text import DefinitionError, trap
+from lumiimg.definition.text import DefinitionError, quote_sh, trap
 from lumiimg.errors import BadInputError
+from lumiimg.image.shell.parser import Simple, parse
+from lumiimg.image.shell.variables import BeyondError, ShellVariables, UnsureError
+from lumiimg.image.shell.words import ShellError
+from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.resolve.network.mirrors import Mirrors, checked
 from lumiimg.resolve.network.registry import parse_reference
 
-LOCAL_AGENTS = frozenset({"localimage", "oci", "oci-archive", "docker-archive"})
-"""Those that read a file or a folder of this machine."""
 _REGISTRY_AGENTS = frozenset({"docker", "oras"})
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}")
 _NOTE = re.compile(re.escape(NOTE).replace(r"\{\}", f"({_VERSION.pattern})"))
 _SECTIONS = frozenset(("%files", "%environment", POST, "%test", "%labels"))
 _TWO_WORDS = re.compile(r"    (\S+) (\S+)")
 _EXPORT = re.compile(r"    export ([A-Za-z_][A-Za-z0-9_]*)=('.*)")
-_SUITE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
-"""debootstrap runs its script of that name: no path, no option."""
-_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{0,99}")
 _MAX_PACKAGES = 1000
 
 
@@ -65,18 +66,38 @@ def read_sections(text: str, name: str) -> Sections:
     return sections
 
 
-def check_definition(definition: Definition, number: int) -> None:
-    """Raise DefinitionError for a definition that the writer does not make of a layer, the `number`th, from 1."""
+def check_definition(definition: Definition) -> None:
+    """Raise DefinitionError for a definition that the writer does not make of its layers, or that is read otherwise."""
     name, sections = f"{definition.name}.def", definition.sections
+    if read_sections(definition.text, name) != sections:
+        raise DefinitionError("is read as another definition than it is", where=name)
+    for variable in sections.environment:
+        if not _is_quoted(variable):
+            raise DefinitionError("does more in %environment than set variables", where=name)
     if not _is_known(definition, sections.header):
         raise DefinitionError("has a header that lumiimg does not write there", where=name)
     if sections.files != tuple((file.path, file.target) for file in definition.files):
         raise DefinitionError("copies other files than it names", where=name)
     labels = list(sections.labels)
-    if number == 1 and labels and labels[0][0] == VERSION_LABEL and _VERSION.fullmatch(labels[0][1]):
+    first = int(name[:2]) if definition.parent else 1
+    if first == 1 and labels and labels[0][0] == VERSION_LABEL and _VERSION.fullmatch(labels[0][1]):
         del labels[0]
-    if labels != [(f"{LAYER_LABEL}{number:02}", definition.layers[0])]:
+    if labels != [(f"{LAYER_LABEL}{number:02}", layer) for number, layer in enumerate(definition.layers, first)]:
         raise DefinitionError("has other labels than its place and its layer", where=name)
+
+
+def _is_quoted(variable: tuple[str, str]) -> bool:
+    """Whether a shell reads one word that is text, and what the variable had before where that is put behind it."""
+    name, word = variable
+    text = word.removesuffix(f'"${{{name}:+:${name}}}"')
+    try:
+        (command,) = parse(export(variable))
+        return (
+            command == Simple(export(variable), ("export", f"{name}={word}"), redirected=False)
+            and quote_sh(ShellVariables().expanded(text)[0], name) == text
+        )
+    except (ValueError, ShellError, UnsureError, BeyondError, DefinitionError):
+        return False
 
 
 def _read_header(lines: Sequence[str], name: str) -> Header:
@@ -129,11 +150,11 @@ def _is_known(definition: Definition, header: Header) -> bool:
         return (
             definition.origin is None
             and not definition.plain_http
-            and _SUITE.fullmatch(header.origin) is not None
+            and SUITE.fullmatch(header.origin) is not None
             and header.mirror_url is not None
             and _is_as_read(header.mirror_url, lambda text: checked(text, "MirrorURL"))
             and len(header.include) <= _MAX_PACKAGES
-            and all(map(_PACKAGE.fullmatch, header.include))
+            and all(map(PACKAGE.fullmatch, header.include))
         )
     if header.agent in LOCAL_AGENTS:
         return header.origin == str(definition.origin) and not definition.plain_http

@@ -19,6 +19,7 @@ from lumiimg.definition.definition import (
     StagedFile,
     export,
 )
+from lumiimg.definition.reader import check_definition
 from lumiimg.definition.text import (
     LINE_LIMIT_BYTES,
     DefinitionError,
@@ -61,6 +62,8 @@ def write_chain(lock: Lock) -> tuple[Definition, ...]:
                 needs=tuple(f"{one + 1:02}-{lock.stack[one].layer.name}" for one in sorted(_needs(lock.stack, index))),
             )
         )
+    for definition in chain:
+        check_definition(definition)
     return tuple(chain)
 
 
@@ -82,7 +85,7 @@ def write_flat(lock: Lock) -> Definition:
 
     Raises DefinitionError for a script or a value that a definition file cannot carry.
     """
-    return Definition(
+    definition = Definition(
         name=FLAT,
         layers=tuple(layer.layer.name for layer in lock.stack),
         parent=None,
@@ -91,6 +94,8 @@ def write_flat(lock: Lock) -> Definition:
         plain_http=_is_plain(lock),
         origin=_local_origin(lock),
     )
+    check_definition(definition)
+    return definition
 
 
 def _sections(lock: Lock, header: Header, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> Sections:
@@ -142,9 +147,9 @@ def _bootstrap_header(lock: Lock) -> Header:
 
 
 def _checked_header(header: Header, where: str) -> Header:
-    for line in header.text.splitlines():
-        if "{{" in line or not line.isprintable():
-            raise DefinitionError(f"{line!r} is not allowed in the header of a definition", where=where)
+    for word in (header.agent, header.origin, header.mirror_url or "", *header.include):
+        if "{{" in word or not word.isprintable():
+            raise DefinitionError(f"{word!r} is not allowed in the header of a definition", where=where)
     return header
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.provenance import SBOM, read_document, read_plan
 from lumiimg.build.sbom import INCOMPLETE
-from lumiimg.definition.reader import LOCAL_AGENTS
 from lumiimg.errors import BadInputError
 from lumiimg.image import open_image
 from lumiimg.image.compare import COMPARED, DETAILS
 from lumiimg.report.console import console, detail, fact, headline, print_json, proposal
+from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.wording import count
 
 if TYPE_CHECKING:

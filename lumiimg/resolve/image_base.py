@@ -27,6 +27,8 @@ _AGENTS = {
     "docker-archive": "docker-archive",
 }
 """How an engine is told to start from it, by the kind of image. Source: Apptainer user guide, definition files."""
+LOCAL_AGENTS = frozenset(_AGENTS.values())
+"""Those that read a file or a folder of this machine."""
 _REMOTE = re.compile(r"[a-z-]+://")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from lumiimg.resolve.rules import RuleResult
     from lumiimg.resolve.wheels import PythonTarget
 
+STAGED_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_@+=:,.-]{0,250}")
+"""The name of a file in the build."""
 _CHUNK_BYTES = 1024 * 1024
 
 

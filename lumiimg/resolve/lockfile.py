@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from lumiimg import __version__
+from lumiimg.catalog.layers import NAME, SHA256
 from lumiimg.catalog.toml_table import CatalogError, Table, read_limited
 from lumiimg.errors import BadInputError, MissingHereError, RefusedError, one_line
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
-from lumiimg.resolve.image_base import foreign_layer
-from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
+from lumiimg.resolve.image_base import LOCAL_AGENTS, foreign_layer
+from lumiimg.resolve.lock import STAGED_FILE, Lock, LockedLayer, LockedSource, file_sha256
+from lumiimg.resolve.network.mirrors import checked
 from lumiimg.resolve.network.registry import parse_reference
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
@@ -36,9 +38,12 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Of the file; raised when an older lumiimg could not read a newer file rightly."""
 _SIZE_LIMIT_BYTES = 16 * 1024 * 1024
+_NO_SHA256 = "not 64 hexadecimal digits"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMAT_LINE = re.compile(rb"^format = ([0-9]{1,9})$", re.MULTILINE)
 _CHOSEN_FOR = re.compile(r"==3\.(\d{1,3})\.\* 2\.(\d{1,3})", re.ASCII)
+_DIGEST = re.compile(rf"sha256:{SHA256.pattern}")
+_FOREIGN_AGENTS = ("docker", "oras", *LOCAL_AGENTS)
 _ANEW = "write it anew: lumiimg lock"
 _HEAD = "# Written by `lumiimg lock`; change the request and write it anew rather than this file.\n"
 
@@ -237,8 +242,16 @@ def _lock(
     agent, origin, digest = entry.string("agent"), entry.string("from"), entry.optional_string("digest")
     name, has, provides = entry.string("name"), entry.table("has").string_values(), entry.strings("provides")
     sha256 = entry.optional_string("sha256")
+    entry.match("digest", _DIGEST, "no digest: 'sha256:' and 64 hexadecimal digits")
+    entry.match("sha256", SHA256, _NO_SHA256)
     foreign = sha256 is not None
     layer = foreign_layer(agent, origin, has, provides) if foreign else catalogue.base(name)
+    if foreign:
+        entry.choice("agent", _FOREIGN_AGENTS)
+        if agent in LOCAL_AGENTS and not Path(origin).is_absolute():
+            entry.fault("from", f"is {origin!r}, no absolute path")
+    elif check_layers and (agent, origin) not in {(one.agent, one.origin) for one in layer.bootstraps}:
+        entry.fault("from", f"is not where the catalogue has {name} from")
     base = replace(_layer(entry, layer, wheels, check=check_layers), wheels=(), release=None)
     layers = [
         _layer(one, catalogue.layer(one.string("name")), wheels, check=check_layers) for one in table.tables("layer")
@@ -247,7 +260,7 @@ def _lock(
     fabric = asked.choice("fabric", ("auto", *(f.value for f in Fabric)))
     arguments = {
         (layer, name): value
-        for key, value in asked.table("arguments").string_values(may_be_empty=True).items()
+        for key, value in asked.table("arguments").string_values(may_be_empty=True, any_text=True).items()
         for layer, _, name in [key.rpartition(".")]
     }
     request = Request(
@@ -264,7 +277,7 @@ def _lock(
     rules = tuple(_rule(one) for one in table.tables("rule"))
     table.finish()
     if agent in {"docker", "oras"}:
-        if digest is None:
+        if not digest:
             raise CatalogError("key 'base.digest' is missing")
         image = replace(parse_reference(origin, mirrors), digest=digest)
         # The packages that the image lacks come by apt; a mirror, where one is named, is for them.
@@ -300,32 +313,50 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
             hint=f"use the lumiimg and the --layers of then, or write the lock anew; {layer.folder}",
         )
     version = entry.string("release", may_be_empty=True)
-    arguments = entry.table("arguments").string_values(may_be_empty=True)
+    arguments = entry.table("arguments").string_values(may_be_empty=True, any_text=True)
+    if check and (lacking := [key for key in layer.arguments if key not in arguments]):
+        raise CatalogError(f"argument {layer.name}.{lacking[0]} is missing")
     for key, value in arguments.items():
         argument = layer.arguments.get(key)
         if not _VARIABLE.fullmatch(key) or (check and argument is None):
             raise CatalogError(f"{key!r} is no argument of {layer.name}")
         if argument is not None and argument.pattern is not None and check and not argument.pattern.fullmatch(value):
             raise CatalogError(f"argument {layer.name}.{key} does not match {argument.pattern.pattern}")
-    sources = tuple(
-        one.fill(
-            LockedSource,
-            sha256=one.string("sha256"),
-            location=one.string("url"),
-            note=one.string("note", may_be_empty=True),
-            version="",
-        )
-        for one in entry.tables("source")
-    )
+    sources = tuple(map(_source, entry.tables("source")))
+    taken = {source.name: source.variable for source in layer.sources}
     for source in sources:
-        if not _VARIABLE.fullmatch(source.variable):
-            raise CatalogError(f"{source.variable!r} is no variable for a source of {layer.name}")
+        if check and taken.get(source.name) != source.variable:
+            raise CatalogError(f"{source.name!r} ({source.variable}) is no source of {layer.name}")
     of_layer = tuple(wheels.get(layer.name, ()))
     locked = {f"{wheel.name}=={wheel.version}" for wheel in of_layer}
     same = [release for release in layer.releases if release.version == version]
     # of several for one version, that whose pins are locked
     same.sort(key=lambda release: not locked.issuperset(release.wheels))
     return LockedLayer(layer, arguments, sources, same[0] if same else None, of_layer)
+
+
+def _source(entry: Table) -> LockedSource:
+    location = entry.string("url")
+    entry.match("name", NAME, "not a valid name of a source")
+    entry.match("variable", _VARIABLE, "not a valid name of a variable")
+    return entry.fill(
+        LockedSource,
+        file=_file(entry, "file"),
+        sha256=_sha256_of(entry),
+        location=location if Path(location).is_absolute() else checked(location, "url"),
+        note=entry.string("note", may_be_empty=True),
+        version="",
+    )
+
+
+def _file(entry: Table, key: str) -> str:
+    entry.match(key, STAGED_FILE, "not a valid name of a file")
+    return entry.string(key)
+
+
+def _sha256_of(entry: Table) -> str:
+    entry.match("sha256", SHA256, _NO_SHA256)
+    return entry.string("sha256")
 
 
 def _wheels(table: Table) -> tuple[dict[str, list[LockedSource]], PythonTarget | None]:
@@ -340,8 +371,8 @@ def _wheels(table: Table) -> tuple[dict[str, list[LockedSource]], PythonTarget |
         tool = package.table("tool").table("lumiimg").string_values()
         layer, glibc = tool.get("layer", ""), tool.get("glibc", "")
         for wheel in package.tables("wheels"):
-            sha256 = wheel.table("hashes").string("sha256")
-            source = LockedSource(name, "", wheel.string("name"), sha256, wheel.string("url"), "", version)
+            file, url = _file(wheel, "name"), checked(wheel.string("url"), f"the wheel of {name}")
+            source = LockedSource(name, "", file, _sha256_of(wheel.table("hashes")), url, "", version)
             found.setdefault(layer, []).append(source)
     if glibc is None:
         return found, None

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from lumiimg.catalog.layers import expand
+from lumiimg.catalog.layers import SHA256, expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.arguments import values_of
 from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
-from lumiimg.resolve.network.mirrors import refuse_password
+from lumiimg.resolve.network.mirrors import checked
 from lumiimg.resolve.stack import HEADERS
 from lumiimg.resolve.wheels import PythonTarget
 from lumiimg.secret import has_secret, is_secret_name
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.request import Request
     from lumiimg.resolve.stack import Stack
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 MADE_HERE = "nobody has published a digest; it is made at the first download and holds from then on"
 
 
@@ -56,7 +55,7 @@ def lock_stack(plan: Plan, stack: Stack, ground: Ground) -> Lock:
         arguments = _arguments(layer, release, request)
         _refuse_secrets(layer, arguments)
         wanted = [source for source in layer.sources if not source.optional or source.name in request.sources]
-        sources = tuple(_lock_source(source, arguments, request) for source in wanted)
+        sources = tuple(lock_source(source, arguments, request.sources) for source in wanted)
         locked.append(LockedLayer(layer, arguments, sources, release))
     return Lock(
         bootstrap=choose_bootstrap(base, ground.mirrors, ground.path),
@@ -134,8 +133,8 @@ def _refuse_secrets(layer: Layer, arguments: Mapping[str, str]) -> None:
             )
 
 
-def _lock_source(source: LayerSource, arguments: Mapping[str, str], request: Request) -> LockedSource:
-    """Settle one archive: pinned digest for a known release; a file that the user names is taken at its own digest.
+def lock_source(source: LayerSource, arguments: Mapping[str, str], asked: Mapping[str, str]) -> LockedSource:
+    """Settle one archive: pinned digest for a known release; a file that the user asked for is taken at its own digest.
 
     A file whose *name* is that of a known release must be that release: a download that broke, or was tampered with, is
     the likely reason why it is not.
@@ -143,13 +142,13 @@ def _lock_source(source: LayerSource, arguments: Mapping[str, str], request: Req
     key = expand(source.key, arguments)
     file = expand(source.file, arguments)
     pinned = source.sha256.get(key)
-    given = request.sources.get(source.name)
+    given = asked.get(source.name)
     if given is None:
-        url = expand(source.url, arguments)
+        url = checked(expand(source.url, arguments), f"the source {source.name}")
         return LockedSource(source.name, source.variable, _safe(file), pinned, url, "" if pinned else MADE_HERE)
     location, digest = _split_digest(source.name, given)
     if location.startswith(("http://", "https://")):
-        refuse_password(location, f"--source {source.name}")
+        checked(location, f"--source {source.name}")
         expected = digest or pinned
         note = "" if expected else MADE_HERE
         return LockedSource(source.name, source.variable, _safe(file), expected, location, note)
@@ -172,7 +171,7 @@ def _split_digest(name: str, given: str) -> tuple[str, str | None]:
     location, mark, digest = given.rpartition("#sha256=")
     if not mark:
         return given, None
-    if not _SHA256.fullmatch(digest.lower()):
+    if not SHA256.fullmatch(digest.lower()):
         raise BadInputError(f"--source {name}: the digest should be 64 hexadecimal digits, is {digest!r}")
     return location, digest.lower()
 

@@ -106,13 +106,12 @@ def settle(
     """Return the lock with nothing left open; the base stays a tag unless it is to be pinned.
 
     `held` are versions of Python distributions to keep where they still fit, by name; `before` is the lock whose base
-    and sources keep their digests.
+    and sources keep their digests, once registry and files were held against them: whoever wrote it may be a stranger.
 
     Raises FailedError for what cannot be had or does not go together.
     """
     bootstrap = _as_before(lock.bootstrap, before)
-    known = {s.location: s.sha256 for layer in (before.stack if before else ()) for s in layer.sources if s.sha256}
-    if pin_base and bootstrap.is_open and bootstrap.image is not None:
+    if pin_base and lock.bootstrap.is_open and bootstrap.image is not None:
         sources.on_line(f"looking up {bootstrap.image}")
         found = resolve_image(bootstrap.image, sources.web)
         digest = found.index_digest or found.digest
@@ -120,8 +119,11 @@ def settle(
     if pin_base and lock.base.layer.is_foreign and Path(bootstrap.origin).is_file():
         sources.on_line(f"reading {bootstrap.origin}, for its digest")
         bootstrap = replace(bootstrap, sha256=file_sha256(Path(bootstrap.origin)))
-    unknown = [s.location for layer in lock.stack for s in layer.sources if not (s.sha256 or s.location in known)]
-    known |= sources.store.digests(unknown, sources.on_line)
+    unknown = {s.location for layer in lock.stack for s in layer.sources if not s.sha256}
+    kept = [s for layer in (before.stack if before else ()) for s in layer.sources if s.location in unknown]
+    sources.store.sources(kept, sources.on_line)
+    known = {s.location: s.sha256 for s in kept if s.sha256}
+    known |= sources.store.digests(sorted(unknown - known.keys()), sources.on_line)
     layers: list[LockedLayer] = []
     installed: dict[str, str] = {}
     for layer in lock.stack:

@@ -105,7 +105,7 @@ def test_a_sif_in_a_registry_is_read_and_built_on_by_its_digest(
     assert (base["agent"], base["has"]["rccl"]) == ("oras", "2.13.4")
     assert base["digest"].startswith("sha256:")
     assert base["from"].endswith(base["digest"])
-    built = lumiimg("build", "--locked", *words[4:], "-o", "image.sif", cwd=tmp_path)
+    built = lumiimg("build", "--locked", "--trust-lock", *words[4:], "-o", "image.sif", cwd=tmp_path)
     assert built.code == ExitCode.GOOD, built.err
     with open_image(tmp_path / "image.sif") as image:
         assert image.root.read_bytes("/opt/note", 10) == b"here\n"

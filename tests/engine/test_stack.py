@@ -144,7 +144,7 @@ def stack(bare: Path, registry: str, mirror: str, images: Path) -> Iterator[Stac
             words += ["--add", "aws-ofi-nccl", "--source", f"aws-ofi-nccl={source}", "--add", "transformers"]
             locked = lumiimg("lock", *common, *words, cwd=folder, env=env)
             assert locked.code == ExitCode.GOOD, locked.err
-            done = lumiimg("build", *common, "--locked", "-o", "stack.sif", cwd=folder, env=env)
+            done = lumiimg("build", *common, "--locked", "--trust-lock", "-o", "stack.sif", cwd=folder, env=env)
             log = folder / "stack.sif.log"
             assert done.code == ExitCode.GOOD, done.err + (log.read_text()[-3000:] if log.exists() else "")
         yield Stack(folder / "stack.sif", tomllib.loads((folder / "lumiimg.lock").read_text()))

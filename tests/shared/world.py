@@ -46,6 +46,8 @@ class World:
     metadata: bool = True
     """Whether they offer the metadata of a wheel beside it."""
     image: bytes = b"layer"
+    earlier: tuple[bytes, ...] = ()
+    """Images that the tag meant before, which a registry still has by their digests."""
     archives: bytes = b"archive of "
     asked: list[str] = field(default_factory=list)
     """Paths, in order."""
@@ -148,12 +150,17 @@ def answer(world: World, path: str) -> tuple[int, str, bytes]:
 
 
 def _registry(world: World, path: str) -> tuple[int, str, bytes]:
+    answers = [_of_image(image, path) for image in (world.image, *world.earlier)]
+    return next((one for one in answers if one[0] == 200), answers[0])
+
+
+def _of_image(image: bytes, path: str) -> tuple[int, str, bytes]:
     config = json.dumps(
         {
             "architecture": "amd64",
             "os": "linux",
             "config": {},
-            "rootfs": {"type": "layers", "diff_ids": [digest(world.image)]},
+            "rootfs": {"type": "layers", "diff_ids": [digest(image)]},
         }
     ).encode()
     manifest = json.dumps(
@@ -164,8 +171,8 @@ def _registry(world: World, path: str) -> tuple[int, str, bytes]:
             "layers": [
                 {
                     "mediaType": "application/vnd.oci.image.layer.v1.tar",
-                    "digest": digest(world.image),
-                    "size": len(world.image),
+                    "digest": digest(image),
+                    "size": len(image),
                 }
             ],
         }
@@ -177,7 +184,7 @@ def _registry(world: World, path: str) -> tuple[int, str, bytes]:
         if wanted.startswith("sha256:") and wanted != digest(manifest):
             return 404, "application/json", b"{}"
         return 200, MANIFEST, manifest
-    blobs = {digest(config): config, digest(world.image): world.image}
+    blobs = {digest(config): config, digest(image): image}
     found = blobs.get(path.rpartition("/")[2])
     return (404, "application/json", b"{}") if found is None else (200, "application/octet-stream", found)
 

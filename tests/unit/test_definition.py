@@ -248,8 +248,8 @@ def test_a_value_arrives_as_it_was_typed_or_is_refused_with_its_layer(free: Cata
             assert str(error).isprintable()  # noqa: PT017
             assert not value.isprintable()
             continue
-        for number, definition in enumerate(chain, 1):
-            check_definition(definition, number)  # as an image's own definition is let through
+        for definition in chain:
+            check_definition(definition)  # as an image's own definition is let through
             assert read_sections(definition.text, definition.name) == definition.sections
         headers = [line for line in flat.text.splitlines() if line.lstrip().startswith("%")]
         assert headers == ["%environment", "%post -c /bin/bash", "%labels"]

@@ -308,7 +308,7 @@ def test_an_image_in_a_registry_is_fetched_once_and_read(image: Path, site: str,
         assert document["base"]["from"].startswith("them/vllm:v1@sha256:")
         assert document["base"]["from"].endswith(document["base"]["digest"])
         assert document["base"]["has"]["vllm"] == "0.12.0"
-        assert main(["build", "--locked", "--lock", lock, *world.mirrors, "--dry-run"]) == ExitCode.GOOD
+        assert main(["build", "--locked", "--trust-lock", "--lock", lock, *world.mirrors, "--dry-run"]) == ExitCode.GOOD
         world.asked.clear()
         assert main(words) == ExitCode.GOOD
         assert not [path for path in world.asked if "/blobs/" in path and digest(world.image) in path]
@@ -342,7 +342,7 @@ def test_a_base_of_ones_own_is_locked_by_what_it_has_and_by_its_bytes(
     document = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
     assert document["base"]["agent"] == "localimage"
     assert document["base"]["has"]["glibc"] == "2.39"
-    assert main(["build", "--locked", "--definitions", str(tmp_path / "defs")]) == ExitCode.GOOD
+    assert main(["build", "--locked", "--trust-lock", "--definitions", str(tmp_path / "defs")]) == ExitCode.GOOD
     text = (tmp_path / "defs" / "flat.def").read_text()
     assert f"Bootstrap: localimage\nFrom: {base}\n" in text
     capsys.readouterr()

@@ -811,8 +811,8 @@ def test_a_site_file_cannot_smuggle_commands_into_a_script(image: Path, tmp_path
     site = tmp_path / "mine.toml"
     site.write_text(
         'title = "mine"\nsource = "x"\ndate = 2026-11-21\n[[environment]]\nname = "A"\nnodes = "any"\nsource = "s"\n'
-        'value = \'$(touch here)`touch here`";touch here;"$USER\\\'\nbecause = "a\\ntouch here\\n"\n'
-        '[[bind]]\npath = "/a b;touch here"\nreason = "r\\ntouch here"\n'
+        'value = \'$(touch here)`touch here`";touch here;"$USER\\\'\nbecause = "a;touch here"\n'
+        '[[bind]]\npath = "/a b;touch here"\nreason = "r;touch here"\n'
     )
     script = job(image, "--gpus", "1", site=str(site))
     run = Run(script, tmp_path / "run")

@@ -91,7 +91,7 @@ def _definition_text(data: bytes) -> None:
         name = f"{number:02}-{layer}"
         try:
             sections = read_sections(text, f"{name}.def")
-            check_definition(Definition(name, (layer,), below, sections, files), number)
+            check_definition(Definition(name, (layer,), below, sections, files))
         except DefinitionError:
             if number == 3:
                 raise

@@ -1,0 +1,68 @@
+"""What a lock takes from elsewhere than the catalogue says: who wrote it vouches for that, and nobody else."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from lumiimg.errors import LumiimgError
+from lumiimg.resolve.locking import lock_source
+from lumiimg.resolve.network.mirrors import general_index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
+    from lumiimg.resolve.network.mirrors import Mirrors
+
+_FILES_OF = {"pypi.org": "files.pythonhosted.org", "download.pytorch.org": "download-r2.pytorch.org"}
+"""Where the files of an index are that has them on another host. Source: the links of their pages, 2026-11-23."""
+
+
+def beyond_catalogue(lock: Lock, mirrors: Mirrors) -> list[str]:
+    """Return what is not from where the catalogue has it, or has another digest than it publishes; each for people."""
+    found = []
+    if lock.base.layer.is_foreign:
+        bootstrap = lock.bootstrap
+        digest = bootstrap.image.digest if bootstrap.image else bootstrap.sha256 and f"sha256:{bootstrap.sha256}"
+        found.append(f"base {bootstrap.agent} {bootstrap.image or bootstrap.origin} ({digest or 'without a digest'})")
+    for layer in lock.stack:
+        published = {one.name: lock_source(one, layer.arguments, {}) for one in layer.layer.sources if not one.optional}
+        found += [_shown("source", source, layer) for source in layer.sources if source != published.get(source.name)]
+    return [*found, *_wheels(lock, mirrors)]
+
+
+def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
+    hosts = {_host(url) for url in mirrors.table.values()}
+    if any(layer.wheels for layer in lock.stack):
+        with suppress(LumiimgError):
+            hosts.add(_host(general_index(mirrors)))
+    for layer in lock.stack:
+        release = layer.release
+        own = hosts | {_host(url) for url in (release.indexes if release else ())}
+        own |= {_FILES_OF[host] for host in own & _FILES_OF.keys()}
+        pins: dict[str, Requirement] = {
+            canonicalize_name(pin.name): pin for pin in map(Requirement, release.wheels if release else ())
+        }
+        for wheel in layer.wheels:
+            is_named = unquote(urlsplit(wheel.location).path).rpartition("/")[2] == wheel.file
+            if _host(wheel.location) not in own or not is_named or not _fits(wheel, pins):
+                yield _shown("Python package", wheel, layer)
+
+
+def _fits(wheel: LockedSource, pins: Mapping[str, Requirement]) -> bool:
+    pin = pins.get(canonicalize_name(wheel.name))
+    return pin is None or pin.specifier.contains(wheel.version, prereleases=True)
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc
+
+
+def _shown(what: str, source: LockedSource, layer: LockedLayer) -> str:
+    version = f" {source.version}" if source.version else ""
+    return f"{what} {source.name}{version} of {layer.name} from {source.location} (sha256:{source.sha256})"

@@ -1,0 +1,322 @@
+"""Locks, layers, sites, snapshots and images of somebody else are data: every text in them is made hostile, one at a time.
+
+Each such file is refused in one line, or nothing of it becomes a section, a command, or a path outside.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import random
+import re
+import subprocess
+import tomllib
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tomli_w
+
+from lumiimg.build.provenance import read_chain, write_folder
+from lumiimg.catalog.catalogue import Catalogue, open_catalogue
+from lumiimg.cli.main import main
+from lumiimg.definition.definition import BUILD_FOLDER
+from lumiimg.definition.writer import write_chain, write_flat
+from lumiimg.errors import ExitCode, LumiimgError
+from lumiimg.resolve.decide import decide, locked
+from lumiimg.resolve.lockfile import read_lock
+from lumiimg.resolve.network.mirrors import parse_mirrors
+from lumiimg.resolve.plan import Ground
+from lumiimg.resolve.request import Request
+from tests.shared import fabric_builder
+from tests.shared.layer_builder import BASE, LAYER, SITE, MakeLayer
+from tests.shared.programs import EVERYTHING, needs
+from tests.shared.sif_builder import made_sif
+from tests.shared.world import World, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from lumiimg.definition.definition import Definition
+    from lumiimg.resolve.lock import Lock
+
+ZEROS = "0" * 64
+WHOLE = (
+    LAYER
+    + f"""\
+files = ["tool.c"]
+has = {{ tool = "{{VERSION}}" }}
+provides = ["thing"]
+conflicts = ["enemy"]
+[arguments.VERSION]
+default = "2.0"
+help = "which"
+[arguments.NOTE]
+default = "text"
+help = "free"
+[sources.src]
+url = "https://x.test/{{VERSION}}.tar.gz"
+file = "t-{{VERSION}}.tar.gz"
+key = "{{VERSION}}"
+source = "s"
+[sources.src.sha256]
+"2.0" = "{ZEROS}"
+[environment.set]
+A = "{{NOTE}}"
+[environment.prepend]
+B = "/opt/{{VERSION}}"
+[[release]]
+version = "2.0"
+wheels = ["snake==2.0+rocm6.4"]
+indexes = ["https://download.pytorch.org/whl/rocm6.4"]
+status = "unproved"
+source = "the tests"
+[release.arguments]
+NOTE = "of it"
+[[trouble]]
+given = ["python<3"]
+outcome = "warning"
+rule = "layers"
+because = "it is old"
+source = "the tests"
+"""
+)
+BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\ninclude = ["gcc"]\n[[', 1)
+SECTIONS = {"%files", "%environment", "%post -c /bin/bash", "%test", "%labels"}
+OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
+
+
+@dataclass(frozen=True)
+class Trap:
+    """What hostile text would make, if anything obeyed it."""
+
+    file: Path
+
+    @property
+    def values(self) -> list[str]:
+        touch = f": >{self.file}"
+        return [
+            f"\n\n%pre\n    {touch}\n",
+            f"x\n%setup\n{touch}\n",
+            f"x\nBootstrap: localimage\nFrom: /x\n\n%pre\n{touch}",
+            f"sha256:{ZEROS}\n%pre\n{touch}",
+            f"$({touch})",
+            f"`{touch}`",
+            f"; {touch}; :",
+            f"'; {touch}; :'",
+            f'"; {touch}; :"',
+            f"\\'; {touch} #",
+            "../../../etc/passwd",
+            "/etc/passwd",
+            "--option",
+            "{{ x }}",
+            "%post",
+            "\x1b[2J\x07",
+            "a\rb\u2028c",
+            "",
+        ]
+
+    def is_left_alone_by(self, definitions: Sequence[Definition]) -> None:
+        for text in (definition.text for definition in definitions):
+            lines = text.splitlines()
+            assert {line for line in lines if line.lstrip().startswith("%")} <= SECTIONS
+            keys = [line.partition(":")[0] for line in lines[1 : lines.index("")]]
+            assert keys in (["Bootstrap", "From"], ["Bootstrap", "OSVersion", "MirrorURL"])
+            assert not OBEYED.search(text.replace("\t", ""))
+        for path, target in (pair for definition in definitions for pair in definition.sections.files):
+            assert target.startswith(f"{BUILD_FOLDER}/")
+            assert ".." not in f"{path}{target}".split("/")
+        exports = [
+            line.strip()
+            for definition in definitions
+            for line in definition.text.splitlines()
+            if line.lstrip().startswith("export ")
+        ]
+        script = "\n".join(line for line in exports if line != "export MAKEFLAGS")
+        subprocess.run(["/bin/bash"], input=script, text=True, env={"PATH": "/usr/bin:/bin"}, check=True)
+        assert not self.file.exists(), exports
+
+    def is_left_alone_by_command(self, words: list[str], capsys: pytest.CaptureFixture[str], *, refused: bool) -> None:
+        capsys.readouterr()
+        code = main(words)
+        shown = capsys.readouterr()
+        assert not self.file.exists()
+        assert not OBEYED.search(shown.out + shown.err)
+        assert not any(line.lstrip().startswith("%") for line in (shown.out + shown.err).splitlines())
+        if refused:
+            assert code == ExitCode.BAD_INPUT, shown
+        if code == ExitCode.BAD_INPUT:
+            faults = [line for line in shown.err.splitlines() if line.startswith("lumiimg: ")]
+            assert len(faults) == 1, shown.err
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Trap:
+    return Trap(tmp_path / "ran")
+
+
+def hostile(document: Any, values: Iterable[str], count: int) -> Iterator[Any]:
+    """Yield the document with one text, or one key, replaced by a hostile one; some of all that there are."""
+    cases = [(place, value) for place in _places(document) for value in values]
+    if not EVERYTHING:
+        cases = random.Random(19).sample(cases, min(count, len(cases)))  # noqa: S311
+    for place, value in cases:
+        changed = copy.deepcopy(document)
+        at = changed
+        for step in place[:-2]:
+            at = at[step]
+        if place[-1] == "key":
+            at[value] = at.pop(place[-2])
+        else:
+            at[place[-2]] = value
+        yield changed
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield (*path, key, "key")
+            yield from _places(inner, (*path, key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _places(inner, (*path, number))
+    elif isinstance(value, str):
+        yield (*path, "value")
+
+
+def made(make: Callable[[], Sequence[Definition]]) -> tuple[Sequence[Definition], bool]:
+    """Return the definitions that come of it, and whether it is refused as bad input."""
+    try:
+        return make(), False
+    except LumiimgError as error:
+        assert "\n" not in str(error)  # noqa: PT017 - or it is taken
+        return (), error.exit_code == ExitCode.BAD_INPUT
+
+
+def written(lock: Lock) -> list[Definition]:
+    return [*write_chain(lock), write_flat(lock)]
+
+
+def of_whole(folder: Path) -> Lock:
+    return locked(decide(Request("box", ("whole",)), Ground(Catalogue((folder,), ()), parse_mirrors({}, []), "")))
+
+
+def signed(body: str) -> str:
+    """A lock with the digest of what it says, as a hostile author would give it."""
+    return f'format = 1\nlumiimg = "0"\ndigest = "sha256:{hashlib.sha256(body.encode()).hexdigest()}"\n\n{body}'
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World(of_layers={"snake": {"2.0+rocm6.4": ("egg",)}}, wheels={"egg": {"1.0": ()}})
+    with serve(world):
+        yield world
+
+
+@pytest.fixture
+def folder(
+    layers: Path, make_layer: MakeLayer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_home: Path
+) -> Path:
+    del clean_home
+    make_layer("box", BOX)
+    make_layer("whole", WHOLE, tool_c="int x;\n", test_sh="true\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LUMIIMG_ENGINE", "/nonexistent")
+    return layers
+
+
+@pytest.mark.threat("S56")
+def test_no_text_of_a_lock_becomes_a_command(
+    world: World, folder: Path, trap: Trap, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--layers", str(folder), *world.mirrors]
+    assert main(["lock", *options, "--base", "box", "--add", "whole"]) == ExitCode.GOOD
+    good = Path("lumiimg.lock").rename("good.lock").read_text()
+    body = tomllib.loads(good.partition("\n\n")[2])
+    catalogue, mirrors = open_catalogue({"HOME": "/nonexistent"}, [folder]), parse_mirrors({}, world.mirrors[1::2])
+    taken = 0
+    for document in hostile(body, trap.values, 120):
+        text = signed(tomli_w.dumps(document))
+        Path("lumiimg.lock").write_text(text)
+        found, refused = made(lambda: written(read_lock(Path("lumiimg.lock"), catalogue, mirrors, "/bin")[0]))
+        trap.is_left_alone_by(found)
+        taken += bool(found)
+        words = ["build", *options, "--locked", "--trust-lock", "--dry-run"]
+        trap.is_left_alone_by_command(words, capsys, refused=refused)
+        trap.is_left_alone_by_command(["diff", "good.lock", "lumiimg.lock"], capsys, refused=False)
+        trap.is_left_alone_by_command(["lock", *options, "--offline"], capsys, refused=False)
+        Path("lumiimg.lock").unlink()
+    assert 0 < taken < 60
+
+
+@pytest.mark.threat("S56")
+def test_no_text_of_a_layer_becomes_a_command(folder: Path, trap: Trap, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("box", "whole"):
+        file = folder / name / "layer.toml"
+        document = tomllib.loads(file.read_text())
+        for changed in hostile(document, trap.values, 40):
+            file.write_text(tomli_w.dumps(changed))
+            found, refused = made(lambda: written(of_whole(folder)))
+            trap.is_left_alone_by(found)
+            words = ["--layers", str(folder), "--base", "box", "--add", "whole"]
+            for verb in (["build", "--dry-run"], ["lock", "--offline"], ["explain"], ["why", "whole"]):
+                trap.is_left_alone_by_command([*verb, *words], capsys, refused=refused)
+            file.write_text(tomli_w.dumps(document))
+
+
+@pytest.mark.threat("S56")
+def test_no_text_of_a_site_becomes_a_command(folder: Path, trap: Trap, capsys: pytest.CaptureFixture[str]) -> None:
+    more = (
+        'domain = "x.test"\n[[bind]]\npath = "/opt/x"\nbecause = "b"\nsource = "s"\n'
+        '[[environment]]\nname = "A"\nvalue = "b"\nbecause = "c"\nsource = "s"\n'
+    )
+    document = tomllib.loads(SITE.replace("[driver]", f'scheduler = "slurm"\n{more.partition("[")[0]}[driver]', 1))
+    document |= tomllib.loads(more)
+    site = folder.parent / "there.toml"
+    image = fabric_builder.image(folder.parent / "image")
+    words = ["--layers", str(folder), "--base", "box", "--add", "whole", "--site", str(site)]
+    for changed in hostile(document, trap.values, 100):
+        site.write_text(tomli_w.dumps(changed))
+        trap.is_left_alone_by_command(["build", "--dry-run", *words], capsys, refused=False)
+        trap.is_left_alone_by_command(["explain", *words], capsys, refused=False)
+        Path("job.sh").unlink(missing_ok=True)
+        if main(["job", str(image), "--site", str(site), "-o", "job.sh", "--", "true"]) == ExitCode.GOOD:
+            subprocess.run(["/bin/bash", "job.sh"], env={"PATH": "/nonexistent"}, check=False, capture_output=True)
+            assert not trap.file.exists()
+
+
+@pytest.mark.threat("S56")
+def test_no_text_of_a_snapshot_becomes_a_command(
+    tmp_path: Path, clean_home: Path, trap: Trap, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del clean_home
+    image = fabric_builder.image(tmp_path / "image")
+    node = fabric_builder.snapshot(fabric_builder.host(tmp_path / "host"))
+    document = json.loads(node.read_text())
+    for changed in hostile(document, trap.values, 60):
+        node.write_text(json.dumps(changed))
+        trap.is_left_alone_by_command(["explain", str(image), "--host", str(node)], capsys, refused=False)
+        main(["bind", str(image), "--host", str(node)])
+        exports = capsys.readouterr().out
+        subprocess.run(["/bin/bash"], input=exports.encode(), env={"PATH": "/nonexistent"}, check=False)
+        assert not trap.file.exists()
+
+
+@pytest.mark.threat("S56")
+def test_no_text_of_an_image_s_record_becomes_a_command(folder: Path, trap: Trap, tmp_path: Path) -> None:
+    needs("mksquashfs")
+    lock = of_whole(folder)
+    source = replace(lock.layers[0].sources[0], sha256=ZEROS)
+    chain = write_chain(replace(lock, layers=(replace(lock.layers[0], sources=(source,)),)))
+    root = tmp_path / "root"
+    write_folder(root, chain, {})
+    record = root / ".lumiimg/chain.json"
+    for number, changed in enumerate(hostile(json.loads(record.read_text()), trap.values, 60)):
+        record.write_text(json.dumps(changed))
+        image = made_sif(root, tmp_path / f"{number}.sif")
+        found, refused = made(partial(read_chain, image, tmp_path / f"{number}"))
+        assert refused or found
+        trap.is_left_alone_by(found)
