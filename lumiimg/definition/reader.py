@@ -8,6 +8,7 @@ files; debootstrap runs on it. So nothing is looked for and refused: what is kno
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from lumiimg.catalog.layers import PACKAGE, SUITE
@@ -20,13 +21,9 @@ from lumiimg.definition.definition import (
     Definition,
     Header,
     Sections,
-    export,
 )
 from lumiimg.definition.text import DefinitionError, quote_sh, trap
 from lumiimg.errors import BadInputError
-from lumiimg.image.shell.parser import Simple, parse
-from lumiimg.image.shell.variables import BeyondError, ShellVariables, UnsureError
-from lumiimg.image.shell.words import ShellError
 from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.resolve.network.mirrors import Mirrors, checked
 from lumiimg.resolve.network.registry import parse_reference
@@ -87,16 +84,12 @@ def check_definition(definition: Definition) -> None:
 
 
 def _is_quoted(variable: tuple[str, str]) -> bool:
-    """Whether a shell reads one word that is text, and what the variable had before where that is put behind it."""
+    """Whether a value is one word as the writer quotes it, what the variable had before behind it or not."""
     name, word = variable
     text = word.removesuffix(f'"${{{name}:+:${name}}}"')
     try:
-        (command,) = parse(export(variable))
-        return (
-            command == Simple(export(variable), ("export", f"{name}={word}"), redirected=False)
-            and quote_sh(ShellVariables().expanded(text)[0], name) == text
-        )
-    except (ValueError, ShellError, UnsureError, BeyondError, DefinitionError):
+        return [quote_sh(value, name) for value in shlex.split(text)] == [text]
+    except (ValueError, DefinitionError):  # a quote without end; a control character
         return False
 
 

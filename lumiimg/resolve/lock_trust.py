@@ -10,12 +10,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from lumiimg.errors import LumiimgError
+from lumiimg.resolve.arguments import values_of
 from lumiimg.resolve.locking import lock_source
 from lumiimg.resolve.network.mirrors import general_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from lumiimg.catalog.layers import LayerSource
     from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
     from lumiimg.resolve.network.mirrors import Mirrors
 
@@ -31,13 +33,25 @@ def beyond_catalogue(lock: Lock, mirrors: Mirrors) -> list[str]:
         digest = bootstrap.image.digest if bootstrap.image else bootstrap.sha256 and f"sha256:{bootstrap.sha256}"
         found.append(f"base {bootstrap.agent} {bootstrap.image or bootstrap.origin} ({digest or 'without a digest'})")
     for layer in lock.stack:
-        published = {one.name: lock_source(one, layer.arguments, {}) for one in layer.layer.sources if not one.optional}
-        found += [_shown("source", source, layer) for source in layer.sources if source != published.get(source.name)]
+        known = {one.name: one for one in layer.layer.sources if not one.optional}
+        found += [
+            _shown("source", one, layer) for one in layer.sources if not _is_known(one, known.get(one.name), layer)
+        ]
     return [*found, *_wheels(lock, mirrors)]
 
 
+def _is_known(source: LockedSource, known: LayerSource | None, layer: LockedLayer) -> bool:
+    """Whether a source is what the catalogue has there: by its digest, or by its address where none is published."""
+    if known is None:
+        return False
+    settled = lock_source(known, layer.arguments, {})
+    if settled.sha256 is None and settled == lock_source(known, values_of(layer.layer, layer.release, {}), {}):
+        return source.location == settled.location
+    return (source.location, source.sha256) == (settled.location, settled.sha256)
+
+
 def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
-    hosts = {_host(url) for url in mirrors.table.values()}
+    hosts = {"pypi.org", *(_host(url) for url in mirrors.table.values())}
     if any(layer.wheels for layer in lock.stack):
         with suppress(LumiimgError):
             hosts.add(_host(general_index(mirrors)))

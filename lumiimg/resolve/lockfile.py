@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from lumiimg import __version__
-from lumiimg.catalog.layers import NAME, SHA256
+from lumiimg.catalog.layers import AGENTS, NAME, SHA256
 from lumiimg.catalog.toml_table import CatalogError, Table, read_limited
 from lumiimg.errors import BadInputError, MissingHereError, RefusedError, one_line
 from lumiimg.fabric.path import Fabric
@@ -43,7 +43,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMAT_LINE = re.compile(rb"^format = ([0-9]{1,9})$", re.MULTILINE)
 _CHOSEN_FOR = re.compile(r"==3\.(\d{1,3})\.\* 2\.(\d{1,3})", re.ASCII)
 _DIGEST = re.compile(rf"sha256:{SHA256.pattern}")
-_FOREIGN_AGENTS = ("docker", "oras", *LOCAL_AGENTS)
+_FOREIGN_AGENTS = ("docker", "oras", *sorted(LOCAL_AGENTS))
 _ANEW = "write it anew: lumiimg lock"
 _HEAD = "# Written by `lumiimg lock`; change the request and write it anew rather than this file.\n"
 
@@ -239,18 +239,16 @@ def _lock(
 ) -> tuple[Lock, Request]:
     wheels, python = _wheels(table.table("python"))
     entry = table.table("base")
-    agent, origin, digest = entry.string("agent"), entry.string("from"), entry.optional_string("digest")
+    origin, digest, sha256 = (entry.string("from"), *map(entry.optional_string, ("digest", "sha256")))
+    foreign = sha256 is not None
+    agent = entry.choice("agent", _FOREIGN_AGENTS if foreign else AGENTS)
     name, has, provides = entry.string("name"), entry.table("has").string_values(), entry.strings("provides")
-    sha256 = entry.optional_string("sha256")
     entry.match("digest", _DIGEST, "no digest: 'sha256:' and 64 hexadecimal digits")
     entry.match("sha256", SHA256, _NO_SHA256)
-    foreign = sha256 is not None
     layer = foreign_layer(agent, origin, has, provides) if foreign else catalogue.base(name)
-    if foreign:
-        entry.choice("agent", _FOREIGN_AGENTS)
-        if agent in LOCAL_AGENTS and not Path(origin).is_absolute():
-            entry.fault("from", f"is {origin!r}, no absolute path")
-    elif check_layers and (agent, origin) not in {(one.agent, one.origin) for one in layer.bootstraps}:
+    if foreign and agent in LOCAL_AGENTS and not Path(origin).is_absolute():
+        entry.fault("from", f"is {origin!r}, no absolute path")
+    elif not foreign and check_layers and (agent, origin) not in {(one.agent, one.origin) for one in layer.bootstraps}:
         entry.fault("from", f"is not where the catalogue has {name} from")
     base = replace(_layer(entry, layer, wheels, check=check_layers), wheels=(), release=None)
     layers = [

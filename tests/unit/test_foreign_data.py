@@ -24,6 +24,7 @@ from lumiimg.build.provenance import read_chain, write_folder
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.definition.definition import BUILD_FOLDER
+from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.resolve.decide import decide, locked
@@ -252,6 +253,137 @@ def test_no_text_of_a_lock_becomes_a_command(
     assert 0 < taken < 60
 
 
+ON_THIS_MACHINE = {
+    "a section in the digest": ('digest = "sha256:[0-9a-f]+"', r'digest = "sha256:1\\n\\n%pre\\n    touch /x\\n"'),
+    "a section in the name": ('from = "busybox"', r'from = "busybox\\n\\n%pre\\n    touch /x\\n"'),
+    "another header": ('from = "busybox"', r'from = "busybox\\nRegistry: evil.test"'),
+    "a script of debootstrap": (
+        '(?s)name = "box"\nlayer = "sha256:[0-9a-f]+"(.*?)agent = "docker"\nfrom = "busybox"\ndigest = "[^"]+"',
+        (
+            f'name = "x"\nlayer = "sha256:{hashlib.sha256(b"([], ())").hexdigest()}"\\1'
+            'agent = "debootstrap"\nfrom = "/tmp/suite"\nsha256 = ""'
+        ),
+    ),
+    "a program of another agent": ('agent = "docker"', 'agent = "yum"'),
+    "a section in the name of a file": ('file = "t-2.0.tar.gz"', r'file = "t\\n%pre\\ntouch /x"'),
+    "a file outside": ('file = "t-2.0.tar.gz"', 'file = "../../x"'),
+    "a source of a name outside": ('name = "src"', 'name = "../x"'),
+    "a variable of the shell": ('variable = "SOURCE_SRC"', 'variable = "BASH_ENV"'),
+    "a wheel outside": ('name = "snake-2.0[^"]*whl"', 'name = "../../x.whl"'),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), ON_THIS_MACHINE.values(), ids=ON_THIS_MACHINE.keys())
+@pytest.mark.threat("S56")
+def test_a_lock_runs_nothing_on_this_machine_in_any_verb(
+    old: str, new: str, world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--layers", str(folder), *world.mirrors]
+    assert main(["lock", *options, "--base", "box", "--add", "whole"]) == ExitCode.GOOD
+    good = Path("lumiimg.lock").read_text().partition("\n\n")[2]
+    body, count = re.subn(old, new, good, count=1)
+    assert count
+    Path("lumiimg.lock").write_text(signed(body))
+    locked_ = ["build", *options, "--locked", "--trust-lock"]
+    for words in ([*locked_, "--dry-run"], [*locked_, "--definitions", "defs"], locked_):
+        capsys.readouterr()
+        assert main(words) == ExitCode.BAD_INPUT, words
+        assert capsys.readouterr().err.count("\n") == 1
+        assert not Path("defs").exists()
+    if main(["lock", *options]) != ExitCode.BAD_INPUT:  # all of it was settled again, by the catalogue
+        assert Path("lumiimg.lock").read_text().partition("\n\n")[2] == good
+
+
+ELSEWHERE = {
+    "a source": (
+        'url = "https://x.test/2.0.tar.gz"',
+        'url = "https://evil.test/x"',
+        "source src of whole from https://evil.t",
+    ),
+    "its digest": (
+        f'sha256 = "{ZEROS}"',
+        f'sha256 = "{"1" * 64}"',
+        "source src of whole from https://x.test/2.0.tar.gz",
+    ),
+    "a file of mine": (
+        'url = "https://x.test/2.0.tar.gz"',
+        'url = "/etc/passwd"',
+        "source src of whole from /etc/passwd",
+    ),
+    "a wheel": (
+        'url = "https://download.pytorch.org/',
+        'url = "https://evil.test/',
+        "Python package egg 1.0 of whole from https://evil.test/",
+    ),
+    "the wheel of another": ("/egg-1.0-py3", "/evil-1.0-py3", "Python package egg 1.0 of whole from "),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "named"), ELSEWHERE.values(), ids=ELSEWHERE.keys())
+@pytest.mark.threat("S57")
+def test_what_a_lock_has_from_elsewhere_is_refused_or_listed_first(
+    old: str, new: str, named: str, world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--layers", str(folder), *world.mirrors]
+    words = ["build", *options, "--locked", "--dry-run", "--quiet"]
+    assert main(["lock", *options, "--base", "box", "--add", "whole"]) == ExitCode.GOOD
+    capsys.readouterr()
+    assert main(words) == ExitCode.GOOD
+    assert capsys.readouterr().err == ""
+    body = Path("lumiimg.lock").read_text().partition("\n\n")[2]
+    assert old in body
+    Path("lumiimg.lock").write_text(signed(body.replace(old, new, 1)))
+    assert main(words) == ExitCode.BAD_INPUT
+    refused = capsys.readouterr().err
+    assert named in refused
+    assert refused.count("\n") == 1
+    assert main([*words, "--trust-lock"]) == ExitCode.GOOD
+    assert capsys.readouterr().err.startswith(f"lumiimg: by the lock, not by the catalogue: {named}")
+
+
+@pytest.mark.threat("S57")
+def test_a_base_of_a_lock_that_is_not_the_catalogues_is_refused_or_listed_first(
+    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del world
+    (folder / "theirs/etc").mkdir(parents=True)
+    (folder / "theirs/etc/os-release").write_text("ID=x\n")
+    assert main(["lock", "--base", str(folder / "theirs")]) == ExitCode.GOOD
+    capsys.readouterr()
+    assert main(["build", "--locked", "--dry-run"]) == ExitCode.BAD_INPUT
+    assert f"base localimage {folder}/theirs (without a digest)" in capsys.readouterr().err
+    assert main(["build", "--locked", "--dry-run", "--trust-lock"]) == ExitCode.GOOD
+    assert f"base localimage {folder}/theirs (without a digest)" in capsys.readouterr().err
+    assert main(["build", "--base", "box", "--trust-lock", "--dry-run"]) == ExitCode.BAD_INPUT
+
+
+@pytest.mark.threat("S58")
+def test_a_digest_that_nobody_has_verified_gets_into_no_other_lock(
+    world: World, folder: Path, make_layer: MakeLayer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_layer(
+        "tool",
+        f'{LAYER}[sources.tool]\nurl = "https://github.com/x/tool"\nfile = "t.tar.gz"\nkey = "1"\nsource = "s"\n',
+    )
+    options = ["--layers", str(folder), *world.mirrors]
+    assert main(["lock", *options, "--base", "box", "--add", "tool"]) == ExitCode.GOOD
+    good = Path("lumiimg.lock").read_text()
+    body = good.partition("\n\n")[2]
+    (of_base,) = re.findall(r'^digest = "(.*)"$', body, re.MULTILINE)
+    (of_tool,) = re.findall(r'^sha256 = "(.*)"$', body, re.MULTILINE)
+    for digest_, other, said in ((of_base, f"sha256:{ZEROS}", "no such image"), (of_tool, ZEROS, "has another digest")):
+        bad = signed(body.replace(digest_, other))
+        Path("lumiimg.lock").write_text(bad)
+        for words, code in (([], ExitCode.NO), (["--offline"], ExitCode.MISSING_HERE)):
+            capsys.readouterr()
+            assert main(["lock", *options, *words]) == code
+            assert said in capsys.readouterr().err or words
+            assert Path("lumiimg.lock").read_text() == bad
+    Path("lumiimg.lock").write_text(good)
+    assert main(["lock", *options]) == ExitCode.GOOD
+    assert Path("lumiimg.lock").read_text() == good
+
+
 @pytest.mark.threat("S56")
 def test_no_text_of_a_layer_becomes_a_command(folder: Path, trap: Trap, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("box", "whole"):
@@ -320,3 +452,22 @@ def test_no_text_of_an_image_s_record_becomes_a_command(folder: Path, trap: Trap
         found, refused = made(partial(read_chain, image, tmp_path / f"{number}"))
         assert refused or found
         trap.is_left_alone_by(found)
+
+
+@pytest.mark.threat("S56")
+def test_no_definition_is_built_that_lumiimg_does_not_write(folder: Path) -> None:
+    lock = of_whole(folder)
+    bootstrap = lock.bootstrap
+    assert bootstrap.image is not None
+    for changed in (
+        replace(bootstrap, image=replace(bootstrap.image, digest=f"sha256:{ZEROS}\n\n%pre\n  true\n")),
+        replace(bootstrap, image=replace(bootstrap.image, digest="sha256:short")),
+        replace(bootstrap, image=None, origin="../x"),
+        replace(bootstrap, image=None, agent="yum"),
+        replace(bootstrap, image=None, agent="localimage", origin="/x/y.sif"),
+        replace(bootstrap, image=None, agent="debootstrap", origin="/tmp/suite", mirror_url="https://x.test/debian"),
+        replace(bootstrap, image=None, agent="debootstrap", origin="trixie", mirror_url="file:///x"),
+    ):
+        for write in (write_chain, write_flat):
+            with pytest.raises(DefinitionError):
+                write(replace(lock, bootstrap=changed))

@@ -225,9 +225,9 @@ def definitions(layers: Path, world: World, folder: Path, *words: str) -> dict[s
 
 def test_a_lock_renders_the_same_definitions_byte_for_byte(world: World, folder: Path, tmp_path: Path) -> None:
     lock(world, folder, "--base", "box", "--add", "snake", "--add", "tool")
-    first = definitions(folder, world, tmp_path / "one", "--locked", "--trust-lock")
+    first = definitions(folder, world, tmp_path / "one", "--locked")
     world.wheels["egg"]["8.0"] = ()
-    assert definitions(folder, world, tmp_path / "two", "--locked", "--trust-lock") == first
+    assert definitions(folder, world, tmp_path / "two", "--locked") == first
     text = first["flat.def"].decode()
     base = tomllib.loads((tmp_path / "lumiimg.lock").read_text())["base"]
     assert f"From: {world.url.removeprefix('http://')}/library/busybox@{base['digest']}" in text

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from lumiimg.build import builder, capability_cache, keys
 from lumiimg.build.builder import build_image
@@ -28,6 +30,7 @@ from lumiimg.engine import engine as engines
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.image import open_image, sif_writer
+from lumiimg.image.shell.parser import Simple, parse
 from lumiimg.image.sif import read_sif_file
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.image_base import foreign_layer
@@ -38,7 +41,7 @@ from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.store import Store
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
-from tests.shared.programs import needs, squashed, unwrapped
+from tests.shared.programs import examples, needs, squashed, unwrapped
 from tests.shared.sif_builder import made_sif
 
 if TYPE_CHECKING:
@@ -137,6 +140,14 @@ SECTIONS = {
     "another file": ("    files/b/files/tool.c", "    files/b/source/src/t.tar.gz"),
     "another target": ("/opt/lumiimg/build/b/files/tool.c", "/tmp/tool.c"),
     "environment": ("    export A=", "    touch /x; export A="),
+    "a command behind a variable": ("    export A='", "    export A='x'; touch /y; : '"),
+    "a program in a variable": ("    export A='", "    export A='x'$(touch /y)'"),
+    "a variable in a variable": ("    export A='", "    export A='x'$HOME'"),
+    "two variables": ("    export A='", "    export A='x' B='"),
+    "into a file": ("    export A='", "    export A='x' >/y : '"),
+    "in the background": ("    export A='", "    export A='x'& touch /y; : '"),
+    "quotes of another kind": ("    export A='", "    export A='x'\"y\"'"),
+    "a quote without end": ("    export A='it", "    export A=''it"),
     "label": ("    lumiimg.layer.02 b", "    lumiimg.layer.02 c"),
     "note": ("# Written by", "# written by"),
     "parent": ("From: 01-a.sif", "From: /home/x/y.sif"),
@@ -162,6 +173,22 @@ def test_a_definition_that_lumiimg_does_not_write_is_refused(
     image = told(tmp_path, chain, spoil)
     with pytest.raises(BadInputError, match=rf"^{name}\.def"):
         read_chain(image, tmp_path / "scratch")
+
+
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(word=st.text("'\"$;&|<>(){}\\ ax#`:+=~", max_size=12))
+@example(word="x'; touch /y; : '")
+@pytest.mark.threat("S09")
+def test_a_variable_of_a_definition_is_one_word_for_the_reader_of_environment_scripts(
+    word: str, chain: tuple[Definition, ...]
+) -> None:
+    sections = replace(chain[1].sections, environment=(("A", f"'{word}"),))
+    try:
+        check_definition(replace(chain[1], sections=sections))
+    except DefinitionError:
+        return
+    line = f"export A='{word}"
+    assert list(parse(line)) == [Simple(line, ("export", f"A='{word}"), redirected=False)]
 
 
 BASES = {
