@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import tarfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from lumiimg.build.cache import FORMAT, NAMES, CacheKey, entry_of, read_object
 from lumiimg.build.disk_space import require, room_at
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError
+from lumiimg.image.oci.tar import read_members
+from lumiimg.image.tree import FileKind, ImageError
 from lumiimg.resolve.lock import file_sha256
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from lumiimg.build.cache import CacheEntry, LayerCache
+    from lumiimg.image.oci.tar import Member
 
 _MEMBERS = ("key.json", "entry.json", *NAMES)
 _DOCUMENT_LIMIT_BYTES = 1 << 20
 _MAX_MEMBERS = 30_000
+_CHUNK_BYTES = 1 << 20
 
 
 def chosen(cache: LayerCache, wanted: Sequence[str]) -> list[CacheEntry]:
@@ -63,46 +67,85 @@ def read_archive(cache: LayerCache, source: Path) -> list[CacheEntry]:
         raise BadInputError("is not a file", where=str(source))
     taken: list[CacheEntry] = []
     try:
-        # as it was written: what is packed may be any number of times larger than it looks
-        with tarfile.open(source, "r:") as archive, scratch_folder(cache.root / "work") as folder:
+        with TarFile(source) as archive, scratch_folder(cache.root / "work") as folder:
             current = ""
             parts: dict[str, Path] = {}
-            for number, member in enumerate(archive):
+            for number, member in enumerate(archive.members()):
                 key, _, name = member.name.partition("/")
                 _check(member, number, name, source, folder)
                 if key != current:
                     current, parts = key, {}
-                place = folder / f"{key[:12]}-{name}"
-                with place.open("wb") as file:
-                    shutil.copyfileobj(archive.extractfile(member), file)  # type: ignore[arg-type]  # it is a file
-                parts[name] = place
+                parts[name] = archive.copy(member, folder / f"{key[:12]}-{name}")
                 if len(parts) == 3:
                     taken.append(_take(cache, key, parts))
                     for part in parts.values():
                         part.unlink(missing_ok=True)
                     parts = {}
-    except (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError) as error:
+    except ImageError as error:
         raise BadInputError("is no archive of layers", where=str(source), hint="lumiimg cache export FILE") from error
     except OSError as error:
         raise BadInputError(f"cannot be read: {error.strerror}", where=str(source)) from error
     return taken
 
 
-def _check(member: tarfile.TarInfo, number: int, name: str, source: Path, folder: Path) -> None:
+class TarFile:
+    """A tar that others may have made, as it lies there: nothing packed, nothing sparse, no name without end."""
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._file = source.open("rb")
+        self._size_bytes = source.stat().st_size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @property
+    def position(self) -> int:
+        return self._file.tell()
+
+    def take(self, size: int) -> bytes:
+        return self._file.read(size)
+
+    def skip(self, size: int) -> None:
+        if self._file.seek(size, os.SEEK_CUR) > self._size_bytes:
+            raise ImageError("ends within a member", where=str(self._source))
+
+    def members(self) -> Iterator[Member]:
+        """Yield the members. Raises ImageError for what is no tar, also where one is cut off."""
+        if not self._size_bytes:
+            raise ImageError("is empty", where=str(self._source))
+        return read_members(self, str(self._source))
+
+    def copy(self, member: Member, target: Path) -> Path:
+        """Write the content of a member that was just yielded. Raises ImageError where it is cut off, OSError."""
+        left = member.size_bytes
+        with target.open("wb") as file:
+            while chunk := self._file.read(min(left, _CHUNK_BYTES)):
+                file.write(chunk)
+                left -= len(chunk)
+        if left:
+            raise ImageError("ends within a member", where=str(self._source))
+        return target
+
+
+def _check(member: Member, number: int, name: str, source: Path, folder: Path) -> None:
     """Raise BadInputError for what `write_archive` would not have written, FailedError where it has no room."""
     key = member.name.partition("/")[0]
-    is_ours = member.isfile() and not member.issparse() and name in _MEMBERS and _is_key(key)
+    is_ours = member.kind is FileKind.FILE and not member.is_hard_link and name in _MEMBERS and _is_key(key)
     if not is_ours or number >= _MAX_MEMBERS:
         raise BadInputError(f"holds {member.name[:80]!r}", where=str(source), hint="is it of `lumiimg cache export`?")
-    if name not in NAMES and member.size > _DOCUMENT_LIMIT_BYTES:
+    if name not in NAMES and member.size_bytes > _DOCUMENT_LIMIT_BYTES:
         raise BadInputError(
-            f"{member.name[:80]} has {size(member.size)}",
+            f"{member.name[:80]} has {size(member.size_bytes)}",
             where=str(source),
             hint=f"no such document has more than {size(_DOCUMENT_LIMIT_BYTES)}",
         )
-    if member.size > source.stat().st_size:
+    if member.size_bytes > source.stat().st_size:
         raise BadInputError(f"{member.name[:80]} is larger than the archive", where=str(source), hint="export it again")
-    require(room_at(folder), member.size, f"{key[:12]}")
+    require(room_at(folder), member.size_bytes, f"{key[:12]}")
 
 
 def _is_key(name: str) -> bool:

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from lumiimg.build.cache_archive import TarFile
 from lumiimg.build.cache_lease import is_whole
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
+from lumiimg.image.tree import FileKind, ImageError
 from lumiimg.resolve.lock import file_sha256
 from lumiimg.wording import size
 
@@ -53,9 +55,9 @@ def _put(
         return {}
     try:
         if not is_whole(entry):
-            raise tarfile.ReadError("it is damaged")
+            raise ImageError("is damaged", where=str(entry.data))  # noqa: TRY301 - as what unpacking it may find
         unpack_kept(entry.data, folder)
-    except (OSError, tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, ImageError) as error:
         shutil.rmtree(folder, ignore_errors=True)
         cache.remove(entry.key)
         on_notice(f"{names}: what it compiled before cannot be unpacked, and is compiled again: {error}")
@@ -96,20 +98,17 @@ def pack_kept(files: Sequence[tuple[str, Path]], target: Path) -> None:
 def unpack_kept(source: Path, folder: Path) -> None:
     """Write kept files into a new folder, nothing outside of it, and no more than the archive has itself.
 
-    Raises OSError, tarfile.TarError; ValueError, OverflowError, RecursionError too for what nobody wrote here.
+    Raises OSError, ImageError.
     """
     left = source.stat().st_size
-    # tarfile's own filters came with Python 3.11.4
-    with tarfile.open(source, "r:") as archive:
-        for member in archive:
+    with TarFile(source) as archive:
+        for member in archive.members():
             path = PurePosixPath(member.name)
-            if not member.isreg() or path.is_absolute() or ".." in path.parts:
+            if member.kind is not FileKind.FILE or member.is_hard_link or path.is_absolute() or ".." in path.parts:
                 continue
-            left -= member.size
-            data = archive.extractfile(member)
-            if data is None or member.issparse() or left < 0:
-                raise tarfile.ReadError(f"{member.name[:80]!r} is larger than the archive")
+            left -= member.size_bytes
+            if left < 0:
+                raise ImageError(f"{member.name[:80]!r} is larger than the archive", where=str(source))
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                shutil.copyfileobj(data, file)
+            archive.copy(member, target)

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
-FILE_LIMIT_BYTES = 1024 * 1024
+FILE_LIMIT_BYTES = 256 * 1024
+_STRING_OR_COMMENT = re.compile(
+    r"""
+    "{3}(?:[^\\]|\\.)*?(?:"{3,5}|\Z) | '{3}.*?(?:'{3,5}|\Z)
+    | "(?:[^"\\\n]|\\.)*+"? | '[^'\n]*+'? | \#[^\n]*+
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_DEEP_KEY = re.compile(r"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){32}")
+"""A key of so many parts that what tomllib notes down of each of them, and all before it, fills the memory."""
 _NOT_PRINTABLE = "holds a character that cannot be printed, or more than one line"
 
 
@@ -34,14 +43,22 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     Raises CatalogError if it cannot be read, is not UTF-8, or is not TOML.
     """
+    text = read_text(path, FILE_LIMIT_BYTES)
     try:
-        return tomllib.loads(read_text(path, FILE_LIMIT_BYTES))
+        refuse_deep_keys(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"is not TOML: {error}", where=str(path)) from error
     except ValueError as error:
         raise CatalogError("holds a number of thousands of digits", where=str(path)) from error
     except RecursionError as error:
         raise CatalogError("is nested too deeply", where=str(path)) from error
+
+
+def refuse_deep_keys(text: str) -> None:
+    """Raise tomllib.TOMLDecodeError for TOML with a key like `a.a.a.a…`: its memory grows with the square of that."""
+    if _DEEP_KEY.search(_STRING_OR_COMMENT.sub("_", text)):
+        raise tomllib.TOMLDecodeError("a key of more than 32 parts")
 
 
 def read_text(path: Path, limit_bytes: int) -> str:

@@ -17,7 +17,7 @@ import tomli_w
 
 from lumiimg import __version__
 from lumiimg.catalog.layers import AGENTS, NAME, SHA256
-from lumiimg.catalog.toml_table import CatalogError, Table, read_limited
+from lumiimg.catalog.toml_table import CatalogError, Table, read_limited, refuse_deep_keys
 from lumiimg.errors import BadInputError, MissingHereError, RefusedError, one_line
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Of the file; raised when an older lumiimg could not read a newer file rightly."""
-_SIZE_LIMIT_BYTES = 16 * 1024 * 1024
+_SIZE_LIMIT_BYTES = 2 * 1024 * 1024
 _NO_SHA256 = "not 64 hexadecimal digits"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMAT_LINE = re.compile(rb"^format = ([0-9]{1,9})$", re.MULTILINE)
@@ -110,6 +110,7 @@ def read_document(path: Path) -> dict[str, Any]:
     data = read_limited(path, _SIZE_LIMIT_BYTES)
     try:
         text = data.decode("utf-8")
+        refuse_deep_keys(text)
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # TOML, UTF-8, and numbers of thousands of digits
         raise _unread(f"is no lock: {error}", path) from error

@@ -111,6 +111,8 @@ def settle(
     Raises FailedError for what cannot be had or does not go together.
     """
     bootstrap = _as_before(lock.bootstrap, before)
+    if bootstrap.image is not None:
+        bootstrap.image.refuse_unproved()
     if pin_base and lock.bootstrap.is_open and bootstrap.image is not None:
         sources.on_line(f"looking up {bootstrap.image}")
         found = resolve_image(bootstrap.image, sources.web)

@@ -12,6 +12,7 @@ from resolvelib import AbstractProvider, BaseReporter, ResolutionImpossible, Res
 from resolvelib.resolvers import ResolutionTooDeep
 
 from lumiimg.errors import FailedError
+from lumiimg.resolve.network.web import place
 from lumiimg.resolve.wheels import offered_wheels, read_metadata
 
 if TYPE_CHECKING:
@@ -109,6 +110,11 @@ class RequiredWheels(AbstractProvider[Requirement, _Candidate, str]):
             raise CudaError(
                 f"{name}, of CUDA, is required by what was asked for: a wheel that is not for ROCm came in",
                 hint="take the layer's releases as they are, or report the layer",
+            )
+        if by_address := next((requirement for requirement in asked if requirement.url), None):
+            raise FailedError(
+                f"{by_address.name} is required from an address of its own, {place(by_address.url or '')[:200]}",
+                hint="wheels come from the indexes of the layer only: ask for another release",
             )
         extras = frozenset(extra for requirement in asked for extra in requirement.extras)
         bad = {candidate.version for candidate in incompatibilities[identifier]}

@@ -13,7 +13,7 @@ from lumiimg.resolve.lock import file_sha256
 from lumiimg.resolve.network.download import SIZE_LIMIT_BYTES, download
 from lumiimg.resolve.network.parallel import at_once
 from lumiimg.resolve.network.resume import taken
-from lumiimg.resolve.network.web import place
+from lumiimg.resolve.network.web import place, refuse_unproved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -92,7 +92,9 @@ class Store:
     def _put(self, location: str, expected: str | None) -> str:
         try:
             if location.startswith(("http://", "https://")):
-                return self._download(self._mirrors.rewrite(location), location, expected)
+                url = self._mirrors.rewrite(location)
+                refuse_unproved(url, expected)
+                return self._download(url, location, expected)
             with scratch_folder(self._folder) as scratch:
                 copy = scratch / "copy"
                 _copy(location, copy)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import tarfile
+import tracemalloc
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -154,6 +155,33 @@ def test_a_file_that_lies_brings_nothing(
     assert capsys.readouterr().err.count("\n") == 1
     assert list(LayerCache(tmp_path / "there").entries()) == []
     assert list((tmp_path / "there").glob("work/*")) == []
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, "sparse"])
+@pytest.mark.threat("S39")
+def test_a_tar_of_holes_takes_no_memory(
+    kind: bytes | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Its names, and its lists of holes, are as long as it says; the file has 6 GiB of nothing."""
+    member = tarfile.TarInfo("name")
+    member.size = 6 << 30
+    if isinstance(kind, bytes):
+        member.type = kind
+        header = member.tobuf(tarfile.GNU_FORMAT)
+    else:
+        member.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "1"}
+        header = member.tobuf(tarfile.PAX_FORMAT)
+    with (tmp_path / "holes.tar").open("wb") as file:
+        file.write(header)
+        file.truncate(6 << 30)
+    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "there"))
+    tracemalloc.start()
+    try:
+        assert main(["cache", "import", str(tmp_path / "holes.tar")]) == ExitCode.BAD_INPUT
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert "is no archive of layers" in capsys.readouterr().err
 
 
 def test_layers_are_removed_by_name_or_key(cache: LayerCache, capsys: Capture) -> None:

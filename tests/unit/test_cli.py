@@ -330,7 +330,7 @@ def test_a_line_without_end_is_read_in_bounded_memory(tmp_path: Path) -> None:
 def test_definitions_are_written_whole_or_not_at_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)  # between attempts
+    monkeypatch.setattr("lumiimg.resolve.network.web._PAUSE_S", 0.0)  # between attempts
     folder = tmp_path / "defs"
     argv = ["build", "--base", "debian-13", "--add", "aws-ofi-nccl", "--definitions", str(folder), "--quiet"]
     assert (

@@ -39,8 +39,10 @@ from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import wait_until
+from tests.shared.tls import certified
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator, Sequence
 
     from lumiimg.build.layer_build import LayerBuild
@@ -177,11 +179,13 @@ def serving(server: Server) -> http.server.ThreadingHTTPServer:
 
 
 @contextlib.contextmanager
-def running(server: Server) -> Iterator[Server]:
+def running(server: Server, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     with serving(server) as listening:
+        if tls is not None:
+            listening.socket = tls.wrap_socket(listening.socket, server_side=True)
         listening.daemon_threads = True
         threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
-        server.url = f"http://127.0.0.1:{listening.server_port}"
+        server.url = f"{'https' if tls else 'http'}://127.0.0.1:{listening.server_port}"
         yield server
         server.over.set()
         listening.shutdown()
@@ -373,19 +377,24 @@ def test_files_are_asked_for_and_kept_as_they_lie_on_the_server(server: Server, 
 @pytest.mark.usefixtures("one_try")
 @pytest.mark.threat("S20")
 def test_a_range_follows_a_redirect_to_another_host_and_a_login_does_not(
-    server: Server, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password hunter2\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    with running(Server()) as front:
-        front.location = f"{server.url}/signed?key=secret"
-        server.cuts = [CUT]
+    tls, certificate = certified(tmp_path)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    with running(Server(), tls) as front, running(Server(), tls) as store_of_it:
+        front.location = f"{store_of_it.url}/signed?key=secret"
+        store_of_it.cuts = [CUT]
         with pytest.raises(FailedError, match=f"^{front.url}/file: broke off"):
             get(front, folder)
         assert get(front, folder) == SHA
         assert "authorization" in front.asked[1].headers
-    assert [(one.range, one.headers.get("if-range")) for one in server.asked] == [(None, None), (f"bytes={CUT}-", TAG)]
-    assert not any("authorization" in one.headers for one in server.asked)
+    assert [(one.range, one.headers.get("if-range")) for one in store_of_it.asked] == [
+        (None, None),
+        (f"bytes={CUT}-", TAG),
+    ]
+    assert not any("authorization" in one.headers for one in store_of_it.asked)
 
 
 @pytest.mark.usefixtures("one_try")

@@ -80,7 +80,7 @@ def folder(
     make_layer("snake", SNAKE)
     make_layer("tool", ARCHIVE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("lumiimg.resolve.network.web._PAUSE_S", 0.0)
     return layers
 
 
@@ -315,6 +315,19 @@ def test_a_wheel_of_cuda_stops_everything(
     world.wheels["egg"]["4.0"] = ("nvidia-cublas-cu12",)
     lock(world, folder, "--base", "box", "--add", "snake", code=ExitCode.NO)
     assert "nvidia-cublas-cu12, of CUDA" in capsys.readouterr().err
+    assert not (tmp_path / "lumiimg.lock").exists()
+
+
+@pytest.mark.parametrize("where", ["https://host.test/yolk-9-py3-none-any.whl", "git+ssh://host.test/yolk"])
+@pytest.mark.threat("S25")
+def test_a_requirement_with_an_address_of_its_own_is_refused_and_not_looked_up_by_name(
+    world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    world.wheels["egg"]["4.0"] = (f"yolk @ {where}",)
+    world.asked.clear()
+    lock(world, folder, "--base", "box", "--add", "snake", code=ExitCode.NO)
+    assert f"yolk is required from an address of its own, {where}" in capsys.readouterr().err
+    assert not [path for path in world.asked if "yolk" in path]
     assert not (tmp_path / "lumiimg.lock").exists()
 
 

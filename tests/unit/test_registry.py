@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lumiimg.errors import BadInputError, FailedError, LumiimgError
+from lumiimg.errors import BadInputError, FailedError, LumiimgError, UndecidedError
 from lumiimg.resolve.network import web as web_room
 from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
 from lumiimg.resolve.network.registry import (
@@ -31,8 +31,10 @@ from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.pin import Sources, pulled
 from lumiimg.resolve.store import Store
 from tests.shared.programs import examples
+from tests.shared.tls import certified
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
@@ -186,6 +188,7 @@ class Registry:
     """What a server says by path, and what it was asked."""
 
     host: str = ""
+    scheme: str = "http"
     replies: dict[str, Reply | list[Reply]] = field(default_factory=dict)
     """Of a list, one after the other, and the last for ever."""
     challenge: str = ""
@@ -196,6 +199,14 @@ class Registry:
     """How many requests a token is good for, if not for ever."""
     asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.host}"
+
+    @property
+    def by_another_name(self) -> str:
+        return self.url.replace("127.0.0.1", "localhost")
 
     def manifest(self, name: str, document: object, media_type: str = IMAGE, **headers: str) -> bytes:
         """Store a manifest by tag and by digest, and return its bytes."""
@@ -216,7 +227,7 @@ class Registry:
         return self.manifest(name, manifest_of(data))
 
     def resolve(self, name: str = ":tag", platform: str = "linux/amd64") -> ImageManifest:
-        reference = parse_reference(f"registry.test/a/b{name}", Mirrors({"registry.test": f"http://{self.host}"}))
+        reference = parse_reference(f"registry.test/a/b{name}", Mirrors({"registry.test": self.url}))
         return resolve_image(reference, Web(), platform=platform)
 
     def authorised(self, shown: str | None) -> bool:
@@ -242,8 +253,8 @@ def index_of(*manifests: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def served() -> Iterator[Registry]:
-    state = Registry()
+def served(tls: ssl.SSLContext | None) -> Iterator[Registry]:
+    state = Registry(scheme="https" if tls else "http")
 
     class Serve(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -277,6 +288,8 @@ def served() -> Iterator[Registry]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Serve) as serving:
         serving.daemon_threads = True
+        if tls is not None:
+            serving.socket = tls.wrap_socket(serving.socket, server_side=True)
         # often, because shutdown() waits for it
         threading.Thread(target=serving.serve_forever, args=(0.01,), daemon=True).start()
         state.host = f"127.0.0.1:{serving.server_port}"
@@ -286,14 +299,24 @@ def served() -> Iterator[Registry]:
 
 
 @pytest.fixture
-def server() -> Iterator[Registry]:
-    with served() as state:
+def tls(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext | None:
+    """What servers speak TLS by, where there is a login: it goes nowhere without."""
+    if "login" not in request.fixturenames:
+        return None
+    context, certificate = certified(tmp_path)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    return context
+
+
+@pytest.fixture
+def server(tls: ssl.SSLContext | None) -> Iterator[Registry]:
+    with served(tls) as state:
         yield state
 
 
 @pytest.fixture
-def other() -> Iterator[Registry]:
-    with served() as state:
+def other(tls: ssl.SSLContext | None) -> Iterator[Registry]:
+    with served(tls) as state:
         yield state
 
 
@@ -345,6 +368,13 @@ def test_an_image_for_another_platform_is_not_taken(server: Registry) -> None:
     server.manifest("tag", index_of(descriptor(IMAGE, manifest, platform=AMD64)), INDEX)
     with pytest.raises(FailedError, match="is an image for linux/arm64/v8"):
         server.resolve()
+
+
+def test_an_image_that_says_no_architecture_is_an_open_question(server: Registry) -> None:
+    for silent in ({}, {"os": "linux"}, {"os": "linux", "architecture": 7}):
+        server.manifest("tag", manifest_of(server.blob(silent)))
+        with pytest.raises(UndecidedError, match="does not say for which architecture it is"):
+            server.resolve()
 
 
 def test_an_index_may_name_one_image_without_a_platform(server: Registry) -> None:
@@ -399,7 +429,7 @@ def test_docker_hub_is_asked_where_it_answers() -> None:
 
 def guarded(server: Registry, realm: str | None = None) -> None:
     server.token = TOKEN
-    server.challenge = f'Bearer realm="{realm or f"http://{server.host}/token"}",service="the service"'
+    server.challenge = f'Bearer realm="{realm or f"{server.url}/token"}",service="the service"'
     server.replies["/token"] = Reply(body=json.dumps({"token": server.token}).encode())
 
 
@@ -416,7 +446,9 @@ def test_a_token_for_everyone_is_fetched_once_and_used_for_all(server: Registry)
 def test_the_registrys_own_scope_is_asked_for_and_access_token_is_another_name(server: Registry) -> None:
     server.image()
     guarded(server)
-    server.challenge = f'Basic realm="x", bearer Realm = "http://{server.host}/token?q=1", scope="repository:a/b:pull,x", Basic realm="y"'
+    server.challenge = (
+        f'Basic realm="x", bearer Realm = "{server.url}/token?q=1", scope="repository:a/b:pull,x", Basic realm="y"'
+    )
     server.replies["/token"] = Reply(body=json.dumps({"access_token": server.token}).encode())
     assert server.resolve().layers
     (question,) = [path for path, _ in server.asked if path.startswith("/token")]
@@ -474,7 +506,7 @@ def test_a_registry_with_tls_sends_nobody_to_a_realm_without() -> None:
 def test_a_token_that_is_none_is_not_used_and_not_shown(server: Registry, body: bytes) -> None:
     guarded(server)
     server.replies["/token"] = Reply(body=body)
-    with pytest.raises(FailedError, match=f"^http://{server.host}/token: ") as caught:
+    with pytest.raises(FailedError, match=f"^{server.url}/token: ") as caught:
         server.resolve()
     assert "hunter2" not in str(caught.value)
     assert len(server.asked) == 2
@@ -497,7 +529,7 @@ def test_the_login_of_the_registry_goes_to_the_registry_and_its_realm_alone(serv
     """Not the login that there is for the host of the realm: the token that it buys is shown to the registry."""
     server.image()
     other.replies["/token"] = Reply(body=json.dumps({"token": TOKEN}).encode())
-    guarded(server, f"http://{other.host.replace('127.0.0.1', 'localhost')}/token")
+    guarded(server, f"{other.by_another_name}/token")
     assert server.resolve().layers
     assert other.headers_of("/token")[0]["Authorization"] == ME
     assert [headers.get("Authorization") for _, headers in server.asked] == [ME, *[f"Bearer {TOKEN}"] * 2]
@@ -512,7 +544,7 @@ def test_no_secret_follows_a_redirect_to_another_host(server: Registry, other: R
         guarded(server)
     (path,) = [path for path in server.replies if "/blobs/" in path]
     other.replies["/store"] = server.replies[path]
-    elsewhere = f"http://{other.host.replace('127.0.0.1', 'localhost')}/store?signature=hunter3"
+    elsewhere = f"{other.by_another_name}/store?signature=hunter3"
     server.replies[path] = Reply(307, headers={"Location": elsewhere, "Set-Cookie": "a=hunter4"})
     assert server.resolve().config["architecture"] == "amd64"
     (headers,) = other.headers_of("/store")
@@ -521,7 +553,7 @@ def test_no_secret_follows_a_redirect_to_another_host(server: Registry, other: R
     assert server.headers_of(path)[0]["Authorization"] == (f"Bearer {TOKEN}" if token else ME)
     for reply in (Reply(body=b"{}"), Reply(403), Reply(410), Reply(length=9), Reply(stall=True)):
         other.replies["/store"] = reply
-        with pytest.raises(FailedError, match=r"^http://localhost:[0-9]+/store: ") as caught:
+        with pytest.raises(FailedError, match=r"^https://localhost:[0-9]+/store: ") as caught:
             server.resolve()
         assert "hunter" not in str(caught.value)
         assert "needs a login" not in str(caught.value)
@@ -530,8 +562,8 @@ def test_no_secret_follows_a_redirect_to_another_host(server: Registry, other: R
 @pytest.mark.usefixtures("login")
 @pytest.mark.threat("S21")
 def test_only_the_registry_itself_says_where_tokens_are(server: Registry, other: Registry) -> None:
-    guarded(other, f"http://{other.host}/token")
-    server.replies["/v2/a/b/manifests/tag"] = Reply(307, headers={"Location": f"http://{other.host}/v2/a/b"})
+    guarded(other, f"{other.url}/token")
+    server.replies["/v2/a/b/manifests/tag"] = Reply(307, headers={"Location": f"{other.url}/v2/a/b"})
     with pytest.raises(FailedError, match="the server answers 401"):
         server.resolve()
     assert [path for path, _ in other.asked] == ["/v2/a/b"]
@@ -559,7 +591,7 @@ def cut(data: bytes, *after: int) -> list[Reply]:
 
 def pull(server: Registry, cache: Path, base: str = "docker://registry.test/a/b:tag") -> Path:
     """Fetch the image in a new run."""
-    web, mirrors = Web(), Mirrors({"registry.test": f"http://{server.host}"})
+    web, mirrors = Web(), Mirrors({"registry.test": server.url})
     return pulled(base, Sources(web, Store(cache / "sources", web, mirrors), mirrors, lambda _: None), cache)
 
 
@@ -662,14 +694,14 @@ def test_a_layer_is_fetched_from_another_host_without_token_or_login(
     filled(server)
     guarded(server)
     other.replies["/store"] = cut(BLOBS[1], 1000)
-    elsewhere = f"http://{other.host.replace('127.0.0.1', 'localhost')}/store?signature=hunter3"
+    elsewhere = f"{other.by_another_name}/store?signature=hunter3"
     server.replies[blob_path(BLOBS[1])] = Reply(307, headers={"Location": elsewhere})
     assert is_whole(pull(server, tmp_path))
     seen = other.headers_of("/store")
     assert [headers.get("Range") for headers in seen] == [None, "bytes=1000-"]
     assert not any({"Authorization", "Cookie"} & set(headers) for headers in seen)
     assert not any(b"hunter3" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    other.replies["/store"] = Reply(401, b"", {"WWW-Authenticate": f'Bearer realm="http://{other.host}/token"'})
+    other.replies["/store"] = Reply(401, b"", {"WWW-Authenticate": f'Bearer realm="{other.url}/token"'})
     with pytest.raises(FailedError, match="the server answers 401") as caught:
         pull(server, tmp_path / "another")
     assert "hunter3" not in str(caught.value)
@@ -743,7 +775,7 @@ def test_each_misbehaviour_is_one_line_with_the_address(server: Registry, reply:
     with pytest.raises(FailedError, match=what) as caught:
         server.resolve()
     message = str(caught.value)
-    assert message.startswith(f"http://{server.host}/v2/a/b/manifests/tag: ")
+    assert message.startswith(f"{server.url}/v2/a/b/manifests/tag: ")
     assert message.isprintable()
     assert len(message) < 600
 

@@ -10,7 +10,6 @@ import json
 import lzma
 import os
 import re
-import ssl
 import stat
 import subprocess
 import sys
@@ -48,7 +47,7 @@ from lumiimg.resolve.request import Request
 from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets, without_secrets
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
-from tests.shared.programs import needs
+from tests.shared.tls import certified
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -223,13 +222,8 @@ def test_what_the_console_prints_is_no_command_to_a_terminal(
 def test_a_server_whose_certificate_nobody_vouches_for_is_not_spoken_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    needs("openssl")
     monkeypatch.setattr("lumiimg.resolve.network.web._ATTEMPTS", 0)  # one is like the other
-    key, certificate = tmp_path / "key", tmp_path / "certificate"
-    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run([*words.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context, _ = certified(tmp_path)
     asked: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

@@ -40,7 +40,9 @@ _MAX_DIGITS = 20
 class SequentialReader(Protocol):
     """Bytes that are read from the front to the back."""
 
-    position: int
+    @property
+    def position(self) -> int:
+        """How many bytes were read or passed over."""
 
     def take(self, size: int) -> bytes:
         """Return the next `size` bytes, fewer only at the end. Raises ImageError."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
-from lumiimg.errors import BadInputError, FailedError
-from lumiimg.resolve.network.web import Response
+from lumiimg.errors import BadInputError, FailedError, UndecidedError
+from lumiimg.resolve.network.web import Response, refuse_unproved
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -84,6 +84,11 @@ class ImageReference:
         version = f"@{self.digest}" if self.digest else f":{self.tag}"
         return f"{self.registry}/{self.repository}{version}"
 
+    def refuse_unproved(self) -> None:
+        """Raise FailedError for a tag of a registry without TLS."""
+        if self.plain_http:
+            refuse_unproved(f"http://{self.registry}/{self.repository}", self.digest)
+
 
 @dataclass(frozen=True, slots=True)
 class ImageManifest:
@@ -150,8 +155,10 @@ def _is_name(registry: str, repository: str) -> bool:
 def resolve_image(reference: ImageReference, web: Web, *, platform: str = "linux/amd64") -> ImageManifest:
     """Return what the reference means now, for one platform (`os/architecture`, or with `/variant`).
 
-    Raises FailedError if the registry does not have it, does not give it, or says what is not true or not understood.
+    Raises FailedError if the registry does not have it, does not give it, or says what is not true or not understood;
+    UndecidedError for an image that does not say for which platform it is.
     """
+    reference.refuse_unproved()
     repository = Repository(reference, web)
     found = repository.manifest(reference.digest or reference.tag or _DEFAULT_TAG)
     top = found
@@ -164,6 +171,12 @@ def resolve_image(reference: ImageReference, web: Web, *, platform: str = "linux
     media_type = SIF_LAYER if [layer.media_type for layer in layers] == [SIF_LAYER] else found.media_type
     config = {} if media_type == SIF_LAYER else _config(repository, found)
     made_for = _platform(config)
+    if made_for is None and media_type != SIF_LAYER:
+        raise UndecidedError(
+            f"does not say for which architecture it is, so whether for {platform} is not known",
+            where=found.url,
+            hint="fetch it and look: lumiimg check reads its programs",
+        )
     if made_for is not None and made_for.split("/")[:2] != platform.split("/")[:2]:
         raise FailedError(f"is an image for {made_for[:100]}, not for {platform}", where=found.url)
     return ImageManifest(
@@ -333,7 +346,8 @@ class Repository:
         raise FailedError(
             "needs a login, or there is no such image",
             where=answer.url,
-            hint=f"give lumiimg a login for machine {self._host} in ~/.netrc, and the engine one with "
+            hint=f"give lumiimg a login for machine {self._host} in ~/.netrc (it goes nowhere without TLS), "
+            "and the engine one with "
             f"`apptainer registry login --username NAME docker://{registry}`",
         )
 

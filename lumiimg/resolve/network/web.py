@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
@@ -20,10 +21,16 @@ if TYPE_CHECKING:
 
     import requests
 
+    from lumiimg.resolve.network.session import Exchange, Session
+
 TIMEOUT_S = (10.0, 60.0)
 """To connect, and between two reads."""
 _ANSWER_S = 120.0
+_ALL_ANSWERS_S, _ALL_FILES_S = 3600.0, 24 * 3600.0
+"""What all answers, and all files, of one command may take together."""
 _ATTEMPTS = 4
+_PAUSE_S = 0.5
+"""Before the second try; twice as long before each that follows."""
 _REDIRECTS = 5
 _CHUNK_BYTES = 64 * 1024
 _MOVED = frozenset({301, 302, 303, 307, 308})
@@ -80,15 +87,16 @@ class Web:
         self._offline = offline
         self._of_thread = threading.local()
         self._stopped = threading.Event()
+        self._left_s = {"answers": _ALL_ANSWERS_S, "files": _ALL_FILES_S}
 
     def stop(self) -> None:
-        """End what comes at this moment in other threads, with FailedError there; no file can be asked for any more."""
+        """End what comes at this moment in other threads, with FailedError there; nothing can be asked for any more."""
         self._stopped.set()
 
     def pause(self, seconds: float) -> None:
         """Wait, unless it ends here. Raises FailedError once `stop` was called."""
-        self._stopped.wait(seconds)
-        self._refuse_if_stopped()
+        if self._stopped.wait(seconds):
+            raise FailedError("was stopped")
 
     def ask(
         self,
@@ -104,8 +112,12 @@ class Web:
         Where `headers` carry no Authorization, the login that ~/.netrc has for the host of `login` (of `url`, if that
         is None) is shown.
         """
-        with self._open(url, headers or {}, allow, login or url) as answer:
-            body = b"".join(_bounded(answer, Bounds(limit_bytes, _ANSWER_S), answer.url, decode=True))
+        bounds = Bounds(limit_bytes, _ANSWER_S)
+        with (
+            self._exchange(url, bounds, "answers") as exchange,
+            self._open(url, headers or {}, allow, login or url, exchange) as answer,
+        ):
+            body = b"".join(_bounded(answer, bounds, answer.url, decode=True))
             return Response(answer.url, answer.status_code, _lower(answer), body)
 
     @contextmanager
@@ -116,26 +128,38 @@ class Web:
 
         Its chunks raise BrokeOffError where the connection ends early.
         """
-        self._refuse_if_stopped()
-        with self._open(url, {"Accept-Encoding": "identity", **headers}, allow, url) as answer:
-            chunks = self._unless_stopped(_bounded(answer, bounds, url, decode=False))
-            yield Stream(answer.status_code, _lower(answer), chunks, answer.url)
+        headers = {"Accept-Encoding": "identity", **headers}
+        with (
+            self._exchange(url, bounds, "files") as exchange,
+            self._open(url, headers, allow, url, exchange) as answer,
+        ):
+            yield Stream(answer.status_code, _lower(answer), _bounded(answer, bounds, url, decode=False), answer.url)
 
-    def _unless_stopped(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        for chunk in chunks:
-            self._refuse_if_stopped()
-            yield chunk
+    @contextmanager
+    def _exchange(self, url: str, bounds: Bounds, kind: str) -> Iterator[Exchange]:
+        """Yield the time of one exchange: what is left of its own, and of that of all of its kind."""
+        from lumiimg.resolve.network.session import Exchange, of_thread  # 135 ms that only the network should cost
 
-    def _refuse_if_stopped(self) -> None:
-        if self._stopped.is_set():
-            raise FailedError("was stopped")
+        start, left_s = time.monotonic(), self._left_s[kind]
+        until = min(bounds.since + bounds.within_s, start + left_s)
+        of_all = "" if until < start + left_s else f", all that is left for the {kind} of one command"
+        late = FailedError(
+            f"did not come within {min(bounds.within_s, left_s):.0f} s{of_all}", where=place(url), hint=ELSEWHERE
+        )
+        before = of_thread.exchange
+        of_thread.exchange = exchange = Exchange(until, late, self._stopped)
+        try:
+            yield exchange
+        finally:
+            of_thread.exchange = before
+            self._left_s[kind] -= time.monotonic() - start
 
     def _open(
-        self, url: str, headers: Mapping[str, str], allow: Collection[int], login: str | None
+        self, url: str, headers: Mapping[str, str], allow: Collection[int], login: str | None, exchange: Exchange
     ) -> AbstractContextManager[requests.Response]:
         """Ask, and follow redirects by hand: never from https to http, and with no word of ours to another host."""
         for _ in range(_REDIRECTS + 1):
-            answer = self._once(url, headers, login)
+            answer = self._tried(url, headers, login, exchange)
             target = answer.headers.get("location")
             if answer.status_code not in _MOVED or not target:
                 if answer.ok or answer.status_code in allow:
@@ -161,16 +185,10 @@ class Web:
             url = there
         raise FailedError(f"redirects more than {_REDIRECTS} times", where=place(url))
 
-    def _once(self, url: str, headers: Mapping[str, str], login: str | None) -> requests.Response:
-        import requests  # 135 ms that only the network should cost
+    def _tried(self, url: str, headers: Mapping[str, str], login: str | None, exchange: Exchange) -> requests.Response:
+        """Ask, and ask again a few times a server that is busy or breaks off before it answers."""
+        import requests
         from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
-
-        def authenticate(request: requests.PreparedRequest) -> requests.PreparedRequest:
-            """Do by hand what requests does unasked: it puts ~/.netrc over an Authorization of ours."""
-            known = None if login is None else requests.utils.get_netrc_auth(login)
-            if known is not None and "Authorization" not in request.headers:
-                request.prepare_auth(known)
-            return request
 
         if self._offline:
             raise MissingHereError(
@@ -178,44 +196,48 @@ class Web:
                 where=place(url),
                 hint="fetch it once without --offline, or name the file: --source NAME=FILE",
             )
-        try:
-            return self._opened().get(
-                url,
-                headers=dict(headers),
-                auth=authenticate,
-                stream=True,
-                timeout=TIMEOUT_S,
-                allow_redirects=False,
-            )
-        except requests.RequestException as error:
-            # no network, or a wrong address, is another thing than a server that misbehaves
-            is_there = not isinstance(_innermost(error), (NewConnectionError, ConnectTimeoutError))
-            kind = FailedError if is_there else MissingHereError
-            raise kind(f"could not be reached: {_reason(error)}", where=place(url), hint=ELSEWHERE) from error
-        except (ValueError, UnicodeError) as error:
-            raise BadInputError(f"is no address: {one_line(str(error))}", where=place(url)[:200]) from error
+        for pause_s in (*(_PAUSE_S * 2**attempt for attempt in range(_ATTEMPTS)), None):
+            try:
+                answer = self._once(url, headers, login, exchange.left_s())
+                if pause_s is None or answer.status_code not in _BUSY:
+                    return answer
+                answer.close()
+            except requests.RequestException as error:
+                if pause_s is None or not isinstance(error, (requests.ConnectionError, requests.Timeout)):
+                    # no network, or a wrong address, is another thing than a server that misbehaves
+                    is_there = not isinstance(_innermost(error), (NewConnectionError, ConnectTimeoutError))
+                    kind = FailedError if is_there else MissingHereError
+                    raise kind(f"could not be reached: {_reason(error)}", where=place(url), hint=ELSEWHERE) from error
+            except (ValueError, UnicodeError) as error:
+                raise BadInputError(f"is no address: {one_line(str(error))}", where=place(url)[:200]) from error
+            self.pause(min(pause_s, exchange.left_s()))
+        raise AssertionError
 
-    def _opened(self) -> requests.Session:
-        session: requests.Session | None = getattr(self._of_thread, "session", None)
+    def _once(self, url: str, headers: Mapping[str, str], login: str | None, left_s: float) -> requests.Response:
+        from lumiimg.resolve.network.session import login_for
+
+        def authenticate(request: requests.PreparedRequest) -> requests.PreparedRequest:
+            """Do by hand what requests does unasked: it puts ~/.netrc over an Authorization of ours."""
+            known = None if login is None else login_for(login)
+            if known is not None and "Authorization" not in request.headers:
+                request.prepare_auth(known)
+            return request
+
+        return self._opened().get(
+            url,
+            headers=dict(headers),
+            auth=authenticate,
+            stream=True,
+            timeout=(min(TIMEOUT_S[0], left_s), TIMEOUT_S[1]),
+            allow_redirects=False,
+        )
+
+    def _opened(self) -> Session:
+        session: Session | None = getattr(self._of_thread, "session", None)
         if session is None:
-            import requests
-            from requests.adapters import HTTPAdapter
-            from urllib3.util import Retry
+            from lumiimg.resolve.network.session import Session
 
-            session = self._of_thread.session = requests.Session()
-            session.headers["User-Agent"] = f"lumiimg/{__version__}"
-            retry = Retry(
-                total=_ATTEMPTS,
-                backoff_factor=0.5,
-                status_forcelist=_BUSY,
-                allowed_methods={"GET"},
-                respect_retry_after_header=False,  # a server may name hours
-                redirect=0,
-                raise_on_status=False,
-                raise_on_redirect=False,
-            )
-            for scheme in ("https://", "http://"):
-                session.mount(scheme, HTTPAdapter(max_retries=retry))
+            session = self._of_thread.session = Session(f"lumiimg/{__version__}")
         return session
 
 
@@ -226,18 +248,40 @@ def _lower(answer: requests.Response) -> dict[str, str]:
 def _bounded(answer: requests.Response, bounds: Bounds, url: str, *, decode: bool) -> Iterator[bytes]:
     from urllib3.exceptions import HTTPError
 
+    from lumiimg.resolve.network.session import is_packed_as_asked
+
+    if decode and not is_packed_as_asked(answer):
+        raise FailedError("is packed as it was not asked for", where=place(url))
     size = 0
     try:
-        # not iter_content, which waits for a whole chunk: a server that drips would be waited for
+        # not iter_content, which waits for a whole chunk
         while chunk := answer.raw.read1(_CHUNK_BYTES, decode_content=decode):
             size += len(chunk)
             if size > bounds.size_bytes:
                 raise FailedError(f"is larger than {bounds.size_bytes} bytes", where=place(url))
-            if time.monotonic() > bounds.since + bounds.within_s:
-                raise FailedError(f"did not come within {bounds.within_s:.0f} s", where=place(url), hint=ELSEWHERE)
             yield chunk
     except (HTTPError, OSError) as error:
         raise BrokeOffError(f"broke off: {_reason(error)}", where=place(url), hint=ELSEWHERE) from error
+
+
+def refuse_unproved(url: str, sha256: str | None = None) -> None:
+    """Refuse what would come without TLS and without a digest: whoever is on the way could put another in its place.
+
+    This machine itself is no way. Raises FailedError.
+    """
+    if sha256 is None and url.startswith("http://") and not _is_here(urlsplit(url).hostname or ""):
+        raise FailedError(
+            "would come without TLS, and nobody has said its digest",
+            where=place(url),
+            hint="name an address with https://, or lock the digest where there is one",
+        )
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def place(url: str) -> str:

@@ -22,7 +22,7 @@ from packaging.utils import (
 from lumiimg.errors import BadInputError, FailedError, one_line
 from lumiimg.host.codec import FormError, decode
 from lumiimg.resolve.network.mirrors import refuse_password
-from lumiimg.resolve.network.web import place
+from lumiimg.resolve.network.web import place, refuse_unproved
 from lumiimg.secret import has_key
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def read_index(project: str, index_url: str, web: Web) -> tuple[IndexFile, ...]:
     refuse_password(index_url, "the package index")
     if not _INDEX_URL.fullmatch(index_url):
         raise BadInputError("is no http(s) address of a package index", where=index_url[:_REASON_LIMIT])
+    refuse_unproved(index_url)
     url = f"{index_url.rstrip('/')}/{name}/"
     answer = web.ask(url, limit_bytes=PAGE_LIMIT_BYTES, headers={"Accept": _ACCEPT}, allow=absent_statuses(url))
     if answer.status in absent_statuses(url):

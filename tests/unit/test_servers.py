@@ -1,0 +1,289 @@
+"""Servers that would hold or fill us, and what is said to whom. They are real ones, on loopback."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gzip
+import hashlib
+import http.server
+import socket
+import threading
+import time
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode, FailedError, LumiimgError
+from lumiimg.resolve.network import download, web
+from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
+from lumiimg.resolve.network.registry import parse_reference, resolve_image
+from lumiimg.resolve.network.web import Bounds, Web
+from lumiimg.resolve.network.wheel_index import read_index
+from lumiimg.resolve.store import Store
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.tls import certified
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+FLOOD = b"x" * 100_000
+TLS = b"\x16\x03\x03\x40\x00\x02\x00\x3f\x00"
+"""The beginning of a long word of a server that speaks TLS."""
+ENDLESS = {
+    "100 Continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "trailers": (CHUNKED + b"1\r\nx\r\n0\r\n", b"X-A: b\r\n"),
+    "a header": (OK + b"X-Long: ", b"x"),
+    "the size of a chunk": (CHUNKED, b"0"),
+    "what follows the size of a chunk": (CHUNKED + b"1", b";"),
+    "a body": (OK + b"\r\n", b"x"),
+    "a redirect that goes on": (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/x\r\n\r\n", FLOOD),
+    "a busy server that goes on": (b"HTTP/1.1 503 Busy\r\n\r\n", FLOOD),
+    "TLS": (TLS, b"\0"),
+}
+"""What a server says first, and then again and again."""
+LIMIT_S = 0.4
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "_ANSWER_S", LIMIT_S)
+    monkeypatch.setattr(download, "TOTAL_S", LIMIT_S)
+    monkeypatch.setenv("NO_PROXY", "*")
+
+
+@contextlib.contextmanager
+def goes_on(first: bytes, again: bytes) -> Iterator[str]:
+    """Answer without end, and yield the address."""
+    over = threading.Event()
+
+    def talk(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(first)
+            while not over.wait(0.01):
+                connection.sendall(again)
+
+    def accept(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=talk, args=(listening.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=accept, args=(listening,), daemon=True).start()
+        scheme = "http" if first != TLS else "https"
+        yield f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
+        over.set()
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.threat("S22")
+@pytest.mark.parametrize("what", ENDLESS)
+def test_a_server_that_goes_on_for_ever_is_left_in_time(tmp_path: Path, what: str) -> None:
+    with goes_on(*ENDLESS[what]) as url:
+        for ask in (
+            lambda: Web().ask(f"{url}/file", limit_bytes=1 << 30),
+            lambda: Store(tmp_path, Web(), Mirrors({})).get(f"{url}/file", "0" * 64),
+        ):
+            start = time.monotonic()
+            with pytest.raises(LumiimgError) as caught:
+                ask()
+            assert time.monotonic() - start < LIMIT_S + 5, "on a busy machine"
+            assert str(caught.value).startswith(f"{url}/file: did not come within 0 s") or "redirect" in what
+            assert "\n" not in str(caught.value)
+
+
+@pytest.mark.threat("S22")
+def test_many_slow_answers_take_no_more_than_the_command_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "_ALL_ANSWERS_S", 2 * LIMIT_S)
+    with goes_on(*ENDLESS["a header"]) as url:
+        asking = Web()
+        for _ in range(2):
+            with pytest.raises(FailedError, match="did not come within"):
+                asking.ask(url, limit_bytes=10)
+        with pytest.raises(FailedError, match="all that is left for the answers of one command"):
+            asking.ask(url, limit_bytes=10)
+
+
+@pytest.mark.threat("S22")
+def test_a_command_ends_though_its_registry_does_not(
+    layers: Path,
+    make_layer: MakeLayer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_layer("box", BASE)
+    make_layer("tool", LAYER)
+    monkeypatch.setattr(web, "_ATTEMPTS", 0)
+    with goes_on(*ENDLESS["100 Continue"]) as url:
+        mirror = f"docker.io={url}"
+        words = ["lock", "--base", "box", "--add", "tool", "--layers", str(layers), "-o", str(tmp_path / "a.lock")]
+        assert main([*words, "--mirror", mirror]) == ExitCode.NO
+    assert "did not come within" in capsys.readouterr().err
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """What is asked is kept by the server; what is answered is by path."""
+
+    packed = gzip.compress(b"\0" * 1_000_000)
+    replies: dict[str, tuple[int, dict[str, str], bytes]] = {  # noqa: RUF012
+        "/once": (200, {"Content-Encoding": "gzip"}, packed),
+        "/twice": (200, {"Content-Encoding": "gzip, gzip"}, gzip.compress(packed)),
+        "/other": (200, {"Content-Encoding": "br"}, b"x"),
+        "/moved": (302, {"Location": "/", "Content-Encoding": "gzip"}, gzip.compress(b"\0" * (64 << 20))),
+        "/busy": (503, {}, b"\0" * (64 << 20)),
+        "/down": (302, {"Location": "http://127.0.0.1:1/"}, b""),
+        "/": (200, {}, b"good"),
+    }
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.headers["Authorization"])  # type: ignore[attr-defined]
+        status, headers, body = self.replies[self.path]
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[http.server.ThreadingHTTPServer]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as serving:
+        serving.asked = []  # type: ignore[attr-defined]
+        threading.Thread(target=serving.serve_forever, args=(0.01,), daemon=True).start()
+        yield serving
+        serving.shutdown()
+
+
+@pytest.mark.threat("S26")
+def test_an_answer_is_unpacked_once_and_no_further_than_it_may_be_long(
+    server: http.server.ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "_ANSWER_S", 60.0)
+    url = f"http://127.0.0.1:{server.server_port}"
+    assert len(Web().ask(f"{url}/once", limit_bytes=1_000_000).body) == 1_000_000
+    with pytest.raises(FailedError, match="is larger than 999999 bytes"):
+        Web().ask(f"{url}/once", limit_bytes=999_999)
+    for path in ("/twice", "/other"):
+        with pytest.raises(FailedError, match="is packed as it was not asked for"):
+            Web().ask(f"{url}{path}", limit_bytes=1 << 30)
+
+
+@pytest.mark.threat("S22")
+@pytest.mark.parametrize("path", ["/moved", "/busy"])
+def test_what_comes_with_a_redirect_or_an_excuse_is_not_kept(
+    server: http.server.ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(web, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(web, "_PAUSE_S", 0.0)
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(FailedError):
+            Web().ask(f"http://127.0.0.1:{server.server_port}{path}", limit_bytes=10)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.fixture
+def tls(server: http.server.ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of the server, which speaks TLS by now."""
+    monkeypatch.setattr(web, "_ANSWER_S", 60.0)
+    context, certificate = certified(tmp_path)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    return f"https://127.0.0.1:{server.server_port}"
+
+
+@pytest.mark.threat("S20")
+def test_no_redirect_leads_away_from_tls(tls: str, tmp_path: Path) -> None:
+    asking = Web()
+    for ask in (
+        lambda: asking.ask(f"{tls}/down", limit_bytes=10),
+        lambda: Store(tmp_path, asking, Mirrors({})).add(f"{tls}/down"),
+    ):
+        with pytest.raises(FailedError, match=r"redirects to http://127\.0\.0\.1:1/, which is not followed"):
+            ask()
+
+
+LOGINS = {
+    "machine 127.0.0.1 login me password word\n": "me:word",
+    "machine LOCALHOST login me password word\n": None,
+    "default login me password word\n": None,
+    "machine host.test login you password other\ndefault login me password word\n": None,
+    "machine 127.0.0.1 login me password word\nnonsense\n": None,
+    "": None,
+}
+
+
+@pytest.fixture
+def netrc(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "netrc").write_text(request.param)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    return str(request.param)
+
+
+@pytest.mark.threat("S59")
+@pytest.mark.parametrize("netrc", LOGINS, indirect=True)
+def test_a_login_goes_to_a_host_that_is_named(tls: str, server: http.server.ThreadingHTTPServer, netrc: str) -> None:
+    Web().ask(f"{tls}/", limit_bytes=10)
+    login = LOGINS[netrc]
+    basic = f"Basic {base64.b64encode(login.encode()).decode()}" if login else None
+    assert server.asked == [basic]  # type: ignore[attr-defined]
+
+
+@pytest.mark.threat("S59")
+@pytest.mark.parametrize("netrc", LOGINS, indirect=True)
+@pytest.mark.usefixtures("netrc")
+def test_no_login_goes_anywhere_without_tls(server: http.server.ThreadingHTTPServer) -> None:
+    Web().ask(f"http://127.0.0.1:{server.server_port}/", limit_bytes=10)
+    assert server.asked == [None]  # type: ignore[attr-defined]
+
+
+@pytest.mark.threat("S60")
+def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def opened(_: Web, url: str, *__: object) -> None:
+        asked.append(url)
+        raise FailedError("was asked")
+
+    monkeypatch.setattr(Web, "_open", opened)
+    mirrors = parse_mirrors({}, ["https://github.com=http://mirror.test", "docker.io=http://mirror.test"])
+    store = Store(tmp_path, Web(), mirrors)
+    digest = hashlib.sha256(b"x").hexdigest()
+    for refused in (
+        lambda: store.add("http://host.test/file"),
+        lambda: store.add("https://github.com/file"),
+        lambda: resolve_image(parse_reference("a/b:tag", mirrors), Web()),
+        lambda: read_index("egg", "http://host.test/simple", Web()),
+    ):
+        with pytest.raises(FailedError, match="without TLS, and nobody has said its digest"):
+            refused()
+    assert asked == []
+    for taken in (
+        lambda: store.get("https://github.com/file", digest),
+        lambda: store.add("http://127.0.0.1/file"),
+        lambda: store.add("http://localhost/file"),
+        lambda: store.add("https://host.test/file"),
+        lambda: resolve_image(parse_reference(f"a/b@sha256:{digest}", mirrors), Web()),
+    ):
+        with pytest.raises(FailedError, match="was asked"):
+            taken()
+
+
+def test_an_exchange_in_another_takes_none_of_its_time(server: http.server.ThreadingHTTPServer) -> None:
+    url = f"http://127.0.0.1:{server.server_port}/"
+    asking = Web()
+    with asking.open(url, Bounds(100, 60.0), {}) as stream:
+        asking.ask(url, limit_bytes=10)
+        time.sleep(LIMIT_S)
+        assert b"".join(stream.chunks) == b"good"
