@@ -60,13 +60,16 @@ class CacheKey:
         return hashlib.sha256(json.dumps(self.parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+_Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
     """One result."""
 
-    key: str
+    key: _Sha256
     data: Path
-    sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    sha256: _Sha256
     """Of its data: what the content keys of layers above are made of."""
     size_bytes: Annotated[int, msgspec.Meta(ge=0)]
     layers: tuple[str, ...]

@@ -79,7 +79,7 @@ def read_lock(
             what = "; ".join(one_line(fault) for fault in table.faults)
             raise _unread(what, path) from error
         if isinstance(error, CatalogError):
-            raise BadInputError(str(error), hint=_ANEW) from error
+            raise BadInputError(error.what, where=error.where or str(path), hint=_ANEW) from error
         raise
 
 

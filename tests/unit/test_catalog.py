@@ -64,6 +64,19 @@ BAD = {
         ["'arguments.A.defalt'", "did you mean 'default'?", "'arguments.A.default' is missing"],
     ),
     "missing keys": ('kind = "layer"\n', ["'summary' is missing", "'status' is missing", "'date' is missing"]),
+    "more than a line": (
+        LAYER.replace("A layer", "A\\nlayer", 1),
+        ["'summary' holds a character that cannot be printed"],
+    ),
+    "a key of more than a line": (LAYER + '[has]\n"a\\nb" = "1"\n', ["'has.a\\nb' holds a character that cannot"]),
+    "an option for debootstrap": (
+        BASE.replace("[[", 'include = ["--x"]\n[[', 1),
+        ["'include' holds '--x', which is not"],
+    ),
+    "a script of debootstrap": (
+        BASE.replace("docker", "debootstrap").replace("busybox", "../x"),
+        ["from' is '../x', not a valid name of a suite"],
+    ),
     "wrong type": (LAYER + "requires = 7\n", ["'requires' should be an array of strings"]),
     "wrong item type": (LAYER + "requires = [7]\n", ["'requires' should be an array of strings"]),
     "date as text": (LAYER.replace("2026-11-21", '"2026-11-21"'), ["'date' should be a date"]),

@@ -10,6 +10,7 @@ import hashlib
 import json
 import random
 import re
+import shutil
 import subprocess
 import tomllib
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tomli_w
 
+from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.build.provenance import read_chain, write_folder
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.cli.main import main
@@ -30,6 +32,7 @@ from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.mirrors import parse_mirrors
+from lumiimg.resolve.network.resume import Partial
 from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from tests.shared import fabric_builder
@@ -255,6 +258,10 @@ def test_no_text_of_a_lock_becomes_a_command(
 
 ON_THIS_MACHINE = {
     "a section in the digest": ('digest = "sha256:[0-9a-f]+"', r'digest = "sha256:1\\n\\n%pre\\n    touch /x\\n"'),
+    "a short digest": ('digest = "sha256:[0-9a-f]+"', 'digest = "sha256:1"'),
+    "a line of its own": ('note = ""', r'note = "x\\nlumiimg: all is well"'),
+    "no argument": ('NOTE = "of it"\n', ""),
+    "a base from elsewhere": ('from = "busybox"', 'from = "evil.test/busybox"'),
     "a section in the name": ('from = "busybox"', r'from = "busybox\\n\\n%pre\\n    touch /x\\n"'),
     "another header": ('from = "busybox"', r'from = "busybox\\nRegistry: evil.test"'),
     "a script of debootstrap": (
@@ -288,7 +295,9 @@ def test_a_lock_runs_nothing_on_this_machine_in_any_verb(
     for words in ([*locked_, "--dry-run"], [*locked_, "--definitions", "defs"], locked_):
         capsys.readouterr()
         assert main(words) == ExitCode.BAD_INPUT, words
-        assert capsys.readouterr().err.count("\n") == 1
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert said.startswith("lumiimg: lumiimg.lock: ")
         assert not Path("defs").exists()
     if main(["lock", *options]) != ExitCode.BAD_INPUT:  # all of it was settled again, by the catalogue
         assert Path("lumiimg.lock").read_text().partition("\n\n")[2] == good
@@ -314,6 +323,11 @@ ELSEWHERE = {
         'url = "https://download.pytorch.org/',
         'url = "https://evil.test/',
         "Python package egg 1.0 of whole from https://evil.test/",
+    ),
+    "a release that the layer does not pin": (
+        'version = "2.0+rocm6.4"',
+        'version = "1.0"',
+        "Python package snake 1.0 of whole from ",
     ),
     "the wheel of another": ("/egg-1.0-py3", "/evil-1.0-py3", "Python package egg 1.0 of whole from "),
 }
@@ -471,3 +485,22 @@ def test_no_definition_is_built_that_lumiimg_does_not_write(folder: Path) -> Non
         for write in (write_chain, write_flat):
             with pytest.raises(DefinitionError):
                 write(replace(lock, bootstrap=changed))
+
+
+@pytest.mark.threat("S56")
+def test_no_text_of_a_kept_answer_leads_elsewhere(tmp_path: Path) -> None:
+    cache, data = LayerCache(tmp_path / "cache"), tmp_path / "data.sqfs"
+    data.write_bytes(b"layer")
+    key, other = (CacheKey({"parent": parent}) for parent in "ab")
+    kept = cache.keep(key, data, layers=("a",), seconds=1.0, below=ZEROS)
+    assert cache.find(other, ZEROS) == kept
+    shutil.copytree(kept.data.parent, tmp_path / "outside")
+    (note,) = (tmp_path / "cache/contents").iterdir()
+    for text in ("../../outside", str(tmp_path / "outside")):
+        note.write_text(text)
+        assert cache.find(other, ZEROS) is None
+    download = Partial(tmp_path / "partial", is_known=False)
+    download.folder.mkdir()
+    for validator, taken in (('"tag"', '"tag"'), ("a\r\nX-Y: z", None), ("\u20ac", None), (7, None)):
+        download.note("https://x.test", validator)  # type: ignore[arg-type]
+        assert download.validator("https://x.test") == taken

@@ -64,7 +64,7 @@ class Partial:
             found = note["validator"] if note["url"] == _digest(url) else None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
-        return found if isinstance(found, str) else None
+        return found if isinstance(found, str) and found.isascii() and found.isprintable() else None  # a header
 
     def can_go_on(self, url: str) -> bool:
         """Whether something will tell if the rest is not of the same file: the digest, or the server."""
