@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from lumiimg.secret import hidden
+from lumiimg.secret import hidden, secrets_here
 
 
 class ExitCode(IntEnum):
@@ -37,8 +37,9 @@ class LumiimgError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        text = f"{one_line(self.where)}: {one_line(self.what)}" if self.where else one_line(self.what)
-        return hidden(f"{text}; {one_line(self.hint)}" if self.hint else text)
+        # each by itself: what a path ends with is no name of what follows
+        text = f"{printable(self.where)}: {printable(self.what)}" if self.where else printable(self.what)
+        return f"{text}; {printable(self.hint)}" if self.hint else text
 
 
 class BadInputError(LumiimgError):
@@ -67,6 +68,14 @@ class MissingHereError(LumiimgError):
     """Something that the command needs is not on this machine."""
 
     exit_code = ExitCode.MISSING_HERE
+
+
+def printable(text: str) -> str:
+    """Return `text` as it may go out, whoever made it: one line, and no secret in it.
+
+    All that is printed passes here; JSON, which keeps its lines, passes `json_text` of report/schema.py.
+    """
+    return one_line(hidden(text, secrets_here()))
 
 
 def one_line(text: str) -> str:

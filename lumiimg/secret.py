@@ -6,17 +6,29 @@ nothing rests on it alone (docs/security.md says what else keeps secrets where t
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping
 from functools import cache
+from pathlib import Path
 
 _compiled = cache(re.compile)
 """Patterns, when they are wanted: every command imports this module, few meet a secret."""
 HIDDEN = "[hidden]"
 """What stands in the place of a secret."""
-_NAME = (
-    r"(?i)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|API_?KEY"
-    r"|(?:^|_)(?:KEY|PAT|AUTH|AUTH_CONFIG|ASKPASS)|_PWD)$|^AWS_|_SECRET_|_PASSWORD_"  # PWD alone is a folder
+# Names, their words parted by `_`, by how they end.
+_ANYWHERE = (
+    r"(?i)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|SECRET|CREDENTIALS?|JWT|AUTHORIZATION|_(?:PASS|PWD|PW|PSW)"
+    r"|(?:SSH|DB|PG)PASS|(?:API|ACCESS|ACCOUNT|PRIVATE|SECRET)_?KEY)$"
+)
+_SHORT = r"(?i)^(?:PASS|PWD|PW)$"  # `PASS: test_x` is no secret, nor is `pwd=/home/me`
+_OF_VARIABLES = (
+    r"(?i)(?:(?<!BY)(?<!COM)PASS|(?:^|_)(?:KEY|PAT|AUTH|AUTH_CONFIG|ASKPASS))$|_SECRET_|_PASSWORD_"
+    r"|^AWS_(?!(?:DEFAULT_)?(?:REGION|PROFILE|OUTPUT)$)"
+)
+_OF_QUERIES = (
+    r"(?i)(?:^|_)(?:SIGNATURE|SIG|PAT|(?:API|SECRET|SESSION)?(?:KEY|AUTH))$"
+    r"|^(?:(?:AUTH|AUTHORIZATION|ACCESS|DEVICE)_)?CODE$|^X_(?:AMZ|GOOG)_"
 )
 _LAUNCHERS = ("SLURM", "SLINGSHOT_", "PMI", "PALS_", "PBS_", "PMIX_", "MUNGE_")
 """Their variables are a rank's way to its job, PMI_SHARED_SECRET too; they hold for one step."""
@@ -28,33 +40,36 @@ _LEAST_CHARS = 6
 _KNOWN_SHAPE = (
     r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bsk-[\w-]{20,}|pypi-AgE[\w-]{20,}|\bnvapi-[\w-]{20,}|\bdckr_pat_[\w-]{20,}"
-    r"|(?<![\w-])eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
+    r"|(?<![\w-])eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?:-----[^-]{0,20000}-----END [A-Z ]{0,40}PRIVATE KEY)?"
 )
-# the `git@` of a repository is everybody's, and what is before the @ of a digest is the name of an image
-_LOGIN = r"(?<=://)(?!git@)[^\s/?#@]{1,1000}@(?!sha256:)"
-_KEY_IN_QUERY = (
-    r"(?i)(?:^|[_.-])(?:access|auth|api|private|secret|session)?(?:signature|sig|token|key|secret|password|passwd|credential"
-    r"|auth|jwt)$|^x-(?:amz|goog)-"
+# The `git@` of a repository is everybody's, and what is before the @ of a digest is the name of an image. A password
+# may hold what ends a host (`/`, `@`), where it is no port; pathlib makes one slash of two.
+_SCHEMES = ("http", "https", "ftp", "docker", "oras", "library", "shub", "ssh", "s3")
+_LOGIN = (
+    rf"(?i)(:/(?:/|{'|'.join(f'(?<={scheme}:/)' for scheme in _SCHEMES)}))(?!git@|\[[\da-f:.]+\])"
+    r"(?:[^\s/?#:]{0,200}:(?!\d{1,5}(?:[/?#]|$))[^\s\"<>]{0,1000}|[^\s/?#@]{1,1000})@(?!sha256:)"
 )
-_CALLED = r"token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:api|access|private)[_-]?key"
-_VALUE = r"\"[^\"]*\"|'[^']*'|\S+"
-_NAMED = (
-    # NAME=value, "name": value; the end of an address in a message, `https://h/token: the server …`, is none
-    rf"(?i)((?:{_CALLED})[\w.-]{{0,40}}[\"']?\s{{0,3}}(?:=|(?<!/token):)\s{{0,3}})(?:{_VALUE})",
-    # --name value
-    rf"(?i)(--[\w-]{{0,30}}(?:{_CALLED})\s)(?:{_VALUE})",
-    # RFC 7617, RFC 6750; with a digit, as "basic installation" is none
-    r"(?i)\b((?:bearer|basic)\s)(?=[^\s\d]{0,100}\d)[\w.~+/=-]{8,}",
+# NAME=value, "name": value, ["name"] = value, --name value, ?name=value
+_NAMED = r"(?<![\w.-])(?P<name>[\w.-]++)(?P<sign>[\"'\]\\]{0,3}[ \t]{0,3}[=:]{1,2}[ \t]{0,3}|[ \t])"
+_QUOTED = r"\"(?:\\.|[^\"\\\n]){0,2000}+\"|'(?:\\.|[^'\\\n]){0,2000}+'"
+# a word of a shell, with all its quotes; in JSON a comma ends it
+_VALUE = (
+    r"(?i)\[hidden\]|(?:(?:bearer|basic|token)[ \t]+)?"
+    rf"(?:(?:{_QUOTED})(?=[,;:}}\])])|(?=\S)(?:{_QUOTED}|[^\s\"']++)*+\S*)"
 )
-_MAY_BE_NAMED = r"(?i)token|secret|passw|passphrase|credential|key|bearer|basic"
-_IN_QUERY = r"([?&;])([A-Za-z0-9_.-]{1,60})=([^&\s;'\"]{1,4000})"
+_QUERY = frozenset("?&;#")
+_VALUE_IN_QUERY = rf"[^&\s;'\"]+|{_QUOTED}"
+# RFC 7617, RFC 6750; with a digit, as "basic installation" is none
+_BEARER = r"(?i)\b((?:bearer|basic)\s)(?=[^\s\d]{0,100}\d)[\w.~+/=-]{8,}"
+_MAY_BE_NAMED = r"(?i)token|secret|pass|pwd|psw|pw\b|credential|key|auth|jwt|bearer|basic|_pat\b|aws_|[?&;#][\w.-]+="
 
 
 def is_secret_name(name: str) -> bool:
     """Tell whether a variable of this name holds a secret, going by how people name them."""
     if name.startswith(_INTO_CONTAINERS):
         return is_secret_name(name.partition("_")[2])
-    return not name.startswith((*_LAUNCHERS, *_ENGINES)) and _compiled(_NAME).search(name) is not None
+    return not name.startswith((*_LAUNCHERS, *_ENGINES)) and _is_called(name, _ANYWHERE, _OF_VARIABLES)
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
@@ -62,9 +77,14 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not is_secret_name(name)}
 
 
+def has_login(text: str) -> bool:
+    """Tell whether there is an address with a login in a text."""
+    return _compiled(_LOGIN).search(text) is not None
+
+
 def has_secret(text: str) -> bool:
     """Tell whether a text holds a key of a known shape, or an address with a login."""
-    return _compiled(_KNOWN_SHAPE).search(text) is not None or _compiled(_LOGIN).search(text) is not None
+    return _compiled(_KNOWN_SHAPE).search(text) is not None or has_login(text)
 
 
 def has_key(address: str) -> bool:
@@ -75,35 +95,73 @@ def has_key(address: str) -> bool:
         query = parse_qsl(urlsplit(address).query, keep_blank_values=True)
     except ValueError:
         return False
-    return any(_compiled(_KEY_IN_QUERY).search(name) for name, _ in query)
+    return any(_is_called(name, _ANYWHERE, _SHORT, _OF_QUERIES) for name, _ in query)
 
 
 def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets of an environment, those of proxies and of engines too, as texts to be hidden; not short ones,
-    which stand in other words.
+    which stand in other words, and no files that are here: SSH_ASKPASS names a program.
     """
-    logins = (login[0][:-1] for value in environment.values() if (login := _compiled(_LOGIN).search(value)))
+    logins = (
+        login[0][len(login[1]) : -1] for value in environment.values() if (login := _compiled(_LOGIN).search(value))
+    )
     named = (
-        value for name, value in environment.items() if is_secret_name(name) or _compiled(_OF_ENGINES).search(name)
+        value
+        for name, value in environment.items()
+        if (is_secret_name(name) or _compiled(_OF_ENGINES).search(name))
+        and not (value.startswith("/") and Path(value).exists())
     )
     found = {part for login in logins for part in (login, login.partition(":")[2])} | {*named}
     return tuple(sorted((text for text in found if len(text) >= _LEAST_CHARS), key=len, reverse=True))
+
+
+@cache
+def secrets_here() -> tuple[str, ...]:
+    """Return the secrets of this process's environment."""
+    return known_secrets(os.environ)
 
 
 def hidden(text: str, known: Collection[str] = ()) -> str:
     """Return a text with the secrets in it replaced: those that are known, and what looks like one."""
     for secret in known:
         text = text.replace(secret, HIDDEN)
-    if "://" in text:
-        text = _compiled(_LOGIN).sub(f"{HIDDEN}@", text)
-    if "=" in text:
-        text = _compiled(_IN_QUERY).sub(_without_key, text)
+    if ":/" in text:
+        text = _compiled(_LOGIN).sub(rf"\1{HIDDEN}@", text)
     if _compiled(_MAY_BE_NAMED).search(text):  # a build prints millions of lines that have none of it
-        for named in _NAMED:
-            text = _compiled(named).sub(rf"\1{HIDDEN}", text)
+        text = _compiled(_BEARER).sub(rf"\1{HIDDEN}", _without_named(text))
     return _compiled(_KNOWN_SHAPE).sub(HIDDEN, text)
 
 
-def _without_key(match: re.Match[str]) -> str:
-    mark, name, _ = match.groups()
-    return f"{mark}{name}={HIDDEN}" if _compiled(_KEY_IN_QUERY).search(name) else match[0]
+def _is_called(name: str, *patterns: str) -> bool:
+    parted = _compiled(r"[.-]|(?<=[a-z\d])(?=[A-Z])").sub("_", name)
+    return any(_compiled(pattern).search(parted) for pattern in patterns)
+
+
+def _without_named(text: str) -> str:
+    """Return a text without the values that stand behind the name of a secret."""
+    parts, end = [], 0
+    for found in _compiled(_NAMED).finditer(text):
+        before = text[found.start() - 1 : found.start()]
+        if found.start() < end or not _is_named(
+            before, found["name"], found["sign"], text[found.end() : found.end() + 1]
+        ):
+            continue
+        if value := _compiled(_VALUE_IN_QUERY if before in _QUERY else _VALUE).match(text, found.end()):
+            parts += [text[end : found.end()], HIDDEN]
+            end = value.end()
+    return "".join((*parts, text[end:]))
+
+
+def _is_named(before: str, name: str, sign: str, first: str) -> bool:
+    """Tell whether a value is a secret by its name, the sign between them, and the letters before and behind."""
+    plain = name.lstrip("-")
+    if before in _QUERY:
+        return "=" in sign and _is_called(name, _ANYWHERE, _SHORT, _OF_QUERIES)
+    if sign.isspace():
+        return name.startswith("--") and first != "-" and _is_called(plain, _ANYWHERE, _SHORT)
+    if before == "/" and ":" in sign:  # the end of a path in a message, `https://h/token: the server …`
+        return False
+    if "=" in sign and plain.isupper():
+        return is_secret_name(plain)
+    is_short = _is_called(plain, _SHORT) and first not in {"/", "~"}
+    return _is_called(plain, _ANYWHERE) or (is_short and not sign.startswith(":"))

@@ -48,7 +48,7 @@ from lumiimg.cli.options import (
     site_of,
     snapshot_of,
 )
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,7 +183,7 @@ def _by_job(arguments: argparse.Namespace) -> NodesReport:
         words += ["--site", str(Path(arguments.site).absolute()) if is_file else arguments.site]
 
     def submitted(job: str) -> None:
-        print(f"job {job} is submitted; waiting for it (Ctrl-C cancels it)", file=sys.stderr, flush=True)
+        print(f"job {printable(job)} is submitted; waiting for it (Ctrl-C cancels it)", file=sys.stderr, flush=True)
 
     return check_by_job(words, arguments.nodes, options, os.environ, submitted)
 

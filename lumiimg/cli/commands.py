@@ -15,8 +15,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from lumiimg import __version__
-from lumiimg.errors import ExitCode, one_line
-from lumiimg.secret import hidden
+from lumiimg.errors import ExitCode, printable
 
 GROUPS = {
     "build": {
@@ -95,7 +94,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and leave with 2."""
-        print(f"{self.prog}: {hidden(one_line(message))} (see `{self.prog} --help`)", file=sys.stderr)
+        print(f"{self.prog}: {printable(message)} (see `{self.prog} --help`)", file=sys.stderr)
         raise SystemExit(ExitCode.BAD_INPUT)
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from lumiimg.cli.options import add_json, add_quiet, add_repeated, refuse_places
-from lumiimg.errors import BadInputError, ExitCode, one_line
+from lumiimg.errors import BadInputError, ExitCode, printable
 
 _EPILOG = """\
 Take it where the jobs run, with the modules of the job loaded:
@@ -85,7 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
     found = fabric_entry(snapshot) is not None
     if arguments.libfabric is not None and not found:
         print(
-            f"lumiimg: {one_line(str(arguments.libfabric))}: not written, as no libfabric that loads with libcxi "
+            f"lumiimg: {printable(str(arguments.libfabric))}: not written, as no libfabric that loads with libcxi "
             "is here; load its module, or go to a compute node",
             file=sys.stderr,
         )

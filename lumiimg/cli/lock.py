@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import OFFLINE, add_jobs, add_json, add_output, add_quiet, add_repeated, refuse_places
 from lumiimg.cli.request import add_request, decided, ground_of, mirrors_of, read_request, sources_of
-from lumiimg.errors import BadInputError, ExitCode, LumiimgError
+from lumiimg.errors import BadInputError, ExitCode, LumiimgError, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -96,5 +96,5 @@ def _before(arguments: argparse.Namespace, catalogue: Catalogue, *, must: bool) 
     except LumiimgError as error:
         if must:
             raise
-        print(f"lumiimg: what {arguments.output} holds is not kept: {error}", file=sys.stderr)
+        print(f"lumiimg: what {printable(str(arguments.output))} holds is not kept: {error}", file=sys.stderr)
         return None

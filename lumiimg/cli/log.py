@@ -30,7 +30,7 @@ from lumiimg.cli.options import (
     refuse_places,
     snapshot_of,
 )
-from lumiimg.errors import BadInputError, ExitCode, one_line
+from lumiimg.errors import BadInputError, ExitCode, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -120,7 +120,7 @@ def _follow(names: list[str]) -> LogReader:
         for _ in follow(reader, names):
             now = headline(reader.report())
             if now != told:
-                print(one_line(now), file=sys.stderr, flush=True)
+                print(printable(now), file=sys.stderr, flush=True)
                 told = now
     except KeyboardInterrupt:
         print(file=sys.stderr)
@@ -142,4 +142,4 @@ def _list_signatures(*, as_json: bool) -> int:
 
 
 def _warn(text: str) -> None:
-    print(f"lumiimg: {one_line(text)}", file=sys.stderr)
+    print(f"lumiimg: {printable(text)}", file=sys.stderr)

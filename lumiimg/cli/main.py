@@ -16,8 +16,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg.cli.commands import INTERNAL, make_parser, parser_for
-from lumiimg.errors import BadInputError, ExitCode, LumiimgError, one_line
-from lumiimg.secret import hidden
+from lumiimg.errors import BadInputError, ExitCode, LumiimgError, printable
+from lumiimg.secret import has_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,15 +37,24 @@ def _command_of(parser: Parser, words: Iterable[str]) -> Parser:
     return parser
 
 
-def _refuse_nothing(words: Sequence[str]) -> None:
-    """Raise BadInputError where a word is empty: `--site "$SITE"` of a script does not ask for no site."""
+def _refuse_words(words: Sequence[str]) -> None:
+    """Raise BadInputError for a word that no command takes.
+
+    One that is empty: `--site "$SITE"` of a script does not ask for no site. An address with a login: it would be in
+    messages and results, cut into folders where a path is expected.
+    """
+    are_options = True
     for before, word in pairwise(("", *words)):
-        if word == "--":
-            return
+        are_options = are_options and word != "--"
         option, equals, value = word.partition("=")
-        if not word or (option.startswith("--") and equals and not value):
-            what = option or (before if before.startswith("-") else "an argument")
+        what = option if option.startswith("--") and equals else before if before.startswith("-") else "an argument"
+        if are_options and (not word or (option.startswith("--") and equals and not value)):
             raise BadInputError(f"{what} is given an empty text", hint="is a variable of the shell not set?")
+        if has_login(word):
+            raise BadInputError(
+                f"{printable(what)} is given an address that carries a password",
+                hint="leave it out: ~/.netrc serves downloads, `apptainer registry login` a registry",
+            )
 
 
 def without_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -74,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_start(os.environ)
         return ExitCode.GOOD
     try:
-        _refuse_nothing(words)
+        _refuse_words(words)
         return int(arguments.execute(arguments))
     except LumiimgError as error:
         print(f"lumiimg: {error}", file=sys.stderr)
@@ -87,14 +96,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             # The reader (`| head`) has what it wanted; Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"lumiimg: {hidden(one_line(f'{where}{error.strerror or error}'))}", file=sys.stderr)
+        told = BadInputError(error.strerror or str(error), where=os.fsdecode(error.filename or "") or None)
+        print(f"lumiimg: {told}", file=sys.stderr)
         return ExitCode.NO if error.errno in {errno.ENOSPC, errno.EDQUOT} else ExitCode.BAD_INPUT
     except Exception as error:
         if os.environ.get("LUMIIMG_DEBUG"):
             raise
-        what = hidden(one_line(f"{type(error).__name__}: {error}"))
-        print(f"lumiimg: a fault of lumiimg: {what} (LUMIIMG_DEBUG=1 shows where; please report it)", file=sys.stderr)
+        told = BadInputError(f"{type(error).__name__}: {error}", where="a fault of lumiimg")
+        print(f"lumiimg: {told} (LUMIIMG_DEBUG=1 shows where; please report it)", file=sys.stderr)
         return FAULT
 
 

@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_host, add_layers, add_repeated, add_site
-from lumiimg.errors import BadInputError, one_line
+from lumiimg.errors import BadInputError, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -240,7 +240,7 @@ def sources_of(arguments: argparse.Namespace) -> Sources:
 
     def tell(line: str) -> None:
         if not arguments.quiet:
-            print(f"  {one_line(line)}", file=sys.stderr)
+            print(f"  {printable(line)}", file=sys.stderr)
 
     options, mirrors = vars(arguments), mirrors_of(arguments)
     web = Web(offline=options.get("offline", False))

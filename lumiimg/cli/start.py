@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+from lumiimg.errors import printable
+
 _PAGE = """\
 lumiimg builds ROCm AI images for HPE Slingshot machines, and proves which
 network they use.
@@ -49,7 +51,7 @@ def print_start(environment: Mapping[str, str]) -> None:
     print(_PAGE)
     print("next, by what is here:")
     for _, hint in zip(range(_MOST_HINTS), hints(environment), strict=False):
-        print(f"  {hint.because}\n      {hint.command}")
+        print(f"  {printable(hint.because)}\n      {printable(hint.command)}")
     print(f"\n{_END}")
 
 

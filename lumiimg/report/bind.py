@@ -9,7 +9,7 @@ from lumiimg.cluster.binds import exports, refuse_unsafe, spec, variables_of_eng
 from lumiimg.cluster.module import modulefile
 from lumiimg.cluster.module.plan import NOTHING_BOUND
 from lumiimg.cluster.module.settings import binds_module
-from lumiimg.errors import one_line
+from lumiimg.errors import printable
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.manifest import BindManifest
@@ -57,7 +57,7 @@ def _shell(boundary: Boundary, manifest: BindManifest, snapshot: Snapshot) -> st
     lines += [f"{item.name}: {item.reason}" for item in manifest.variables]
     lines += [f"note: {note}" for note in manifest.notes]
     lines += [f"doubt: {text}" for _, text in doubts_of(boundary)]
-    comments = [f"# {one_line(line)}" for line in lines]
+    comments = [f"# {printable(line)}" for line in lines]
     return "\n".join([*comments, *exports(variables_of_engine(snapshot), manifest.binds, manifest.variables)]) + "\n"
 
 

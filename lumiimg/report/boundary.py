@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.elf.version_check import numbers_of
-from lumiimg.errors import one_line
+from lumiimg.errors import printable
 from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.console import branch, console, detail, evidence, headline, marked, remedies, say
@@ -134,7 +134,7 @@ def sides_line(boundary: Boundary) -> str:
         parts.append(f"torch {boundary.torch}")
     if boundary.host:
         parts.append(f"host {boundary.host}: glibc {boundary.host_glibc or '?'}")
-    return one_line(" · ".join(parts))
+    return printable(" · ".join(parts))
 
 
 def _print_path(out: Console, boundary: Boundary) -> None:

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.definition.writer import FLAT
-from lumiimg.errors import one_line
+from lumiimg.errors import printable
 from lumiimg.report.console import STYLES, console, detail, headline, print_json, proposal, say, verbatim
 from lumiimg.report.image import print_differences
 from lumiimg.resolve.rules import RuleOutcome
@@ -127,7 +127,7 @@ def print_built(
     elif lock is None and differences is not None:
         say(out, "beside the image that it was built from:")
         print_differences(differences, quiet=quiet)
-    if name == one_line(name):  # else the line could not be copied
+    if name == printable(name):  # else the line could not be copied
         proposal(out, f"lumiimg check {'-- ' if name.startswith('-') else ''}{shlex.quote(name)}")
 
 

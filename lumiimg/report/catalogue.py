@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.catalog.toml_table import CatalogError
-from lumiimg.errors import one_line
+from lumiimg.errors import printable
 from lumiimg.report.console import console, fact, heading, headline, print_json, proposal, say
 from lumiimg.wording import count
 
@@ -52,7 +52,7 @@ def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json:
             continue
         heading(out, kind if kind == "broken" else f"{kind}s")
         for _, name, status, summary in rows:
-            first = f"  {one_line(name):<{width}}  {status:<8}  "
+            first = f"  {printable(name):<{width}}  {status:<8}  "
             say(out, summary, first=first, rest=" " * len(first))
     out.print()
     say(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
-from lumiimg.errors import ExitCode, one_line
+from lumiimg.errors import ExitCode, printable
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.report.console import console, detail, evidence, headline, marked, remedies, say
 
@@ -83,4 +83,4 @@ def path_line(path: FabricPath) -> str:
     ]
     if path.plugin:
         parts += [path.libfabric or "libfabric: none in the image", f"provider {path.provider or 'not known yet'}"]
-    return one_line(" -> ".join(parts))
+    return printable(" -> ".join(parts))

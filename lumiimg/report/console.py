@@ -16,7 +16,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.errors import one_line
+from lumiimg.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
 
 
 def _harmless(text: str) -> str:
-    return "\n".join(map(one_line, text.split("\n")))
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def _columns(text: str) -> int:
@@ -78,7 +78,7 @@ def headline(out: Console, text: str, kind: str = "info") -> None:
     """Print the answer; all that a quiet console prints, there in one line for scripts."""
     if out.quiet:
         out.quiet = False
-        out.print(one_line(text), style=HEADLINES[kind], soft_wrap=True)
+        out.print(printable(text), style=HEADLINES[kind], soft_wrap=True)
         out.quiet = True
     else:
         say(out, text, style=HEADLINES[kind])
@@ -87,7 +87,7 @@ def headline(out: Console, text: str, kind: str = "info") -> None:
 def say(out: Console, text: str, *, first: str = "", rest: str | None = None, style: str | None = None) -> None:
     """Print a sentence, wrapped; further lines are indented by two more than the first."""
     indent = " " * (len(first) - len(first.lstrip())) + "  " if rest is None else rest
-    out.print(wrapped(out, one_line(text), first=first, rest=indent), style=style, soft_wrap=True)
+    out.print(wrapped(out, printable(text), first=first, rest=indent), style=style, soft_wrap=True)
 
 
 def marked(out: Console, kind: str, text: str, *, first: str = "") -> None:
@@ -102,7 +102,7 @@ def detail(out: Console, text: str, *, style: str | None = None) -> None:
 
 def verbatim(out: Console, text: str, *, style: str | None = None) -> None:
     """Print a line as it is, however long: evidence, or something to be copied."""
-    out.print(one_line(text), style=style, soft_wrap=True)
+    out.print(printable(text), style=style, soft_wrap=True)
 
 
 def branch(out: Console, left: str, right: str, *, below: str, style: str | None = None) -> None:
@@ -133,7 +133,7 @@ def proposal(out: Console, command: str, *, word: str = "next") -> None:
 def heading(out: Console, title: str) -> None:
     """Print the title of a part, behind an empty line."""
     out.print()
-    out.print(one_line(title), style="bold", soft_wrap=True)
+    out.print(printable(title), style="bold", soft_wrap=True)
 
 
 def fact(out: Console, title: str, text: str, *, style: str | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.definition.docker.recognition import GPU
 from lumiimg.definition.docker.steps import PLATFORM
 from lumiimg.definition.docker.substitution import text_of
-from lumiimg.errors import one_line
+from lumiimg.errors import printable
 from lumiimg.report.console import STYLES, console, heading, headline, marked, print_json, proposal, say
 from lumiimg.wording import count
 
@@ -118,7 +118,7 @@ def _steps(out: Console, draft: Draft) -> None:
             stage = step.stage
             say(out, f"stage {stage}", first="  ", style="dim")
         text = " ".join(step.text[:_TEXT].split())
-        out.print(one_line(f"  {step.line:>5}  {step.keyword} {text}"), no_wrap=True, overflow="ellipsis")
+        out.print(printable(f"  {step.line:>5}  {step.keyword} {text}"), no_wrap=True, overflow="ellipsis")
     if draft.path.needed:
         stages = ", ".join(f"{stage.label} (line {stage.line})" for stage in draft.path.needed)
         _row(out, f"files are taken from {count(len(draft.path.needed), 'other stage')}: {stages}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.check.drift import Fate
 from lumiimg.check.drift import remedies as remedies_of
 from lumiimg.check.static.comparisons import Outcome
-from lumiimg.errors import one_line
+from lumiimg.errors import printable
 from lumiimg.host.node_change import ChangeKind, Subject
 from lumiimg.report.boundary import KINDS
 from lumiimg.report.console import console, detail, heading, headline, marked, remedies, say
@@ -149,7 +149,7 @@ def _sentence(drift: Drift, images: Sequence[ImageDrift], answer: Outcome) -> st
 
 def _node(snapshot: Snapshot) -> str:
     parts = [snapshot.host, snapshot.taken[:16].replace("T", " "), snapshot.os.name, f"glibc {snapshot.glibc or '?'}"]
-    return one_line(" · ".join(filter(None, parts)))
+    return printable(" · ".join(filter(None, parts)))
 
 
 # -- what changed --

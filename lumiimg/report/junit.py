@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from lumiimg.errors import ExitCode, one_line
+from lumiimg.errors import ExitCode, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,12 +32,12 @@ def to_junit(suite: str, cases: Sequence[Case]) -> str:
         errors=str(sum(case.answer not in {ExitCode.GOOD, ExitCode.NO} for case in cases)),
     )
     for case in cases:
-        element = ET.SubElement(root, "testcase", classname=suite, name=one_line(case.name))
-        text = "\n".join(one_line(line) for line in (case.message, *case.details))
+        element = ET.SubElement(root, "testcase", classname=suite, name=printable(case.name))
+        text = "\n".join(printable(line) for line in (case.message, *case.details))
         if case.answer is ExitCode.GOOD:
             ET.SubElement(element, "system-out").text = text
         else:
             kind = "failure" if case.answer is ExitCode.NO else "error"
-            ET.SubElement(element, kind, message=one_line(case.message)).text = text
+            ET.SubElement(element, kind, message=printable(case.message)).text = text
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"

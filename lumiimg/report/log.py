@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.errors import ExitCode, one_line
+from lumiimg.errors import ExitCode, printable
 from lumiimg.findings import Severity
 from lumiimg.nccl.report import Confidence, Verdict, answer_of
 from lumiimg.nccl.vocabulary import vocabulary
@@ -201,7 +201,7 @@ def _group(group: VerdictGroup, *, verbose: bool) -> str:
         names = f"{names[:_NAMES_SHOWN]}…"
     what = ", ".join(part for part in (group.network, group.provider, group.cause) if part)
     noun = "node " if len(group.nodes) == 1 else "nodes"
-    return one_line(f"{len(group.nodes):>6} {noun}  {group.verdict.value:<18} {what:<24} {names}")
+    return printable(f"{len(group.nodes):>6} {noun}  {group.verdict.value:<18} {what:<24} {names}")
 
 
 def _of(number: int, total: int | None, noun: str) -> str:
@@ -231,4 +231,4 @@ def print_signatures() -> None:
 
 def place(evidence: Evidence) -> str:
     """Return a line with where it stands."""
-    return one_line(f"{evidence.file}:{evidence.line}: {evidence.text}")
+    return printable(f"{evidence.file}:{evidence.line}: {evidence.text}")

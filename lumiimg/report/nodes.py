@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import ExitCode, one_line
+from lumiimg.errors import ExitCode, printable
 from lumiimg.findings import Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.check import KINDS, finding_cases, path_line, print_finding
@@ -73,4 +73,4 @@ def _head(out: Console, nodes: tuple[str, ...], text: str, kind: str) -> None:
 
 
 def _names(nodes: tuple[str, ...]) -> str:
-    return one_line(folded(nodes))
+    return printable(folded(nodes))

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from lumiimg.build.progress import Progress
-from lumiimg.errors import one_line
+from lumiimg.errors import printable
 from lumiimg.report.console import console, say
 from lumiimg.wording import duration, size
 
@@ -71,12 +71,12 @@ class LineProgress(Progress):
             if self._name and time.monotonic() - self._spoken_at > self._alive_every_s:
                 elapsed = duration(time.monotonic() - self._step_started_at)
                 self._say(f"{_BELOW}{self._name}: {elapsed} so far")
-                if last := one_line(self._last.strip()):
+                if last := printable(self._last.strip()):
                     self._say(f"{_BELOW}> {last[:_CUT]}")
 
     def _say(self, text: str) -> None:
         self._spoken_at = time.monotonic()
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 class TerminalProgress(Progress):
@@ -107,7 +107,7 @@ class TerminalProgress(Progress):
     def line(self, text: str) -> None:
         """Show the line behind the clock, cut to the terminal's width."""
         if self._running is not None:
-            self._progress.update(self._running, told=one_line(text.strip()))
+            self._progress.update(self._running, told=printable(text.strip()))
 
     def notice(self, text: str) -> None:
         """Print it above the list."""
@@ -128,7 +128,7 @@ class VerboseProgress(LineProgress):
 
     def line(self, text: str) -> None:
         """Print the line."""
-        self._say(one_line(text))
+        self._say(text)
 
 
 def _state_column() -> ProgressColumn:

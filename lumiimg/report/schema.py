@@ -15,12 +15,13 @@ import json
 import re
 import textwrap
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import msgspec
 
 from lumiimg.report.outputs.shape import Text
+from lumiimg.secret import HIDDEN, hidden, is_secret_name, secrets_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,6 +41,8 @@ _MODULES = {
     "request": "explain-bases explain-request",
 }
 """Of `report/outputs/`, with the kinds that each has."""
+_AS_IT_IS = frozenset({"script"})
+"""Of a job: it is run, and says what its user said."""
 _NOT_ASCII = re.compile("[^\0-~]")
 
 
@@ -63,7 +66,22 @@ def json_text(name: str, source: object = None, /, **own: object) -> str:
     """Return an output of a kind, with its number: each key is one of its `own`, else an attribute of the source."""
     kind = kind_of(name)
     shaped = source if kind.made_of else _shaped(kind, source, own)
-    return strict_json({kind.number_key: kind.number, **msgspec.to_builtins(shaped, enc_hook=str)})
+    return strict_json({kind.number_key: kind.number, **_without_secrets(msgspec.to_builtins(shaped, enc_hook=str))})
+
+
+def _without_secrets(data: dict[str, Any]) -> dict[str, Any]:
+    """Return JSON with the secrets in its texts replaced, and the variables that are called like one."""
+    plain = cache(partial(hidden, known=secrets_here()))  # names and paths stand there many times
+
+    def walk(value: Any, name: str = "") -> Any:  # noqa: ANN401 - JSON
+        if isinstance(value, str):
+            is_named = value and name.isupper() and is_secret_name(name)
+            return value if name in _AS_IT_IS else HIDDEN if is_named else plain(value)
+        if isinstance(value, dict):
+            return {plain(key): walk(inner, key) for key, inner in value.items()}
+        return [walk(inner, name) for inner in value] if isinstance(value, list | tuple) else value
+
+    return {key: walk(value, key) for key, value in data.items()}
 
 
 def _shaped(kind: type[Output], source: object, own: Mapping[str, object]) -> Output:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
 from lumiimg.check.startup import ImportSource, Startup
-from lumiimg.errors import one_line
+from lumiimg.errors import printable
 from lumiimg.report.console import WIDEST, console, heading, headline, marked, say
 from lumiimg.wording import size
 
@@ -122,7 +122,7 @@ def _notes(startups: Sequence[Startup]) -> list[str]:
 
 
 def _row(out: Console, label: str, values: Sequence[str], *, strong: bool = False) -> None:
-    text = f"{one_line(label):<{_LABEL}}" + "".join(f"{one_line(value):>{_COLUMN}}" for value in values)
+    text = f"{printable(label):<{_LABEL}}" + "".join(f"{printable(value):>{_COLUMN}}" for value in values)
     out.print(text.rstrip(), style="bold" if strong else None, soft_wrap=True)
 
 
@@ -141,7 +141,7 @@ def _print_bars(out: Console, startups: Sequence[Startup]) -> None:
     full = "█" if out.encoding.startswith("utf") else "#"
     for startup, metadata in counted:
         bar = full * max(round(_BAR * metadata / longest), 1 if metadata else 0)
-        out.print(one_line(f"{_named(startup):>{_LONGEST_NAME}} {bar} {metadata:,}"), soft_wrap=True)
+        out.print(printable(f"{_named(startup):>{_LONGEST_NAME}} {bar} {metadata:,}"), soft_wrap=True)
     if counted:
         out.print()
 
@@ -257,4 +257,4 @@ def _drawn(bars: Sequence[_Bar]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    return escape(one_line(text))
+    return escape(printable(text))

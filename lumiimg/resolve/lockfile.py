@@ -29,6 +29,7 @@ from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import HEADERS
 from lumiimg.resolve.wheels import PythonTarget
+from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
@@ -51,7 +52,7 @@ _HEAD = "# Written by `lumiimg lock`; change the request and write it anew rathe
 def to_text(lock: Lock, request: Request) -> str:
     """Return the file of a settled lock.
 
-    Raises ValueError for one that is not settled, BadInputError for a value that is no UTF-8.
+    Raises ValueError for one that is not settled, BadInputError for a value that is no UTF-8, or looks like a secret.
     """
     if lock.unsettled or lock.bootstrap.is_open:
         raise ValueError([*lock.unsettled, f"the digest of {lock.bootstrap.origin}"][0])
@@ -59,6 +60,9 @@ def to_text(lock: Lock, request: Request) -> str:
     if not_text := re.search(r"[^\n]*[\ud800-\udfff]", body):
         value = not_text[0].encode("utf-8", "backslashreplace").decode()[:200]
         raise BadInputError(f"a lock cannot hold what is no UTF-8: {value}", hint="write it in UTF-8, or leave it out")
+    for line in body.splitlines():
+        if (plain := hidden(line)) != line:
+            raise BadInputError(f"a lock cannot hold a secret: {plain[:200]}", hint="it is passed on; leave it out")
     head = {"format": FORMAT, "lumiimg": __version__, "digest": f"sha256:{_sha256(body)}"}
     return f"{_HEAD}{tomli_w.dumps(head)}\n{body}"
 

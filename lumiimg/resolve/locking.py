@@ -18,7 +18,7 @@ from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.network.mirrors import checked
 from lumiimg.resolve.stack import HEADERS
 from lumiimg.resolve.wheels import PythonTarget
-from lumiimg.secret import has_secret, is_secret_name
+from lumiimg.secret import hidden, is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -125,7 +125,7 @@ def _refuse_secrets(layer: Layer, arguments: Mapping[str, str]) -> None:
     """Refuse a variable of the layer's [environment] that holds a secret: everyone who has the image could read it."""
     for name, template in (*layer.set_environment.items(), *layer.prepend_environment.items()):
         value = expand(template, arguments)
-        if has_secret(value) or (value and is_secret_name(name)):
+        if value and (is_secret_name(name) or hidden(value) != value):
             raise BadInputError(
                 f"{name} in [environment] looks like a secret, and would be in the image and its definition",
                 where=str(layer.folder / "layer.toml"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 
 from lumiimg.errors import BadInputError
-from lumiimg.secret import has_secret, is_secret_name
+from lumiimg.secret import hidden, is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -115,7 +115,7 @@ def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
                 hint="a login for a server goes into ~/.netrc",
             )
     for (layer, name), value in request.arguments.items():
-        if has_secret(value) or (value and is_secret_name(name)) or any(secret in value for secret in known):
+        if value and (is_secret_name(name) or hidden(value, known) != value):
             raise BadInputError(
                 f"{layer}.{name} looks like a secret, and would be in the image, the lock and the log",
                 hint="give it to the job that runs the image, as a variable there",

@@ -13,6 +13,7 @@ from lumiimg.cli.main import main
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
+from lumiimg.secret import secrets_here
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.world import World, serve
@@ -46,10 +47,12 @@ class Canaries:
 
 
 @pytest.fixture
-def canaries(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Canaries:
+def canaries(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
     """Secrets in the environment and in the home, as people have them."""
     canary = Canaries()
     for name in ("HF_TOKEN", "MY_PASSWORD", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "PMI_SHARED_SECRET", "SLURM_JWT"):
+        monkeypatch.setenv(name, canary(name))
+    for name in ("SSHPASS", "DB_PASS", "MYSQL_PWD"):
         monkeypatch.setenv(name, canary(name))
     for name in ("APPTAINER_DOCKER_PASSWORD", "SINGULARITY_DOCKER_PASSWORD", "APPTAINERENV_HF_TOKEN", "SLINGSHOT_VNIS"):
         monkeypatch.setenv(name, canary(name))
@@ -65,7 +68,9 @@ def canaries(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Canaries:
     (clean_home / ".docker" / "config.json").write_text(json.dumps({"auths": {"127.0.0.1": {"auth": login}}}))
     (clean_home / ".ssh").mkdir()
     (clean_home / ".ssh" / "id_ed25519").write_text(canary("ssh"))
-    return canary
+    secrets_here.cache_clear()
+    yield canary
+    secrets_here.cache_clear()
 
 
 @pytest.fixture

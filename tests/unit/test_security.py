@@ -500,6 +500,9 @@ def test_no_child_has_a_secret_and_those_of_launchers_and_engines_stay() -> None
         "DOCKER_AUTH_CONFIG": "canary",
         "APPTAINERENV_HF_TOKEN": "canary",
         "GITHUB_PAT": "canary",
+        "SSHPASS": "canary",
+        "DB_PASS": "canary",
+        "MYSQL_PWD": "canary",
     }
     kept = {"PMI_SHARED_SECRET": "1", "SLURM_JWT": "1", "APPTAINER_DOCKER_PASSWORD": "1", "TOKENIZERS_PARALLELISM": "1"}
     seen = run(["/usr/bin/env"], env={"PATH": "/usr/bin", **secrets, **kept})
@@ -508,7 +511,10 @@ def test_no_child_has_a_secret_and_those_of_launchers_and_engines_stay() -> None
         assert f"{name}=1\n" in seen.output
     assert without_secrets(kept) == kept
     assert not any(
-        map(is_secret_name, ("PATH", "MAX_TOKENS", "KEYBOARD", "PWD", "OLDPWD", "SSH_AUTH_SOCK", "XDG_SEAT"))
+        map(
+            is_secret_name,
+            ("PATH", "MAX_TOKENS", "KEYBOARD", "PWD", "OLDPWD", "SSH_AUTH_SOCK", "XDG_SEAT", "NCCL_BYPASS"),
+        )
     )
 
 

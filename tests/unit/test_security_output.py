@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 import lumiimg.report
@@ -22,8 +23,11 @@ from lumiimg.errors import LumiimgError
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
+from lumiimg.report import schema
+from lumiimg.secret import HIDDEN
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.secret_texts import SECRETS, leaked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,21 +47,21 @@ CHECKED = {"name", "status", "id", "agent", "have", "sentence", "version", "full
 """Fields whose text is ours, or was held against a pattern when it was read (catalog.layers.NAME, an id of a table)."""
 
 
-def poisoned(value: Any, depth: int = 0) -> Any:
-    """A value with hostile words behind every text in it that is not one of a closed set."""
+def poisoned(value: Any, behind: str, depth: int = 0) -> Any:
+    """A value with words behind every text in it that is not one of a closed set."""
     if depth > 12 or isinstance(value, (enum.Enum, bool, int, float, bytes)) or value is None:
         return value
     if isinstance(value, str):
-        return value + HOSTILE
+        return value + behind
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(poisoned(item, depth + 1) for item in value)
+        return type(value)(poisoned(item, behind, depth + 1) for item in value)
     if isinstance(value, dict):
-        return {key: poisoned(inner, depth + 1) for key, inner in value.items()}
+        return {key: poisoned(inner, behind, depth + 1) for key, inner in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changes = {}
         for field in dataclasses.fields(value):
             if field.init and field.name not in CHECKED:
-                changes[field.name] = poisoned(getattr(value, field.name), depth + 1)
+                changes[field.name] = poisoned(getattr(value, field.name), behind, depth + 1)
         with contextlib.suppress(Exception):  # one that checks itself stays as it is
             return dataclasses.replace(value, **changes)
     return value
@@ -65,6 +69,7 @@ def poisoned(value: Any, depth: int = 0) -> Any:
 
 @dataclasses.dataclass
 class Reports:
+    behind: str = HOSTILE
     seen: set[str] = dataclasses.field(default_factory=set)
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -77,7 +82,9 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
     def hostile(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
             found.seen.add(name)
-            worst = [argument if isinstance(argument, Path) else poisoned(argument) for argument in arguments]
+            worst = [
+                argument if isinstance(argument, Path) else poisoned(argument, found.behind) for argument in arguments
+            ]
             try:
                 return function(*worst, **named)
             except (
@@ -176,3 +183,31 @@ def test_every_report_keeps_hostile_text_on_its_line(
             json.loads(out)
     if bad:
         pytest.fail("\n".join(f"{command} [{stream}]: {lines!r}" for command, stream, lines in bad), pytrace=False)
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+@pytest.mark.threat("S50")
+def test_no_report_has_a_secret_whatever_text_of_it_holds_one(
+    reports: Reports,
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    as_json: bool,
+) -> None:
+    monkeypatch.setattr("tests.shared.validation.validated", lambda text, _: json.loads(text))
+    shaped = schema._shaped
+    monkeypatch.setattr(
+        schema, "_shaped", lambda *values: poisoned(msgspec.to_builtins(shaped(*values), enc_hook=str), reports.behind)
+    )
+    shown = 0
+    for position, words in enumerate(COMMANDS):
+        reports.behind = " " + " ".join(SECRETS[position :: 2 * len(COMMANDS)])
+        argv = [word.format(world) for word in words]
+        if as_json:
+            argv.insert(argv.index("--") if "--" in argv else len(argv), "--json")
+        main(argv)
+        said = re.sub(r'"script": ".*"', "", "".join(capsys.readouterr()))  # of a job: it says what its user said
+        shown += said.count(HIDDEN)
+        assert not leaked(said), (argv, [line for line in said.splitlines() if leaked(line)][:2])
+    assert shown > 100

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from lumiimg import __version__
-from lumiimg.errors import one_line
+from lumiimg.errors import printable
 from lumiimg.report.console import MARKS
-from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -155,11 +154,11 @@ def listed(texts: Iterable[str], class_: str = "") -> ET.Element:
 def shown(text: str) -> str:
     """Return a text as it may stand on a page: control characters spelled out, secrets left out, cut where it is long.
 
-    Control characters are those of `errors.one_line`: NUL, which HTML cannot carry, and marks that turn the direction
+    Control characters are those of `errors.printable`: NUL, which HTML cannot carry, and marks that turn the direction
     of writing are among them.
     """
     is_long = len(text) > LIMIT
-    text = hidden(one_line(text[:LIMIT]))
+    text = printable(text[:LIMIT])
     return f"{text}… (cut)" if is_long else text
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from lumiimg.engine.process import run, which
 from lumiimg.errors import BadInputError, MissingHereError
-from lumiimg.secret import has_key, hidden
+from lumiimg.secret import has_key, has_login, hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -180,9 +180,9 @@ def refuse_password(address: str, where: str) -> None:
 
     Raises BadInputError, which does not repeat them.
     """
-    address = re.sub(r"@sha256:[0-9a-f]{64}$", "", address)
-    host = re.split(r"[/?#]", address.rpartition("://")[2], maxsplit=1)[0]
-    if "@" in host:
+    plain = re.sub(r"@sha256:[0-9a-f]{64}$", "", address)
+    host = re.split(r"[/?#]", plain.rpartition("://")[2], maxsplit=1)[0]
+    if "@" in host or has_login(address):
         raise BadInputError(
             "its address carries a password, which would be written into the image",
             where=where,

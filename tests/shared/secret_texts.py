@@ -1,0 +1,62 @@
+"""Secrets as people write them, each made of two words that are nowhere else."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WORDS = ("Canary", "Yranac")
+MARKS = ("", "@", "/", ":", "?", "@/:", "//", "%2F", "=", "+", "!", "~", "#")
+"""Between the words of a password."""
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+LOGINS = (
+    "https://me:{}@host.test/x-6.2.4.sif",
+    "HTTPS:/me:{}@host.test/x-6.2.4.sif",
+    "/work/https:/me:{}@host.test",
+    "https://me@site.test:{}@host.test/x",
+    "https://:{}@host.test",
+    f"docker://me:{{}}@host.test/x@{DIGEST}",
+    "git+https://me:{}@host.test/x.git",
+)
+VARIABLES = (
+    "SSHPASS",
+    "DB_PASS",
+    "PGPASSWORD",
+    "MYSQL_PWD",
+    "HF_TOKEN",
+    "WANDB_API_KEY",
+    "X_PSW",
+    "SINGULARITYENV_A_PW",
+)
+QUERY = ("pass", "pwd", "pw", "code", "password", "token", "sig", "key", "apikey", "access_token", "X-Amz-Signature")
+NAMED = ("db_pass", "token", "client-secret", "secretAccessKey", "AccountKey", "jwt", "ssh.passphrase")
+
+
+def secrets() -> Iterator[str]:
+    """Texts with a secret in them that is made of WORDS."""
+    for form, mark in itertools.product(LOGINS, MARKS):
+        yield form.format(mark.join(WORDS))
+    for mark in MARKS:
+        word = mark.join(WORDS)
+        yield from (f"{name}={word}" for name in VARIABLES)
+        yield from (f"export {name}='{word} {word}'" for name in VARIABLES)
+        yield from (f"a=1;{name}={word}" for name in VARIABLES)
+        yield from (f'"{name}": "{word}"' for name in (*NAMED, "pass", "pwd"))
+        yield from (f"{name} = {word}" for name in NAMED)
+        yield from (f"run --{name} {word}" for name in (*NAMED, "pass"))
+        yield from (f"{kind} {word}" for kind in ("Authorization:", "authorization: token", "Authorization: Bearer"))
+        if not set(mark) & {"#"}:
+            yield from (f"https://host.test/x?v=6.2.4&{name}={word}" for name in QUERY)
+    body = "\n".join(WORDS)
+    yield f"-----BEGIN OPENSSH PRIVATE KEY-----\n{body}\n-----END OPENSSH PRIVATE KEY-----"
+    yield from ("hf_" + "".join(WORDS) * 2, "glpat-" + "".join(WORDS) * 2)
+
+
+SECRETS = tuple(secrets())
+
+
+def leaked(text: str) -> bool:
+    return any(word in text for word in WORDS)

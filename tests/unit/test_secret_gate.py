@@ -1,0 +1,244 @@
+"""What goes out passes one gate: secrets of many kinds, in every place of what is printed, and behind every option of
+every command; and what is no secret stays as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import lumiimg
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.cli.commands import COMMANDS, INTERNAL, make_parser
+from lumiimg.cli.main import main
+from lumiimg.errors import BadInputError, ExitCode, LumiimgError, printable
+from lumiimg.report import console, schema
+from lumiimg.report.html import page
+from lumiimg.report.junit import Case, to_junit
+from lumiimg.report.progress import LineProgress
+from lumiimg.secret import HIDDEN, hidden, secrets_here
+from tests.shared import fabric_builder
+from tests.shared.layer_builder import LAYER, MakeLayer
+from tests.shared.secret_texts import DIGEST, SECRETS, WORDS, leaked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PUBLIC = (
+    f"docker://rocm/pytorch:latest@{DIGEST}",
+    f"docker://localhost:5000/rocm/pytorch@{DIGEST}",
+    f"digest = {DIGEST}; key: {DIGEST}",
+    "https://host.test:8443/a@b/c?version=6.2.4&page=2&sort=monkey",
+    "pip install x @ git+https://git@github.com/x/y@v1.2.3",
+    "git@github.com:x/y.git and mail@host.test",
+    "http://[::1]:8080/a@b",
+    "/opt/rocm-6.2.4/lib/librccl.so.1.0.60204:/scratch/project_1/me@site/x",
+    "--bind /a:/me@x/y,/var/spool/slurmd:/var/spool/slurmd",
+    "/run/secrets/db_password: cannot be read: No such file or directory",
+    "https://auth.test/token: the server answers 503",
+    "PWD=/users/me OLDPWD=/tmp pwd=/users/me BYPASS=1 COMPASS=north",
+    "PASS: test_rccl, pass: 12, code=3, exit code: 1",
+    "sort --key=2 --sort key=name; cache key: 0123456789ab",
+    "max_tokens=4096 tokenizer: fast eos_token_id: 2 tokens: 17 TOKENIZERS_PARALLELISM=false",
+    "--token-file /users/me/token --password-file=/users/me/p",
+    "NCCL_NET_PLUGIN=librccl-net.so FI_CXI_DEFAULT_CQ_SIZE=131072 SLURM_JWT=daemon AWS_REGION=eu-north-1",
+    "torch==2.7.1+rocm6.2.4 (CPython 3.12, manylinux_2_28_x86_64)",
+    "basic installation of the bearer network, authentication by key",
+)
+
+
+def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str, str]]:
+    """Yield each place where a text can go out, and what came out of it."""
+    for error in (LumiimgError(text), BadInputError("x", where=text), LumiimgError("x", hint=text)):
+        yield "error", str(error)
+    for stderr in (False, True):
+        out = console.console(stderr=stderr)
+        for show in (
+            console.headline,
+            console.say,
+            console.detail,
+            console.verbatim,
+            console.evidence,
+            console.heading,
+        ):
+            show(out, text)
+        console.marked(out, "ok", text)
+        console.fact(out, "x", text)
+        console.proposal(out, text)
+        console.remedies(out, [text, text])
+        console.branch(out, text, text, below="")
+        out.print(text)
+    lines = LineProgress()
+    lines.notice(text)
+    lines._say(text)
+    with pytest.raises(SystemExit):
+        make_parser().error(text)
+    yield "terminal", "".join(capsys.readouterr())
+    value = {"a": [{"b": text}], "environment": {"DB_PASS": "".join(WORDS)}}
+    yield "JSON", schema.strict_json(schema._without_secrets(value))
+    section = page.Section(text, [page.element("p", text, text, title=text), *page.lines([text], 5, text)])
+    yield "page", page.page(text, text, "ok", text, [text], [section])
+    yield "JUnit", to_junit("x", [Case(text, code, text, (text,)) for code in (ExitCode.GOOD, ExitCode.NO)])
+
+
+@pytest.mark.threat("S50")
+def test_no_secret_passes_the_gate_in_any_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(SECRETS) > 800
+    bad = [text for text in SECRETS if leaked(printable(text)) or leaked(hidden(text))]
+    assert bad == []
+    assert [text for text in SECRETS if printable(printable(text)) != printable(text)] == [], "twice is as once"
+    for text in SECRETS[::7]:
+        for place, out in places(text, capsys):
+            assert not leaked(out), (place, text, out)
+
+
+@pytest.mark.threat("S50")
+def test_what_is_beside_a_secret_stays() -> None:
+    for text in SECRETS:
+        for kept in ("host.test", "6.2.4", DIGEST, "run --", "https://", "docker://"):
+            if kept in text and not (kept == "host.test" and "/work/" in text):
+                assert kept in printable(text), text
+
+
+@pytest.mark.threat("S50")
+def test_paths_digests_and_versions_stay_readable(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in PUBLIC:
+        assert printable(text) == text
+        for place, out in places(text, capsys):
+            assert out.count(HIDDEN) == (place == "JSON"), (place, text, out)
+
+
+def test_nothing_of_the_catalogue_is_taken_for_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [*open_catalogue({}).layer_names(), *open_catalogue({}).recipe_names(), "lumi", "frontier", "generic"]
+    for words in (["list"], ["schema"], ["log", "--signatures"], *(["show", name] for name in names)):
+        for more in ([], ["--json"]) if words != ["schema"] else ([],):
+            main([*words, *more])
+            assert HIDDEN not in "".join(capsys.readouterr()), (words, more)
+
+
+# ---- behind every option of every command
+
+
+def words_of_commands(word: str) -> Iterator[list[str]]:
+    """Yield each command with the word in each place that takes one."""
+
+    def walk(parser: argparse.ArgumentParser, before: list[str]) -> Iterator[list[str]]:
+        actions = parser._actions
+        for action in actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for name, below in action.choices.items():
+                    if name != INTERNAL:
+                        yield from walk(below, [*before, name])
+            elif action.option_strings and action.nargs != 0:
+                needed = ["x" for other in actions if not other.option_strings and other.nargs in {None, "+"}]
+                yield [*before, action.option_strings[-1], word, *needed]
+                yield [*before, f"{action.option_strings[-1]}={word}", *needed]
+            elif not action.option_strings:
+                yield [*before, word]
+                yield [*before, "--", word]
+        yield [*before, "--no-such-option", word]
+
+    yield from walk(make_parser(), [])
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "https://me:Canary/@Yranac@host.test/x.sif",
+        "https://me:CanaryYranac@host.test/x.sif",
+        "x.sif?pass=CanaryYranac",
+        "DB_PASS=CanaryYranac",
+        "known-of-the-environment",
+    ],
+)
+@pytest.mark.threat("S50")
+def test_no_command_repeats_a_secret_in_any_of_its_arguments(
+    word: str,
+    clean_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    del clean_home
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SSHPASS", "known-of-the-environment")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    secrets_here.cache_clear()
+    seen = set()
+    for argv in words_of_commands(word):
+        for more in ([], ["--json"]):
+            try:
+                code = main([*argv, *more] if "--" not in argv else [argv[0], *more, *argv[1:]])
+            except SystemExit as error:
+                code = int(error.code or 0)
+            said = "".join(capsys.readouterr())
+            assert not leaked(said), (argv, said)
+            assert "known-of-the" not in said, (argv, said)
+            assert code in set(ExitCode), (argv, said)
+            seen.add(argv[0])
+            if "://" in word:
+                assert code == ExitCode.BAD_INPUT, (argv, said)
+    secrets_here.cache_clear()
+    assert seen >= set(COMMANDS) - {"completion"}
+
+
+@pytest.mark.threat("S48")
+def test_explain_does_not_repeat_what_an_argument_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    request = ["--base", "rocm-6.2.4", "--add", "aws-ofi-nccl"]
+    for name, value in [("PREFIX", text) for text in SECRETS[::17]] + [("DB_PASS", "Canary"), ("SSHPASS", "Yranac")]:
+        for words in (["explain", *request], ["explain", *request[2:]], ["build", *request, "--dry-run"]):
+            assert main([*words, "--arg", f"aws-ofi-nccl.{name}={value}"]) == ExitCode.BAD_INPUT
+            assert not leaked("".join(capsys.readouterr()))
+
+
+@pytest.mark.threat("S49")
+def test_a_lock_with_a_secret_in_it_is_not_written(
+    clean_home: Path, tmp_path: Path, make_layer: MakeLayer, layers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del clean_home
+    make_layer("b", LAYER)
+    for name, code in (("image", ExitCode.GOOD), ("DB_PASS=Canary", ExitCode.BAD_INPUT)):
+        lock, base = tmp_path / f"{code.name}.lock", fabric_builder.image(tmp_path / name)
+        assert main(["lock", "--base", str(base), "--add", "b", "--layers", str(layers), "-o", str(lock)]) == code
+        assert not leaked("".join(capsys.readouterr()))
+        assert lock.exists() == (code is ExitCode.GOOD)
+
+
+# ---- nobody goes round it
+
+AS_IT_IS = {
+    "cli/completion.py": "a script of argcomplete's",
+    "cli/host.py": "the snapshot, and the script of its prolog",
+    "cli/job.py": "the script, which says what its user said",
+    "cli/reframe.py": "the test",
+    "cli/schema.py": "our own words",
+    "report/bind.py": "binds and variables, to be evaluated",
+}
+"""Results that other programs read: they are the same on standard output and in a file."""
+GATED = ("printable(", "schema.json_text(", "count(", "error", "told", "ground.no_headers")
+"""What the gate returns, numbers, and errors, whose text has passed it."""
+OWN = ("_PAGE", "_END", "self.prog", "answered", "nodes")
+
+
+@pytest.mark.threat("S50")
+def test_what_cli_and_report_print_passes_the_gate() -> None:
+    root = Path(lumiimg.__file__).parent
+    for path in (*root.glob("cli/*.py"), *root.glob("report/**/*.py")):
+        if str(path.relative_to(root)) in AS_IT_IS:
+            continue
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            name = ast.unparse(call.func)
+            assert name not in {"sys.stdout.write", "sys.stderr.write"}, path
+            parts = [part for text in call.args for part in getattr(text, "values", [text])] if name == "print" else []
+            for part in parts:
+                told = ast.unparse(getattr(part, "value", part)) if not isinstance(part, ast.Constant) else "told"
+                assert told.startswith((*GATED, *OWN)), (path, ast.unparse(call))
