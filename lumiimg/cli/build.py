@@ -27,7 +27,7 @@ from lumiimg.cli.options import (
     refuse_places,
 )
 from lumiimg.cli.request import add_request, mirrors_of, planned, sources_of, this_machine
-from lumiimg.errors import BadInputError, ExitCode, one_line
+from lumiimg.errors import BadInputError, ExitCode, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -219,7 +219,7 @@ def _refuse_others(found: list[str], path: Path, *, trusted: bool) -> None:
             hint="if you trust who wrote it: --trust-lock",
         )
     for one in found:
-        print(f"lumiimg: by the lock, not by the catalogue: {one_line(one)}", file=sys.stderr)
+        print(f"lumiimg: by the lock, not by the catalogue: {printable(one)}", file=sys.stderr)
 
 
 def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Request) -> int:
