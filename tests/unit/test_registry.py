@@ -162,7 +162,9 @@ def test_a_mirror_takes_the_place_of_its_registry(mirror: str, meant: str, plain
     assert (str(reference), reference.plain_http) == (meant, plain)
 
 
-@pytest.mark.parametrize("target", ["http://", "ftp://host.org", "http://me:hunter2@host.org", "host.org/UPPER"])
+@pytest.mark.parametrize(
+    "target", ["http://", "ftp://host.org", "http://me:hunter2@host.org", "host.org/UPPER", "http://host"]
+)
 def test_a_mirror_that_is_no_registry_is_refused(target: str) -> None:
     with pytest.raises(BadInputError, match=r"^mirror 'docker\.io': is no registry") as caught:
         parse_reference("a", Mirrors({"docker.io": target}))

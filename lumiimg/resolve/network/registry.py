@@ -129,7 +129,7 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
     if ":" in name.rpartition("/")[2]:  # before the last slash it is that of a port
         name, _, tag = name.rpartition(":")
     registry, slash, repository = name.partition("/")
-    if not slash or not ({".", ":"} & set(registry) or registry == "localhost"):
+    if not slash or not _is_host(registry):
         registry, repository = DOCKER_HUB, name
     if registry in {DOCKER_HUB, f"index.{DOCKER_HUB}"}:
         registry = DOCKER_HUB
@@ -140,11 +140,17 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
     if target is not None:
         place, _, folder = re.sub(r"^https?://", "", target).rstrip("/").partition("/")
         repository = f"{folder}/{repository}" if folder else repository
-        if not _is_name(place, repository):
-            raise BadInputError("is no registry, with or without http:// before it", where=f"mirror {registry!r}")
+        if not _is_host(place) or not _is_name(place, repository):
+            what = "is no registry: a host with a dot or a port, with or without http:// before it"
+            raise BadInputError(what, where=f"mirror {registry!r}")
         registry = place
     plain_http = target is not None and target.startswith("http://")
     return ImageReference(registry, repository, tag, digest, plain_http)
+
+
+def _is_host(text: str) -> bool:
+    """Whether engines take it for a registry, not for the first part of a name (reference normalize.go)."""
+    return bool({".", ":"} & {*text}) or text == "localhost"
 
 
 def _is_name(registry: str, repository: str) -> bool:
