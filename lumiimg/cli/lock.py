@@ -48,6 +48,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.build import print_lock
     from lumiimg.resolve.decide import Held, held_by, locked
     from lumiimg.resolve.lock_diff import changes, entries
+    from lumiimg.resolve.lock_trust import beyond_catalogue
     from lumiimg.resolve.lockfile import read_document, refuse_other_file, to_text
     from lumiimg.resolve.pin import settle
 
@@ -64,11 +65,13 @@ def execute(arguments: argparse.Namespace) -> int:
     held = held_by(before[0], arguments.upgrade) if before else Held({}, {}, None)
     ground = replace(ground_of(arguments, request, catalogue), held=held.layers)
     lock = locked(decided(request, ground, quiet=arguments.quiet))
-    lock = settle(lock, sources_of(arguments), pin_base=True, held=held.wheels, before=held.lock)
+    sources = sources_of(arguments)
+    lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock)
     old = entries(read_document(arguments.output), arguments.output) if before else None
     write_text(arguments.output, to_text(lock, request))
     found = None if old is None else changes(old, entries(read_document(arguments.output), arguments.output))
-    print_lock(lock, found, arguments.output, as_json=arguments.json, quiet=arguments.quiet)
+    beyond = beyond_catalogue(lock, sources.mirrors)
+    print_lock(lock, found, arguments.output, beyond=beyond, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD
 
 

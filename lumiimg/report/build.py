@@ -145,9 +145,18 @@ def _stack(lock: Lock) -> str:
 
 
 def print_lock(
-    lock: Lock, changes: Sequence[LockChange] | None, path: Path, *, as_json: bool, quiet: bool = False
+    lock: Lock,
+    changes: Sequence[LockChange] | None,
+    path: Path,
+    *,
+    beyond: Sequence[str],
+    as_json: bool,
+    quiet: bool = False,
 ) -> None:
-    """Say what was locked; `changes` against the lock that was there, None where there was none."""
+    """Say what was locked; `changes` against the lock that was there, None where there was none.
+
+    `beyond` is what is not from where the catalogue has it.
+    """
     if as_json:
         print_json("lock", lock=path, changes=changes or ())
         return
@@ -163,7 +172,10 @@ def print_lock(
     if (lock.bootstrap.image is None or lock.bootstrap.image.digest is None) and not lock.bootstrap.sha256:
         detail(out, f"the base has no digest: it is what {lock.bootstrap.agent} finds when it is built")
     print_doubts(out, lock)
+    for one in beyond:
+        detail(out, f"not by the catalogue: {one}")
     named = "" if str(path) == "lumiimg.lock" else f" --lock {shlex.quote(str(path))}"
+    named += " --trust-lock" if beyond else ""
     proposal(out, f"lumiimg build --locked{named} -o image.sif")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from lumiimg.errors import LumiimgError
 from lumiimg.resolve.arguments import values_of
@@ -63,14 +63,23 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
             canonicalize_name(pin.name): pin for pin in map(Requirement, release.wheels if release else ())
         }
         for wheel in layer.wheels:
-            is_named = unquote(urlsplit(wheel.location).path).rpartition("/")[2] == wheel.file
-            if _host(wheel.location) not in own or not is_named or not _fits(wheel, pins):
+            if _host(wheel.location) not in own or not _is_named(wheel) or not _fits(wheel, pins):
                 yield _shown("Python package", wheel, layer)
+
+
+def _is_named(wheel: LockedSource) -> bool:
+    """Whether a wheel is by its file, there and here, the package in the version that the lock names."""
+    try:
+        name, version, *_ = parse_wheel_filename(wheel.file)
+    except ValueError:
+        return False
+    there = unquote(urlsplit(wheel.location).path).rpartition("/")[2]
+    return (wheel.file, canonicalize_name(wheel.name), wheel.version) == (there, name, str(version))
 
 
 def _fits(wheel: LockedSource, pins: Mapping[str, Requirement]) -> bool:
     pin = pins.get(canonicalize_name(wheel.name))
-    return pin is None or pin.specifier.contains(wheel.version, prereleases=True)
+    return bool(pins) and (pin is None or pin.specifier.contains(wheel.version, prereleases=True))
 
 
 def _host(url: str) -> str:

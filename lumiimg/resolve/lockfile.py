@@ -333,6 +333,8 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
     of_layer = tuple(wheels.get(layer.name, ()))
     locked = {f"{wheel.name}=={wheel.version}" for wheel in of_layer}
     same = [release for release in layer.releases if release.version == version]
+    if check and not same and (version or layer.releases) and not layer.is_base:
+        raise CatalogError(f"{version!r} is no release of {layer.name}")
     # of several for one version, that whose pins are locked
     same.sort(key=lambda release: not locked.issuperset(release.wheels))
     return LockedLayer(layer, arguments, sources, same[0] if same else None, of_layer)

@@ -260,6 +260,8 @@ ON_THIS_MACHINE = {
     "a section in the digest": ('digest = "sha256:[0-9a-f]+"', r'digest = "sha256:1\\n\\n%pre\\n    touch /x\\n"'),
     "a short digest": ('digest = "sha256:[0-9a-f]+"', 'digest = "sha256:1"'),
     "a line of its own": ('note = ""', r'note = "x\\nlumiimg: all is well"'),
+    "no release": ('release = "2.0"', 'release = ""'),
+    "another release": ('release = "2.0"', 'release = "3.0"'),
     "no argument": ('NOTE = "of it"\n', ""),
     "a base from elsewhere": ('from = "busybox"', 'from = "evil.test/busybox"'),
     "a section in the name": ('from = "busybox"', r'from = "busybox\\n\\n%pre\\n    touch /x\\n"'),
@@ -329,6 +331,7 @@ ELSEWHERE = {
         'version = "1.0"',
         "Python package snake 1.0 of whole from ",
     ),
+    "a wheel under another name": ('name = "egg"', 'name = "yolk"', "Python package yolk 1.0 of whole from "),
     "the wheel of another": ("/egg-1.0-py3", "/evil-1.0-py3", "Python package egg 1.0 of whole from "),
 }
 
@@ -363,7 +366,9 @@ def test_a_base_of_a_lock_that_is_not_the_catalogues_is_refused_or_listed_first(
     (folder / "theirs/etc").mkdir(parents=True)
     (folder / "theirs/etc/os-release").write_text("ID=x\n")
     assert main(["lock", "--base", str(folder / "theirs")]) == ExitCode.GOOD
-    capsys.readouterr()
+    shown = capsys.readouterr().out
+    assert "not by the catalogue: base localimage" in " ".join(shown.split())
+    assert "lumiimg build --locked --trust-lock -o image.sif" in shown
     assert main(["build", "--locked", "--dry-run"]) == ExitCode.BAD_INPUT
     assert f"base localimage {folder}/theirs (without a digest)" in capsys.readouterr().err
     assert main(["build", "--locked", "--dry-run", "--trust-lock"]) == ExitCode.GOOD

@@ -188,7 +188,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
         as_json=True,
     ),
     "lock": lambda at: build_report.print_lock(
-        at.lock, [LockChange("layer a", None, "1")], Path("lumiimg.lock"), as_json=True
+        at.lock, [LockChange("layer a", None, "1")], Path("lumiimg.lock"), beyond=(), as_json=True
     ),
     "plan": lambda at: sys.stdout.write(plan_document(at.lock, at.request).decode()),
     "rebuild": lambda at: build_report.print_built(
