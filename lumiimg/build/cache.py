@@ -243,23 +243,39 @@ class LayerCache:
             if holder != seen[0]:
                 seen = (holder, now)
             if now - seen[1] > _STILL_S or (holder is not None and _is_gone(holder)):
-                shutil.rmtree(lock, ignore_errors=True)
+                self._take_away(lock, holder)
                 continue
             if not told:
                 on_wait(f"waiting for another build of this layer: {holder or _Holder()}")
                 told = True
             time.sleep(_WAIT_S)
         stop, word = threading.Event(), secrets.token_hex(8)
-        beat = threading.Thread(target=_beat, args=(lock, word, stop), daemon=True)
-        _write_owner(lock, word, 0)
+        place = os.open(lock, os.O_RDONLY | os.O_DIRECTORY)  # ours, whatever has its name by and by
+        beat = threading.Thread(target=_beat, args=(place, word, stop), daemon=True)
+        _write_owner(place, word, 0)
         beat.start()
         try:
             yield
         finally:
             stop.set()
             beat.join()
-            if not _is_anothers(lock, word):
-                shutil.rmtree(lock, ignore_errors=True)
+            os.close(place)
+            holder = _holder_of(lock)
+            if holder is None or holder.word == word:
+                self._take_away(lock, holder)
+
+    def _take_away(self, lock: Path, holder: _Holder | None) -> None:
+        """Remove a lock, if it still is that of this holder once nobody else can reach it."""
+        gone = self._gone()
+        with contextlib.suppress(OSError):  # somebody was as quick
+            lock.rename(gone)
+            if _holder_of(gone) != holder:
+                gone.rename(lock)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def _gone(self) -> Path:
+        """Return the name that something has while it is removed."""
+        return self.root / f".{secrets.token_hex(32)}.{os.getpid()}"
 
     def verify(self) -> Iterator[tuple[str, str]]:
         """Yield (key, what is wrong) of every entry whose data is not what it was; reads all of them."""
@@ -306,7 +322,7 @@ class LayerCache:
 
         Raises FailedError if it cannot be removed.
         """
-        gone = self.root / f".{secrets.token_hex(32)}.{os.getpid()}"
+        gone = self._gone()
         try:
             (self._layers / key).rename(gone)
         except FileNotFoundError:
@@ -345,28 +361,23 @@ def _is_gone(holder: _Holder) -> bool:
     return holder.pid > 0 and lives(owner) is False
 
 
-def _beat(lock: Path, word: str, stop: threading.Event) -> None:
+def _beat(place: int, word: str, stop: threading.Event) -> None:
     count = 0
     while not stop.wait(_BEAT_S):
-        if _is_anothers(lock, word):  # who took ours for stale
-            return
         count += 1
-        _write_owner(lock, word, count)
+        _write_owner(place, word, count)
 
 
-def _write_owner(lock: Path, word: str, beat: int) -> None:
+def _write_owner(place: int, word: str, beat: int) -> None:
+    """Note down in the open folder of a lock whose it is; in one that was taken for stale nothing can be written."""
     owner = {**asdict(this_process()), "job": os.environ.get("SLURM_JOB_ID"), "word": word, "beat": beat}
-    partial = lock / f"{word}.partial"
-    try:
-        partial.write_text(json.dumps(owner), encoding="utf-8")
-        partial.replace(lock / "owner.json")
-    except OSError:
-        return  # somebody took the lock for stale; the result is written by rename all the same
-
-
-def _is_anothers(lock: Path, word: str) -> bool:
-    holder = _holder_of(lock)
-    return holder is not None and holder.word != word
+    partial = f"{word}.partial"
+    with contextlib.suppress(OSError):  # the result is written by rename all the same
+        with open(
+            partial, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, dir_fd=place)
+        ) as file:
+            json.dump(owner, file)
+        os.replace(partial, "owner.json", src_dir_fd=place, dst_dir_fd=place)
 
 
 def _content_key(key: CacheKey, below: str) -> str:

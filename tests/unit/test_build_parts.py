@@ -581,15 +581,43 @@ def test_a_number_is_believed_only_of_this_boot_and_namespace(
 
 
 def test_who_lost_a_lock_leaves_it_to_its_new_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "_BEAT_S", 0.01)
+    """Also where it was taken between a look at whose it is and the next beat: each of hundreds finds another's."""
+    monkeypatch.setattr(caches, "_BEAT_S", 0.0001)
     key = CacheKey({"a": 1})
-    owner = tmp_path / "locks" / key.digest / "owner.json"
+    lock = tmp_path / "locks" / key.digest
     theirs = json.dumps({**asdict(this_process()), "beat": 0, "word": "theirs"})
     with LayerCache(tmp_path).making(key, print):
-        (owner.parent / "new").write_text(theirs)
-        (owner.parent / "new").replace(owner)
-        time.sleep(0.1)
-    assert owner.read_text() == theirs
+        for number in range(300):
+            lock.rename(tmp_path / f"{number}")  # as who takes it for stale does
+            lock.mkdir()
+            (lock / "owner.json").write_text(theirs)
+            shutil.rmtree(tmp_path / f"{number}")
+            assert (lock / "owner.json").read_text() == theirs
+    assert [path.name for path in lock.iterdir()] == ["owner.json"]
+    assert (lock / "owner.json").read_text() == theirs
+
+
+def test_who_is_too_late_to_take_a_lock_for_stale_puts_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caches, "_WAIT_S", 0.01)
+    monkeypatch.setattr(caches, "_STILL_S", 0.2)
+    key = CacheKey({"a": 1})
+    lock = tmp_path / "locks" / key.digest
+    lock.mkdir(parents=True)
+    gone, beats = {**asdict(this_process()), "pid": 4194999}, iter(range(1000))
+    (lock / "owner.json").write_text(json.dumps(gone))
+
+    def is_gone(_: object) -> bool:
+        """Have another process take it at the last moment, for a while."""
+        beat = min(next(beats), 50)
+        (lock / "owner.json").write_text(json.dumps({**asdict(this_process()), "word": "theirs", "beat": beat}))
+        return beat < 50
+
+    monkeypatch.setattr(caches, "_is_gone", is_gone)
+    told: list[str] = []
+    start = time.monotonic()
+    with LayerCache(tmp_path).making(key, told.append):
+        assert next(beats) > 50, "it was left to the other while that lived"
+        assert time.monotonic() - start > 0.2
 
 
 def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_path: Path) -> None:
