@@ -144,13 +144,15 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     anew: bool,
     keep_going: bool,
     keeps_compiled: bool = True,
+    fresh: bool = False,
 ) -> BuiltImage:
     """Build the chain and put the image at `output`, by rename; unless `anew`, nothing is written where it is already.
 
     Layers whose result is in the cache are not built again. The engine's output goes to `log_path`. `documents` are
     JSON by name, which the image carries; `compression` (squash.COMPRESSIONS) is that of a flat image; `replaces`: what
     is at `output` and is another image may go; `keep_going`: after a layer that fails, those that do not need it are
-    tried all the same; `keeps_compiled`: what scripts compile is taken from the cache and put there.
+    tried all the same; `keeps_compiled`: what scripts compile is taken from the cache and put there; `fresh`: the base
+    is not, and what is above it only where it came to the same.
 
     Raises FailedError if a step fails: with the layer, the line that tells, and the log; nothing is left at `output`.
     MissingHereError if the engine would lose what layers set, or cannot build what the cache does not have.
@@ -159,18 +161,30 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     if others := open_to_others(cache):
         progress.notice(f"the cache {cache} {others}: who fills it decides what is built")
     kept = LayerCache(cache)
-    keys = layer_keys(chain, machine.engine, way, maps_ids=machine.maps_ids)
+    keys = layer_keys(chain, machine.engine, way, maps_ids=machine.maps_ids, mksquashfs=machine.mksquashfs_version)
     number = image_key(keys[-1], form if compression == "zstd" else f"{form}, {compression}", documents)
     there = is_there(output, number)
 
     def built(reused_steps: int, stages: Sequence[BuildStage], *, is_new: bool) -> BuiltImage:
-        seconds, size_bytes = time.monotonic() - start, output.stat().st_size
-        return BuiltImage(output, number, size_bytes, seconds, reused_steps, len(chain), way, form, is_new, (*stages,))
+        return BuiltImage(
+            output,
+            number,
+            output.stat().st_size,
+            time.monotonic() - start,
+            reused_steps,
+            len(chain),
+            way,
+            form,
+            is_new,
+            (*stages,),
+        )
 
-    if there and not anew:
+    if there and not (anew or fresh):
         return built(len(chain), (), is_new=False)
     if output.exists() and not (there or replaces):
         raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
+    if fresh:
+        kept.remove(keys[0].digest)
     _require_room(chain, keys, kept, way)
     there_are = len(lowest(keys, kept.find, content_below(chain[0], way)))
     if there_are < len(chain):

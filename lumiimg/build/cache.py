@@ -33,7 +33,7 @@ import msgspec
 
 from lumiimg.engine.owner import Owner, lives, this_process
 from lumiimg.engine.workspace import remove_stale, scratch_folder
-from lumiimg.errors import FailedError
+from lumiimg.errors import BadInputError, FailedError, LumiimgError
 from lumiimg.files import write_text
 from lumiimg.resolve.lock import file_sha256
 
@@ -46,6 +46,9 @@ _STILL_S = 60.0
 """A heartbeat that stands still for so long is that of a process that is gone."""
 _WAIT_S = 0.5
 _DOCUMENT_LIMIT_BYTES = 64 << 20
+_BELIEVED_S = 7 * 24 * 3600.0
+"""How long a digest is taken for that of its data without another look."""
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +82,45 @@ class CacheEntry:
     """The content of what it was built on (fetch.content_with); nothing for a base, and for what a script keeps."""
     mark: tuple[int, ...] = ()
     """Inode and time of its data when its digest was taken: who writes to the file changes that."""
+    boot: str = ""
+    """Of the machine that took it: what it wrote before it went down may not have come to the disk."""
+    read_s: float = 0.0
+    """When it was taken, in seconds since 1970."""
 
     @property
-    def is_untouched(self) -> bool:
-        """Whether nobody wrote to its data since its digest was taken; False for a copy of a cache. Raises OSError."""
-        return _mark(self.data) == self.mark
+    def made_s(self) -> float:
+        """When its data was written, in seconds since 1970. Raises OSError."""
+        return self.data.stat().st_mtime
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its digest was taken by this machine since it was started, lately, and nobody wrote to it since.
+
+        False for a copy of a cache. Raises OSError.
+        """
+        is_ours = self.boot != "" and (self.boot, self.mark) == (_boot(), _mark(self.data))
+        return is_ours and 0 <= time.time() - self.read_s < _BELIEVED_S
 
 
 def _mark(data: Path) -> tuple[int, int]:
     seen = data.stat()
     return seen.st_ino, seen.st_mtime_ns
+
+
+def _boot() -> str:
+    """Return what the kernel calls the time since this machine was started; nothing where it does not say."""
+    try:
+        return _BOOT.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _to_disk(path: Path) -> None:
+    place = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)
 
 
 def entry_of(document: Mapping[str, Any], key: str, data: Path) -> CacheEntry:
@@ -196,15 +228,19 @@ class LayerCache:
             folder.mkdir()
             size_bytes, sha256 = data.stat().st_size, file_sha256(data)
             data = data.rename(folder / name)
-            entry = CacheEntry(key.digest, data, sha256, size_bytes, layers, round(seconds, 3), below, _mark(data))
+            made, took_s = (_mark(data), _boot(), round(time.time(), 3)), round(seconds, 3)
+            entry = CacheEntry(key.digest, data, sha256, size_bytes, layers, took_s, below, *made)
             document = {"format": FORMAT, **asdict(entry), "data": name}
             (folder / "key.json").write_text(json.dumps(key.parts, indent=1, sort_keys=True), encoding="utf-8")
             (folder / "entry.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
             self._layers.mkdir(parents=True, exist_ok=True)
+            for path in (*folder.iterdir(), folder):  # a name that outlives a crash must not be that of half a file
+                _to_disk(path)
             if replaces or self._over(key.digest, below) is None:  # what is there and damaged makes way, too
                 self.remove(key.digest)
             try:
                 folder.rename(self._layers / key.digest)
+                _to_disk(self._layers)
             except OSError:
                 if self._over(key.digest, below) is None:
                     raise
@@ -276,6 +312,23 @@ class LayerCache:
     def _gone(self) -> Path:
         """Return the name that something has while it is removed."""
         return self.root / f".{secrets.token_hex(32)}.{os.getpid()}"
+
+    def is_whole(self, entry: CacheEntry) -> bool:
+        """Whether the data of an entry is what it was, to the byte; False too where it has just been removed.
+
+        It is read unless it is known to be (`CacheEntry.is_known`): `cache verify` reads all.
+        """
+        try:
+            if not entry.data.is_file() or (not entry.is_known and file_sha256(entry.data) != entry.sha256):
+                return False
+            if not entry.is_known:
+                place = self._layers / entry.key / "entry.json"
+                seen = {"mark": _mark(entry.data), "boot": _boot(), "read_s": round(time.time(), 3)}
+                with contextlib.suppress(OSError, ValueError, LumiimgError):  # in a cache that only others may write to
+                    write_text(place, json.dumps({**read_object(place), **seen}, indent=1))
+        except (BadInputError, OSError):
+            return False
+        return True
 
     def verify(self) -> Iterator[tuple[str, str]]:
         """Yield (key, what is wrong) of every entry whose data is not what it was; reads all of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tarfile
 from typing import TYPE_CHECKING, Self
@@ -128,6 +129,8 @@ class TarFile:
                 left -= len(chunk)
         if left:
             raise ImageError("ends within a member", where=str(self._source))
+        with contextlib.suppress(OSError, OverflowError):  # of a day that no file system knows
+            os.utime(target, (member.mtime_s, member.mtime_s))
         return target
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import BadInputError
-from lumiimg.resolve.lock import file_sha256
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -39,7 +36,7 @@ class CacheLease:
         if entry is None:
             return None
         held = self.hold(entry)
-        if not is_whole(held):
+        if not self._cache.is_whole(held):
             self._notice(f"{', '.join(entry.layers)}: is damaged in the cache, and removed from it")
             self._cache.remove(entry.key)
             held.data.unlink(missing_ok=True)
@@ -60,16 +57,3 @@ class CacheLease:
         except OSError:
             return entry
         return replace(entry, data=name)
-
-
-def is_whole(entry: CacheEntry) -> bool:
-    """Whether the data of an entry is what it was, to the byte; False too where it has just been removed.
-
-    It is read where it was written to since it was kept, or copied: `cache verify` reads all.
-    """
-    try:
-        if entry.data.is_file() and entry.is_untouched:
-            return True
-        return entry.data.is_file() and file_sha256(entry.data) == entry.sha256
-    except (BadInputError, OSError):
-        return False

@@ -21,7 +21,7 @@ class Difference:
     """One part of a key that is another."""
 
     part: str
-    """`parent`, `engine`, `owners`, `origin`, `files/…`, `definition`; `content`: of what is below it."""
+    """`parent`, `engine`, `owners`, `mksquashfs`, `origin`, `files/…`, `definition`; `content`: of what is below it."""
     lines: tuple[str, ...]
     """What changed, as a unified diff where it is a text."""
 
@@ -35,6 +35,8 @@ class CacheLookup:
     """The result, where it is there."""
     nearest: CacheEntry | None = None
     differences: tuple[Difference, ...] = ()
+    base: CacheEntry | None = None
+    """What all of it stands on, where that is there."""
 
 
 def why(cache: LayerCache, keys: Sequence[CacheKey], layers: tuple[str, ...], content: str) -> CacheLookup:
@@ -48,17 +50,18 @@ def why(cache: LayerCache, keys: Sequence[CacheKey], layers: tuple[str, ...], co
         content = content_with(content, entry)
     is_known = len(below) == len(keys) - 1
     found = cache.find(key, content) if is_known else None
+    base = next(iter(below), found if len(keys) == 1 else None)
     if found is not None:
-        return CacheLookup(layers, found)
+        return CacheLookup(layers, found, base=base)
     others = [
         ([*differences(cache.key_of(entry), key.parts), *_below(entry, content, is_known=is_known)], entry)
         for entry in cache.entries()
         if entry.layers == layers
     ]
     if not others:
-        return CacheLookup(layers, None)
+        return CacheLookup(layers, None, base=base)
     nearest, entry = min(others, key=lambda other: sum(len(one.lines) for one in other[0]))
-    return CacheLookup(layers, None, entry, tuple(nearest))
+    return CacheLookup(layers, None, entry, tuple(nearest), base)
 
 
 def _below(entry: CacheEntry, content: str, *, is_known: bool) -> list[Difference]:
@@ -73,7 +76,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
     """Return the parts in which two keys differ."""
     found = [
         Difference(part, (f"- {old.get(part, 'nothing')}", f"+ {new.get(part, 'nothing')}"))
-        for part in ("format", "result", "engine", "owners", "origin", "parent")
+        for part in ("format", "result", "engine", "owners", "mksquashfs", "origin", "parent")
         if old.get(part) != new.get(part)
     ]
     before, after = (files if isinstance(files := key.get("files"), dict) else {} for key in (old, new))

@@ -69,6 +69,11 @@ class BuildMachine:
     debootstraps: bool = True
     """False where debootstrap was seen to make no base."""
 
+    @property
+    def mksquashfs_version(self) -> str:
+        """As it says itself; nothing where there is none."""
+        return next((trial.said for trial in self.trials if trial.name == "mksquashfs" and trial.works), "")
+
     def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
         """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""
         maps = ["--map-root-user", "--map-auto"] if self.maps_ids and os.geteuid() != 0 else []

@@ -10,7 +10,6 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from lumiimg.build.cache_archive import TarFile
-from lumiimg.build.cache_lease import is_whole
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
 from lumiimg.image.tree import FileKind, ImageError
@@ -54,7 +53,7 @@ def _put(
     if entry is None:
         return {}
     try:
-        if not is_whole(entry):
+        if not cache.is_whole(entry):
             raise ImageError("is damaged", where=str(entry.data))  # noqa: TRY301 - as what unpacking it may find
         unpack_kept(entry.data, folder)
     except (OSError, ValueError, ImageError) as error:

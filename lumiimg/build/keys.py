@@ -23,11 +23,14 @@ _LAYER_FORMAT = "lumiimg-layer-4"
 _KEPT_FORMAT = "lumiimg-kept-2"
 
 
-def layer_keys(chain: Sequence[Definition], engine: Engine, way: str, *, maps_ids: bool) -> tuple[CacheKey, ...]:
+def layer_keys(
+    chain: Sequence[Definition], engine: Engine, way: str, *, maps_ids: bool, mksquashfs: str
+) -> tuple[CacheKey, ...]:
     """Return the key of each layer: everything that its result depends on, from the definition down to the files.
 
-    `maps_ids`: whether files keep their owners and modes where it is built (capabilities.py). The day is no part of it:
-    a base from a moving archive stays as it was until its result is removed from the cache.
+    `maps_ids`: whether files keep their owners and modes where it is built (capabilities.py); `mksquashfs`: its
+    version, as another packs the same files into other bytes. The day is no part of it: a base from a moving archive
+    stays as it was until its result is removed from the cache, or `build --fresh`.
     """
     keys: list[CacheKey] = []
     for definition in chain:
@@ -40,6 +43,7 @@ def layer_keys(chain: Sequence[Definition], engine: Engine, way: str, *, maps_id
                     "result": "image" if way == "definition" else "layer",
                     "engine": engine.kind.value,
                     "owners": "kept" if maps_ids else "lost",
+                    "mksquashfs": mksquashfs,
                     "definition": _without_version(definition.sections),
                     "files": _digests(definition),
                     **({"origin": stamp(definition.origin)} if definition.origin else {}),

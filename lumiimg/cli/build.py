@@ -47,6 +47,12 @@ _SHOWN = 5
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_request(parser)
     how = add_how(parser)
+    how.add_argument(
+        "--fresh",
+        action="store_true",
+        help="have the base again, with the packages of today, not from the cache; layers above it are built again "
+        "where it came out differently",
+    )
     how.add_argument("--locked", action="store_true", help="build what the lock says, or nothing")
     how.add_argument(
         "--trust-lock",
@@ -162,6 +168,8 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
     if arguments.dry_run:
         report.print_plan(lock, write_chain(lock), as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
+    if lock.bootstrap.image is not None:
+        lock.bootstrap.image.refuse_unproved()
     sources = sources_of(arguments)
     if lock.unsettled or arguments.lock:
         from lumiimg.resolve.pin import settle
@@ -256,6 +264,7 @@ def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Req
             replaces=arguments.force,
             anew=arguments.force,
             keep_going=arguments.keep_going,
+            fresh=getattr(arguments, "fresh", False),
         )
     finally:
         progress.stop()

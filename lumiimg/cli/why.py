@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     cache = LayerCache(read_settings(os.environ).cache)
     machine = this_machine(cache.root)
     way = arguments.strategy or choose_way(machine, None)[0]
-    keys = layer_keys(chain, machine.engine, way, maps_ids=machine.maps_ids)
+    keys = layer_keys(chain, machine.engine, way, maps_ids=machine.maps_ids, mksquashfs=machine.mksquashfs_version)
     at = names.index(arguments.layer)
     answer = why(cache, keys[: at + 1], chain[at].layers, content_below(chain[0], way))
     print_why(answer, names[at - 1] if at else None, as_json=arguments.json, quiet=arguments.quiet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING
 
 from lumiimg.report.console import console, detail, headline, print_json, proposal, say, verbatim
@@ -10,6 +11,8 @@ from lumiimg.wording import count, duration, size
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from rich.console import Console
 
     from lumiimg.build.cache import CacheEntry
     from lumiimg.build.cache_miss import CacheLookup
@@ -37,6 +40,15 @@ def print_why(answer: CacheLookup, below: str | None, *, as_json: bool, quiet: b
         print_json("why", answer, hit=answer.entry is not None)
         return
     out = console(quiet=quiet)
+    _print_lookup(out, answer, below)
+    if answer.base is not None:
+        made = dt.datetime.fromtimestamp(answer.base.made_s, dt.UTC)
+        days = count((dt.datetime.now(dt.UTC) - made).days, "day")
+        say(out, f"its base {', '.join(answer.base.layers)} is that of {made:%Y-%m-%d}, {days} old", first="  ")
+        detail(out, "lumiimg build --fresh, with the same options, has it again as it is today", style="dim")
+
+
+def _print_lookup(out: Console, answer: CacheLookup, below: str | None) -> None:
     name = ", ".join(answer.layers)
     if answer.entry is not None:
         took = f"it took {duration(answer.entry.seconds)}"

@@ -321,7 +321,9 @@ def definition(tmp_path: Path, name: str = "01-a", **changes: object) -> Definit
 
 def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) -> None:
     def key(engine: Engine = ENGINE, way: str = "overlay", sections: Sections = BASE, *, maps_ids: bool = True) -> str:
-        return layer_keys([definition(tmp_path, sections=sections)], engine, way, maps_ids=maps_ids)[0].digest
+        return layer_keys([definition(tmp_path, sections=sections)], engine, way, maps_ids=maps_ids, mksquashfs="4.6")[
+            0
+        ].digest
 
     assert key() == key(replace(ENGINE, path=Path("/y"), version="1.4.6")) == key(way="sandbox")
     others = {
@@ -334,9 +336,13 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
     others.add(key(maps_ids=False))  # owners and modes are lost
     first = definition(tmp_path)
     others.add(
-        layer_keys([replace(first, sections=Sections(Header("docker", "y"))), first], ENGINE, "overlay", maps_ids=True)[
-            1
-        ].digest
+        layer_keys(
+            [replace(first, sections=Sections(Header("docker", "y"))), first],
+            ENGINE,
+            "overlay",
+            maps_ids=True,
+            mksquashfs="4.6",
+        )[1].digest
     )
     same = key()
     (tmp_path / "tool.c").write_text("int y;")
@@ -628,9 +634,9 @@ def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_pat
     for origin, touched in ((image, image), (folder, folder / "etc/x")):
 
         def key(origin: Path = origin) -> str:
-            return layer_keys([replace(definition(tmp_path), origin=origin)], ENGINE, "overlay", maps_ids=True)[
-                0
-            ].digest
+            return layer_keys(
+                [replace(definition(tmp_path), origin=origin)], ENGINE, "overlay", maps_ids=True, mksquashfs="4.6"
+            )[0].digest
 
         before = key()
         assert key() == before
@@ -918,7 +924,7 @@ def run(root: Path, *, prunes: bool = False) -> tuple[list[str], str, str]:
     lower = replace(base, name="02-lower", layers=("lower",), parent="01-base", sections=on("01-base"))
     upper = replace(lower, name="03-upper", layers=("upper",), parent="02-lower", sections=on("02-lower"))
     chain = [base, lower, upper]
-    keys = layer_keys(chain, ENGINE, "overlay", maps_ids=True)
+    keys = layer_keys(chain, ENGINE, "overlay", maps_ids=True, mksquashfs="4.6")
     downloads = Store(root / "store", Web(), Mirrors({}))
     with (root / "log").open("wb") as log, scratch_folder(root / "cache/work") as scratch:
         work = builder._Work(stand.cache, None, {}, downloads, log, progress, scratch, "overlay", False)  # type: ignore[arg-type]
@@ -973,6 +979,61 @@ def test_a_damaged_layer_is_built_again_and_that_is_told(tmp_path: Path) -> None
     assert told == "lower: is damaged in the cache, and removed from it"
 
 
+@pytest.mark.parametrize("why", ["another boot", "old", "of the future"])
+@pytest.mark.threat("S39")
+def test_an_entry_is_read_where_it_is_old_or_of_another_boot(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that lost bytes changes no time: only who reads them sees it."""
+    run(tmp_path)
+    spoiled = entry(tmp_path, "lower").data
+    seen = spoiled.stat()
+    data = spoiled.read_bytes()
+    spoiled.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    os.utime(spoiled, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    (tmp_path / "boot").write_text("another")
+    if why == "another boot":
+        monkeypatch.setattr(caches, "_BOOT", tmp_path / "boot")
+    else:
+        now, by_s = time.time(), 8 * 86400 if why == "old" else -86400
+        monkeypatch.setattr(caches, "time", SimpleNamespace(time=lambda: now + by_s, monotonic=time.monotonic))
+    assert run(tmp_path)[0] == ["02-lower", "03-upper"]
+
+
+def test_what_was_read_is_known_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path)
+    (tmp_path / "boot").write_text("another")
+    monkeypatch.setattr(caches, "_BOOT", tmp_path / "boot")
+    read: list[Path] = []
+    digest_of = caches.file_sha256  # type: ignore[attr-defined]
+
+    def noted(path: Path) -> str:
+        read.append(path)
+        return str(digest_of(path))
+
+    monkeypatch.setattr(caches, "file_sha256", noted)
+    assert run(tmp_path)[0] == []
+    assert len(read) == 3
+    assert run(tmp_path)[0] == []
+    assert len(read) == 3
+
+
+def test_all_of_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[str, bool]] = []
+    fsync, key = os.fsync, CacheKey({"a": 1})
+    place = tmp_path / "cache" / "layers" / key.digest
+
+    def noted(file: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{file}").readlink().name, place.exists()))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    (tmp_path / "data.sqfs").write_bytes(b"x")
+    LayerCache(tmp_path / "cache").keep(key, tmp_path / "data.sqfs", layers=("a",), seconds=1)
+    assert {name for name, there in synced if not there} >= {"data.sqfs", "key.json", "entry.json"}
+    assert ("layers", True) in synced
+
+
 def test_pruning_while_a_build_runs_takes_nothing_from_it(tmp_path: Path) -> None:
     assert run(tmp_path, prunes=True)[0] == ["01-base", "02-lower", "03-upper"]
 
@@ -1003,7 +1064,9 @@ def test_another_lumiimg_that_writes_the_same_builds_nothing_again(tmp_path: Pat
         for version in ("0.1.0", "0.2.0")
     ]
     keys = {
-        layer_keys([definition(tmp_path, sections=sections)], ENGINE, "overlay", maps_ids=True)[0].digest
+        layer_keys([definition(tmp_path, sections=sections)], ENGINE, "overlay", maps_ids=True, mksquashfs="4.6")[
+            0
+        ].digest
         for sections in written
     }
     assert len(keys) == 1
@@ -1075,7 +1138,7 @@ def test_whatever_layers_lack_one_run_tells_of_all(
     monkeypatch.setattr(builder, "new_strategy", lambda _, folder: Tries(folder, faults, seen))
     scratch = tmp_path / "tries/scratch"
     scratch.mkdir(parents=True)
-    keys = layer_keys(chain, ENGINE, way, maps_ids=True)
+    keys = layer_keys(chain, ENGINE, way, maps_ids=True, mksquashfs="4.6")
     none: Any = None
     with (tmp_path / "log").open("wb") as log:
         store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
@@ -1130,7 +1193,7 @@ def test_what_was_compiled_without_a_failed_layers_variables_is_not_taken_for_wh
         compiled: list[str] = []
         way: Any = Compiles(broken, compiled)
         monkeypatch.setattr(builder, "new_strategy", lambda *_: way)
-        keys = layer_keys(chain, ENGINE, "overlay", maps_ids=True)
+        keys = layer_keys(chain, ENGINE, "overlay", maps_ids=True, mksquashfs="4.6")
         cache = LayerCache(tmp_path / "cache")
         with (tmp_path / "log").open("wb") as log, scratch_folder(tmp_path / "cache/work") as scratch:
             work = builder._Work(cache, none, {}, store, log, progress, scratch, "overlay", True)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import tarfile
+import time
 import tracemalloc
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +14,7 @@ import pytest
 
 from lumiimg.build import cache_archive, disk_space
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
+from lumiimg.build.cache_archive import read_archive, write_archive
 from lumiimg.build.cache_miss import why
 from lumiimg.build.disk_space import FreeSpace, require, room_at
 from lumiimg.build.fetch import content_with
@@ -222,6 +224,21 @@ def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, ca
     assert answer.entry is None
     print_why(answer, "base", as_json=False)
     assert "what is below it came out differently" in capsys.readouterr().out
+
+
+def test_why_tells_how_old_the_base_is_also_of_one_that_was_carried(
+    cache: LayerCache, tmp_path: Path, capsys: Capture
+) -> None:
+    base, upper = CacheKey({"definition": "base\n"}), CacheKey({"definition": "vllm\n", "parent": "base"})
+    data = keep(cache, "base", b"1").data
+    os.utime(data, (time.time() - 40.5 * 86400,) * 2)
+    write_archive(cache, tmp_path / "a.tar", [])
+    read_archive(there := LayerCache(tmp_path / "there"), tmp_path / "a.tar")
+    for one, keys in ((cache, [base]), (cache, [base, upper]), (there, [base])):
+        print_why(why(one, keys, ("base",) if keys == [base] else ("vllm",), ""), None, as_json=False)
+        page = " ".join(capsys.readouterr().out.split())
+        assert "its base base is that of " in page
+        assert ", 40 days old lumiimg build --fresh" in page
 
 
 def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> None:

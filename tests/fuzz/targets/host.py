@@ -155,7 +155,7 @@ def _entry(data: bytes) -> None:
     read = found.read(_KEY)
     if read is not None:
         differences(found.key_of(read), {"format": 2, "files": {"a": "b"}, "definition": "x\ny"})
-        _ = read.is_untouched
+        _ = read.is_known
     written(owner, "cache/locks/x/owner.json")
     holder = layer_cache._holder_of(scratch() / "cache/locks/x")
     if holder is not None:
