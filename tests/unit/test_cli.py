@@ -261,7 +261,7 @@ def test_definitions_are_written_with_all_that_they_need(
     assert written == ["01-base.def", "02-tool.def", "files/tool/files/tool.c", "flat.def"]
     assert main(argv) == ExitCode.BAD_INPUT, "a folder with something in it is not written to by surprise"
     capsys.readouterr()
-    assert main([*argv, "--force", "--mirror", "docker.io=http://registry.example"]) == ExitCode.GOOD
+    assert main([*argv, "--force", "--mirror", "docker.io=http://localhost:5000"]) == ExitCode.GOOD
     # Without the option the engine asks a registry without TLS for TLS; only the first of the chain asks one.
     plain = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if "--fakeroot --no-https" in line]
     assert plain == ["01-base.def", "flat.def"]
