@@ -353,9 +353,18 @@ def test_the_text_for_people_ends_with_what_to_type(tmp_path: Path, image: Path,
 
 def test_each_program_of_the_image_has_a_wrapper_and_no_other(tmp_path: Path, image: Path, capsys: Capture) -> None:
     data = made(capsys, image, tmp_path / "mods")
-    expected = ["pip", "python3", "python3.12", "start-shell", "torchrun", "vllm"]
+    expected = ["pip", "python", "python3", "python3.12", "start-shell", "torchrun", "vllm"]
     assert sorted(path.name for path in Path(data["files"]["wrappers"]).iterdir()) == expected
     assert data["wrappers"]["python3"] == "/usr/bin/python3"
+
+
+def test_python_is_that_of_the_image_also_where_the_image_has_no_program_of_that_name(
+    tmp_path: Path, image: Path, engine: Path, capsys: Capture
+) -> None:
+    (image / "usr/bin/pip").rename(image / "usr/bin/pip3")
+    bin_ = Path(made(capsys, image, tmp_path / "mods")["files"]["wrappers"])
+    assert run(bin_ / "python", "-c", "x", path=engine)[0] == ["exec", str(image), "/usr/bin/python3", "-c", "x"]
+    assert run(bin_ / "pip", "list", path=engine)[0] == ["exec", str(image), "/usr/bin/python3", "-m", "pip", "list"]
 
 
 def test_arguments_reach_the_program_as_they_are(tmp_path: Path, engine: Path, capsys: Capture) -> None:
@@ -441,6 +450,19 @@ def test_caches_of_a_job_are_in_a_folder_that_nobody_else_made(
     assert place.is_dir(), "a new folder"
     assert (place.name, place.parent.parent, place.parent.stat().st_mode & 0o777) == ("triton", tmp_path, 0o700)
     assert not list((tmp_path / "others").iterdir())
+
+
+def test_outside_of_a_job_there_are_no_caches_of_one(
+    tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
+) -> None:
+    caches = f"{tmp_path}/$USER-$SLURM_JOB_ID"
+    text = site.read_text().replace('scheduler = "Slurm"', f'scheduler = "Slurm"\ncaches = "{caches}"')
+    site.write_text(text.replace("/tmp/$USER-cache-${SLURM_NODEID}", f"{caches}/triton"))
+    wrapper = Path(made(capsys, image, tmp_path / "mods", "--site", site)["files"]["wrappers"]) / "python3"
+    _, told = run(wrapper, path=engine, env={"USER": "me"})
+    assert not list(tmp_path.glob("me-*"))
+    assert "CACHE" not in told
+    assert told["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
 
 
 def failing(wrapper: Path, *argv: str, env: dict[str, str]) -> tuple[int, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -261,10 +261,10 @@ def _programs(image: Image, folders: Sequence[str], python: Python | None) -> It
         suffixes = ("", "3", *([version] if version else [])) if known.get("numbered") else ("",)
         # a pip of the system installs for the system's Python
         places = (python.folder,) if name == "pip" and python is not None and python.folder else folders
-        for suffix in suffixes:
-            found = find_program(image.root, f"{name}{suffix}", places)
-            if found is not None:
-                yield found
+        found = list(filter(None, (find_program(image.root, f"{name}{suffix}", places) for suffix in suffixes)))
+        if found and found[0].name != name:
+            yield replace(found[0], name=name)  # else the name alone would start the user's own, outside of the image
+        yield from found
 
 
 def _version_of_python(image: Image, folders: Sequence[str]) -> str | None:

@@ -18,7 +18,7 @@ from lumiimg.errors import one_line
 from lumiimg.resolve.mpi import read_by_srun
 
 if TYPE_CHECKING:
-    from lumiimg.cluster.module.plan import ImageModule
+    from lumiimg.cluster.module.plan import ImageModule, JobVariable
     from lumiimg.image.programs import Program
 
 ENTER = "enter"
@@ -85,27 +85,42 @@ def _outside(module: ImageModule) -> list[str]:
         ]
         if module.python.folder is not None:
             lines += ["# the image's own PATH does not lead there", f"prepend {shlex.quote(module.python.folder)}"]
-    if module.caches is not None:
-        lines += [
-            "# caches, on the node: a folder of this job; where somebody else has made it, a new one",
-            f'caches="{in_shell(module.caches)}"',
-            'mkdir -m 700 "$caches" 2>/dev/null',
-            '{ [ ! -L "$caches" ] && chmod 700 "$caches" 2>/dev/null; } || caches=$(mktemp -d) ||',
-            '    fail "no folder for caches can be made in /tmp" 1',
-        ]
+    of_job: list[str] = []
     for item in (*module.variables(When.LOADED), *module.variables(When.RANK)):
-        why = f"{item.because} ({item.source})"
-        if read_by_srun(item.name):
-            early = "srun reads it before it starts this script, so here it would be too late: load the module, or"
-            lines += comment("#", f"{early} export {item.name}={item.value} ({why})").splitlines()
-            continue
-        lines += comment("#", why).splitlines()
-        value = in_shell(item.value)
-        if module.caches is not None:
-            value = value.replace(in_shell(module.caches), "$caches")
-        lines.append(f'[ -n "${{{item.name}+set}}" ] || export {item.name}="{value}"')
-        if item.when is When.RANK and item.value.startswith("/"):
-            lines.append(f'mkdir -p "${item.name}"')
-        if item.folder is not None:
-            lines.append(f'mkdir -p "{in_shell(item.folder)}"')
+        if module.caches is not None and item.value.startswith(f"{module.caches}/"):
+            of_job += _set(item, item.value.replace(module.caches, "$caches", 1))
+        else:
+            lines += _set(item, item.value)
+    if module.caches is not None:
+        number = module.caches.rpartition("$")[2]
+        lines += ["# caches, on the node, in a job: a folder of its own; where somebody else has made it, a new one"]
+        lines += [
+            f'if [ -n "${{{number}-}}" ]; then',
+            *(f"    {line}" for line in (*_folder(module.caches), *of_job)),
+            "fi",
+        ]
     return [*lines, 'enter=("$engine" exec "$image")']
+
+
+def _folder(caches: str) -> list[str]:
+    return [
+        f'caches="{in_shell(caches)}"',
+        'mkdir -m 700 "$caches" 2>/dev/null',
+        '{ [ ! -L "$caches" ] && chmod 700 "$caches" 2>/dev/null; } || caches=$(mktemp -d) ||',
+        '    fail "no folder for caches can be made in /tmp" 1',
+    ]
+
+
+def _set(item: JobVariable, value: str) -> list[str]:
+    """Return what sets a variable for jobs, unless the user has; `value` may be another than its own."""
+    why = f"{item.because} ({item.source})"
+    if read_by_srun(item.name):
+        early = "srun reads it before it starts this script, so here it would be too late: load the module, or"
+        return comment("#", f"{early} export {item.name}={item.value} ({why})").splitlines()
+    lines = comment("#", why).splitlines()
+    lines.append(f'[ -n "${{{item.name}+set}}" ] || export {item.name}="{in_shell(value)}"')
+    if item.when is When.RANK and item.value.startswith("/"):
+        lines.append(f'mkdir -p "${item.name}"')
+    if item.folder is not None:
+        lines.append(f'mkdir -p "{in_shell(item.folder)}"')
+    return lines
