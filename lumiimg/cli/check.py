@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lumiimg.cluster.nodes.check import NodesReport
+    from lumiimg.cluster.nodes.watch import Waiting
+
+_SOON_S, _LATER_S = 5.0, 30.0
+"""Between two lines that say how far a check is: where more nodes have answered, and where none has."""
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +154,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
             if arguments.so_far:
                 write_text(arguments.so_far, json_text("check-nodes", report))
 
-        report = check_nodes(request, allocation, os.environ, _counter(arguments.nodes), keep)
+        report = check_nodes(request, allocation, os.environ, _waiting_line(arguments.nodes), keep)
     if arguments.junit:
         write_text(arguments.junit, to_junit_text(report))
     if arguments.html:
@@ -188,15 +192,21 @@ def _by_job(arguments: argparse.Namespace) -> NodesReport:
     return check_by_job(words, arguments.nodes, options, os.environ, submitted)
 
 
-def _counter(nodes: int, every_s: float = 5.0) -> Callable[[int], None]:
-    """Return what tells how many nodes have answered, a line each few seconds."""
-    told_at = time.monotonic()
+def _waiting_line(nodes: int) -> Callable[[Waiting], None]:
+    """Return what prints how far a check is: sooner where more nodes have answered."""
+    from lumiimg.nccl.node_names import folded
+    from lumiimg.report.console import console, cut, say
 
-    def tell(answered: int) -> None:
-        nonlocal told_at
+    out = console(stderr=True)
+    told_at, answered = time.monotonic(), 0
+
+    def tell(waiting: Waiting) -> None:
+        nonlocal told_at, answered
         now = time.monotonic()
-        if now - told_at >= every_s and answered < nodes:
-            told_at = now
-            print(f"{answered} of {nodes} nodes have answered", file=sys.stderr, flush=True)
+        if waiting.nodes and now - told_at >= (_SOON_S if waiting.answered > answered else _LATER_S):
+            told_at, answered = now, waiting.answered
+            until = time.strftime("%H:%M:%S", time.localtime(time.time() + waiting.seconds))
+            names = cut(out, folded(waiting.nodes), "  ")
+            say(out, f"{answered} of {nodes} nodes have answered; waiting until {until} at the latest for {names}")
 
     return tell

@@ -74,6 +74,12 @@ def wrapped(out: Console, text: str, *, first: str = "", rest: str = "  ") -> st
     )
 
 
+def cut(out: Console, text: str, indent: str) -> str:
+    """Return a text that has room in a line of its own, its end left out: names of nodes can go on for pages."""
+    room = min(out.width, WIDEST) - len(indent) - 1
+    return text if len(text) <= room else f"{text[: room - 1]}…"
+
+
 def headline(out: Console, text: str, kind: str = "info") -> None:
     """Print the answer; all that a quiet console prints, there in one line for scripts."""
     if out.quiet:

@@ -11,7 +11,7 @@ from lumiimg.findings import Severity
 from lumiimg.nccl.report import Confidence, Verdict, answer_of
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.check import print_finding
-from lumiimg.report.console import INDENT, console, detail, heading, remedies, say, verbatim
+from lumiimg.report.console import INDENT, console, cut, detail, heading, remedies, say, verbatim
 from lumiimg.report.console import evidence as print_evidence
 from lumiimg.report.console import headline as print_headline
 
@@ -44,7 +44,7 @@ _SELECTED = {
 }
 KINDS = {ExitCode.GOOD: "ok", ExitCode.NO: "problem"}
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
-_CAUSES_SHOWN, _LINES_SHOWN, _GROUPS_SHOWN, _NAMES_SHOWN = 3, 3, 12, 160
+_CAUSES_SHOWN, _LINES_SHOWN, _GROUPS_SHOWN = 3, 3, 12
 
 
 def headline(report: LogReport) -> str:
@@ -179,7 +179,8 @@ def _print_nodes(out: Console, report: LogReport, *, verbose: bool) -> None:
     if silent:
         out.print(silent, style="yellow")
     for group in groups if verbose else groups[:_GROUPS_SHOWN]:
-        say(out, _group(group, verbose=verbose), first="  ", rest=" " * 14)
+        names = group.names if verbose else cut(out, group.names, " " * 14)
+        say(out, _group(group, names), first="  ", rest=" " * 14)
     if len(groups) > _GROUPS_SHOWN and not verbose:
         out.print(f"{len(groups) - _GROUPS_SHOWN} more groups with --verbose", style="dim")
 
@@ -195,10 +196,7 @@ def told_line(report: LogReport) -> str:
     return f"told their network: {', '.join(part for part in parts if part)}"
 
 
-def _group(group: VerdictGroup, *, verbose: bool) -> str:
-    names = group.names
-    if len(names) > _NAMES_SHOWN and not verbose:
-        names = f"{names[:_NAMES_SHOWN]}…"
+def _group(group: VerdictGroup, names: str) -> str:
     what = ", ".join(part for part in (group.network, group.provider, group.cause) if part)
     noun = "node " if len(group.nodes) == 1 else "nodes"
     return printable(f"{len(group.nodes):>6} {noun}  {group.verdict.value:<18} {what:<24} {names}")

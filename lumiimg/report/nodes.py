@@ -8,13 +8,13 @@ from lumiimg.errors import ExitCode, printable
 from lumiimg.findings import Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.check import KINDS, finding_cases, path_line, print_finding
-from lumiimg.report.console import HEADLINES, INDENT, console, detail, evidence, headline, say
+from lumiimg.report.console import HEADLINES, INDENT, console, cut, detail, evidence, headline, say
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
+    from lumiimg.cluster.nodes.check import NodesReport
 
 
 def to_junit_text(report: NodesReport) -> str:
@@ -37,9 +37,13 @@ def print_nodes(report: NodesReport, *, verbose: bool, quiet: bool = False, stde
     out.print()
     for number, group in enumerate(report.groups):
         is_all = number == 0 and len(report.groups) == 1 and not report.silent
-        _print_group(out, group, "all the same" if is_all else group.sentence, is_usual=number == 0)
+        _head(out, group.nodes, "all the same" if is_all else group.sentence, KINDS[group.answer], verbose=verbose)
+        for difference in group.differs:
+            detail(out, f"differs: {difference}")
+        if number == 0 and group.path.rccl:
+            detail(out, path_line(group.path), style="dim")
     for entry in report.silent:
-        _head(out, entry.nodes, entry.why, "unknown")
+        _head(out, entry.nodes, entry.why, "unknown", verbose=verbose)
     if report.silent:
         for line in report.output:
             evidence(out, line)
@@ -52,7 +56,7 @@ def print_nodes(report: NodesReport, *, verbose: bool, quiet: bool = False, stde
         if not fresh:
             continue
         if len(report.groups) > 1:
-            say(out, f"on {_names(group.nodes)}:", style="bold")
+            say(out, f"on {_names(out, group.nodes, verbose=verbose)}:", style="bold")
             out.print()
         for finding in fresh:
             print_finding(out, finding)
@@ -60,17 +64,11 @@ def print_nodes(report: NodesReport, *, verbose: bool, quiet: bool = False, stde
         say(out, f"level {level}: {text}", first="  ", style="dim")
 
 
-def _print_group(out: Console, group: NodeGroup, text: str, *, is_usual: bool) -> None:
-    _head(out, group.nodes, text, KINDS[group.answer])
-    for difference in group.differs:
-        detail(out, f"differs: {difference}")
-    if is_usual and group.path.rccl:
-        detail(out, path_line(group.path), style="dim")
+def _head(out: Console, nodes: tuple[str, ...], text: str, kind: str, *, verbose: bool) -> None:
+    names = _names(out, nodes, verbose=verbose)
+    say(out, f"{count(len(nodes), 'node')}  {names}: {text}", rest=INDENT, style=HEADLINES[kind])
 
 
-def _head(out: Console, nodes: tuple[str, ...], text: str, kind: str) -> None:
-    say(out, f"{count(len(nodes), 'node')}  {_names(nodes)}: {text}", rest=INDENT, style=HEADLINES[kind])
-
-
-def _names(nodes: tuple[str, ...]) -> str:
-    return printable(folded(nodes))
+def _names(out: Console, nodes: tuple[str, ...], *, verbose: bool) -> str:
+    names = printable(folded(nodes))
+    return names if verbose else cut(out, names, INDENT)

@@ -188,6 +188,25 @@ def test_a_step_that_is_cancelled_is_told_with_what_came_before(
     assert any("CANCELLED" in line or "aborted" in line for line in told.report["output"])
 
 
+def test_what_has_come_when_the_time_of_the_job_is_up_is_kept(
+    slurm: dict[str, str], with_plugin: Path, tmp_path: Path
+) -> None:
+    """The shortest limit that Slurm has is a minute; one node answers nothing for longer."""
+    prolog = tmp_path / "prolog"
+    prolog.write_text("#!/bin/sh\nif [ $SLURMD_NODENAME = nid000003 ]; then sleep 90; fi\n")
+    prolog.chmod(0o755)
+    argv = [sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4", "--json"]
+    argv += ["--sbatch=--partition=four --time=1"]
+    env = slurm | {"SLURM_TASK_PROLOG": str(prolog)}
+    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 3, done.stderr
+    report = validated(done.stdout, "check-nodes")
+    assert [group["nodes"] for group in report["groups"]] == [["nid000001", "nid000002", "nid000004"]]
+    assert [(entry["why"], entry["nodes"]) for entry in report["silent"]] == [
+        ("never started before the time of the job was up", ["nid000003"])
+    ]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_check_that_is_interrupted_leaves_no_job_and_no_folder(
     slurm: dict[str, str], with_plugin: Path, tmp_path: Path, number: signal.Signals

@@ -17,6 +17,7 @@ from lumiimg.check.answer import Answer
 from lumiimg.check.probe.task import ProbeTask
 from lumiimg.check.probe.tools import Tools
 from lumiimg.check.static.evidence import StaticResult
+from lumiimg.cli import check
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes import slurm, submit, watch
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
@@ -24,11 +25,13 @@ from lumiimg.cluster.nodes.collective import TOGETHER_LIMIT_S, shared_gpus, with
 from lumiimg.cluster.nodes.differences import differences
 from lumiimg.cluster.nodes.groups import NodeAnswers, gather
 from lumiimg.cluster.nodes.node_task import NodeTask, identity_of, read_task, take_part, write_task
-from lumiimg.cluster.nodes.watch import Watch
+from lumiimg.cluster.nodes.watch import Waiting, Watch
 from lumiimg.elf.objects import FoundBy
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.nccl.node_names import folded
+from lumiimg.report.nodes import print_nodes
 from tests.shared.node_answers import FABRIC, OTHER_CXI, RUN, WELL, answer, summed
 
 TOOLS = Tools("/probe", (("/a", "/probe"),), "the tests")
@@ -202,9 +205,9 @@ class Clock:
         return self.now
 
 
-def watching(folder: Path, *job: str) -> tuple[Watch, Clock, list[int]]:
-    clock, heard = Clock(), list[int]()
-    return Watch(folder, job, heard.append, clock), clock, heard
+def watching(folder: Path, *job: str, ends: float | None = None) -> tuple[Watch, Clock, list[Waiting]]:
+    clock, heard = Clock(), list[Waiting]()
+    return Watch(folder, job, heard.append, clock, ends), clock, heard
 
 
 def test_a_node_that_hangs_is_not_waited_for_longer_than_its_time(tmp_path: Path) -> None:
@@ -214,7 +217,8 @@ def test_a_node_that_hangs_is_not_waited_for_longer_than_its_time(tmp_path: Path
     assert not seen.is_over()
     answer(tmp_path, "a")
     assert not seen.is_over()
-    assert heard == [1]
+    assert [(now.answered, now.nodes) for now in heard] == [(0, ("a", "b")), (1, ("b",))]
+    assert heard[-1].seconds == pytest.approx(watch.NODE_LIMIT_S, abs=10), "from when it was seen to start"
     clock.now += watch.NODE_LIMIT_S - 10
     assert not seen.is_over()
     clock.now += 20
@@ -257,6 +261,22 @@ def test_a_step_that_does_not_end_though_all_have_answered_is_ended(tmp_path: Pa
     assert not seen.is_over()
     clock.now += watch.END_LIMIT_S + 10
     assert seen.is_over()
+
+
+def test_nothing_is_waited_for_beyond_the_end_of_the_job_and_what_has_come_is_kept(tmp_path: Path) -> None:
+    seen, clock, heard = watching(tmp_path, "a", "b", "c", ends=1100.0)
+    (tmp_path / "node-b.1.started").touch()
+    answer(tmp_path, "a")
+    assert not seen.is_over()
+    assert heard[-1].seconds == pytest.approx(100 - watch.RESERVE_S, abs=10)
+    clock.now = 1100 - watch.RESERVE_S
+    assert seen.is_over()
+    gathered = gather(tmp_path, RUN, ("a", "b", "c"), seen.started, out_of_time=seen.out_of_time)
+    assert [group.nodes for group in gathered.groups] == [("a",)]
+    assert told(gathered) == {
+        "started, and gave no answer before the time of the job was up": ("b",),
+        "never started before the time of the job was up": ("c",),
+    }
 
 
 # -- what it comes to --
@@ -505,7 +525,12 @@ def test_a_controller_that_does_not_answer_is_told_in_its_words(stand_in: Path) 
 
 def test_the_nodes_are_those_that_slurm_names(stand_in: Path) -> None:
     program(stand_in, "scontrol", 'test "$3" = "nid[1-2]" && printf "nid1\\nnid2\\n"')
+    program(stand_in, "squeue", "echo UNLIMITED")
     assert slurm.find_allocation(in_job(stand_in)) == slurm.Allocation("7", ("nid1", "nid2"))
+    program(stand_in, "squeue", """test "$*" = "--noheader --jobs=7 --format=%L" && echo 1:02:03""")
+    found = slurm.find_allocation(in_job(stand_in))
+    assert found is not None
+    assert found.ends == pytest.approx(time.monotonic() + 3723, abs=30)
 
 
 def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(stand_in: Path, tmp_path: Path) -> None:
@@ -664,3 +689,48 @@ def test_a_report_comes_back_from_a_job_as_it_was_made(
     program(stand_in, "sbatch", script)
     environment = {"PATH": f"{stand_in}:/usr/bin:/bin"}
     assert submit.check_by_job(["check"], 3, [], environment, lambda _: None) == report
+
+
+# -- what is printed --
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_names_of_nodes_are_cut_at_the_width_and_whole_where_all_is_asked_for(
+    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    every_other = names(1, 400)[::2]
+    for node in every_other:
+        answer(tmp_path, node)
+    answer(tmp_path, "nid000402", OTHER_CXI)
+    report = summed(tmp_path, [*every_other, "nid000402", *names(501, 800)[::2]])
+    print_nodes(report, verbose=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    named = [line for line in lines if "nid[" in line]
+    assert named
+    assert all("…" in line for line in named)
+    print_nodes(report, verbose=True)
+    assert folded(every_other) in capsys.readouterr().out
+
+
+def test_a_line_says_which_nodes_are_waited_for_and_until_when(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("time.monotonic", clock)
+    monkeypatch.setattr("time.time", lambda: 3600.0 * 24)
+    tell = check._waiting_line(4)
+    tell(Waiting(2, ("nid000003", "nid000004"), 300.0))
+    assert not capsys.readouterr().err, "most checks are over at once"
+    clock.now += 5
+    tell(Waiting(3, ("nid000004",), 290.0))
+    until = time.strftime("%H:%M:%S", time.localtime(3600 * 24 + 290))
+    said = capsys.readouterr().err
+    assert " ".join(said.split()) == f"3 of 4 nodes have answered; waiting until {until} at the latest for nid000004"
+    clock.now += 10
+    tell(Waiting(3, ("nid000004",), 280.0))
+    assert not capsys.readouterr().err
+    clock.now += 20
+    tell(Waiting(3, ("nid000004",), 260.0))
+    assert "nid000004" in capsys.readouterr().err, "it says so again, though nothing has changed"

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from lumiimg.check.run.execution import RunResult
     from lumiimg.cluster.nodes.groups import NodeAnswers
     from lumiimg.cluster.nodes.slurm import Allocation
+    from lumiimg.cluster.nodes.watch import Waiting
     from lumiimg.engine.process import Completed
     from lumiimg.fabric.path import Step
     from lumiimg.host.snapshot import Snapshot
@@ -154,10 +155,10 @@ def check_nodes(
     request: NodesRequest,
     allocation: Allocation,
     environment: Mapping[str, str],
-    on_progress: Callable[[int], None],
+    on_progress: Callable[[Waiting], None],
     on_probed: Callable[[NodesReport], None],
 ) -> NodesReport:
-    """Check an image on nodes of a job; `on_progress` hears how many have answered.
+    """Check an image on nodes of a job; `on_progress` hears twice a second how far it is.
 
     `on_probed` hears what the probes came to, before a collective begins that may outlast the job.
 
@@ -194,13 +195,15 @@ def check_nodes(
                 if owes_run:
                     raise
                 why = f"not taken: {error}"
-        gathered, done = _ask(folder, nodes, probes, counter, environment, on_progress)
+        gathered, done = _ask(folder, nodes, probes, counter, environment, on_progress, allocation.ends)
         well = [group for group in gathered.groups if group.fingerprint.trouble is None]
         if counter is not None:
             try:
                 gpus = shared_gpus(well)
                 owes_run = True
                 on_probed(sum_up(str(path), allocation.job, gathered, files, labels, why=_CUT_OFF, owes_run=True))
+                if gathered.out_of_time:
+                    raise MissingHereError("the time of the job is up", hint="--sbatch=--time=30, or salloc --time=30")
                 ran = run_together(
                     engine,
                     path,
@@ -258,7 +261,8 @@ def _ask(
     probes: ProbeTask,
     counter: Tools | None,
     environment: Mapping[str, str],
-    on_progress: Callable[[int], None],
+    on_progress: Callable[[Waiting], None],
+    job_ends: float | None = None,
 ) -> tuple[NodeAnswers, Completed]:
     """Run the step and gather.
 
@@ -268,14 +272,17 @@ def _ask(
     run = secrets.token_hex(8)
     write_task(folder, NodeTask(SCHEMA, run, identity_of(Path(probes.image)), probes, counter))
     argv: list[str | Path] = [*own_command(), "node", folder]
-    watch = Watch(folder, nodes, on_progress)
+    watch = Watch(folder, nodes, on_progress, job_ends=job_ends)
     done = run_step(nodes, argv, environment, timeout_s=limit_s(len(nodes)), give_up=watch.is_over)
     watch.look()
     cut = [node for node in nodes if node in watch.waiting and node in watch.started]
     if not done.ok and not done.timed_out and 0 < len(cut) < len(nodes):
-        again = Watch(folder, cut, lambda answered: on_progress(len(nodes) - len(watch.waiting) + answered))
+        before = len(nodes) - len(watch.waiting)
+        again = Watch(
+            folder, cut, lambda now: on_progress(replace(now, answered=before + now.answered)), job_ends=job_ends
+        )
         run_step(cut, argv, environment, timeout_s=limit_s(len(cut)), give_up=again.is_over)
-    return gather(folder, run, nodes, watch.started), done
+    return gather(folder, run, nodes, watch.started, out_of_time=watch.out_of_time), done
 
 
 def _groups(

@@ -54,11 +54,14 @@ class NodeAnswers:
     groups: tuple[FingerprintGroup, ...]
     """The largest first."""
     silent: tuple[SilentNodes, ...]
+    out_of_time: bool = False
+    """Whether nodes were waited for up to the end of the job, and no longer."""
 
 
-def gather(folder: Path, run: str, nodes: Collection[str], started: Collection[str]) -> NodeAnswers:
+def gather(
+    folder: Path, run: str, nodes: Collection[str], started: Collection[str], *, out_of_time: bool = False
+) -> NodeAnswers:
     """Return the answers of `nodes` in a folder to the check `run`; `started` are those that were seen to begin.
-
     Of a node that answered twice, the answers must be the same. Raises OSError if the folder cannot be read.
     """
     found, faults = _read_all(folder, run, set(nodes))
@@ -78,9 +81,10 @@ def gather(folder: Path, run: str, nodes: Collection[str], started: Collection[s
                 FingerprintGroup(names, fingerprint, details, max(raw.head.milliseconds for raw, _, _ in whole))
             )
     groups.sort(key=lambda group: (-len(group.nodes), group.nodes))
+    until = " before the time of the job was up" if out_of_time else ""
     for node in set(nodes) - found.keys() - faults.keys():
-        faults[node] = "started, and gave no answer" if node in started else "never started"
-    return NodeAnswers(tuple(groups), tuple(_silent(faults)))
+        faults[node] = f"{'started, and gave no answer' if node in started else 'never started'}{until}"
+    return NodeAnswers(tuple(groups), tuple(_silent(faults)), out_of_time)
 
 
 def _with_evidence(

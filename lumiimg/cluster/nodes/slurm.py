@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from lumiimg.cluster.job.shape import seconds
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import BadInputError, MissingHereError, UndecidedError, one_line
 
@@ -37,6 +39,8 @@ class Allocation:
     job: str
     nodes: tuple[str, ...]
     """Their names in Slurm, in its order."""
+    ends: float | None = None
+    """When its time is up, by `time.monotonic`; None: it is not known, or there is no limit."""
 
 
 def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
@@ -59,7 +63,13 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
     nodes = tuple(done.output.split())
     if not done.ok or not nodes:
         raise UndecidedError(f"scontrol cannot tell the nodes of job {job}: {done.last_line or 'it says nothing'}")
-    return Allocation(job, nodes)
+    return Allocation(job, nodes, _end_of(job, environment))
+
+
+def _end_of(job: str, environment: Mapping[str, str]) -> float | None:
+    argv = [_program("squeue", environment), "--noheader", f"--jobs={job}", "--format=%L"]
+    left_s = seconds(run(argv, env=environment, timeout_s=_ASK_TIMEOUT_S).last_line.strip())
+    return time.monotonic() + left_s if left_s is not None else None
 
 
 def run_step(

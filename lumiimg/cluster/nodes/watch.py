@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes.answers import is_answer, node_of_file
@@ -23,6 +25,8 @@ FIRST_LIMIT_S = 600.0
 """For the first node to start: Slurm may have to boot it."""
 END_LIMIT_S = 30.0
 """For the step to end by itself when all have answered."""
+RESERVE_S = 20.0
+"""Before the time of the job is up: for the step to be ended, and for the answers that have come to be put together."""
 _LOOK_EVERY_S = 0.5
 
 
@@ -36,6 +40,17 @@ def limit_s(nodes: int) -> float:
     return FIRST_LIMIT_S + start_limit_s(nodes) + NODE_LIMIT_S
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How far a check is."""
+
+    answered: int
+    nodes: tuple[str, ...]
+    """That have not answered, in order."""
+    seconds: float
+    """From now on, after which they are given up."""
+
+
 class Watch:
     """Counts by its own clock alone: what clock a node has, or its file system, does not matter."""
 
@@ -43,14 +58,17 @@ class Watch:
         self,
         folder: Path,
         nodes: Iterable[str],
-        on_progress: Callable[[int], None],
+        on_progress: Callable[[Waiting], None],
         clock: Callable[[], float] = time.monotonic,
+        job_ends: float | None = None,
     ) -> None:
+        """`job_ends` by the clock; None: it is not known."""
         self._folder = folder
         self._nodes = set(nodes)
         self._start_limit_s = start_limit_s(len(self._nodes))
         self._on_progress = on_progress
         self._clock = clock
+        self._latest = math.inf if job_ends is None else job_ends - RESERVE_S
         self._begun = self._looked = clock()
         self._answered: dict[str, float] = {}
         self._started: dict[str, float] = {}
@@ -65,29 +83,37 @@ class Watch:
         """The nodes that have not answered."""
         return self._nodes - self._answered.keys()
 
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the time of the job is up, or nearly."""
+        return self._clock() >= self._latest
+
     def is_over(self) -> bool:
         """Whether every node has answered, or had its time; looks into the folder twice a second at most."""
         now = self._clock()
         if now - self._looked < _LOOK_EVERY_S:
             return False
         self.look()
+        return now > self._given_up()
+
+    def _given_up(self) -> float:
+        """Return when the last node that is waited for will have had its time."""
         if not self.waiting:
-            return now - max(self._answered.values()) > END_LIMIT_S
-        if not self._started:
-            return now - self._begun > FIRST_LIMIT_S
-        first = min(self._started.values())
-        return all(
-            now - self._started[node] > NODE_LIMIT_S if node in self._started else now - first > self._start_limit_s
-            for node in self.waiting
-        )
+            end = max(self._answered.values()) + END_LIMIT_S
+        elif not self._started:
+            end = self._begun + FIRST_LIMIT_S
+        else:
+            start_by = min(self._started.values()) + self._start_limit_s
+            end = max(
+                self._started[node] + NODE_LIMIT_S if node in self._started else start_by for node in self.waiting
+            )
+        return min(end, self._latest)
 
     def look(self) -> None:
         """See what is in the folder now."""
         now = self._looked = self._clock()
-        before = len(self._answered)
         for name in os.listdir(self._folder):  # noqa: PTH208 - names of thousands of files are enough
             seen = self._answered if is_answer(name) else self._started if is_mark(name) else None
             if seen is not None and (node := node_of_file(name)) in self._nodes:
                 seen.setdefault(node, now)
-        if len(self._answered) > before:
-            self._on_progress(len(self._answered))
+        self._on_progress(Waiting(len(self._answered), tuple(sorted(self.waiting)), self._given_up() - now))
