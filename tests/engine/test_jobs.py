@@ -22,7 +22,7 @@ import pytest
 from lumiimg.catalog import sites
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import built, debian_12, lumiimg
-from tests.shared.programs import EVERYTHING, unwrapped
+from tests.shared.programs import EVERYTHING, unwrapped, wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
@@ -335,6 +335,65 @@ def test_what_a_user_binds_is_in_the_container_and_read_only_where_he_says_so(
     assert done.returncode == 0, out
     assert out.count("read\n") == out.count("not written\n") == 2
     assert sorted(file.name for file in (data / "below").iterdir()) == ["0", "1"]
+
+
+CACHES = """\
+caches = "/tmp/$USER-$SLURM_JOB_ID"
+
+[[environment]]
+name = "OF_JOB"
+value = "/tmp/$USER-$SLURM_JOB_ID/cache"
+nodes = "any"
+because = "a cache of the job"
+source = "the tests"
+
+[[partition]]
+"""
+
+
+def script_with_caches(image: Path, folder: Path, program: str) -> None:
+    """Write job.sh for two nodes: a program of the image that has caches in /tmp."""
+    (folder / "site.toml").write_text(SITE.format(whole="true").replace("[[partition]]\n", CACHES))
+    words: list[str | Path] = [
+        "--site",
+        folder / "site.toml",
+        "--nodes",
+        "2",
+        "-o",
+        folder / "job.sh",
+        "--",
+        "sh",
+        "-c",
+        program,
+    ]
+    assert lumiimg("job", image, *words).code == ExitCode.GOOD
+
+
+@pytest.mark.parametrize("exported", ["NONE", "HOME,LANG"])
+def test_ranks_have_what_the_script_sets_however_it_was_submitted(
+    exported: str, demo: Path, slurm: dict[str, str], tmp_path: Path
+) -> None:
+    script_with_caches(demo, tmp_path, 'echo "rank $RANK of $WORLD_SIZE at $MASTER_ADDR, $OF_JOB"; id >/dev/null')
+    argv = ["sbatch", "--wait", f"--export={exported}", "--gpus-per-node=0", "--time=5", "--output=job.out", "job.sh"]
+    done = subprocess.run(argv, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=False, timeout=400)
+    out = (tmp_path / "job.out").read_text()
+    assert done.returncode == 0, out
+    assert re.findall(r"rank \d of 4 at nid00000\d, /tmp/\S+/cache", out) != []
+    number = re.search(r"batch job (\d+)", done.stdout)
+    assert number is not None
+    wait_until(lambda: not list(Path("/tmp").glob(f"*-{number[1]}")))
+
+
+def test_what_a_cancelled_job_has_in_tmp_goes_with_it(demo: Path, slurm: dict[str, str], tmp_path: Path) -> None:
+    script_with_caches(demo, tmp_path, 'touch "$OF_JOB/of-$RANK"; exec sleep 600')
+    argv = ["sbatch", "--parsable", "--gpus-per-node=0", "--time=5", "--output=job.out", "job.sh"]
+    done = subprocess.run(argv, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=True)
+    number = done.stdout.strip()
+    # all nodes are this machine
+    wait_until(lambda: len(list(Path("/tmp").glob(f"*-{number}/cache/of-*"))) == 4)
+    subprocess.run(["scancel", number], env=slurm, check=True)
+    wait_until(lambda: not list(Path("/tmp").glob(f"*-{number}")))
+    wait_until(lambda: not subprocess.run(["squeue", "-h"], env=slurm, capture_output=True, check=True).stdout)
 
 
 @pytest.mark.parametrize("name", ["a:b", "a,b"])

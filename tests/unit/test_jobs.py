@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import signal
 import subprocess
 from itertools import product
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import rocm_image, snapshot
 from tests.shared.lumi_node import LUMI_MASKS
-from tests.shared.programs import needs
+from tests.shared.programs import needs, wait_until
 
 Capture = pytest.CaptureFixture[str]
 
@@ -48,9 +49,18 @@ HOSTILE = (
     "\x1b",
 )
 
-# one line a task: its number, then what it was started with; the tasks run one after another
+# one line a task: its number, then what it was started with; the tasks run one after another. As srun does, it gives
+# them no more of the script's variables than SLURM_EXPORT_ENV says, which sbatch sets. A step beside others is one task.
 SRUN = """\
 #!/bin/bash
+if [[ ${SLURM_EXPORT_ENV-ALL} != ALL ]]; then for name in $(compgen -e); do
+    [[ $name == SLURM_* || $name == RECORD || $name == TASKS ]] || export -n "$name"
+done; fi
+if [[ $1 == --overlap ]]; then
+    echo $$ >"$RECORD/beside"
+    while [[ $1 == --* ]]; do shift; done
+    exec "$@"
+fi
 printf '%s\\n' "$@" >>"$RECORD/srun"
 printf '%s\\n' "${SLURM_NETWORK-unset}" >"$RECORD/network"
 while [[ $1 == --* ]]; do shift; done
@@ -72,6 +82,13 @@ while [[ $1 == --bind ]]; do printf '%s\\n' "$2" >>"$RECORD/binds"; shift 2; don
 printf '%s\\n' "$1" >"$RECORD/image"
 shift
 exec "$@"
+"""
+# the seconds between two signals of the same end are nothing here
+SLEEP = """\
+#!/bin/sh
+[ "$1" = infinity ] || exit 0
+touch "$RECORD/waiting"
+exec /usr/bin/sleep infinity
 """
 SCONTROL = "#!/bin/sh\necho nid000007\necho nid000008\n"
 # without the packages of this machine, which each of hundreds of ranks would look for
@@ -158,7 +175,7 @@ class Run:
         programs, record = folder / "programs", folder / "record"
         for made in (programs, record, folder / "work", folder / "modules/torch/distributed"):
             made.mkdir(parents=True, exist_ok=True)
-        texts = {"srun": SRUN, "singularity": SINGULARITY, "scontrol": SCONTROL, "python3": PYTHON}
+        texts = {"srun": SRUN, "singularity": SINGULARITY, "scontrol": SCONTROL, "python3": PYTHON, "sleep": SLEEP}
         for name, text in texts.items():
             (programs / name).write_text(text)
             (programs / name).chmod(0o755)
@@ -181,6 +198,16 @@ class Run:
         )
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
         self._record = record
+        if " --overlap " in script and (record / "srun").exists():
+            self._end_the_step_beside()
+
+    def _end_the_step_beside(self) -> None:
+        """Do what Slurm does at the end of a job, whatever ended it."""
+        wait_until((self._record / "waiting").exists, 30)
+        number = int((self._record / "beside").read_text())
+        os.kill(number, signal.SIGTERM)
+        # it is no child of ours: what it was started with is gone when it has ended
+        wait_until(lambda: not Path(f"/proc/{number}").exists() or not Path(f"/proc/{number}/cmdline").read_bytes())
 
     def lines(self, name: str) -> list[str]:
         return (self._record / name).read_text().splitlines()
@@ -335,18 +362,29 @@ def test_a_folder_of_others_in_the_place_of_the_caches_is_not_used(image: Path, 
     assert not caches.is_symlink()
 
 
-def test_what_a_job_removes_at_its_end_is_its_own_after_the_log_and_nothing_to_its_exit_code(
-    image: Path, tmp_path: Path
-) -> None:
+def test_what_a_job_has_in_tmp_goes_with_it_however_it_ends(image: Path, tmp_path: Path) -> None:
     script = job(image, command=("python3", "train.py"))
-    (last,) = [line for line in script.splitlines() if "rm -rf" in line and line.startswith("srun")]
-    assert last.endswith('rm -rf "/tmp/$USER-$SLURM_JOB_ID" || true')
-    assert script.index("lumiimg log") < script.index(last) < script.index('exit "$status"')
+    caches = Path(f"/tmp/{ME}-123456")
     # submitted with few variables: sbatch --export=NAME
     run = Run(script.replace("set -euo pipefail", "unset USER\nset -euo pipefail"), tmp_path / "run")
     assert run.code == 0, run.err
+    # cancelled: Slurm ends the script, the ranks and the step beside them
+    cancelled = Run(script.replace("\nexit ", "\nkill -KILL $$\nexit "), tmp_path / "cancelled")
+    assert cancelled.code == -signal.SIGKILL
+    assert cancelled.ranks[0]["MIOPEN_USER_DB_PATH"] == f"{caches}/miopen"
+    assert not caches.exists()
     ray = job(image, "--nodes", "2", "--framework", "ray", command=("python3", "x.py"))
-    assert 'rm -rf "/tmp/$USER-$SLURM_JOB_ID" "/tmp/$USER-ray-$SLURM_JOB_ID" || true' in ray
+    assert 'sh "/tmp/$USER-$SLURM_JOB_ID" "/tmp/$USER-ray-$SLURM_JOB_ID" >/dev/null' in ray
+
+
+@pytest.mark.parametrize("exported", ["NONE", "FOO,BAR"])
+def test_the_ranks_have_the_variables_of_the_script_however_it_was_submitted(
+    exported: str, image: Path, tmp_path: Path
+) -> None:
+    script = job(image, "--nodes", "2", command=("python3", "train.py"))
+    run = Run(script, tmp_path / "run", nodes=2, SLURM_EXPORT_ENV=exported)
+    assert run.code == 0, run.err
+    assert {rank["MASTER_ADDR"] for rank in run.ranks} == {"nid000007"}
 
 
 def test_the_python_of_torch_comes_first_where_the_image_does_not_activate_it(image: Path) -> None:
@@ -467,6 +505,11 @@ def test_the_exit_code_is_that_of_the_step_and_the_log_is_read_all_the_same(imag
     run = Run(script, tmp_path / "again", PATH=f"{tmp_path}/lumiimg-here:{tmp_path}/again/programs:/usr/bin:/bin")
     assert run.code == 0
     assert re.search(r"read: log /.*/lumiimg-123456/nccl", run.out)
+    # ranks that are none have no logs either: what counts is how many nodes would wait
+    path = f"{tmp_path}/lumiimg-here:{tmp_path}/large/programs:/usr/bin:/bin"
+    large = Run(script, tmp_path / "large", nodes=257, PATH=path, TASKS="0")
+    assert re.search(r"which network it used: lumiimg log /.*/lumiimg-123456/nccl", large.out)
+    assert "read:" not in large.out
 
 
 def test_a_script_that_is_not_submitted_says_so(image: Path) -> None:

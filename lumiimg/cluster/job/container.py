@@ -33,8 +33,6 @@ class Scheduler:
     """A job for an account that the script does not name."""
     number: str
     """Of the job, in words of bash."""
-    once: str
-    """Starts a program once on each node."""
     rank: str
     local_rank: str
     world: str
@@ -46,7 +44,6 @@ class Scheduler:
 SLURM = Scheduler(
     submit="sbatch --account=PROJECT FILE",
     number="$SLURM_JOB_ID",
-    once='srun --overlap --time=2 --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1',
     rank="SLURM_PROCID",
     local_rank="SLURM_LOCALID",
     world="SLURM_NTASKS",
@@ -57,7 +54,6 @@ SLURM = Scheduler(
 PALS = Scheduler(
     submit="qsub -A PROJECT FILE",
     number="$LUMIIMG_NUMBER${element:+-$element}",
-    once='mpiexec -n "$LUMIIMG_NODES" -ppn 1',
     rank="PALS_RANKID",
     local_rank="PALS_LOCAL_RANKID",
     world="LUMIIMG_TASKS",

@@ -17,6 +17,10 @@ export MASTER_ADDR
 # kernel gives away
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 5000 * 2))
 
+# Each step gets the variables of this script, however the job was submitted: after `sbatch
+# --export=NONE`, or with a list of names, srun would give it no PATH and no MASTER_ADDR
+export PATH SLURM_EXPORT_ENV=ALL
+
 # Only what is written below is bound: nothing of a module or a profile comes over it
 unset {SINGULARITY,APPTAINER}{_BIND,_BINDPATH,ENV_LD_LIBRARY_PATH}
 @VARIABLES@
@@ -38,9 +42,9 @@ step=(
 @STEP@
 )
 
+@SWEEP@
 status=0
 srun "${step[@]}" "${container[@]}" sh "$LUMIIMG_JOB/@FIRST@" "${command[@]}" || status=$?
 
 @LOG@
-@CLEAR@
 exit "$status"
