@@ -99,6 +99,17 @@ def test_a_server_that_goes_on_for_ever_is_left_in_time(tmp_path: Path, what: st
 
 
 @pytest.mark.threat("S22")
+@pytest.mark.parametrize("what", ["100 Continue", "a header"])
+def test_a_proxy_that_goes_on_for_ever_is_left_in_time(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    monkeypatch.delenv("NO_PROXY")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with goes_on(*ENDLESS[what]) as url:
+        monkeypatch.setenv("https_proxy", url)
+        with pytest.raises(LumiimgError, match="did not come within 0 s"):
+            Web().ask("https://host.test/file", limit_bytes=10)
+
+
+@pytest.mark.threat("S22")
 def test_many_slow_answers_take_no_more_than_the_command_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "_ALL_ANSWERS_S", 2 * LIMIT_S)
     with goes_on(*ENDLESS["a header"]) as url:

@@ -144,7 +144,9 @@ class Web:
         until = min(bounds.since + bounds.within_s, start + left_s)
         of_all = "" if until < start + left_s else f", all that is left for the {kind} of one command"
         late = FailedError(
-            f"did not come within {min(bounds.within_s, left_s):.0f} s{of_all}", where=place(url), hint=ELSEWHERE
+            f"did not come within {max(0.0, min(bounds.within_s, left_s)):.0f} s{of_all}",
+            where=place(url),
+            hint=ELSEWHERE,
         )
         before = of_thread.exchange
         of_thread.exchange = exchange = Exchange(until, late, self._stopped)
