@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from functools import cache
-from pathlib import Path
 
 _compiled = cache(re.compile)
 """Patterns, when they are wanted: every command imports this module, few meet a secret."""
@@ -53,10 +52,10 @@ _LOGIN = (
 # NAME=value, "name": value, ["name"] = value, --name value, ?name=value
 _NAMED = r"(?<![\w.-])(?P<name>[\w.-]++)(?P<sign>[\"'\]\\]{0,3}[ \t]{0,3}[=:]{1,2}[ \t]{0,3}|[ \t])"
 _QUOTED = r"\"(?:\\.|[^\"\\\n]){0,2000}+\"|'(?:\\.|[^'\\\n]){0,2000}+'"
-# a word of a shell, with all its quotes; in JSON a comma ends it
+# a word of a shell, with all its quotes, in JSON up to a comma; not `<not set>`, nor what dpkg says, `passwd:amd64`
 _VALUE = (
-    r"(?i)\[hidden\]|(?:(?:bearer|basic|token)[ \t]+)?"
-    rf"(?:(?:{_QUOTED})(?=[,;:}}\])])|(?=\S)(?:{_QUOTED}|[^\s\"']++)*+\S*)"
+    r"(?i)(?!<[\w ]{1,40}>|(?:all|amd64|arm64)(?:[\s,:'\"]|$))(?:\[hidden\]|(?:(?:bearer|basic|token)[ \t]+)?"
+    rf"(?:(?:{_QUOTED})(?=[,;:}}\])])|(?=\S)(?:{_QUOTED}|[^\s\"']++)*+\S*))"
 )
 _QUERY = frozenset("?&;#")
 _VALUE_IN_QUERY = rf"[^&\s;'\"]+|{_QUOTED}"
@@ -102,6 +101,8 @@ def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets of an environment, those of proxies and of engines too, as texts to be hidden; not short ones,
     which stand in other words, and no files that are here: SSH_ASKPASS names a program.
     """
+    from pathlib import Path  # for --help too much
+
     logins = (
         login[0][len(login[1]) : -1] for value in environment.values() if (login := _compiled(_LOGIN).search(value))
     )
