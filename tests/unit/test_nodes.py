@@ -592,6 +592,27 @@ def test_nodes_that_were_cut_off_by_another_are_asked_once_more(stand_in: Path, 
     assert told(gathered) == {"never started": ("c",)}
 
 
+def test_a_step_is_ended_before_the_time_of_the_job_is_up(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"an image")
+    folder = tmp_path / "check"
+    folder.mkdir()
+    monkeypatch.setattr("secrets.token_hex", lambda _: RUN)
+    answer(folder, "a")
+    (folder / "node-b.1.started").touch()
+    program(stand_in, "srun", "exec sleep 600")
+    ends = time.monotonic() + watch.RESERVE_S + 1
+    probes = task(image).probes
+    gathered, done = nodes._ask(folder, ("a", "b"), probes, None, in_job(stand_in), lambda _: None, ends)
+    assert time.monotonic() < ends
+    assert done.timed_out
+    assert gathered.out_of_time
+    assert [group.nodes for group in gathered.groups] == [("a",)]
+    assert told(gathered) == {"started, and gave no answer before the time of the job was up": ("b",)}
+
+
 def test_more_nodes_than_the_job_has_are_refused(tmp_path: Path) -> None:
     request = nodes.NodesRequest(tmp_path, 3, level=None, snapshot=None, site=None, simulate=False)
     with pytest.raises(BadInputError, match="job 7 has 2 nodes") as caught:
