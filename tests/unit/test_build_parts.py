@@ -320,10 +320,16 @@ def definition(tmp_path: Path, name: str = "01-a", **changes: object) -> Definit
 
 
 def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) -> None:
-    def key(engine: Engine = ENGINE, way: str = "overlay", sections: Sections = BASE, *, maps_ids: bool = True) -> str:
-        return layer_keys([definition(tmp_path, sections=sections)], engine, way, maps_ids=maps_ids, mksquashfs="4.6")[
-            0
-        ].digest
+    def key(
+        engine: Engine = ENGINE,
+        way: str = "overlay",
+        sections: Sections = BASE,
+        *,
+        maps_ids: bool = True,
+        by: str = "4.6",
+    ) -> str:
+        chain = [definition(tmp_path, sections=sections)]
+        return layer_keys(chain, engine, way, maps_ids=maps_ids, mksquashfs=by)[0].digest
 
     assert key() == key(replace(ENGINE, path=Path("/y"), version="1.4.6")) == key(way="sandbox")
     others = {
@@ -334,6 +340,7 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
         key(replace(ENGINE, kind=EngineKind.SINGULARITY)),
     }
     others.add(key(maps_ids=False))  # owners and modes are lost
+    others.add(key(by="4.7"))  # the same files are other bytes
     first = definition(tmp_path)
     others.add(
         layer_keys(
@@ -347,7 +354,7 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
     same = key()
     (tmp_path / "tool.c").write_text("int y;")
     others.add(key())
-    assert len(others | {same}) == 9
+    assert len(others | {same}) == 10
     last = CacheKey({"a": 1})
     numbers = {image_key(last, form, documents) for form in ("flat", "layered") for documents in ({}, {"a": b"1"})}
     assert len(numbers) == 4

@@ -163,6 +163,7 @@ HUGE = {
     "quoted": " . ".join(['"a"', "'b'"] * 5_000) + " = 1",
     "a header": f"[{'.'.join('a' * 10_000)}]",
     "in a table": f"x = {{ {'.'.join('a' * 10_000)} = 1 }}",
+    "behind a quotation mark": f'x = ["""a"""", {{ {".".join("a" * 10_000)} = 1 }}]',
     "behind strings": f'x = ["""a""""", "#", \'"\', {{ {".".join("a" * 10_000)} = 1 }}]',
 }
 

@@ -271,6 +271,7 @@ def test_offline_builds_what_was_fetched_before(
         ("format = 1", "format = 2", "is of format 2"),
         ("format = 1\n", "", "'format' is missing"),
         ("[base]", "[base", "is no lock"),
+        ("[base]", f"[{'.'.join('a' * 10_000)}]", "a key of more than 32 parts"),
     ],
 )
 def test_a_lock_that_was_changed_is_refused_in_one_line(

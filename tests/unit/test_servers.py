@@ -20,6 +20,7 @@ from lumiimg.errors import ExitCode, FailedError, LumiimgError
 from lumiimg.resolve.network import download, web
 from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
+from lumiimg.resolve.network.session import login_for
 from lumiimg.resolve.network.web import Bounds, Web
 from lumiimg.resolve.network.wheel_index import read_index
 from lumiimg.resolve.store import Store
@@ -249,6 +250,7 @@ def test_a_login_goes_to_a_host_that_is_named(tls: str, server: http.server.Thre
     login = LOGINS[netrc]
     basic = f"Basic {base64.b64encode(login.encode()).decode()}" if login else None
     assert server.asked == [basic]  # type: ignore[attr-defined]
+    assert login_for("https://default/") is None
 
 
 @pytest.mark.threat("S59")
