@@ -79,7 +79,7 @@ class RootFileSystem:
         """Tell whether a path leads to anything; False for whatever cannot be looked up."""
         try:
             self._lookup(path)
-        except OSError:
+        except (OSError, ImageError):
             return False
         return True
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.image import FileKind, RootFileSystem
+from lumiimg.image import FileKind, ImageError, RootFileSystem
 from lumiimg.image.byte_source import ByteSource
+from lumiimg.image.squashfs.superblock import NO_TABLE, SUPERBLOCK, Superblock
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
 from tests.shared.programs import needs_mksquashfs
@@ -122,6 +123,27 @@ def test_an_overlay_with_opaque_folders_is_known_by_its_attributes(packed: list[
     lower, middle, _ = (SquashfsTree(ByteSource.open(path)) for path in packed)
     assert middle.has_opaque()
     assert not lower.has_opaque()
+
+
+def test_a_folder_of_a_file_system_without_attributes_is_not_opaque(packed: list[Path], tmp_path: Path) -> None:
+    fields = SUPERBLOCK.unpack(packed[1].read_bytes()[: SUPERBLOCK.size])
+    without = Superblock(*fields)._replace(xattr_table=NO_TABLE)
+    (tmp_path / "x").write_bytes(SUPERBLOCK.pack(*without) + packed[1].read_bytes()[SUPERBLOCK.size :])
+    tree = SquashfsTree(ByteSource.open(tmp_path / "x"))
+    opaque = tree.child(tree.root, "opaque")
+    assert opaque is not None
+    assert (tree.is_opaque(opaque), tree.xattrs(opaque)) == (False, {})
+
+
+def test_what_is_damaged_is_not_there(packed: list[Path], tmp_path: Path) -> None:
+    whole = bytearray(packed[0].read_bytes())
+    start = Superblock(*SUPERBLOCK.unpack(whole[: SUPERBLOCK.size])).directory_table
+    whole[start + 2 : start + 40] = bytes(38)
+    (tmp_path / "x").write_bytes(whole)
+    root = RootFileSystem(SquashfsTree(ByteSource.open(tmp_path / "x")))
+    with pytest.raises(ImageError):
+        root.stat("/same")
+    assert (root.exists("/same"), root.is_file("/same")) == (False, False)
 
 
 def test_other_devices_are_no_whiteouts(root: RootFileSystem) -> None:

@@ -88,9 +88,7 @@ class SquashfsTree:
 
     def is_opaque(self, directory: Inode) -> bool:
         """Tell whether overlayfs shows nothing of the directories below it."""
-        if directory.xattrs == NO_XATTRS:
-            return False
-        return _is_opaque(self._xattrs().read(directory.xattrs))
+        return _is_opaque(self.xattrs(directory))
 
     def has_opaque(self) -> bool:
         """Tell whether any directory may be opaque; with very many sets of attributes it is not looked at them all."""
