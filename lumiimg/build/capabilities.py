@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 LOSES_ENVIRONMENT = "SingularityCE 4.1.5 to 4.2.1 does so, and Apptainer before 1.3.5"
-PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "fuse-overlayfs", "proot")
+PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "proot")
+OWN_MOUNTS = ("--mount", "--mount-proc", "--pid", "--fork", "--kill-child")
+"""Of unshare(1): mounts, and programs that serve them, end with the command."""
 PROOT_SLOWLY = {"PROOT_NO_SECCOMP": "1"}
 """Without its filter of system calls proot stops programs at every one. Source: proot(1), and kernels where the filter
 lets all of them pass unseen (seen with 5.4.0 on Linux 6.18), so that a script would have this machine's files."""
@@ -49,14 +51,12 @@ class BuildMachine:
     maps_ids: bool
     """Whether a build can be root, so that files keep their owners: as root, or in a user namespace with many ids."""
     mounts: bool
-    """Whether an overlay can be mounted in it."""
+    """Whether an overlay can be mounted in it, and a container started there."""
     fuse: bool
     mksquashfs: Path | None
     unsquashfs: Path | None
     squashfuse_ll: Path | None
     """Not `squashfuse`, which shows each name of a file as a file of its own."""
-    fuse_overlayfs: Path | None
-    """What an engine lays layers over an image with, for a user."""
     proot: Path | None
     """Only where it does what it is for."""
     trials: tuple[CapabilityTrial, ...]
@@ -77,7 +77,7 @@ class BuildMachine:
     def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
         """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""
         maps = ["--map-root-user", "--map-auto"] if self.maps_ids and os.geteuid() != 0 else []
-        own = ["--mount", "--pid", "--fork", "--kill-child"] if mount and self.maps_ids else []
+        own = OWN_MOUNTS if mount and self.maps_ids else ()
         return ["unshare", *maps, *own, *argv] if maps or own else list(argv)
 
 

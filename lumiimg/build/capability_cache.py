@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lumiimg.engine.engine import Engine
 
-_FORMAT = 2
+_FORMAT = 3
 _LIMIT_BYTES = 64 * 1024
 _FLAGS = ("maps_ids", "mounts", "fuse", "loses_environment", "proot_is_slow", "starts", "debootstraps")
 _KERNEL = (

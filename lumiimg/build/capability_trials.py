@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import struct
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from lumiimg.build.capabilities import (
     BASES_BY_DEBOOTSTRAP,
     CONTAINER,
+    OWN_MOUNTS,
     PROGRAMS,
     PROOT_SLOWLY,
     BuildMachine,
@@ -27,17 +29,11 @@ from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lumiimg.engine.engine import Engine
 
 _TRIAL_S = 20.0
-_NO_PLACE = 99
-_MOUNT = (
-    f'd=$(mktemp -d) && cd "$d" && mkdir l u w m || exit {_NO_PLACE}; '
-    "mount -t overlay overlay -o lowerdir=l,upperdir=u,workdir=w m; code=$?; "
-    'umount m 2>/dev/null; cd /; rm -rf "$d"; exit $code'
-)
 _PASSING = frozenset({"no-space"})
 _NO_MIRROR = "file:///lumiimg-no-such-mirror"
 _BASE = f"Bootstrap: debootstrap\nOSVersion: stable\nMirrorURL: {_NO_MIRROR}\n"
@@ -65,8 +61,8 @@ def look(engine: Engine, environment: Mapping[str, str]) -> BuildMachine:
     unshare = which("unshare", path)
     ids = run([unshare, *maps, "true"], env=env, timeout_s=_TRIAL_S) if unshare else None
     mounts = None
-    if unshare and ids is not None and ids.ok:
-        mounts = run([unshare, *maps, "--mount", "/bin/sh", "-c", _MOUNT], env=env, timeout_s=_TRIAL_S)
+    if unshare and ids is not None and ids.ok and platform.machine() in _MACHINES:
+        mounts = _start_on_overlay(engine, environment, [unshare, *maps, *OWN_MOUNTS])
     fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
     found = {name: program_of(name, path) for name in PROGRAMS}
     keeps = _keeps_environment(engine, environment)
@@ -77,7 +73,7 @@ def look(engine: Engine, environment: Mapping[str, str]) -> BuildMachine:
         container,
         base,
         _of_run("user namespace with the user's ids", ids, "util-linux (unshare) is missing"),
-        _of_run("overlay mounts in it", mounts, "there is no user namespace to try it in"),
+        _of_run("a container on an overlay in it", mounts, "it could not be tried"),
         CapabilityTrial("FUSE", fuse, "/dev/fuse" if fuse else "/dev/fuse cannot be opened"),
     ]
     proot, is_slow, said = _try_proot(found["proot"], env)
@@ -129,6 +125,32 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[bool
     return _of_failure(CONTAINER, done[-1])
 
 
+def _start_on_overlay(engine: Engine, environment: Mapping[str, str], namespace: Sequence[str]) -> Completed | None:
+    """Start a container as layers are built on overlays; return how it ended, None where there is no room to try."""
+    try:
+        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+            _write_root(scratch / "root")
+            for name in ("dev", "proc", "sys", "tmp", "etc", "root", "var/tmp"):
+                (scratch / "root" / name).mkdir(parents=True)
+            script = (
+                f"cd {shlex.quote(str(scratch))} && mkdir upper work merged && "
+                "mount -t overlay overlay -o userxattr,lowerdir=root,upperdir=upper,workdir=work merged && "
+                'cd / && exec "$@"'
+            )
+            return engines.run_script(
+                engine,
+                scratch / "merged",
+                ["/bin/sh"],
+                environment=environment,
+                scratch=scratch,
+                writable=True,
+                within=lambda argv: [*namespace, "/bin/sh", "-c", script, "sh", *argv],
+                timeout_s=_TRIAL_S,
+            )
+    except FailedError:
+        return None
+
+
 def _start_containers(engine: Engine, environment: Mapping[str, str], scratch: Path) -> list[Completed]:
     """Start a container as builds do, and where that fails and is not the same, as checks do; return how each ended.
 
@@ -138,16 +160,21 @@ def _start_containers(engine: Engine, environment: Mapping[str, str], scratch: P
     if platform.machine() not in _MACHINES:
         return []
     root = scratch / "root"
-    program = root / "bin" / "sh"  # engines run scripts of theirs before the program, and fakeroot(1) is one
-    program.parent.mkdir(parents=True)
-    program.write_bytes(_program(*_MACHINES[platform.machine()]))
-    program.chmod(0o755)
+    _write_root(root)
     argv = ["/bin/sh"]
     done = [engines.run_script(engine, root, argv, environment=environment, scratch=scratch, timeout_s=_TRIAL_S)]
     if not done[0].ok and "--fakeroot" in done[0].argv:
         child = engines.clean_environment(environment)
         done.append(engines.execute(engine, root, argv, environment=child, timeout_s=_TRIAL_S))
     return done
+
+
+def _write_root(root: Path) -> None:
+    """Write an image of one program."""
+    program = root / "bin" / "sh"  # engines run scripts of theirs before the program, and fakeroot(1) is one
+    program.parent.mkdir(parents=True)
+    program.write_bytes(_program(*_MACHINES[platform.machine()]))
+    program.chmod(0o755)
 
 
 def _program(machine: int, code: bytes) -> bytes:
@@ -240,5 +267,5 @@ def _version(program: Path, env: dict[str, str]) -> str:
 def _of_run(name: str, completed: Completed | None, absent: str) -> CapabilityTrial:
     if completed is None:
         return CapabilityTrial(name, works=False, said=absent)
-    is_sure = not completed.timed_out and completed.exit_code != _NO_PLACE
+    is_sure = not completed.timed_out
     return CapabilityTrial(name, completed.ok, "" if completed.ok else one_line(completed.last_line)[:200], is_sure)

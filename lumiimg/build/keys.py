@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lumiimg.definition.definition import Definition, Sections
     from lumiimg.engine.engine import Engine
 
-_LAYER_FORMAT = "lumiimg-layer-4"
+_LAYER_FORMAT = "lumiimg-layer-5"
 _KEPT_FORMAT = "lumiimg-kept-2"
 
 

@@ -72,12 +72,6 @@ class LayerBuild:
         self.disk_was_full = self.disk_was_full or shutil.disk_usage(self.folder).free < _FULL_BYTES
         self.tell(hidden(text))
 
-    def alias(self, path: Path) -> Path:
-        """Return another name of a file, which an engine takes as it is: it splits an option at commas and colons."""
-        name = self.folder / f"layer-{len(list(self.folder.glob('layer-*')))}{path.suffix}"
-        name.symlink_to(path)
-        return name
-
     def build(self, target: Path, *, sandbox: bool = False) -> None:
         """Have the engine build the definition itself. Raises FailedError if a script fails."""
         self.check(
@@ -94,8 +88,21 @@ class LayerBuild:
             )
         )
 
-    def run(self, root: Path, argv: Sequence[str], *, overlays: Sequence[str] = (), writable: bool = False) -> None:
-        """Run a script in an image. Raises FailedError if it fails."""
+    def run(
+        self,
+        root: Path,
+        argv: Sequence[str],
+        *,
+        writable: bool = False,
+        within: Callable[[list[str | Path]], list[str | Path]] | None = None,
+    ) -> None:
+        """Run a script in an image, as `engines.run_script` does. Raises FailedError if it fails.
+
+        It sees the hosts of this machine and may add to them: in an engine's own build, that is not kept either.
+        """
+        hosts = self.scratch / "hosts"
+        with suppress(OSError):  # not on every machine
+            shutil.copyfile("/etc/hosts", hosts)
         self.check(
             engines.run_script(
                 self.machine.engine,
@@ -103,8 +110,9 @@ class LayerBuild:
                 argv,
                 environment=self.environment,
                 scratch=self.scratch,
-                overlays=overlays,
                 writable=writable,
+                hosts=hosts if hosts.exists() else None,
+                within=within,
                 log=self.log,
                 on_line=self.on_line,
             )
@@ -124,9 +132,9 @@ class LayerBuild:
         """Run a program of this machine as root of a user namespace, where there is one."""
         return self.command(self.machine.as_root(argv))
 
-    def tidy(self, upper: Path, below: Sequence[Path]) -> None:
-        """Make a folder that a script wrote into a layer (userns_helper.py). Raises FailedError."""
-        completed = self.as_root([*INSIDE, "tidy", upper, *below])
+    def inside(self, command: str, *paths: Path) -> None:
+        """Have userns_helper.py do something to files of a layer. Raises FailedError."""
+        completed = self.as_root([*INSIDE, command, *paths])
         if not completed.ok:
             raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=self.definition.name)
 
@@ -171,6 +179,9 @@ class LayerBuild:
         # the name is an engine's own: whatever an image has there, engines replace it, too
         with new_file(upper, f"/{SCRIPT}", 0o644) as file:
             file.write(text.encode())
+        if not below.exists("/etc/hosts"):
+            with new_file(upper, "/etc/hosts", 0o644):
+                pass
         try:
             yield ["/bin/bash", f"/{SCRIPT}"]
         except BaseException:

@@ -1,11 +1,12 @@
 """Building on overlays: each layer's script runs over what is below it, and only what it changed is kept.
 
-No base is unpacked, and none is compressed again. It takes a user namespace with all of the user's ids, and FUSE.
+No base is unpacked, and none is compressed again. It takes a user namespace with all of the user's ids, and FUSE. The
+overlay is the kernel's: fuse-overlayfs, with which engines lay layers over an image for a user, makes empty files of
+pipes, takes owners of links and set-user-id bits away, and refuses what scripts may do.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.build.engine_metadata import FOLDER, write_facts
@@ -14,10 +15,10 @@ from lumiimg.build.strategy import Strategy, offset_of
 from lumiimg.image import open_stack, sif_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from lumiimg.build.layer_build import LayerBuild
-    from lumiimg.engine.process import Completed
 
 
 class Overlay(Strategy):
@@ -25,47 +26,60 @@ class Overlay(Strategy):
 
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         """Run a layer's script over `below`, and write what it changed as a squashfs."""
-        over = step.folder / "over"
-        upper = over / "upper"
-        upper.mkdir(parents=True)
+        upper, placed = step.folder / "upper", step.folder / "placed.json"
+        upper.mkdir()
+        step.inside("place", upper, placed, *below)
         with open_stack(below) as image:
             upper.chmod(image.root.stat("/").permissions)
-            lower = [f"{step.alias(path)}:ro" for path in below[1:]]
             with step.placed(upper, image.root) as argv:
-                step.run(below[0], argv, overlays=[*lower, f"{over}"])
+                merged, within = _mounted(step, below, upper)
+                step.run(merged, argv, writable=True, within=within)
             write_facts(step, image.root, upper)
-        step.tidy(upper, below)
+        step.inside("take", upper, placed, *below)
         squash(step.machine, upper, target, within=step.as_root)
         if step.definition.sections.test:
-            # Over what will be used: an overlay that is read hides less than one that is written. What a test writes is
-            # lost; without a place for it engines put a passwd of their own, made of the base's, over the image's.
-            lost = step.folder / "lost"
+            lost = step.folder / "lost"  # with what a test writes
             lost.mkdir()
-            step.run(below[0], [f"/{FOLDER}/test"], overlays=[*lower, f"{step.alias(target)}:ro", f"{lost}"])
+            merged, within = _mounted(step, [*below, target], lost)
+            step.run(merged, [f"/{FOLDER}/test"], writable=True, within=within)
 
     def flatten(
         self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
     ) -> sif_writer.Partition:
         """Mount a stack of layers, and write it as one squashfs."""
-        mounts = step.folder / "mounts"
-        names = []
-        script = ["set -e"]
-        for number, layer in enumerate(layers):
-            folder = mounts / str(number)
-            folder.mkdir(parents=True)
-            names.append(f"{folder}")
-            script.append(f'squashfuse_ll -o offset={offset_of(layer)} "${{{number + 1}}}" {folder}')
-        merged = mounts / "merged"
-        merged.mkdir()
-        if len(layers) > 1:
-            script.append(f"mount -t overlay overlay -o ro,lowerdir={':'.join(reversed(names))} {merged}")
-        else:
-            merged = Path(names[0])
-        script.append(f'shift {len(layers)}; exec "$@"')
-
-        def within(argv: list[str | Path]) -> Completed:
-            words = ["/bin/sh", "-c", "\n".join(script), "sh", *layers, *argv]
-            return step.command(step.machine.as_root(words, mount=True))
-
-        squash(step.machine, merged, target, offset=front.size_bytes, compression=step.compression, within=within)
+        merged, within = _mounted(step, layers)
+        squash(
+            step.machine,
+            merged,
+            target,
+            offset=front.size_bytes,
+            compression=step.compression,
+            within=lambda argv: step.command(within(argv)),
+        )
         return sif_writer.behind(target, front)
+
+
+def _mounted(
+    step: LayerBuild, layers: Sequence[Path], upper: Path | None = None
+) -> tuple[Path, Callable[[list[str | Path]], list[str | Path]]]:
+    """Return a folder, and what makes a command one that finds `layers` mounted there; what it writes is in `upper`."""
+    mounts = step.folder / "mounts"
+    merged, work = mounts / "merged", step.folder / "work"
+    for folder in (merged, work, *(mounts / f"{number}" for number in range(len(layers)))):
+        folder.mkdir(parents=True, exist_ok=True)
+    script = ["set -e", f"cd {mounts}"]  # the options of a mount are a page at most
+    for number, layer in enumerate(layers):
+        script.append(f'squashfuse_ll -o offset={offset_of(layer)} "${{{number + 1}}}" {number}')
+    lower = "lowerdir=" + ":".join(f"{number}" for number in reversed(range(len(layers))))
+    if upper is not None:
+        script.append(f"mount -t overlay overlay -o userxattr,{lower},upperdir={upper},workdir={work} merged")
+    elif len(layers) > 1:
+        script.append(f"mount -t overlay overlay -o ro,{lower} merged")
+    else:
+        merged = mounts / "0"
+    script.append(f'cd /; shift {len(layers)}; exec "$@"')
+
+    def within(argv: list[str | Path]) -> list[str | Path]:
+        return step.machine.as_root(["/bin/sh", "-c", "\n".join(script), "sh", *layers, *argv], mount=True)
+
+    return merged, within

@@ -137,13 +137,6 @@ def write_folder(root: Path, chain: Sequence[Definition], documents: Mapping[str
         (folder / name).write_bytes(data)
 
 
-def hide_below(root: Path) -> None:
-    """Mark each folder of `/.lumiimg` below `root` as one that hides what is below it (inside.tidy)."""
-    folder = root / FOLDER
-    for each in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
-        (each / ".wh..wh..opq").touch()
-
-
 def _chain_document(chain: Sequence[Definition]) -> bytes:
     import msgspec  # 40 ms that `build --dry-run` should not cost
 

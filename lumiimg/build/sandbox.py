@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.capabilities import PROOT_SLOWLY
 from lumiimg.build.engine_metadata import FOLDER, write_facts
-from lumiimg.build.layer_build import INSIDE
 from lumiimg.build.safe_fs import folder, set_mode
 from lumiimg.build.squash import squash
 from lumiimg.build.strategy import Strategy, offset_of
@@ -43,15 +42,15 @@ class Sandbox(Strategy):
         root = self._root
         step.require_own(root, "where `lumiimg doctor` finds all that it takes, `--strategy overlay` can build on it")
         before, delta = step.folder / "before.json", step.folder / "delta"
-        self._inside(step, "list", before)
+        step.inside("list", root, before)
         with open_image(root) as image, step.placed(root, image.root) as argv:
             self._run(step, argv)
             if not step.machine.maps_ids:
                 _open_to_owner(root)
         with open_image(root) as image:
             write_facts(step, image.root, root)
-        self._inside(step, "difference", before, delta)
-        step.tidy(delta, [])
+        step.inside("difference", root, before, delta)
+        step.inside("tidy", delta)
         squash(step.machine, delta, target, within=step.as_root)
         if step.definition.sections.test:
             step.run(root, [f"/{FOLDER}/test"])
@@ -71,10 +70,10 @@ class Sandbox(Strategy):
         """Have the folder hold these layers."""
         for layer in layers[self._held :]:
             if self._held:
-                self._inside(step, "clear", layer)
+                step.inside("clear", self._root, layer)
             self._unpack(step, layer)
             if self._held:
-                self._inside(step, "clear", layer)
+                step.inside("clear", self._root, layer)
             self._held += 1
 
     def _unpack(self, step: LayerBuild, layer: Path) -> None:
@@ -113,11 +112,6 @@ class Sandbox(Strategy):
         variables = {"PROOT_TMP_DIR": f"{step.scratch}", **(PROOT_SLOWLY if step.machine.proot_is_slow else {})}
         command = [*words, *binds, *start, f"/{FOLDER}/actions/exec", *argv]
         step.check(step.command(command, told=True, variables=variables))
-
-    def _inside(self, step: LayerBuild, command: str, *paths: Path) -> None:
-        completed = step.as_root([*INSIDE, command, self._root, *paths])
-        if not completed.ok:
-            raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=step.definition.name)
 
 
 class EngineBuild(Sandbox):
@@ -173,5 +167,5 @@ def _have(at: int, name: str, wanted: int) -> None:
 
 _ENVIRONMENT = "91-environment.sh"
 """What a script adds to the environment of the image. Source: apptainer.org/docs, definition files, %post."""
-_BINDS = ("/proc", "/sys", "/dev", "/tmp", "/etc/resolv.conf")  # noqa: S108 - as engines bind it
+_BINDS = ("/proc", "/sys", "/dev", "/tmp", "/etc/resolv.conf", "/etc/hosts")  # noqa: S108 - as engines bind it
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

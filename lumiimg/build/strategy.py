@@ -30,7 +30,7 @@ class Strategy(ABC):
         root, front = step.folder / "root", sif_writer.Front(step.definition.text, {})
         step.build(root, sandbox=True)
         date_labels(root, {})
-        step.tidy(root, [])
+        step.inside("tidy", root)
         squash(step.machine, root, target, offset=front.size_bytes, within=step.as_root)
         sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity=step.definition.name)
 

@@ -5,27 +5,64 @@ Files of a layer may belong to ids that are the user's only there, in folders th
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import json
 import os
 import shutil
 import stat
 import struct
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.safe_fs import open_file
 from lumiimg.errors import FailedError, LumiimgError
 from lumiimg.files import EPOCH
-from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack
+from lumiimg.image import FileKind, open_image, open_stack, stacked
+
+if TYPE_CHECKING:
+    from lumiimg.image import RootFileSystem
+    from lumiimg.image.stack import StackedNode, StackedTree
 
 _PYC = struct.Struct("<4sIII")
-_OPAQUE_FILES = (".wh..wh..opq", ".wh..opq")
-"""fuse-overlayfs's marks of a folder that was deleted and made anew. Source: containers/fuse-overlayfs main.c."""
-_ORIGIN = "user.fuseoverlayfs.origin"
-"""On a file that was copied up to be changed, not on one that took another's place. Source: as above."""
-_OPAQUE_XATTRS = ("user.overlay.opaque", "trusted.overlay.opaque", "user.fuseoverlayfs.opaque")
+_OWN_XATTRS = "user.overlay."
+"""What overlayfs notes down about its own work. Source: kernel Documentation/filesystems/overlayfs.rst, `userxattr`."""
+_OPAQUE = f"{_OWN_XATTRS}opaque"
+_COPIED = (b"user.", b"security.capability")
+"""Attributes of files that are theirs: labels of SELinux, which a whole image may have, are its machine's."""
+_CHUNK_BYTES = 8 << 20
+
+
+def place(upper: Path, noted: Path, layers: Sequence[Path]) -> None:
+    """Put what an overlay could not change into its upper folder, and note how it is there.
+
+    It copies a file up by one name, whose others then stay what they were: to the script, and in the layer. And it
+    finds no extended attributes in squashfuse that have no value, nor capabilities, and then refuses each change.
+    """
+    with open_stack(layers) as image:
+        tree = stacked(image)
+        for names in _delicate(image.root, tree):
+            paths = [upper / name for name, _ in names]
+            for path in paths:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            _copy(tree, names[0][1], paths[0])
+            for path in paths[1:]:
+                os.link(paths[0], path, follow_symlinks=False)
+        for folder, _, _ in os.walk(upper):
+            if folder != str(upper):
+                _set_attributes(Path(folder), tree, _node(tree, Path(folder), upper))
+    noted.write_text(json.dumps(listing(upper)), encoding="utf-8")
+
+
+def take_back(upper: Path, noted: Path) -> None:
+    """Remove the files that are as they were placed, by all their names."""
+    before, after = json.loads(noted.read_text(encoding="utf-8")), listing(upper)
+    for path, seen in after.items():  # a name that went or came has changed the file, too
+        if before.get(path) == seen and not stat.S_ISDIR(seen[1]):
+            with _same_time((upper / path).parent):
+                (upper / path).unlink()
 
 
 def tidy(upper: Path, layers: Sequence[Path]) -> None:
@@ -36,134 +73,171 @@ def tidy(upper: Path, layers: Sequence[Path]) -> None:
     layer. Compiled Python files get the time that their source will have in the image, else Python would compile
     again at each start.
     """
-    opaque: dict[Path, set[str]] = {}
+    opaque: set[Path] = set()
     marks: list[Path] = []
-    copied: list[Path] = []
     folders_seen: list[Path] = []
-    for folder, folders, files in os.walk(upper):
+    for folder, _, files in os.walk(upper):
         here = Path(folder)
         folders_seen.append(here)
         for name in files:
             if name.endswith(".pyc"):
                 _date(upper, here / name)
-            seen = (here / name).lstat()
-            if name not in _OPAQUE_FILES and _is_mark(seen):
+            if _is_mark((here / name).lstat()):
                 marks.append(here / name)
-            elif stat.S_ISREG(seen.st_mode) and _ORIGIN in os.listxattr(here / name, follow_symlinks=False):
-                copied.append(here / name)
-        if _was_opaque(here):
-            opaque[here] = {*folders, *files} - {*_OPAQUE_FILES}
+        if here.parent in opaque or _OPAQUE in _listed(here):
+            opaque.add(here)
     if not layers:
         return
     with open_stack(layers) as image:
-        below = image.root
-        for here, names in opaque.items():
-            for name in _names(below, _inside(here, upper)) - names:
-                os.mknod(here / name, stat.S_IFCHR, os.makedev(0, 0))
-        _link_again(upper, below, copied)
+        below = stacked(image)
         for mark in marks:
-            if mark.name not in _names(below, _inside(mark.parent, upper)):
-                mark.unlink()  # made and deleted by the same script: there is nothing to hide
-        for folder_seen in reversed(folders_seen[1:]):
-            if _is_as_below(folder_seen, below, _inside(folder_seen, upper)):
-                folder_seen.rmdir()
+            if mark.parent in opaque or mark.name not in _names(below, mark.parent, upper):
+                with _same_time(mark.parent):
+                    mark.unlink()  # made and deleted by the same script: there is nothing to hide
+        for here in opaque:
+            _hide(here, below, upper)
+        for here in reversed(folders_seen[1:]):
+            if _is_as_below(here, below, upper):
+                with _same_time(here.parent):
+                    here.rmdir()
 
 
-def _link_again(upper: Path, below: RootFileSystem, copied: Sequence[Path]) -> None:
-    """Have all names of a file show what was changed under one of them: an overlay copies a file up by one name."""
-    wanted: dict[Hashable, Path] = {}
-    for path in copied:
-        with contextlib.suppress(OSError):
-            was = below.stat(_inside(path, upper), follow=False)
-            if was.links > 1:
-                wanted[was.identity] = path
-    if not wanted:
-        return
-    for entry in below.walk():
-        if entry.kind is not FileKind.FILE or os.path.lexists(upper / entry.path[1:]):
-            continue
-        changed = wanted.get(below.stat(entry.path, follow=False).identity)
-        if changed is not None and _parents(upper, below, entry.path):
-            os.link(changed, upper / entry.path[1:])
+def hide(upper: Path, layers: Sequence[Path]) -> None:
+    """Have each folder below `upper` hide what is below it."""
+    with open_stack(layers) as image:
+        for folder, _, _ in os.walk(upper):
+            if folder != str(upper):
+                _hide(Path(folder), stacked(image), upper)
 
 
-def _parents(upper: Path, below: RootFileSystem, path: str) -> bool:
-    """Make the folders of a path as they are below; return whether it is there at all for the layer."""
-    for parent in reversed(Path(path).parents[:-1]):
-        there = upper / parent.relative_to("/")
-        if os.path.lexists(there):
-            if not stat.S_ISDIR(there.lstat().st_mode):
-                return False  # gone, or something else by now
-            continue
-        was = below.stat(str(parent), follow=False)
-        there.mkdir()
-        os.chown(there, was.uid, was.gid)
-        there.chmod(was.permissions)
-    return True
+def _hide(here: Path, below: StackedTree, upper: Path) -> None:
+    with _same_time(here):
+        for name in _names(below, here, upper) - {path.name for path in here.iterdir()}:
+            os.mknod(here / name, stat.S_IFCHR, os.makedev(0, 0))
 
 
-def _inside(path: Path, upper: Path) -> str:
-    inside = path.relative_to(upper).as_posix()
-    return "/" if inside == "." else f"/{inside}"
+@contextmanager
+def _same_time(folder: Path) -> Iterator[None]:
+    """Have a folder keep its time while names in it come and go."""
+    seen = folder.lstat()
+    yield
+    os.utime(folder, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+
+
+def _delicate(root: RootFileSystem, tree: StackedTree) -> Iterator[list[tuple[str, StackedNode]]]:
+    """Yield the names of each file that has several, or extended attributes, and of folders with such."""
+    of_one: set[Hashable] = set()
+    found: dict[Hashable, list[tuple[str, StackedNode]]] = {}
+    for path, kind in root.walk():
+        node: Any = root.node(path)
+        has_attributes = bool(_xattrs(tree, node))
+        if kind is not FileKind.DEVICE and (
+            has_attributes or (node.parts[0].node.links > 1 and kind is not FileKind.DIRECTORY)
+        ):
+            identity = tree.stat(node).identity
+            found.setdefault(identity, []).append((path[1:], node))
+            of_one |= {identity} if has_attributes else set()
+    yield from (names for identity, names in found.items() if len(names) > 1 or identity in of_one)
+
+
+def _copy(tree: StackedTree, node: StackedNode, target: Path) -> None:
+    match node.kind:
+        case FileKind.FILE:
+            with closing(tree.open(node)) as source, target.open("xb") as file:
+                for offset in range(0, source.size, _CHUNK_BYTES):
+                    file.write(source.read_at(offset, _CHUNK_BYTES))
+        case FileKind.SYMLINK:
+            target.symlink_to(tree.link_target(node))
+        case FileKind.DIRECTORY:
+            target.mkdir(exist_ok=True)
+        case kind:
+            os.mknod(target, stat.S_IFIFO if kind is FileKind.FIFO else stat.S_IFSOCK)
+    _set_attributes(target, tree, node)
+
+
+def _set_attributes(path: Path, tree: StackedTree, node: StackedNode | None) -> None:
+    assert node is not None  # noqa: S101 - the caller has made the path of it
+    was = tree.stat(node)
+    os.chown(path, was.uid, was.gid, follow_symlinks=False)
+    if node.kind is not FileKind.SYMLINK:
+        path.chmod(was.permissions)
+        for name, value in _xattrs(tree, node).items():
+            os.setxattr(path, name, value, follow_symlinks=False)
+    os.utime(path, (was.mtime_s, was.mtime_s), follow_symlinks=False)
+
+
+def _node(tree: StackedTree, path: Path, upper: Path) -> StackedNode | None:
+    """Return what lies below a path of the upper folder: no link on the way is followed, as none is by an overlay."""
+    node: StackedNode | None = tree.root
+    for name in path.relative_to(upper).parts:
+        if node is None or node.kind is not FileKind.DIRECTORY:
+            return None
+        node = tree.child(node, name)
+    return node
+
+
+def _xattrs(tree: StackedTree, node: StackedNode) -> dict[str, bytes]:
+    return {os.fsdecode(name): value for name, value in tree.xattrs(node).items() if name.startswith(_COPIED)}
 
 
 def _is_mark(seen: os.stat_result) -> bool:
     return stat.S_ISCHR(seen.st_mode) and seen.st_rdev == 0
 
 
-def _is_as_below(folder: Path, below: RootFileSystem, path: str) -> bool:
-    """Tell whether a folder holds nothing and is what it was: overlays copy a folder for as little as a mount in it."""
-    if any(folder.iterdir()):
+def _is_as_below(folder: Path, below: StackedTree, upper: Path) -> bool:
+    """Tell whether a folder holds nothing and is what it was: overlays copy it for as little as a file in it."""
+    node = _node(below, folder, upper)
+    if any(folder.iterdir()) or node is None or node.kind is not FileKind.DIRECTORY:
         return False
-    try:
-        was, seen = below.stat(path, follow=False), folder.lstat()
-    except OSError:
-        return False
-    return (was.kind, was.permissions, was.uid, was.gid) == (
-        FileKind.DIRECTORY,
+    was, seen = below.stat(node), folder.lstat()
+    # images have no later time than this, see `squash`
+    return (was.permissions, was.uid, was.gid, min(was.mtime_s, EPOCH), _xattrs(below, node)) == (
         stat.S_IMODE(seen.st_mode),
         seen.st_uid,
         seen.st_gid,
+        min(int(seen.st_mtime), EPOCH),
+        _xattrs_of(folder),
     )
 
 
-def _was_opaque(folder: Path) -> bool:
-    """Tell whether a folder hides what is below it, and take the marks away."""
-    found = False
-    for name in _OPAQUE_FILES:
-        if os.path.lexists(folder / name):
-            (folder / name).unlink()
-            found = True
-    for name in _OPAQUE_XATTRS:
-        try:
-            found = os.getxattr(folder, name, follow_symlinks=False) == b"y" or found
-            os.removexattr(folder, name, follow_symlinks=False)
-        except OSError:
-            continue
-    return found
+def _xattrs_of(folder: str | Path) -> dict[str, bytes]:
+    names = (os.fsencode(name) for name in _listed(folder) if not name.startswith(_OWN_XATTRS))
+    found = {name: os.getxattr(folder, name, follow_symlinks=False) for name in names if name.startswith(_COPIED)}
+    return {os.fsdecode(name): value for name, value in found.items()}
 
 
-def _names(below: RootFileSystem, path: str) -> set[str]:
+def _listed(folder: str | Path) -> list[str]:
     try:
-        return {entry.name for entry in below.list_dir(path)}
-    except OSError:
+        return os.listxattr(folder, follow_symlinks=False)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        return []  # a file system without them
+
+
+def _names(below: StackedTree, folder: Path, upper: Path) -> set[str]:
+    node = _node(below, folder, upper)
+    if node is None or node.kind is not FileKind.DIRECTORY:
         return set()  # nothing below to be hidden
+    return {entry.name for entry in below.entries(node)}
 
 
-def listing(root: Path) -> dict[str, list[int]]:
+def listing(root: Path) -> dict[str, list[Any]]:
     """Return what tells of each name below a folder whether it was touched: the inode, and when it was changed."""
-    found: dict[str, list[int]] = {}
+    found: dict[str, list[Any]] = {}
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
-            seen = os.lstat(f"{folder}/{name}")
-            path = f"{folder}/{name}".removeprefix(f"{root}/")
+            full = f"{folder}/{name}"
+            seen = os.lstat(full)
             # the kernel sets the time of change, and nobody else can; a folder's is that of the names in it, too
-            touched = 0 if stat.S_ISDIR(seen.st_mode) else seen.st_ctime_ns
-            found[path] = [seen.st_ino, seen.st_mode, seen.st_uid, seen.st_gid, touched]
+            touched: list[Any] = [seen.st_ctime_ns]
+            if stat.S_ISDIR(seen.st_mode):
+                touched = [min(int(seen.st_mtime), EPOCH), repr(sorted(_xattrs_of(full).items()))]
+            found[full.removeprefix(f"{root}/")] = [seen.st_ino, seen.st_mode, seen.st_uid, seen.st_gid, *touched]
     return found
 
 
-def difference(root: Path, before: dict[str, list[int]], delta: Path) -> None:
+def difference(root: Path, before: dict[str, list[Any]], delta: Path) -> None:
     """Make `delta`, on the same file system, the layer that makes what a folder was into what it is.
 
     Files are links to those of the folder, so that none is copied; what is gone becomes a whiteout.
@@ -181,6 +255,8 @@ def difference(root: Path, before: dict[str, list[int]], delta: Path) -> None:
         if parent:
             _take(root, delta, parent)
         os.mknod(delta / path, stat.S_IFCHR, os.makedev(0, 0))
+    for folder, _, _ in os.walk(delta, topdown=False):  # when all is in it
+        shutil.copystat(root / Path(folder).relative_to(delta), folder)
 
 
 def _take(root: Path, delta: Path, path: str) -> None:
@@ -196,8 +272,6 @@ def _take(root: Path, delta: Path, path: str) -> None:
         return
     there.mkdir()
     os.chown(there, seen.st_uid, seen.st_gid)
-    there.chmod(stat.S_IMODE(seen.st_mode))
-    shutil.copystat(here, there)
 
 
 def clear(root: Path, delta: Path) -> None:
@@ -212,7 +286,8 @@ def clear(root: Path, delta: Path) -> None:
             is_folder = stat.S_ISDIR(seen.st_mode)
             # of devices a layer has only whiteouts: a build cannot make others
             if entry.kind is FileKind.DEVICE or is_folder != (entry.kind is FileKind.DIRECTORY):
-                shutil.rmtree(there) if is_folder else there.unlink()
+                with _same_time(there.parent):
+                    shutil.rmtree(there) if is_folder else there.unlink()
 
 
 def _date(upper: Path, compiled: Path) -> None:
@@ -220,7 +295,7 @@ def _date(upper: Path, compiled: Path) -> None:
     source = compiled.parent.parent / f"{compiled.name.partition('.')[0]}.py"
     try:
         seen = source.lstat()
-        descriptor = open_file(upper, _inside(compiled, upper), os.O_RDWR)
+        descriptor = open_file(upper, f"{compiled.relative_to(upper)}", os.O_RDWR)
         with open(descriptor, "r+b") as file:  # noqa: PTH123 - a descriptor has no path
             magic, flags, mtime, size = _PYC.unpack(file.read(_PYC.size))
             if flags == 0 and mtime == int(seen.st_mtime) & 0xFFFFFFFF and mtime > EPOCH and stat.S_ISREG(seen.st_mode):
@@ -235,8 +310,15 @@ def main(command: str, target: str, *others: str) -> None:
     paths = [Path(name) for name in others]
     try:
         match command:
+            case "place":
+                place(Path(target), paths[0], paths[1:])
+            case "take":
+                take_back(Path(target), paths[0])
+                tidy(Path(target), paths[1:])
             case "tidy":
                 tidy(Path(target), paths)
+            case "hide":
+                hide(Path(target), paths)
             case "list":
                 paths[0].write_text(json.dumps(listing(Path(target))), encoding="utf-8")
             case "difference":

@@ -144,23 +144,26 @@ def run_script(
     *,
     environment: Mapping[str, str],
     scratch: Path,
-    overlays: Sequence[str] = (),
     writable: bool = False,
+    hosts: Path | None = None,
+    within: Callable[[list[str | Path]], list[str | Path]] | None = None,
     timeout_s: float | None = None,
     log: IO[bytes] | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> Completed:
     """Run a program in an image as `%post` is run: root where the engine can, without the user's home and environment.
 
-    `root` is an image, or with `writable` a sandbox; `overlays` are laid over it in order, as `--overlay` has them.
+    `root` is an image, or with `writable` a folder; `hosts` is shown as /etc/hosts; `within` makes the command one that
+    is run as root of a namespace.
     """
     words: list[str | Path] = [engine.path, "exec", "--no-home", "--cleanenv", "--no-mount", "bind-paths", "--pwd", "/"]
-    if os.geteuid() != 0 and "--fakeroot" in engine.build_flags:
+    if within is None and os.geteuid() != 0 and "--fakeroot" in engine.build_flags:
         words.append("--fakeroot")
     words += ["--writable"] if writable else []
-    words += [word for overlay in overlays for word in ("--overlay", overlay)]
+    words += ["--mount", _csv("type=bind", f"source={hosts}", "destination=/etc/hosts")] if hosts else []
+    words += [root, *argv]
     env = _unpacking_in(scratch, engine, environment)
-    return run([*words, root, *argv], env=env, timeout_s=timeout_s, log=log, on_line=on_line)
+    return run(within(words) if within else words, env=env, timeout_s=timeout_s, log=log, on_line=on_line)
 
 
 def _unpacking_in(scratch: Path, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The files of an image without an engine: one read-only root file system over a SIF, a squashfs file or a folder."""
 
-from lumiimg.image.image import Image, ImageKind, open_image, open_stack, refuse_empty
+from lumiimg.image.image import Image, ImageKind, open_image, open_stack, refuse_empty, stacked
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.tree import FileKind, FileStat, ImageError
 
@@ -14,4 +14,5 @@ __all__ = [
     "open_image",
     "open_stack",
     "refuse_empty",
+    "stacked",
 ]

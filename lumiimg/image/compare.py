@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from lumiimg.image.tree import Tree, TreeNode
 
 _CHUNK_BYTES = 1 << 20
-_OF_OVERLAYS = re.compile(rb"(trusted|user)\.(overlay|fuseoverlayfs)\.")
-"""Marks that nobody sees in what they are laid over."""
 _OF_FOLDERS = re.compile(rb"security\.capability|user\.(?!overlay\.|fuseoverlayfs\.).*", re.DOTALL)
 COMPARED = ("modes", "owners", "content", "hard links", "times")
 DETAILS = ("device numbers", "extended attributes")
@@ -154,9 +152,8 @@ def _device_of(node: TreeNode) -> tuple[str, int, int]:
 def _xattrs_of(tree: Tree[Any], node: TreeNode) -> Mapping[bytes, bytes]:
     """Return the extended attributes of an inode, with those of `tree` a folder of this machine only some."""
     match tree, node:
-        case StackedTree(), StackedNode(parts=(part, *_)):
-            seen = part.tree.xattrs(part.node)
-            return {name: value for name, value in seen.items() if not _OF_OVERLAYS.match(name)}
+        case StackedTree(), StackedNode():
+            return tree.xattrs(node)
         case FolderTree(), FolderNode(path=path):
             found: dict[bytes, bytes] = {}
             with contextlib.suppress(OSError):  # a file system without them, or a file that may not be read

@@ -130,6 +130,12 @@ def open_stack(paths: Sequence[Path]) -> Image:
         return Image(base.kind, root, SingularityDescription(root), opened)
 
 
+def stacked(image: Image) -> StackedTree:
+    """Return the tree of an image that `open_stack` has opened."""
+    assert isinstance(image.root.tree, StackedTree)  # noqa: S101 - as it makes it
+    return image.root.tree
+
+
 def refuse_empty(path: Path, image: Image) -> None:
     """Raise ImageError for what holds no root file system: an empty folder, one that may not be read."""
     if not any(image.root.exists(name) for name in ("/etc", "/usr", "/lib", "/opt")):

@@ -6,6 +6,7 @@ whiteout: the name is gone. An opaque directory hides what the directories below
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from lumiimg.image.squashfs.inodes import Inode
     from lumiimg.image.squashfs.tree import SquashfsTree
     from lumiimg.image.tree import OpenFile
+
+_OF_OVERLAYS = re.compile(rb"(trusted|user)\.(overlay|fuseoverlayfs)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,11 @@ class StackedTree:
         part = node.parts[0]
         seen = part.tree.stat(part.node)
         return replace(seen, identity=(part.layer, seen.identity))
+
+    def xattrs(self, node: StackedNode) -> dict[bytes, bytes]:
+        """Return extended attributes without the marks of overlays, which nobody sees in what they are laid over."""
+        part = node.parts[0]
+        return {name: value for name, value in part.tree.xattrs(part.node).items() if not _OF_OVERLAYS.match(name)}
 
     def directory_identity(self, directory: StackedNode) -> Hashable:
         part = directory.parts[0]

@@ -26,14 +26,14 @@ from lumiimg.build.builder import choose_way, is_there
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_archive import read_archive, write_archive
 from lumiimg.build.cache_lease import CacheLease
-from lumiimg.build.capabilities import BuildMachine
+from lumiimg.build.capabilities import OWN_MOUNTS, BuildMachine
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.keys import image_key, kept_key, layer_keys
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.progress import BuildStage
 from lumiimg.build.sbom import bill
 from lumiimg.build.strategy import Strategy
-from lumiimg.build.userns_helper import clear, difference, listing, tidy
+from lumiimg.build.userns_helper import clear, difference, listing, place, take_back, tidy
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.owner import this_process
@@ -236,27 +236,51 @@ def test_nothing_changed_is_an_empty_layer(tmp_path: Path, base: Path) -> None:
     assert list((tmp_path / "delta").iterdir()) == []
 
 
+def squashed_with_names(upper: Path, below: Path) -> Path:
+    """Make a layer of an upper folder; it has no mark but whiteouts."""
+    tidy(upper, [below])
+    return squashed(upper, upper.with_suffix(".sqfs"))
+
+
 @pytest.mark.parametrize("folder", ["etc/apt", ".hidden/apt", ".hidden"])
 def test_a_folder_that_was_made_anew_hides_what_was_in_it(folder: str, tmp_path: Path, base: Path) -> None:
-    (base / folder / "keys").mkdir(parents=True, exist_ok=True)
+    (base / folder / "keys/deep").mkdir(parents=True, exist_ok=True)
     below = squashed(base, tmp_path / "below.sqfs")
     upper = tmp_path / "upper"
-    (upper / folder).mkdir(parents=True)
+    (upper / folder / "keys").mkdir(parents=True)
+    os.setxattr(upper / folder, "user.overlay.opaque", b"y")
     (upper / folder / "conf").write_text("anew")
-    (upper / folder / ".wh..wh..opq").touch()
-    tidy(upper, [below])
-    assert sorted(path.name for path in (upper / folder).iterdir()) == ["conf", "keys"]
-    delta = squashed(upper, tmp_path / "delta.sqfs")
-    with open_stack([below, delta]) as stacked:
-        assert [entry.name for entry in stacked.root.list_dir(f"/{folder}")] == ["conf"]
+    with open_stack([below, squashed_with_names(upper, below)]) as stacked:
+        assert [entry.name for entry in stacked.root.list_dir(f"/{folder}")] == ["conf", "keys"]
+        assert stacked.root.list_dir(f"/{folder}/keys") == ()
+
+
+@pytest.mark.threat("S61")
+def test_a_folder_in_the_place_of_a_link_hides_nothing_of_where_that_led(tmp_path: Path, base: Path) -> None:
+    (base / "opt/rocm-6/bin").mkdir(parents=True)
+    (base / "opt/rocm-6/empty").mkdir()
+    (base / "opt/rocm").symlink_to("rocm-6")
+    below = squashed(base, tmp_path / "below.sqfs")
+    upper = tmp_path / "upper"
+    (upper / "opt/rocm/empty").mkdir(parents=True)
+    os.setxattr(upper / "opt/rocm", "user.overlay.opaque", b"y")
+    with open_stack([below, squashed_with_names(upper, below)]) as stacked:
+        assert [entry.name for entry in stacked.root.list_dir("/opt/rocm")] == ["empty"]
+    assert [path.name for path in (upper / "opt/rocm").iterdir()] == ["empty"], "no ghosts"
 
 
 def test_a_layer_holds_nothing_that_makes_no_difference(tmp_path: Path, base: Path) -> None:
+    for name in ("attributes", "time", "same"):
+        (base / "var" / name).mkdir(parents=True)
+    os.setxattr(base / "var/same", "user.x", b"x")
     below = squashed(base, tmp_path / "below.sqfs")
     upper = tmp_path / "upper"
     shutil.copytree(base / "usr", upper / "usr", ignore=lambda *_: ["tool"])
+    shutil.copytree(base / "var", upper / "var")
+    os.setxattr(upper / "var/attributes", "user.x", b"x")  # that is a change
+    os.utime(upper / "var/time", (1, 1))  # and that
     (upper / "opt").mkdir()
-    (upper / "opt").chmod(0o700)  # that is a change
+    (upper / "opt").chmod(0o700)  # and that
     (upper / "etc/new").mkdir(parents=True)  # and that
     for name in ("lock", "apt"):  # made and deleted, and really deleted
         os.mknod(upper / "etc" / name, stat.S_IFCHR, os.makedev(0, 0))
@@ -266,24 +290,36 @@ def test_a_layer_holds_nothing_that_makes_no_difference(tmp_path: Path, base: Pa
         "etc/apt",
         "etc/new",
         "opt",
+        "var",
+        "var/attributes",
+        "var/time",
     ]
 
 
-def test_all_names_of_a_file_show_what_was_changed_under_one(tmp_path: Path, base: Path) -> None:
-    (base / "usr/bin/second").hardlink_to(base / "usr/bin/tool")
-    (base / "opt/third").hardlink_to(base / "usr/bin/tool")
+@pytest.mark.threat("S61")
+@pytest.mark.parametrize("changed_name", ["", "usr/bin/tool", "opt/third"])
+def test_all_names_of_a_file_are_one_file_over_an_overlay(changed_name: str, tmp_path: Path, base: Path) -> None:
+    names = ["usr/bin/tool", "usr/bin/second", "opt/third"]
+    for name in names[1:]:
+        (base / name).hardlink_to(base / names[0])
+    os.mkfifo(base / "opt/pipe")
+    (base / "opt/other-pipe").hardlink_to(base / "opt/pipe")
+    (base / "usr/bin").chmod(0o2755)
     below = squashed(base, tmp_path / "below.sqfs")
-    upper = tmp_path / "upper"
-    (upper / "usr/bin").mkdir(parents=True)
-    (upper / "usr/bin/tool").write_text("changed")
+    upper, noted = tmp_path / "upper", tmp_path / "noted.json"
+    upper.mkdir()
+    place(upper, noted, [below])
+    assert (upper / "opt/other-pipe").is_fifo()
+    assert (upper / names[0]).read_text() == "usr/bin/tool"
+    assert (upper / names[0]).samefile(upper / names[1])
+    if changed_name:
+        with (upper / changed_name).open("a") as file:
+            file.write("+")
+    take_back(upper, noted)
     tidy(upper, [below])
-    assert not (upper / "usr/bin/second").exists(), "one that took its place is a file of its own"
-    os.setxattr(upper / "usr/bin/tool", "user.fuseoverlayfs.origin", b"usr/bin/tool")
-    (upper / "opt").mkdir()
-    os.mknod(upper / "opt/third", stat.S_IFCHR, os.makedev(0, 0))  # and this name is gone
-    tidy(upper, [below])
-    assert (upper / "usr/bin/second").samefile(upper / "usr/bin/tool")
-    assert stat.S_ISCHR((upper / "opt/third").lstat().st_mode)
+    left = [path.relative_to(upper).as_posix() for path in upper.rglob("*") if not path.is_dir()]
+    assert sorted(left) == (sorted(names) if changed_name else [])
+    assert changed_name or list(upper.iterdir()) == [], "folders are as they were"
 
 
 def test_compiled_python_is_still_good_in_the_image(tmp_path: Path) -> None:
@@ -654,19 +690,19 @@ def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_pat
 
 
 def test_what_needs_root_is_run_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    none = BuildMachine(ENGINE, True, True, True, None, None, None, None, None, ())
+    none = BuildMachine(ENGINE, True, True, True, None, None, None, None, ())
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert none.as_root(["ls"]) == ["unshare", "--map-root-user", "--map-auto", "ls"]
     assert "--kill-child" in none.as_root(["ls"], mount=True)
     assert replace(none, maps_ids=False).as_root(["ls"], mount=True) == ["ls"]
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert none.as_root(["ls"]) == ["ls"]
-    assert none.as_root(["ls"], mount=True) == ["unshare", "--mount", "--pid", "--fork", "--kill-child", "ls"]
+    assert none.as_root(["ls"], mount=True) == ["unshare", *OWN_MOUNTS, "ls"]
 
 
 def test_the_first_way_that_works_is_taken_and_the_others_are_told() -> None:
     here = Path("/usr/bin/x")
-    whole = BuildMachine(ENGINE, True, True, True, here, here, here, here, None, ())
+    whole = BuildMachine(ENGINE, True, True, True, here, here, here, None, ())
     assert choose_way(whole, None) == ("overlay", "the quickest")
     way, why = choose_way(replace(whole, maps_ids=False), None)
     assert (way, "no user namespace" in why) == ("sandbox", True)
@@ -1086,7 +1122,7 @@ def test_what_a_script_kept_is_put_where_the_image_has_that_path(tmp_path: Path)
     outside.mkdir()
     (below / "opt").symlink_to("/data")
     (below / "data" / "lumiimg").symlink_to(f"../../..{outside}")
-    machine = BuildMachine(ENGINE, True, True, True, None, None, None, None, None, ())
+    machine = BuildMachine(ENGINE, True, True, True, None, None, None, None, ())
     step = LayerBuild(machine, {}, definition(tmp_path), tmp_path / "step", io.BytesIO(), print)
     (step.folder / "files/a").mkdir(parents=True)
     (step.folder / "files/a/tool.c").write_text("int x;")

@@ -65,7 +65,7 @@ def step(tmp_path: Path) -> LayerBuild:
     file = tmp_path / "k"
     file.write_text("content")
     definition = Definition("02-a", ("a",), "01-b", SECTIONS, (StagedFile("files/a/files/k", file),))
-    machine = BuildMachine(ENGINE, True, True, True, None, None, None, None, None, ())
+    machine = BuildMachine(ENGINE, True, True, True, None, None, None, None, ())
     made = LayerBuild(machine, {}, definition, tmp_path / "step", io.BytesIO(), print)
     (made.folder / "files/a/files").mkdir(parents=True)
     (made.folder / "files/a/files/k").write_text("content")

@@ -510,7 +510,7 @@ def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
     needs("mksquashfs", "unsquashfs")
     del clean_home
     tools = (Path("/usr/bin/mksquashfs"), Path("/usr/bin/unsquashfs"))
-    machine = BuildMachine(ENGINE, False, False, False, *tools, None, None, None, ())
+    machine = BuildMachine(ENGINE, False, False, False, *tools, None, None, ())
     stand = Stand()
     monkeypatch.setattr(engines, "find_engine", lambda _: ENGINE)
     monkeypatch.setattr(capability_cache, "look_or_recall", lambda *_: machine)

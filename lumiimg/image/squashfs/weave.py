@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from lumiimg.files import EPOCH
-from lumiimg.image import FileKind, Image, ImageError, open_stack
+from lumiimg.image import FileKind, ImageError, open_stack, stacked
 from lumiimg.image.squashfs import inodes
 from lumiimg.image.squashfs.inodes import NO_FRAGMENT, NO_XATTRS, Inode
 from lumiimg.image.squashfs.superblock import MAGIC, NO_TABLE, SUPERBLOCK, VERSION, Compressor, Superblock
 from lumiimg.image.squashfs.table_writer import MetadataWriter, XattrWriter, compressor, lookup_table
 from lumiimg.image.squashfs.tree import FRAGMENT, STORED
 from lumiimg.image.squashfs.xattrs import POINTER
-from lumiimg.image.stack import StackedNode, StackedTree
+
+if TYPE_CHECKING:
+    from lumiimg.image.stack import StackedNode, StackedTree
 
 _TYPES = {FileKind.DIRECTORY: 1, FileKind.FILE: 2, FileKind.SYMLINK: 3, FileKind.FIFO: 6, FileKind.SOCKET: 7}
 _BLOCK_DEVICE, _CHAR_DEVICE = 4, 5
@@ -41,7 +43,7 @@ _NOT_KEPT = "dev"
 def can_weave(layers: Sequence[Path]) -> bool:
     """Whether all layers are compressed alike, with zstd and in blocks of one size. Raises ImageError."""
     with open_stack(layers) as image:
-        superblocks = [layer.superblock for layer in _stacked(image).layers]
+        superblocks = [layer.superblock for layer in stacked(image).layers]
         kinds = {(superblock.compression, superblock.block_bytes) for superblock in superblocks}
         return len(kinds) == 1 and next(iter(kinds))[0] == Compressor.ZSTD
 
@@ -52,12 +54,7 @@ def weave(layers: Sequence[Path], target: Path, offset: int) -> None:
     Raises ImageError for a layer that is damaged, OSError if it cannot be written.
     """
     with open_stack(layers) as image, target.open("wb") as file:
-        _Weaver(_stacked(image), file, offset).write()
-
-
-def _stacked(image: Image) -> StackedTree:
-    assert isinstance(image.root.tree, StackedTree)  # noqa: S101 - as `open_stack` makes it
-    return image.root.tree
+        _Weaver(stacked(image), file, offset).write()
 
 
 @dataclass(slots=True)

@@ -1,0 +1,123 @@
+"""A layer is exactly what its script did: whatever it does to files, all ways to build show what the engine alone does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.image import FileKind, open_image
+from lumiimg.image.compare import FileDifference, compare
+from lumiimg.image.squashfs.inodes import Inode
+from lumiimg.image.squashfs.tree import SquashfsTree
+from tests.engine.conftest import inside, lumiimg
+from tests.shared.layer_builder import LAYER
+from tests.shared.nasty_layers import LAYERS, script
+from tests.shared.programs import tenth_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from lumiimg.engine.engine import Engine
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+
+STACKS = tenth_of(500)
+SEED = 19
+
+
+def write_layers(folder: Path, scripts: Sequence[str]) -> list[str | Path]:
+    """Write one layer a script; return the words that ask for them."""
+    words: list[str | Path] = ["--layers", folder]
+    for number, text in enumerate(scripts):
+        (folder / f"n{number}").mkdir(parents=True)
+        (folder / f"n{number}/layer.toml").write_text(LAYER)
+        (folder / f"n{number}/post.sh").write_text(text)
+        words += ["--add", f"n{number}"]
+    return words
+
+
+def build(output: Path, way: str, cache: Path, *words: str | Path, form: str = "flat", code: int = 0) -> str:
+    told = lumiimg(
+        "build", "-o", output, "--strategy", way, "--format", form, *words, env={"LUMIIMG_CACHE": str(cache)}
+    )
+    assert told.code == code, told.err
+    return told.err
+
+
+def differences(one: Path, other: Path) -> list[FileDifference]:
+    with open_image(one) as first, open_image(other) as second:
+        return [found for found in compare(first.root, second.root) if found.path.startswith("/nasty")]
+
+
+@pytest.fixture(scope="module")
+def nasty(bare: Path, images: Path) -> dict[str, Path]:
+    """The same stacks by every way."""
+    folder = images / "nasty"
+    words = ["--base", bare, *write_layers(folder / "layers", [script(n, STACKS, SEED) for n in range(LAYERS)])]
+    found = {way: folder / f"{way}.sif" for way in ("definition", "overlay", "sandbox", "layered", "mixed")}
+    for way in ("definition", "overlay", "sandbox"):
+        build(found[way], way, folder / f"cache-{way}", *words)
+    build(found["layered"], "overlay", folder / "cache-overlay", *words, form="layered")
+    # the uppermost layer in a sandbox of layers that overlays have made
+    build(folder / "lower.sif", "overlay", folder / "cache-mixed", *words[:-2])
+    build(found["mixed"], "sandbox", folder / "cache-mixed", *words)
+    return found
+
+
+@pytest.mark.threat("S61")
+@pytest.mark.parametrize("way", ["overlay", "sandbox", "layered", "mixed"])
+def test_every_way_does_what_the_engine_alone_does(way: str, nasty: dict[str, Path]) -> None:
+    assert differences(nasty["definition"], nasty[way]) == []
+
+
+def test_an_engine_shows_the_same_of_layers(nasty: dict[str, Path], engine: Engine) -> None:
+    script = r"find /nasty -printf '%y %m %s %T@ %l %p\n' 2>&1 | LC_ALL=C sort | cat -v"
+    told = [inside(engine, nasty[way], "sh", "-c", script) for way in ("definition", "layered")]
+    assert told[0] == told[1]
+    assert len(told[0].splitlines()) > 10 * STACKS
+
+
+CAPABLE = "import os, struct; os.setxattr('/opt/capable', 'security.capability', struct.pack('<5I', 0x02000001, 1 << 10, 0, 0, 0))"
+BELOW = f"""\
+mkdir -p /opt/rocm-6/bin /opt/rocm-6/empty; ln -s rocm-6 /opt/rocm
+echo 1 >/opt/a; ln /opt/a /opt/b
+mkfifo /opt/pipe
+touch /opt/capable; python3 -c "{CAPABLE}"
+mkdir /opt/setgid; chmod 2775 /opt/setgid
+touch /opt/x /opt/.wh.x
+"""
+ABOVE = """\
+rm /opt/rocm; mkdir -p /opt/rocm/empty
+mv /opt/a /opt/c; echo 2 >>/opt/b; grep 2 /opt/c
+mv /opt/pipe /opt/moved; ln /opt/moved /opt/linked; test -p /opt/linked
+chmod 755 /opt/capable
+touch /opt/setgid/file
+mkdir /opt/.wh..wh..opq
+"""
+
+
+@pytest.mark.threat("S61")
+@pytest.mark.parametrize("way", ["overlay", "sandbox"])
+def test_what_overlays_of_users_lose_is_kept(way: str, bare: Path, tmp_path: Path) -> None:
+    words = ["--base", bare, *write_layers(tmp_path / "layers", [BELOW, ABOVE])]
+    build(tmp_path / "x.sif", way, tmp_path / "cache", *words)
+    with open_image(tmp_path / "x.sif") as image:
+        root = image.root
+        assert [entry.name for entry in root.list_dir("/opt/rocm")] == ["empty"]
+        assert root.stat("/opt/b").identity == root.stat("/opt/c").identity
+        assert root.read_bytes("/opt/c", 10) == b"1\n2\n"
+        assert root.stat("/opt/linked").kind is FileKind.FIFO
+        assert root.stat("/opt/linked").identity == root.stat("/opt/moved").identity
+        tree, capable = root.tree, root.node("/opt/capable")
+        assert isinstance(tree, SquashfsTree)
+        assert isinstance(capable, Inode)
+        assert b"security.capability" in tree.xattrs(capable)
+        assert root.stat("/opt/setgid").permissions == 0o2775
+        assert all(root.exists(f"/opt/{name}") for name in ("x", ".wh.x", ".wh..wh..opq"))
+    refused = build(tmp_path / "y.sif", way, tmp_path / "cache", *words, form="layered", code=1)
+    assert (
+        "/opt/.wh..wh..opq: fuse-overlayfs, by which engines show layers, hides names that begin with .wh." in refused
+    )
+    assert "--format flat" in refused
