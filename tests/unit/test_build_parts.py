@@ -640,7 +640,7 @@ def test_who_lost_a_lock_leaves_it_to_its_new_owner(tmp_path: Path, monkeypatch:
             lock.rename(tmp_path / f"{number}")  # as who takes it for stale does
             lock.mkdir()
             (lock / "owner.json").write_text(theirs)
-            shutil.rmtree(tmp_path / f"{number}")
+            shutil.rmtree(tmp_path / f"{number}", ignore_errors=True)  # a beat may come in between
             assert (lock / "owner.json").read_text() == theirs
     assert [path.name for path in lock.iterdir()] == ["owner.json"]
     assert (lock / "owner.json").read_text() == theirs
