@@ -806,7 +806,7 @@ def test_no_image_no_site_and_no_snapshot_are_bad_input(image: Path, tmp_path: P
         ("reserved = [0,", "reserved = [0, 1, 2, 3, 4, 5, 6, 7,", "leaves no core of group 0, which is near GPU 4"),
         ("memory_gib = 480", 'memory_gib = "480"', "'binding.memory_gib' should be a whole number"),
         ('own = "pmi2"', 'own = "pmi2 --uid=0"', "'mpi.own' is 'pmi2 --uid=0', no value for `srun --mpi=`"),
-        ('value = "userfaultfd"', 'value = "a\\nb"', "holds a control character"),
+        ('value = "userfaultfd"', 'value = "a\\nb"', "holds a character that cannot be printed"),
         (
             'name = "small-g"',
             'name = "small-g\\nid"',
