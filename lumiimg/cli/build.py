@@ -50,7 +50,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--fresh",
         action="store_true",
-        help="have the base again, with the packages of today, not from the cache; layers above it are built again "
+        help="build again, not from the cache: the base, with the packages of today; layers above it are built again "
         "where it came out differently",
     )
     how.add_argument("--locked", action="store_true", help="build what the lock says, or nothing")

@@ -38,7 +38,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fresh",
         action="store_true",
-        help="take no layer from the cache: does the same come out of it again? Exits 1 where files differ",
+        help="build again, not from the cache: does the same come out of it? Exits 1 where files differ",
     )
     add_result(parser)
 

@@ -343,7 +343,7 @@ def test_the_text_for_people_ends_with_what_to_type(tmp_path: Path, image: Path,
     out = capsys.readouterr().out
     assert "no snapshot of a node was given (--host)" in " ".join(out.split())
     assert out.endswith(
-        f"    module use {shlex.quote(str(folder / 'modulefiles'))}\n    module load vllm/1\n    python3 …\n"
+        f"    module use {shlex.quote(str(folder / 'modulefiles'))}\n    module load vllm/1\n    python …\n"
     )
 
 

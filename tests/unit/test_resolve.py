@@ -189,7 +189,7 @@ def test_a_base_that_cannot_be_had_says_what_each_way_lacks(
         ({}, "docker.io/library/busybox", False),
         ({"docker.io": "registry.near:5000"}, "registry.near:5000/library/busybox", False),
         ({"docker.io": "http://localhost:5000/"}, "localhost:5000/library/busybox", True),
-        ({"docker.io": "https://near"}, "near/library/busybox", False),
+        ({"docker.io": "https://near.test"}, "near.test/library/busybox", False),
     ],
 )
 def test_a_registry_has_mirrors_too(
