@@ -375,7 +375,7 @@ def test_an_image_for_another_platform_is_not_taken(server: Registry) -> None:
 def test_an_image_that_says_no_architecture_is_an_open_question(server: Registry) -> None:
     for silent in ({}, {"os": "linux"}, {"os": "linux", "architecture": 7}):
         server.manifest("tag", manifest_of(server.blob(silent)))
-        with pytest.raises(UndecidedError, match="does not say for which architecture it is"):
+        with pytest.raises(UndecidedError, match="does not state its architecture"):
             server.resolve()
 
 

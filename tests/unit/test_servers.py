@@ -161,7 +161,8 @@ class Answers(http.server.BaseHTTPRequestHandler):
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # the client does not read on
+            self.wfile.write(body)
 
     def log_message(self, *_: object) -> None: ...
 

@@ -179,7 +179,7 @@ def resolve_image(reference: ImageReference, web: Web, *, platform: str = "linux
     made_for = _platform(config)
     if made_for is None and media_type != SIF_LAYER:
         raise UndecidedError(
-            f"does not say for which architecture it is, so whether for {platform} is not known",
+            f"does not state its architecture, so whether it is for {platform} is not known",
             where=found.url,
             hint="fetch it and look: lumiimg check reads its programs",
         )

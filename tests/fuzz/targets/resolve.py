@@ -15,7 +15,7 @@ from unittest import mock
 from packaging.version import Version
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
-from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError
+from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, UndecidedError
 from lumiimg.resolve import pin
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.download import download
@@ -269,7 +269,14 @@ TARGETS = (
     ),
     Target("wheel-metadata", ("resolve.wheels.read_metadata",), _metadata, _metadata_seeds, (FailedError,)),
     Target("wheel-file", ("resolve.pin._required_by",), _wheel, _wheel_seeds, (FailedError,), "bytes"),
-    Target("registry", ("resolve.network.registry.resolve_image",), _registry, _registry_seeds, (FailedError,), "json"),
+    Target(
+        "registry",
+        ("resolve.network.registry.resolve_image",),
+        _registry,
+        _registry_seeds,
+        (FailedError, UndecidedError),
+        "json",
+    ),
     Target("registry-token", ("resolve.network.registry.Repository",), _token, _token_seeds, (FailedError,)),
     Target(
         "image-reference",
