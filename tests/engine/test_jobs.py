@@ -142,6 +142,7 @@ everyone = [None] * trainer.world_size
 torch.distributed.all_gather_object(everyone, mine)
 if trainer.is_global_zero:
     json.dump(everyone, open("seen.json", "w"))
+torch.distributed.destroy_process_group()  # else a thread of gloo may abort the process at its end
 """
 )
 RAY = (
