@@ -28,7 +28,7 @@ zmodload zsh/zpty
 zpty -b shell zsh -f -i
 zpty -w shell 'PS1="READY "; autoload -Uz compinit; compinit -u -D; eval "$(lumiimg completion zsh)"; bindkey "^I" complete-word'
 zpty -w shell 'print -r -- is"-"set'
-zpty -m -r shell seen '*is-set*'
+zpty -m -r shell seen '*is-set*READY *'
 zpty -n -w shell "$1"$'\\t'
 zpty -n -w shell $' #end'
 zpty -m -r shell seen '*#end*'
