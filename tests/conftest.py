@@ -5,18 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Generator
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from lumiimg.catalog import layers
 from lumiimg.catalog.folders import shipped_layers
 from tests.shared.validation import outputs_validated
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 MAY_BE_ABSENT = "not beside this checkout"
 """Of a skip that CI allows: material that a test uses where somebody has it."""

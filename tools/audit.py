@@ -15,10 +15,11 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -27,9 +28,6 @@ from lumiimg.errors import LumiimgError
 from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.network.wheel_index import read_index
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 PROJECT = "lumiimg"
 _TABLE = Path(__file__).with_name("audit.toml")

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from auditwheel import lddtree
 from elftools.elf.dynamic import DynamicSection
@@ -28,9 +28,6 @@ from lumiimg.elf.reader import BytesReader
 from lumiimg.image import open_image
 from lumiimg.nccl.vocabulary import vocabulary
 from tests.shared import joblog
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RUNS = 7
 RANKS, LOG_BYTES = 4096, 2 * 10**9

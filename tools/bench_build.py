@@ -16,14 +16,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from lumiimg.engine.engine import Engine, find_engine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 LAYER = """\
 kind = "layer"

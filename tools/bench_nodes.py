@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_files
@@ -27,9 +27,6 @@ from lumiimg.cluster.nodes.node_task import SCHEMA, NodeTask, identity_of, write
 from lumiimg.engine.engine import find_engine
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NODES = 2978
 """GPU nodes of LUMI."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.cli.commands import COMMANDS, GROUPS, make_parser
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FOLDER = Path(__file__).parents[1] / "docs" / "man"
 DATE = "2026-11-22"

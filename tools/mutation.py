@@ -27,12 +27,13 @@ import tempfile
 import time
 import tomllib
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import coverage
 import hypothesis
@@ -40,9 +41,6 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tools.mutants import Mutant, constant_of, mutants
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).parents[1]
 SURVIVORS = ROOT / "tools/mutation-survivors.toml"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Any
 
 from lumiimg.report.schema import kind_of, names, schema_of
 from tools.reference import REFERENCE, cell, text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
 
 _WORDS = re.compile(r"`[^`]+`: .*")
 _HEAD = """\

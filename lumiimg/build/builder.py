@@ -141,12 +141,12 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     log_path: Path,
     progress: Progress,
     replaces: bool,
-    anew: bool,
+    again: bool,
     keep_going: bool,
     keeps_compiled: bool = True,
     fresh: bool = False,
 ) -> BuiltImage:
-    """Build the chain and put the image at `output`, by rename; unless `anew`, nothing is written where it is already.
+    """Build the chain and put the image at `output`, by rename; unless `again`, nothing is written where it is already.
 
     Layers whose result is in the cache are not built again. The engine's output goes to `log_path`. `documents` are
     JSON by name, which the image carries; `compression` (squash.COMPRESSIONS) is that of a flat image; `replaces`: what
@@ -179,7 +179,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
             (*stages,),
         )
 
-    if there and not (anew or fresh):
+    if there and not (again or fresh):
         return built(len(chain), (), is_new=False)
     if output.exists() and not (there or replaces):
         raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")

@@ -439,10 +439,10 @@ def _content_key(key: CacheKey, below: str) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return a document of an entry. Raises OSError, and ValueError for what is no JSON object."""
+    """Return a document of an entry. Raises OSError, and ValueError for what is not a JSON object."""
     with path.open("rb") as file:
         text = file.read(_DOCUMENT_LIMIT_BYTES)
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (ValueError, RecursionError):
-        raise ValueError(f"{path.name} is no JSON object") from None
+        raise ValueError(f"{path.name} is not a JSON object") from None

@@ -48,10 +48,10 @@ _PRIVILEGES = re.compile(r"^(?:CapEff|CapBnd|NoNewPrivs|Seccomp):.*$", re.MULTIL
 
 def look_or_recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> BuildMachine:
     """Return what is known of this machine, or try it and keep that. A cache that cannot be written is no hindrance."""
-    return _recall(engine, environment, cache) or look_anew(engine, environment, cache)
+    return _recall(engine, environment, cache) or look_again(engine, environment, cache)
 
 
-def look_anew(engine: Engine, environment: Mapping[str, str], cache: Path) -> BuildMachine:
+def look_again(engine: Engine, environment: Mapping[str, str], cache: Path) -> BuildMachine:
     """Try what a build may need, and keep what was found."""
     machine = look(engine, environment)
     path = _path(cache)

@@ -84,16 +84,16 @@ def date_labels(root: Path, others: Mapping[str, str]) -> None:
     try:
         labels = json.loads(read_file(root, _LABELS, _FILE_LIMIT_BYTES))
     except (ValueError, RecursionError) as error:
-        raise FailedError("is no JSON", where=_LABELS) from error
+        raise FailedError("is not JSON", where=_LABELS) from error
     if not isinstance(labels, dict):
-        raise FailedError("is no JSON object", where=_LABELS)
+        raise FailedError("is not a JSON object", where=_LABELS)
     date = dt.datetime.fromtimestamp(EPOCH, tz=dt.UTC)
     labels |= {_DATE: date.strftime("%A_%d_%B_%Y_%H:%M:%S_UTC"), **others}
     _rewrite(root, _LABELS, json.dumps(labels, indent="\t", sort_keys=True))
 
 
 def _rewrite(root: Path, path: str, text: str) -> None:
-    """Write a file anew with the permissions that it has."""
+    """Write a file again with the permissions that it has."""
     with new_file(root, path, stat.S_IMODE(mode_of(root, path) or 0o644)) as file:
         file.write(text.encode())
 
@@ -101,7 +101,7 @@ def _rewrite(root: Path, path: str, text: str) -> None:
 def keeps_environment(engine: Engine, environment: Mapping[str, str], scratch: Path) -> tuple[bool | None, str]:
     """Try whether an engine keeps what layers below have set, None where that cannot be tried; and what it said.
 
-    SingularityCE 4.1.5 to 4.2.1, and Apptainer before 1.3.5, write it anew.
+    SingularityCE 4.1.5 to 4.2.1, and Apptainer before 1.3.5, write it again.
     """
     below = scratch / "below.sif"
     (below / FOLDER / "env").mkdir(parents=True)
@@ -163,7 +163,7 @@ def _put(made: Path, target: Path, seen: RootFileSystem) -> None:
     """Copy what is new or another into the target; nothing else of what the engine made, which the image has itself.
 
     Where a script has put a link, or anything else, in the place of the engine's folder, it makes way, as an engine
-    writes its own anew into each image: followed, it would lead to files of this machine.
+    writes its own into each image again: followed, it would lead to files of this machine.
     """
     for path in (made / FOLDER, *sorted((made / FOLDER).rglob("*"))):
         inside = f"/{path.relative_to(made)}"

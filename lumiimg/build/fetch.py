@@ -47,7 +47,7 @@ def needed(
 ) -> Iterator[LockedSource]:
     """Yield the sources of the layers that will be built; `content` is that of what is below the first.
 
-    A layer over one that is built anew may be used all the same, by the content of that one, which nobody knows yet.
+    A layer over one that is built again may be used all the same, by the content of that one, which nobody knows yet.
     Where the cache has one of the same inputs, it is left to its turn.
     """
     first = len(lowest(keys, cache.find, content))

@@ -1,4 +1,4 @@
-"""What is told of a build while it runs, what each part of it took, and the log: all that engine and scripts print."""
+"""What is shown of a build while it runs, what each part of it took, and the log: all that engine and scripts print."""
 
 from __future__ import annotations
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import file_names, layer_folders, recipe_folders
 from lumiimg.catalog.layers import NAME, Layer, read_layer, variant_names
 from lumiimg.catalog.toml_table import CatalogError, Table, read_toml
 from lumiimg.errors import BadInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
 
 FABRICS = ("host", "bundled", "none")
 """Where libfabric and libcxi come from, as for `--fabric`."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KIND = re.compile(r"""^kind\s*=\s*["'](base|layer)["']""", re.MULTILINE)

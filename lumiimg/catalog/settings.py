@@ -8,16 +8,13 @@ import os
 import pwd
 import re
 import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import user_folder
 from lumiimg.catalog.toml_table import Table, read_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _PLACES = Path(__file__).with_name("places.toml")
 

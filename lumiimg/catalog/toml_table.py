@@ -12,13 +12,11 @@ import difflib
 import re
 import tomllib
 import warnings
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
 
 from lumiimg.errors import BadInputError, one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-    from pathlib import Path
 
 T = TypeVar("T")
 FILE_LIMIT_BYTES = 256 * 1024

@@ -1,4 +1,4 @@
-"""What an update of a machine does to one image: it breaks, its binds are to be made anew, or nothing happens.
+"""What an update of a machine does to one image: it breaks, its binds are to be made again, or nothing happens.
 
 The image is modelled twice, with what the host offered and with what it offers; and the list of binds that was made
 before, which stands in somebody's module or job script, is tried with the host as it is.

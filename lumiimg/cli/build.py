@@ -83,7 +83,7 @@ def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 def add_result(how: Options) -> None:
     """Add the options that tell what comes out, and how it is told."""
     how.add_argument(
-        "--force", action="store_true", help="replace what is there: write the output file anew, also over another one"
+        "--force", action="store_true", help="replace what is there: write the output file again, also over another one"
     )
     how.add_argument(
         "--format",
@@ -201,7 +201,7 @@ def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     for option in ("base", "recipe", "add", "arg", "source", "fabric", "host"):
         if getattr(arguments, option) and getattr(arguments, option) != "auto":
             raise BadInputError(
-                f"--{option} and --locked", hint="what is built is what the lock says; write it anew first"
+                f"--{option} and --locked", hint="what is built is what the lock says; write it again first"
             )
     catalogue = open_catalogue(os.environ, arguments.layers)
     path = arguments.lock or Path(LOCK)
@@ -262,7 +262,7 @@ def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Req
             log_path=log_of(output),
             progress=progress,
             replaces=arguments.force,
-            anew=arguments.force,
+            again=arguments.force,
             keep_going=arguments.keep_going,
             fresh=getattr(arguments, "fresh", False),
         )

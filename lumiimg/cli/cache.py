@@ -4,7 +4,7 @@ time; LUMIIMG_CACHE, or `cache` in config.toml, says where it is.
 examples:
   lumiimg cache ls
   lumiimg cache prune --keep 20G          # the longest unused go first
-  lumiimg cache rm "vllm (compiled)"      # it is compiled anew the next time
+  lumiimg cache rm "vllm (compiled)"      # it is compiled again the next time
   lumiimg cache export layers.tar && rsync layers.tar other:
 """
 

@@ -8,7 +8,7 @@ levels: static  from the files of the image, nothing run
 Without --level: the highest that can be taken here. What each of them proves
 says docs/explanation/levels.md.
 
-On many nodes at once, by Slurm; the nodes that are the same are told together.
+On many nodes at once, by Slurm; the nodes that are the same are shown together.
 Level run takes GPUs, so ask for them (--gpus-per-node), here or in --sbatch:
   salloc --nodes=4 --gpus-per-node=8; lumiimg check image.sif --nodes 4
   lumiimg check image.sif --nodes 64 \

@@ -9,7 +9,7 @@ almost nothing.
 exit codes: 0 proved: a fast network carried the traffic, or nothing crossed one
             1 it did not: slow path, plugin failed, wrong or slow collectives
             2 no such file
-            3 the log does not tell, or shows no traffic
+            3 the log does not say, or shows no traffic
 """
 
 from __future__ import annotations

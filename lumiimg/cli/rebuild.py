@@ -83,7 +83,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 log_path=log_of(arguments.output),
                 progress=progress,
                 replaces=arguments.force,
-                anew=arguments.force or arguments.fresh,
+                again=arguments.force or arguments.fresh,
                 keep_going=arguments.keep_going,
                 keeps_compiled=False,  # what a stranger's script leaves there would go into other images
             )

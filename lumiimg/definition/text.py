@@ -71,7 +71,7 @@ def checked_target(target: str, where: str) -> str:
     Raises DefinitionError if what is put there would be lost.
     """
     if not target.startswith("/") or any(part == ".." for part in target.split("/")):
-        raise DefinitionError(f"{target!r} is no absolute path in the image", where=where)
+        raise DefinitionError(f"{target!r} is not an absolute path in the image", where=where)
     if any(target == folder or target.startswith(folder + "/") for folder in _LOST_FOLDERS):
         raise DefinitionError(
             f"{target} would be lost: the engine mounts over it during the build", where=where, hint="put it in /opt"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from lumiimg.errors import BadInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
 
 
 class ElfError(BadInputError):

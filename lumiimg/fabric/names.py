@@ -8,14 +8,11 @@ NCCL_NET_PLUGIN names it. `rccl.py` says which of the plugin's names one RCCL as
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from lumiimg.elf.version_check import numbers_of
 from lumiimg.fabric.path import Part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 LIBRCCL = ("librccl.so.1", "librccl.so")
 """What programs ask the loader for: by the soname, or as torch's wheels, which bring a file without a number."""

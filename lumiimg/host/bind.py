@@ -287,7 +287,7 @@ def _is_private(trial: BindTrial, version: MissingVersion) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ManifestCheck:
-    """What became of such a list, in a module or a job script that nobody wrote anew."""
+    """What became of such a list, in a module or a job script that nobody wrote again."""
 
     gone: tuple[str, ...]
     """Files that it names and that the host's snapshot does not have."""

@@ -105,7 +105,7 @@ def _parse_bind(part: str, text: str) -> BindSpec:
     source = os.path.abspath(source)  # noqa: PTH100 - text; its symlinks are the business of the root it is looked up in
     target = rest[0] if rest and rest[0] else source
     if not target.startswith("/"):
-        raise BadInputError("the target is no absolute path", where=f"--bind {text}")
+        raise BadInputError("the target is not an absolute path", where=f"--bind {text}")
     return BindSpec(source, target)
 
 

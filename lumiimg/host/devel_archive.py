@@ -98,7 +98,7 @@ def write_archive(library: HostLibrary, target: Path, root: Path = Path("/")) ->
         raise BadInputError(
             "is another file here than on the node of the snapshot",
             where=library.path,
-            hint="take the snapshot anew: lumiimg host scan -o host.json",
+            hint="take the snapshot again: lumiimg host scan -o host.json",
         )
     files = {f"include/{name}": text for name, text in _headers(include)}
     version = _version(files["include/rdma/fabric.h"].decode("utf-8", "replace"), include)

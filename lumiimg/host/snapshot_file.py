@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
 
 from lumiimg.errors import BadInputError
 from lumiimg.files import write_text
@@ -18,10 +20,6 @@ from lumiimg.host.codec import FormError, decode, encode
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SCHEMA = 1
 MAX_FILE_BYTES = 64 << 20

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from lumiimg.nccl.report import Measurement
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _PATIENCE_OSU = 10_000
 """Lines without a row after which an OSU table is over: it has no end mark."""

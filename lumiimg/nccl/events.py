@@ -6,13 +6,10 @@ in the order in which the log was written as far as that is known: that of its f
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from lumiimg.nccl.report import spans_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 VALUE_LIMIT = 16
 """Different values kept of one event and process (network names, missing libraries)."""

@@ -66,7 +66,7 @@ class WrittenAnewError(Exception):
 def follow(reader: LogReader, files: Sequence[str], sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
     """Feed the reader with what is written to the files; yields after each look that showed something new.
 
-    A file that is written anew makes the reader start again with all of them. Does not end by itself: a job that is
+    A file that is written again makes the reader start again with all of them. Does not end by itself: a job that is
     silent may still run. Raises BadInputError if a file cannot be read.
     """
     tails = [Tail(file) for file in files]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})((?:[.-]\D.*)?)")
 """Prefix, number, domain: `nid005000.hsn.example`."""

@@ -35,7 +35,7 @@ class LogReader:
         """Grows when something new was seen."""
 
     def restart(self) -> None:
-        """Forget what was read: the log was written anew."""
+        """Forget what was read: the log was written again."""
         self._piece = -1
         self.state = JobState()
         self.changes += 1

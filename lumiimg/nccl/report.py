@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.node_names import folded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class Verdict(StrEnum):

@@ -36,9 +36,9 @@ _SEVERITIES = {
 }
 _SENTENCES = {
     Fate.FINE: "no obstacle found: what it loads has not changed, or still fits",
-    Fate.STALE_BINDS: "THE BINDS MADE BEFORE DO NOT HOLD: with binds made anew no obstacle is found",
+    Fate.STALE_BINDS: "THE BINDS MADE BEFORE DO NOT HOLD: with new binds no obstacle is found",
     Fate.BREAKS: "BREAKS",
-    Fate.MENDED: "did not load before; with binds made anew no obstacle is found",
+    Fate.MENDED: "did not load before; with new binds no obstacle is found",
     Fate.BROKEN_BEFORE: "did not load before, and does not now",
     Fate.UNKNOWN: "CANNOT TELL",
 }
@@ -202,7 +202,7 @@ def _print_image(out: Console, image: ImageDrift, words: Words) -> None:
 
 def _fate(image: ImageDrift) -> str:
     if image.fate is Fate.STALE_BINDS and image.now.decision is Outcome.UNKNOWN:
-        return "THE BINDS MADE BEFORE DO NOT HOLD: binds made anew load, and something else is not known"
+        return "THE BINDS MADE BEFORE DO NOT HOLD: new binds load, and something else is not known"
     return _SENTENCES[image.fate]
 
 

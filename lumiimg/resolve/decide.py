@@ -69,7 +69,7 @@ class Held(NamedTuple):
     wheels: Mapping[str, str]
     """Versions by Python distribution."""
     lock: Lock | None
-    """Whose base and sources keep their digests; None where everything is taken anew."""
+    """Whose base and sources keep their digests; None where everything is taken again."""
 
 
 def held_by(lock: Lock, upgraded: Collection[str]) -> Held:

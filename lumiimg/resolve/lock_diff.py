@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from lumiimg.errors import BadInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +23,11 @@ class LockChange:
 
 
 def entries(document: Mapping[str, Any], path: Path) -> dict[str, str]:
-    """Return what a lock settles, each thing by a name for people. Raises BadInputError for what is no lock."""
+    """Return what a lock settles, each thing by a name for people. Raises BadInputError for what is not a lock."""
     try:
         return dict(_entries(document))
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise BadInputError(f"is no lock: {error} is missing or wrong", where=str(path)) from error
+        raise BadInputError(f"is not a lock: {error} is missing or wrong", where=str(path)) from error
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[LockChange, ...]:

@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from lumiimg.errors import LumiimgError
+from lumiimg.host.codec import own_table
 from lumiimg.resolve.arguments import values_of
 from lumiimg.resolve.locking import lock_source
 from lumiimg.resolve.network.mirrors import general_index
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import LayerSource
     from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
     from lumiimg.resolve.network.mirrors import Mirrors
-
-_FILES_OF = {"pypi.org": "files.pythonhosted.org", "download.pytorch.org": "download-r2.pytorch.org"}
-"""Where the files of an index are that has them on another host. Source: the links of their pages, 2026-11-23."""
 
 
 def beyond_catalogue(lock: Lock, mirrors: Mirrors) -> list[str]:
@@ -51,14 +49,17 @@ def _is_known(source: LockedSource, known: LayerSource | None, layer: LockedLaye
 
 
 def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
-    hosts = {"pypi.org", *(_host(url) for url in mirrors.table.values())}
-    if any(layer.wheels for layer in lock.stack):
-        with suppress(LumiimgError):
-            hosts.add(_host(general_index(mirrors)))
+    if not any(layer.wheels for layer in lock.stack):
+        return
+    indexes = own_table("lumiimg.resolve.network", "indexes.toml")["index"]
+    files_of = {index["host"]: index["files"] for index in indexes}
+    hosts = {index["host"] for index in indexes if index["is_general"]} | {*map(_host, mirrors.table.values())}
+    with suppress(LumiimgError):
+        hosts.add(_host(general_index(mirrors)))
     for layer in lock.stack:
         release = layer.release
         own = hosts | {_host(url) for url in (release.indexes if release else ())}
-        own |= {_FILES_OF[host] for host in own & _FILES_OF.keys()}
+        own |= {files_of[host] for host in own & files_of.keys()}
         pins: dict[str, Requirement] = {
             canonicalize_name(pin.name): pin for pin in map(Requirement, release.wheels if release else ())
         }

@@ -1,6 +1,6 @@
 """`lumiimg.lock`: a lock as a file (TOML), its Python part in the shape of PEP 751.
 
-The file names what it was made from, so that it can be made anew; what is built from it are the digests alone. Layers
+The file names what it was made from, so that it can be made again; what is built from it are the digests alone. Layers
 are not in the file: they are found in the catalogue, and must be the same by digest.
 """
 
@@ -45,7 +45,7 @@ _FORMAT_LINE = re.compile(rb"^format = ([0-9]{1,9})$", re.MULTILINE)
 _CHOSEN_FOR = re.compile(r"==3\.(\d{1,3})\.\* 2\.(\d{1,3})", re.ASCII)
 _DIGEST = re.compile(rf"sha256:{SHA256.pattern}")
 _FOREIGN_AGENTS = ("docker", "oras", *sorted(LOCAL_AGENTS))
-_ANEW = "write it anew: lumiimg lock"
+_AGAIN = "write it again: lumiimg lock"
 _HEAD = "# Written by `lumiimg lock`; change the request and write it anew rather than this file.\n"
 
 
@@ -83,12 +83,12 @@ def read_lock(
             what = "; ".join(one_line(fault) for fault in table.faults)
             raise _unread(what, path) from error
         if isinstance(error, CatalogError):
-            raise BadInputError(error.what, where=error.where or str(path), hint=_ANEW) from error
+            raise BadInputError(error.what, where=error.where or str(path), hint=_AGAIN) from error
         raise
 
 
 def refuse_other_file(path: Path) -> None:
-    """Raise BadInputError where there is a file that is no lock, neither by its name nor by its first line.
+    """Raise BadInputError where there is a file that is not a lock, neither by its name nor by its first line.
 
     Also for the lock of a newer lumiimg: what this one would write in its place has less in it.
     """
@@ -97,7 +97,7 @@ def refuse_other_file(path: Path) -> None:
     data = read_limited(path, _SIZE_LIMIT_BYTES)
     head = _HEAD.encode()
     if path.suffix != ".lock" and data[: len(head)] != head:
-        raise BadInputError("is no lock, and would be lost", where=str(path), hint="name another file, or remove it")
+        raise BadInputError("is not a lock, and would be lost", where=str(path), hint="name another file, or remove it")
     written = _FORMAT_LINE.search(data.partition(b"\n\n")[0])
     if written is not None and int(written[1]) > FORMAT:
         raise BadInputError(
@@ -117,7 +117,7 @@ def read_document(path: Path) -> dict[str, Any]:
         refuse_deep_keys(text)
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # TOML, UTF-8, and numbers of thousands of digits
-        raise _unread(f"is no lock: {error}", path) from error
+        raise _unread(f"is not a lock: {error}", path) from error
     _check_head(document, text, path)
     return {key: value for key, value in document.items() if key not in {"format", "lumiimg", "digest"}}
 
@@ -226,16 +226,16 @@ def _python_data(lock: Lock) -> dict[str, Any]:
 def _check_head(document: dict[str, Any], text: str, path: Path) -> None:
     written = document.get("format")
     if not isinstance(written, int) or isinstance(written, bool):
-        raise _unread("is no lock: key 'format' is missing", path)
+        raise _unread("is not a lock: key 'format' is missing", path)
     if written > FORMAT:
         what = f"is of format {written}, written by lumiimg {document.get('lumiimg')}; this one reads up to {FORMAT}"
-        raise _unread(what, path, hint=f"use that lumiimg, or {_ANEW}")
+        raise _unread(what, path, hint=f"use that lumiimg, or {_AGAIN}")
     _, _, body = text.partition("\n\n")
     if document.get("digest") != f"sha256:{_sha256(body)}":
         raise _unread("was changed after it was written: its digest is another", path)
 
 
-def _unread(what: str, path: Path, hint: str = _ANEW) -> BadInputError:
+def _unread(what: str, path: Path, hint: str = _AGAIN) -> BadInputError:
     return BadInputError(what, where=str(path), hint=hint)
 
 
@@ -313,7 +313,7 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
     if check and written != here:
         raise RefusedError(
             f"the layer {layer.name} is not the one that was locked: its digest is {here[:19]}…, not {written[:19]}…",
-            hint=f"use the lumiimg and the --layers of then, or write the lock anew; {layer.folder}",
+            hint=f"use the lumiimg and the --layers of then, or write the lock again; {layer.folder}",
         )
     version = entry.string("release", may_be_empty=True)
     arguments = entry.table("arguments").string_values(may_be_empty=True, any_text=True)
@@ -329,12 +329,12 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
     taken = {source.name: source.variable for source in layer.sources}
     for source in sources:
         if check and taken.get(source.name) != source.variable:
-            raise CatalogError(f"{source.name!r} ({source.variable}) is no source of {layer.name}")
+            raise CatalogError(f"{source.name!r} ({source.variable}) is not a source of {layer.name}")
     of_layer = tuple(wheels.get(layer.name, ()))
     locked = {f"{wheel.name}=={wheel.version}" for wheel in of_layer}
     same = [release for release in layer.releases if release.version == version]
     if check and not same and (version or layer.releases) and not layer.is_base:
-        raise CatalogError(f"{version!r} is no release of {layer.name}")
+        raise CatalogError(f"{version!r} is not a release of {layer.name}")
     # of several for one version, that whose pins are locked
     same.sort(key=lambda release: not locked.issuperset(release.wheels))
     return LockedLayer(layer, arguments, sources, same[0] if same else None, of_layer)

@@ -63,7 +63,7 @@ class Store:
         by_digest: dict[str, LockedSource] = {}
         for source in unique:
             if source.sha256 is None:
-                hint = "write it anew: lumiimg lock"
+                hint = "write it again: lumiimg lock"
                 raise FailedError("has no digest in the lock", where=source.location, hint=hint)
             by_digest.setdefault(source.sha256, source)
         tasks = {sha256: bound(self.get, source.location, sha256) for sha256, source in by_digest.items()}

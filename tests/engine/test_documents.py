@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from lumiimg.catalog.settings import default_cache
 from tests.shared.documents import PAGES, ROOT, Where, blocks, run_page
 from tests.shared.shelf import make_shelf
 from tests.shared.world import World, serve, wheels_of_layers
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.engine.conftest import lumiimg
 from tests.shared import fabric_builder, pages
 from tests.shared.browser import Browser, browser, program
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.engine
 SHOTS = Path(os.environ["LUMIIMG_SHOTS"]) if os.environ.get("LUMIIMG_SHOTS") else None

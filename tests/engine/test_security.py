@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from lumiimg.errors import ExitCode
 from lumiimg.image import FileKind, open_image
 from tests.engine.conftest import lumiimg
 from tests.shared.layer_builder import LAYER
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FOLDER = Path(__file__).parents[1] / "corpus"
 _DATE = (1980, 1, 1, 0, 0, 0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.resolve.decide import decide, locked
@@ -13,9 +13,6 @@ from lumiimg.resolve.lockfile import to_text
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REQUESTS = (
     Request("rocm-6.4.4"),

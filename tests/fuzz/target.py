@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import resource
 import signal
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from lumiimg.errors import BadInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 LIMIT_S = 2.0
 """Of the processor, for one input."""

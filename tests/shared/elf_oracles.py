@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
@@ -18,9 +19,6 @@ from tests.shared.elf_builder import (
     settings_here,
     trace,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Ask(NamedTuple):

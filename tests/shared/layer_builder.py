@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 from lumiimg.catalog.catalogue import Catalogue
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LAYER = """\
 kind = "layer"

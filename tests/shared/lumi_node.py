@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import LOADER, library
 from tests.shared.programs import needs
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LIBFABRIC = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
 ENVIRONMENT = {

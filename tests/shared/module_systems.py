@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LMOD = Path("/usr/share/lmod/lmod/init/bash")
 # Debian's two packages exclude each other, so CI unpacks the second one beside the first (.ci/run)

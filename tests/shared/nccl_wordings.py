@@ -6,11 +6,9 @@ message after the other, as a launcher collects them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 GLIBC = "/lib64/libc.so.6: version `GLIBC_2.38' not found (required by /opt/plug/{file})"
 MISSING = "libcxi.so.1: cannot open shared object file: No such file or directory"

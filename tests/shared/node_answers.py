@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
@@ -11,9 +11,6 @@ from lumiimg.cluster.nodes.groups import gather
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.snapshot import Nic
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUN = "of-this-check"
 CXI = Library("libcxi.so.1.5.0", "/usr/lib64/libcxi.so.1.5.0", "aa" * 20)

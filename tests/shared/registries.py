@@ -7,14 +7,11 @@ import hashlib
 import io
 import json
 import tarfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import requests
 
 from lumiimg.image import FileKind, open_image
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 

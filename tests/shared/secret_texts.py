@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 WORDS = ("Canary", "Yranac")
 MARKS = ("", "@", "/", ":", "?", "@/:", "//", "%2F", "=", "+", "!", "~", "#")
@@ -15,7 +12,7 @@ DIGEST = "sha256:" + "0123456789abcdef" * 4
 LOGINS = (
     "https://me:{}@host.test/x-6.2.4.sif",
     "HTTPS:/me:{}@host.test/x-6.2.4.sif",
-    "/work/https:/me:{}@host.test",
+    "/here/https:/me:{}@host.test",
     "https://me@site.test:{}@host.test/x",
     "https://:{}@host.test",
     f"docker://me:{{}}@host.test/x@{DIGEST}",

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from lumiimg.build.provenance import PLAN, SBOM
 from lumiimg.image import sif_writer
 from tests.shared.programs import squashed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def made_sif(root: Path, target: Path, plan: bytes = b"{}", bill: bytes = b"{}") -> Path:

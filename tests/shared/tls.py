@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.shared.programs import needs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def certified(folder: Path) -> tuple[ssl.SSLContext, Path]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from lumiimg.report.schema import names, schema_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 WRITERS = {"lumiimg.host.snapshot_file.to_text": "host", "lumiimg.build.provenance.plan_document": "plan"}
 """What writes a document that is a file, not an output, and the schema of it."""

@@ -11,19 +11,16 @@ import json
 import re
 import threading
 import zipfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import quote, unquote
 
 from packaging.requirements import Requirement
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.resolve.network.mirrors import PYPI
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"

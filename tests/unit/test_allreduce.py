@@ -7,13 +7,10 @@ import re
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.probe.container import read_events
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NETPROBE = shipped_layers() / "netprobe"
 SUMS = """

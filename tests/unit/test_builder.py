@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,9 +27,6 @@ from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
 from tests.shared.programs import needs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
 KNOWN = tomllib.loads((Path(failures.__file__).parent / "failures.toml").read_text())["failure"]

@@ -8,7 +8,8 @@ import os
 import tarfile
 import time
 import tracemalloc
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -21,9 +22,6 @@ from lumiimg.build.fetch import content_with
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode, FailedError
 from lumiimg.report.cache import print_why
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Capture = pytest.CaptureFixture[str]
 

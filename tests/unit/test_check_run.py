@@ -5,9 +5,10 @@ The logs are written here as RCCL and its plugins print them; tests/engine/test_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -36,9 +37,6 @@ from lumiimg.findings import Code, Finding, Findings, Level, Severity
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library, program
 from tests.shared.fabric_builder import rocm_image
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 TOOLS = Tools("/opt/lumiimg-probe", (("/scratch", "/opt/lumiimg-probe"),), "compiled")

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +16,6 @@ from lumiimg.errors import ExitCode
 from lumiimg.wording import count
 from tests.shared.oci_builder import image, member, tar
 from tests.shared.programs import needs, needs_mksquashfs, unwrapped
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Capture = pytest.CaptureFixture[str]
 _NULL = ("/null c 666 0 0 1 3", "/disk b 660 0 6 259 1048575")

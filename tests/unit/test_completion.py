@@ -6,7 +6,7 @@ import argparse
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +18,6 @@ from lumiimg.cli.completion import _any_file, _folders, _images, _nothing, compl
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEAVY = {"rich", "requests", "packaging", "tomllib", "urllib3", "lumiimg.catalog.catalogue"}
 

@@ -78,14 +78,14 @@ def test_the_readme_is_read_in_one_go() -> None:
 SLIPS = {
     "X is no Y: it is not a valid Y": (
         r"(?<!there )\b(?:is|are) no (?!longer|more than|other|doubt|reason|way)[a-z]",
-        164,
+        132,
     ),
-    "anew: again": (r"\banew\b", 64),
-    "is told: is reported, printed, shown, given": (r"\b(?:is|are|was|were|be|being) told\b(?! (?:where|not) to)", 94),
-    "tells: reports, prints, shows": (r"\btells\b", 121),
+    "anew: again": (r"\banew\b", 1),
+    "is told: is reported, printed, shown, given": (r"\b(?:is|are|was|were|be|being) told\b(?! (?:where|not) to)", 77),
+    "tells: reports, prints, shows": (r"\btells\b", 111),
 }
 """What to write instead, by the rules of CONTRIBUTING.md: pattern, and how often it is left. Lower a number with what you mend."""
-_PROSE = ("lumiimg/**/*.py", "lumiimg/**/*.toml", "docs/**/*.md", "README.md", "CHANGELOG.md")
+_PROSE = ("lumiimg/**/*.py", "lumiimg/**/*.toml", "lumiimg/**/*.sh", "docs/**/*.md", "README.md", "CHANGELOG.md")
 PROSE = sorted(path for pattern in _PROSE for path in ROOT.glob(pattern))
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.shared.elf_builder import exe, new_runpath, patched, so
 from tests.shared.elf_oracles import Ask, compare
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 _ROWS: list[Callable[[Path], Ask]] = []
 

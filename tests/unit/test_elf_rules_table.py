@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,11 +23,6 @@ from tests.shared.elf_builder import (
     with_versions,
 )
 from tests.shared.elf_oracles import Ask, compare
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 _ROWS: list[Callable[[Path], Ask]] = []
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,9 +11,6 @@ from lumiimg.elf.loader import Process
 from lumiimg.image import open_image
 from tests.shared.elf_builder import exe, header_at, new_runpath, patched, program_headers, settings_here, so, trace
 from tests.shared.elf_oracles import Ask, compare
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _first_of_two(tmp: Path, spoil: Callable[[Path], object]) -> Ask:

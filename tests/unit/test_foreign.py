@@ -12,8 +12,8 @@ import tarfile
 import tempfile
 import threading
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,9 +27,6 @@ from tests.shared import fabric_builder, oci_builder
 from tests.shared.layer_builder import SITE
 from tests.shared.programs import unwrapped
 from tests.shared.world import World, digest, serve
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Capture = pytest.CaptureFixture[str]
 

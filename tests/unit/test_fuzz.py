@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import random
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from tests.fuzz.mutation import mutated
 from tests.fuzz.table import NOT_FOREIGN, TARGETS
 from tests.fuzz.target import FaultError, Target, bounded, try_input
 from tests.fuzz.targets.scratch import PACKAGE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _READS = re.compile(
     r"\bjson\.(?:loads?|JSONDecoder)\b|\btomllib\.loads?\(|\bread_toml\(|\.splitlines\(\)|struct\.Struct\(|\.iter_unpack\("

@@ -13,7 +13,7 @@ import pytest
 
 from lumiimg.build import capability_cache
 from lumiimg.build.capabilities import CapabilityTrial, require_environment
-from lumiimg.build.capability_cache import look_anew
+from lumiimg.build.capability_cache import look_again
 from lumiimg.engine.engine import EngineKind
 from lumiimg.errors import MissingHereError
 from tests.shared.counted_machine import PROGRAMS, CountedMachine
@@ -30,7 +30,7 @@ def test_a_machine_is_tried_once_and_by_doctor_each_time(world: CountedMachine) 
     assert world.tried == 1
     before = world.file.read_text()
     world.loses = True
-    assert look_anew(world.engine, world.environment, world.cache).loses_environment
+    assert look_again(world.engine, world.environment, world.cache).loses_environment
     assert world.tried == 2
     assert world.file.read_text() != before
     assert world.ask().loses_environment
@@ -169,14 +169,14 @@ def test_a_cache_that_cannot_be_written_is_no_hindrance(world: CountedMachine) -
 def test_what_was_not_tried_to_the_end_is_not_kept(world: CountedMachine) -> None:
     world.ask()
     world.trials = (CapabilityTrial("mounts", works=False, said="no room", is_sure=False),)
-    look_anew(world.engine, world.environment, world.cache)
+    look_again(world.engine, world.environment, world.cache)
     assert not world.file.exists()
 
 
 def test_an_engine_that_loses_the_environment_is_refused(world: CountedMachine) -> None:
     require_environment(world.ask())
     world.loses = True
-    lost = look_anew(world.engine, world.environment, world.cache)
+    lost = look_again(world.engine, world.environment, world.cache)
     with pytest.raises(MissingHereError, match="loses the environment of the layers below") as caught:
         require_environment(lost)
     assert "load another version" in str(caught.value)

@@ -8,10 +8,11 @@ import itertools
 import json
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -31,9 +32,6 @@ from lumiimg.report.html.page import shown
 from lumiimg.secret import HIDDEN
 from tests.shared import fabric_builder, pages
 from tests.shared.programs import HEAVY, loaded_after
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Capture = pytest.CaptureFixture[str]
 CSS = Path(sys.modules["lumiimg.report.html"].__path__[0]) / "report.css"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +14,6 @@ from lumiimg.cli.main import main
 from lumiimg.image import open_image
 from lumiimg.image.permissions import barred
 from tests.shared import fabric_builder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NOBODY = 65534
 

@@ -6,7 +6,7 @@ import json
 import random
 import time
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +17,6 @@ from lumiimg.image.environment import DEFAULT_PATH, ShellEnvironment
 from lumiimg.image.programs import search_path
 from lumiimg.image.shell.names import is_read
 from tests.shared.shells import BESIDE, LEFT_OUT, PLAIN, differences, exported, generated, read
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _ENV = ".singularity.d/env"
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import io
 import random
 import tarfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_image
 from tests.shared.oci_builder import INDEX, MANIFEST, PACK, Layout, docker_save, image, link, make_config, member, tar
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NOISE = random.Random(3).randbytes(3 << 20)  # noqa: S311
 _ODD = b"odd-\xff".decode("utf-8", "surrogateescape")

@@ -8,7 +8,9 @@ import hashlib
 import json
 import tarfile
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,10 +29,6 @@ from tests.shared.oci_builder import (
     member,
     tar,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def _visit(path: Path) -> None:
@@ -121,8 +119,8 @@ _PLAIN = tar(member("a", b"content" * 999))
         pytest.param(lambda: _one_layer(_PLAIN, digest=7), "no sha256 or sha512", id="digest-is-a-number"),
         pytest.param(lambda: _one_layer(_PLAIN, LAYER + "+gzip+encrypted"), "is encrypted", id="encrypted"),
         pytest.param(lambda: _one_layer(_PLAIN, "application/vnd.x.squashfs"), "unknown type", id="no-tar"),
-        pytest.param(lambda: _with_index(b"{"), "index.json is no JSON", id="index-no-json"),
-        pytest.param(lambda: _with_index(b"[" * 100_000), "index.json is no JSON", id="index-deep"),
+        pytest.param(lambda: _with_index(b"{"), "index.json is not JSON", id="index-no-json"),
+        pytest.param(lambda: _with_index(b"[" * 100_000), "index.json is not JSON", id="index-deep"),
         pytest.param(lambda: _with_index(b"[]"), "no JSON object", id="index-a-list"),
         pytest.param(lambda: _with_index(b'{"manifests": 3}'), "no JSON list", id="manifests-a-number"),
         pytest.param(lambda: _with_index(b"{}"), "no image", id="index-empty"),

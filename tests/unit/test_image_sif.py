@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import struct
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from lumiimg.image import ImageError, ImageKind, open_image
 from tests.shared.programs import needs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEFINITION, PARTITION, SIGNATURE, JSON, OCI_INDEX = 0x4001, 0x4004, 0x4005, 0x4006, 0x400A
 _TABLE_AT = 4096

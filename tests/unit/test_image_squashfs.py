@@ -8,16 +8,13 @@ import re
 import stat
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_image
 from tests.shared.programs import needs, tenth_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _READ = ("gzip", "xz", "zstd", "lz4", "lzma")
 _NOT_READ = ("lzo",)

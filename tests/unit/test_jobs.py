@@ -660,8 +660,8 @@ def test_a_user_binds_more_than_the_site_does(image: Path, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("bind", "what"),
     [
-        ("data", "is no absolute path"),
-        ("/data:in", "is no absolute path"),
+        ("data", "is not an absolute path"),
+        ("/data:in", "is not an absolute path"),
         ("/a,/b", "no path with a comma"),
         ("/a\n--bind /", "no path with a comma or a control character"),
         ("/a:/b:ro:x", "is more than a source, a target and `ro`"),

@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from tests.shared.programs import needs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SITES = ("frontier", "aurora")
 # ALCF, frameworks/pytorch.md and running-jobs-aurora.md

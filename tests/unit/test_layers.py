@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
@@ -20,9 +20,6 @@ from lumiimg.cli.main import main
 from lumiimg.definition.text import checked_body
 from lumiimg.errors import ExitCode
 from tests.shared.layer_builder import BASE, MakeLayer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CATALOGUE = open_catalogue({"HOME": "/nonexistent"})
 LUMI = find_site("lumi", {"HOME": "/nonexistent"})

@@ -174,7 +174,7 @@ def test_a_long_chain_is_no_trouble(tmp_path: Path, capsys: Capture) -> None:
         (["/app/prog", "--all"], "both --all and files"),
         (["/app/none"], "cannot be looked up in the image"),
         (["/app/prog", "--bind", "/no/such/file"], "/no/such/file cannot be bound"),
-        (["/app/prog", "--bind", "/etc:etc"], "no absolute path"),
+        (["/app/prog", "--bind", "/etc:etc"], "not an absolute path"),
         (["/app/prog", "--bind", "/etc:/a:/b:/c"], "more than SRC:DST:OPTIONS"),
         (["/app/prog", "--bind", "/x.sif:/y:image-src=/"], "binds out of another image"),
         (["/app/prog", "--bind", "/etc:/app/prog/x"], "cannot be a target"),

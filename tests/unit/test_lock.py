@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,6 @@ from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.world import World, digest, serve, wheel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\n[[', 1)
 SNAKE = (
@@ -270,7 +267,7 @@ def test_offline_builds_what_was_fetched_before(
         ('version = "2.0"', 'version = "1.0"', "changed after it was written"),
         ("format = 1", "format = 2", "is of format 2"),
         ("format = 1\n", "", "'format' is missing"),
-        ("[base]", "[base", "is no lock"),
+        ("[base]", "[base", "is not a lock"),
         ("[base]", f"[{'.'.join('a' * 10_000)}]", "a key of more than 32 parts"),
     ],
 )
@@ -402,7 +399,7 @@ def test_a_lock_takes_no_other_files_place(
     words = ["--layers", str(folder), *world.mirrors, "--base", "box"]
     assert main(["lock", *words, "-o", str(mine)]) == ExitCode.BAD_INPUT
     assert main(["build", *words, "--lock", str(mine), "--definitions", str(tmp_path / "d")]) == ExitCode.BAD_INPUT
-    assert capsys.readouterr().err.count("is no lock, and would be lost") == 2
+    assert capsys.readouterr().err.count("is not a lock, and would be lost") == 2
     assert mine.read_text() == "Bootstrap: docker\n"
     lock(world, folder, "--base", "box", "-o", "other")
     lock(world, folder, "--base", "box", "--add", "tool", "-o", "other")

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -20,9 +21,6 @@ from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.joblog import job_log
 from tests.shared.programs import unwrapped
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Capture = pytest.CaptureFixture[str]
 CXI = b"""\

@@ -430,14 +430,19 @@ def test_a_folder_of_a_variable_that_shells_would_evaluate_is_refused(
     assert "JIT=$(id): holds a character that shells evaluate" in capsys.readouterr().err
 
 
+def wrapper_with_caches(tmp_path: Path, image: Path, site: Path, capsys: Capture) -> Path:
+    """Return the wrapper `python3` of a module for a site that has the caches of a job in a folder of the job's."""
+    caches = f"{tmp_path}/$USER-$SLURM_JOB_ID"
+    text = site.read_text().replace('scheduler = "Slurm"', f'scheduler = "Slurm"\ncaches = "{caches}"')
+    site.write_text(text.replace("/tmp/$USER-cache-${SLURM_NODEID}", f"{caches}/triton"))
+    return Path(made(capsys, image, tmp_path / "mods", "--site", site)["files"]["wrappers"]) / "python3"
+
+
 @pytest.mark.threat("S41")
 def test_caches_of_a_job_are_in_a_folder_that_nobody_else_made(
     tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
 ) -> None:
-    caches = f"{tmp_path}/$USER-$SLURM_JOB_ID"
-    text = site.read_text().replace('scheduler = "Slurm"', f'scheduler = "Slurm"\ncaches = "{caches}"')
-    site.write_text(text.replace("/tmp/$USER-cache-${SLURM_NODEID}", f"{caches}/triton"))
-    wrapper = Path(made(capsys, image, tmp_path / "mods", "--site", site)["files"]["wrappers"]) / "python3"
+    wrapper = wrapper_with_caches(tmp_path, image, site, capsys)
     job = {"USER": "me", "SLURM_JOB_ID": "7"}
     _, told = run(wrapper, path=engine, env=job)
     assert told["CACHE"] == f"{tmp_path}/me-7/triton"
@@ -454,10 +459,7 @@ def test_caches_of_a_job_are_in_a_folder_that_nobody_else_made(
 def test_outside_of_a_job_there_are_no_caches_of_one(
     tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
 ) -> None:
-    caches = f"{tmp_path}/$USER-$SLURM_JOB_ID"
-    text = site.read_text().replace('scheduler = "Slurm"', f'scheduler = "Slurm"\ncaches = "{caches}"')
-    site.write_text(text.replace("/tmp/$USER-cache-${SLURM_NODEID}", f"{caches}/triton"))
-    wrapper = Path(made(capsys, image, tmp_path / "mods", "--site", site)["files"]["wrappers"]) / "python3"
+    wrapper = wrapper_with_caches(tmp_path, image, site, capsys)
     _, told = run(wrapper, path=engine, env={"USER": "me"})
     assert not list(tmp_path.glob("me-*"))
     assert "CACHE" not in told
@@ -506,7 +508,7 @@ def test_pip_installs_nowhere_unless_a_folder_is_named(
         "x",
         "y",
     ]
-    for venv, words in (("here", "is no absolute path"), (str(tmp_path), "there is no virtual environment in")):
+    for venv, words in (("here", "is not an absolute path"), (str(tmp_path), "there is no virtual environment in")):
         code, err = failing(bin_ / "python3", env={**env, "LUMIIMG_VENV": venv})
         assert (code, words in err) == (125, True)
     (tmp_path / "pyvenv.cfg").write_text("lumiimg-image = /another.sif\n")

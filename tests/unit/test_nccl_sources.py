@@ -11,9 +11,9 @@ import lzma
 import os
 import sys
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -35,8 +35,6 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SOCKET = b"n1:1:1 [0] NCCL INFO Using network Socket\n"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import random
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from lumiimg.nccl.bandwidth_table import BandwidthTable
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.report import Confidence, Verdict
 from lumiimg.report.log import json_keys
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nccl"
 SHARED = Path(__file__).parents[2].parent / "shared" / "nccl-logs"

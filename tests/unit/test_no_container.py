@@ -9,7 +9,8 @@ import json
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -26,10 +27,6 @@ from lumiimg.findings import Level
 from tests.shared import fabric_builder
 from tests.shared.programs import needs
 from tests.shared.validation import validated
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 Capture = pytest.CaptureFixture[str]
 

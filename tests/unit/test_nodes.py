@@ -128,7 +128,7 @@ def test_the_first_node_with_broken_evidence_does_not_take_the_others_with_it(tm
     first.write_bytes(b"\n".join([*lines[:2], b"{", b""]))
     gathered = gather(tmp_path, RUN, job, started=job)
     assert [len(group.nodes) for group in gathered.groups] == [59]
-    assert told(gathered) == {"its answer is no JSON": (job[0],)}
+    assert told(gathered) == {"its answer is not JSON": (job[0],)}
 
 
 def test_groups_that_differ_in_what_has_no_words_are_told_all_the_same(tmp_path: Path) -> None:

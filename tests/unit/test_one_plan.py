@@ -8,7 +8,8 @@ import io
 import os
 import re
 import shlex
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, event, example, given, settings
@@ -24,9 +25,6 @@ from lumiimg.resolve import inventory
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER
 from tests.shared.programs import examples, unwrapped
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CATALOGUE = open_catalogue({"HOME": "/nonexistent"})
 TOKEN = "hf_" + "Canary9" * 5

@@ -535,7 +535,7 @@ def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, 
         downloads=Store(cache / "sources", Web(), Mirrors({})),
         log_path=output.with_name(f"{output.name}.log"),
         progress=Progress(),
-        **{"replaces": False, "anew": False, "keep_going": False, **changes},
+        **{"replaces": False, "again": False, "keep_going": False, **changes},
     )
     return built.is_new
 
@@ -629,7 +629,7 @@ def test_force_writes_an_image_anew_that_was_damaged(
         file.seek(root.offset + 200)
         file.write(b"damage")
     assert not build(chain[:1], output, cache, stand), "its number is the same"
-    assert build(chain[:1], output, cache, stand, replaces=True, anew=True)
+    assert build(chain[:1], output, cache, stand, replaces=True, again=True)
     assert output.read_bytes() == good
     assert stand.built == ["01-a"], "of layers that are kept"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +18,6 @@ from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.mirrors import Mirrors
 from tests.shared.layer_builder import RECIPES
 from tests.shared.world import World, serve, wheels_of_layers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "recipes"
 HOME = {"HOME": "/nonexistent"}

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from lumiimg.cli.main import main
 from tests.shared import fabric_builder
 from tests.shared.programs import needs, tenth_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Capture = pytest.CaptureFixture[str]
 NAME = "an 'image' \"x\" $HOME `id` \\ {b}.sif"

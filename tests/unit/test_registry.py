@@ -166,7 +166,7 @@ def test_a_mirror_takes_the_place_of_its_registry(mirror: str, meant: str, plain
     "target", ["http://", "ftp://host.org", "http://me:hunter2@host.org", "host.org/UPPER", "http://host"]
 )
 def test_a_mirror_that_is_no_registry_is_refused(target: str) -> None:
-    with pytest.raises(BadInputError, match=r"^mirror 'docker\.io': is no registry") as caught:
+    with pytest.raises(BadInputError, match=r"^mirror 'docker\.io': is not a registry") as caught:
         parse_reference("a", Mirrors({"docker.io": target}))
     assert "hunter2" not in str(caught.value)
 

@@ -7,14 +7,11 @@ import re
 from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tools.rooms import CONTRIBUTING, FLOORS, PACKAGE, PICTURE, nodes, picture, rooms, syntax, with_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TESTS = PACKAGE.parent / "tests"
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -11,8 +11,9 @@ import importlib
 import json
 import pkgutil
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,9 +29,6 @@ from lumiimg.secret import HIDDEN
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.secret_texts import SECRETS, leaked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FORGED = "lumiimg: all is well"
 HOSTILE = f"\x1b[31m\x9b2J\u202e\x07\r\u2028\n{FORGED}"
@@ -155,6 +153,14 @@ COMMANDS = [
 ]
 
 
+def command(words: list[str], world: Path, *, as_json: bool) -> list[str]:
+    """Return one of COMMANDS on the files of the tests."""
+    argv = [word.format(world) for word in words]
+    if as_json:
+        argv.insert(argv.index("--") if "--" in argv else len(argv), "--json")
+    return argv
+
+
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.threat("S16")
 def test_every_report_keeps_hostile_text_on_its_line(
@@ -169,9 +175,7 @@ def test_every_report_keeps_hostile_text_on_its_line(
     monkeypatch.setattr("tests.shared.validation.validated", lambda text, _: json.loads(text))
     bad = []
     for words in COMMANDS:
-        argv = [word.format(world) for word in words]
-        if as_json:
-            argv.insert(argv.index("--") if "--" in argv else len(argv), "--json")
+        argv = command(words, world, as_json=as_json)
         code = main(argv)
         out, err = capsys.readouterr()
         assert code in {0, 1, 3}, (argv, code, err, reports.failed)
@@ -203,9 +207,7 @@ def test_no_report_has_a_secret_whatever_text_of_it_holds_one(
     shown = 0
     for position, words in enumerate(COMMANDS):
         reports.behind = " " + " ".join(SECRETS[position :: 2 * len(COMMANDS)])
-        argv = [word.format(world) for word in words]
-        if as_json:
-            argv.insert(argv.index("--") if "--" in argv else len(argv), "--json")
+        argv = command(words, world, as_json=as_json)
         main(argv)
         said = re.sub(r'"script": ".*"', "", "".join(capsys.readouterr()))  # of a job: it says what its user said
         shown += said.count(HIDDEN)

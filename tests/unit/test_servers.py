@@ -11,7 +11,8 @@ import socket
 import threading
 import time
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -26,10 +27,6 @@ from lumiimg.resolve.network.wheel_index import read_index
 from lumiimg.resolve.store import Store
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.tls import certified
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"

@@ -6,7 +6,8 @@ import json
 import os
 import struct
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import OUTPUT_LIMIT_BYTES
 from lumiimg.engine.signing import private_keys
 from tests.shared.programs import examples, unwrapped
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ONE, TWO = "4BD22393BC544A7F64642D262721D7A1C7351F9E", "91E4FB633A3399A2873EADC5E3629066C947557B"
 # as Apptainer 1.4.5 prints it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from lumiimg.cli.main import main
 from lumiimg.cluster.job.topology import ranges
 from lumiimg.errors import ExitCode
 from tests.shared.lumi_node import LUMI_MASKS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOME = {"HOME": "/nonexistent"}
 Capture = pytest.CaptureFixture[str]

@@ -5,15 +5,12 @@ The lines are real ones of strace 6.1, but for the few that say otherwise.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from lumiimg.check import strace
 from lumiimg.check.strace import Call, CallKind, Counts, TraceError, count, parse, read_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _HERE = "AT_FDCWD</tmp/w>"
 

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,9 +25,6 @@ from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 Capture = pytest.CaptureFixture[str]
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -9,7 +9,8 @@ import hashlib
 import json
 import re
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,6 @@ from lumiimg.host.snapshot_file import read_snapshot
 from tests.shared import fabric_builder
 from tests.shared.sif_builder import made_sif
 from tools.written import BELOW, DATA, WRITTEN
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Capture = pytest.CaptureFixture[str]
 VERSIONS = sorted(path.name for path in WRITTEN.iterdir())
@@ -89,7 +87,7 @@ def test_a_lock_whose_layer_has_changed_since_is_refused_and_says_what_to_do(wri
     assert main(["build", "--locked", "--dry-run", "--layers", "layers"]) == ExitCode.NO
     error = capsys.readouterr().err
     assert "the layer snake is not the one that was locked" in error
-    assert "use the lumiimg and the --layers of then, or write the lock anew" in error
+    assert "use the lumiimg and the --layers of then, or write the lock again" in error
 
 
 @pytest.mark.parametrize("name", ["lumiimg.lock", "mine.toml"])
@@ -100,7 +98,7 @@ def test_a_newer_lock_is_refused_and_not_written_over(written: Path, name: str, 
     refused(
         capsys,
         ["build", "--locked", "--lock", name, "--dry-run", "--layers", "layers"],
-        r"is of format 9, written by lumiimg 9\.0\.0; this one reads up to 1; use that lumiimg, or write it anew",
+        r"is of format 9, written by lumiimg 9\.0\.0; this one reads up to 1; use that lumiimg, or write it again",
     )
     refused(capsys, ["diff", name, name], "is of format 9")
     request = ["--base", "box", "--layers", "layers"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +14,6 @@ from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.compare import compare
 from lumiimg.image.squashfs.weave import can_weave, weave
 from tests.shared.programs import needs, squashed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WHITEOUT = (0o020000, os.makedev(0, 0))
 

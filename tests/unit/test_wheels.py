@@ -16,8 +16,10 @@ import sys
 import threading
 import time
 import zipfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 import packaging.tags
@@ -31,10 +33,6 @@ from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.network.wheel_index import IndexFile, NotInIndexError, read_index
 from lumiimg.resolve.wheels import PythonTarget, offered_wheels, read_metadata
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 UBUNTU = PythonTarget((3, 12), (2, 39))
 DIGEST = "a" * 64

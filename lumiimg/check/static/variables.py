@@ -66,7 +66,7 @@ class Variables:
         return f"export {next(iter(self._told(name)), f'SINGULARITYENV_{name}')}={value}"
 
     def _told(self, name: str) -> list[str]:
-        """Return the variables by which the engine is told this one."""
+        """Return the variables that pass this one to the engine."""
         return [prefix + name for prefix in TO_ENGINE if prefix + name in self.environment]
 
     def _is_of_conf(self, name: str) -> bool:

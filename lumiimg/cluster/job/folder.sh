@@ -14,6 +14,6 @@ if [ -L "$LUMIIMG_JOB" ] || [ ! -O "$LUMIIMG_JOB" ]; then
     exit 2
 fi
 chmod go-w "$LUMIIMG_JOB"
-# of a job that was started anew, what its first start left is no news
+# of a job that was started again, what its first start left is no news
 rm -rf "$LUMIIMG_JOB/nccl" "$LUMIIMG_JOB/ended"
 mkdir -p "$LUMIIMG_JOB/nccl"

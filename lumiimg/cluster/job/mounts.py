@@ -55,7 +55,7 @@ def _read(text: str) -> Bind:
         raise BadInputError("is more than a source, a target and `ro`", where=where, hint=_FORM)
     for path in (source, target):
         if not path.startswith("/"):
-            raise BadInputError("is no absolute path", where=where, hint=_FORM)
+            raise BadInputError("is not an absolute path", where=where, hint=_FORM)
     source, target = (path.rstrip("/") or "/" for path in (source, target))
     if target == "/":
         raise BadInputError("would hide the whole image", where=where, hint=_FORM)

@@ -23,19 +23,7 @@ element="${element#"$LUMIIMG_NUMBER"}" element="${element//[!0-9]/}"
 # a port of its own for the job, and for each element of an array, below those of the kernel
 export MASTER_PORT=$((20000 + (LUMIIMG_NUMBER + ${element:-0}) % 5000 * 2))
 
-# Only what is written below is bound: nothing of a module or a profile comes over it
-unset {SINGULARITY,APPTAINER}{_BIND,_BINDPATH,ENV_LD_LIBRARY_PATH}
-@VARIABLES@
-
-@FILES@
-
-container=(
-    @ENGINE@ exec
-    # the folder of this job
-    --bind "$LUMIIMG_JOB"
-@BINDS@
-    "$image"
-)
+@CONTAINER@
 
 @CORES@
 step=(

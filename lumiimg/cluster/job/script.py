@@ -21,7 +21,6 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.catalog.launch import SiteOption
     from lumiimg.cluster.job.container import JobFile
     from lumiimg.cluster.job.plan import JobPlan
 
@@ -39,8 +38,6 @@ def job_script(plan: JobPlan) -> str:
         "HEAD": _head(plan, scheduler.submit),
         "MODULES": _modules(plan),
         "PROGRAM": _program(plan),
-        "VARIABLES": _variables(plan),
-        "BINDS": _binds(plan),
     }
     if plan.by_pbs:
         parts |= {"DIRECTIVES": _pbs_directives(plan), "ADDRESS": _address(plan), "CLEAR": _clear(plan)}
@@ -51,9 +48,14 @@ def job_script(plan: JobPlan) -> str:
     return filled(
         "job/pbs.sh" if plan.by_pbs else "job/slurm.sh",
         FOLDER=filled("job/folder.sh", NUMBER=scheduler.number),
-        FILES="\n\n".join(map(_heredoc, written)),
+        CONTAINER=filled(
+            "job/container.sh",
+            VARIABLES="\n".join(_variables(plan)),
+            FILES="\n\n".join(map(_heredoc, written)),
+            ENGINE=plan.program,
+            BINDS="\n".join(_binds(plan)),
+        ),
         FIRST=written[0].name,
-        ENGINE=plan.program,
         TASKS=str(plan.tasks),
         LOG=filled(
             "job/log.sh",
@@ -83,10 +85,13 @@ def _head(plan: JobPlan, submit: str) -> Iterator[str]:
         yield from comment(f"Submit it with: {submit}")
 
 
-def _options(plan: JobPlan) -> list[SiteOption]:
-    """Return what the site wants the scheduler to be told of such a job."""
+def _options(plan: JobPlan, directive: str) -> Iterator[str]:
+    """Yield what the site wants the scheduler to know of such a job."""
     fits = {"any", "one" if plan.shape.nodes == 1 else "several"}
-    return [option for option in plan.site.options if option.nodes in fits]
+    for option in plan.site.options:
+        if option.nodes in fits:
+            yield from comment(f"{option.because} ({option.source})")
+            yield f"{directive} {option.value}"
 
 
 def _modules(plan: JobPlan) -> Iterator[str]:
@@ -156,9 +161,7 @@ def _slurm_directives(plan: JobPlan) -> Iterator[str]:
         if plan.memory_gib:
             yield f"#SBATCH --mem-per-gpu={plan.memory_gib}G"
     yield f"#SBATCH --time={duration(shape.time_s)}"
-    for option in _options(plan):
-        yield from comment(f"{option.because} ({option.source})")
-        yield f"#SBATCH {option.value}"
+    yield from _options(plan, "#SBATCH")
 
 
 def _masks(plan: JobPlan) -> Iterator[str]:
@@ -202,9 +205,7 @@ def _pbs_directives(plan: JobPlan) -> Iterator[str]:
         yield f"#PBS -q {shape.partition}"
     yield f"#PBS -l select={shape.nodes}"
     yield f"#PBS -l walltime={hours:02}:{rest // 60:02}:{rest % 60:02}"
-    for option in _options(plan):
-        yield from comment(f"{option.because} ({option.source})")
-        yield f"#PBS {option.value}"
+    yield from _options(plan, "#PBS")
 
 
 def _address(plan: JobPlan) -> Iterator[str]:

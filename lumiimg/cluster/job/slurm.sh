@@ -21,19 +21,7 @@ export MASTER_PORT=$((20000 + SLURM_JOB_ID % 5000 * 2))
 # --export=NONE`, or with a list of names, srun would give it no PATH and no MASTER_ADDR
 export PATH SLURM_EXPORT_ENV=ALL
 
-# Only what is written below is bound: nothing of a module or a profile comes over it
-unset {SINGULARITY,APPTAINER}{_BIND,_BINDPATH,ENV_LD_LIBRARY_PATH}
-@VARIABLES@
-
-@FILES@
-
-container=(
-    @ENGINE@ exec
-    # the folder of this job
-    --bind "$LUMIIMG_JOB"
-@BINDS@
-    "$image"
-)
+@CONTAINER@
 
 @MASKS@
 step=(

@@ -21,7 +21,7 @@ if [ -d /.singularity.d ]; then
     # in a container already: the program itself, no container in the container
     [ -x "$program" ] || fail "this container has no $program; call the wrapper outside of it" 126
 else
-    [ -e "$image" ] || fail "the image has gone: $image (moved or removed? lumiimg module makes a module anew)"
+    [ -e "$image" ] || fail "the image has gone: $image (moved or removed? lumiimg module makes the module again)"
     engine=$(command -v @FIRST@ || command -v @SECOND@) || fail "neither singularity nor apptainer is on PATH here"
 @OUTSIDE@
 fi

@@ -7,15 +7,12 @@ with a colon (seen with 5.2.0), so there a variable is gone after `module unload
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from lumiimg.cluster.shell_quote import wrapped
 from lumiimg.errors import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FAMILY = "containerbindings"
 """The family of LUMI's own bindings modules (LUMI-EasyBuild-contrib singularity-AI-bindings): one at a time."""

@@ -47,7 +47,7 @@ fi
 if [ -n "$venv" ]; then
     case $venv in
         /*) ;;
-        *) fail "LUMIIMG_VENV=$venv is no absolute path" 125 ;;
+        *) fail "LUMIIMG_VENV=$venv is not an absolute path" 125 ;;
     esac
     if [ ! -e "$venv/pyvenv.cfg" ] && [ "$changes" = install ]; then
         make_venv

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote, unquote
 
 from lumiimg.fabric.path import FabricPath
@@ -17,10 +19,6 @@ from lumiimg.files import write_text
 from lumiimg.findings import Finding  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.host.codec import FormError, decode, encode
 from lumiimg.host.snapshot import Nic  # noqa: TC001 - as above
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 T = TypeVar("T")
 MAX_BYTES = 1 << 20
@@ -148,4 +146,4 @@ def read_part(kind: type[T], line: bytes) -> T:
     except FormError as error:
         raise AnswerError(f"its answer is not what it should be: {error}"[:300]) from error
     except ValueError as error:
-        raise AnswerError("its answer is no JSON") from error
+        raise AnswerError("its answer is not JSON") from error

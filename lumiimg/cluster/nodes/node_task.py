@@ -94,7 +94,7 @@ def read_task(folder: Path, node: str) -> NodeTask:
             hint="start the check in a folder that all nodes share: project or scratch, not /tmp",
         ) from error
     except (ValueError, RecursionError) as error:
-        what = str(error) if isinstance(error, FormError) else "is no JSON"
+        what = str(error) if isinstance(error, FormError) else "is not JSON"
         raise BadInputError(f"is not the task of a check: {what}", where=str(path)) from error
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO
 
 from lumiimg.cluster.job.shape import seconds
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import BadInputError, MissingHereError, UndecidedError, one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 _ASK_TIMEOUT_S = 30.0
 _SIGNAL_BASE = 128

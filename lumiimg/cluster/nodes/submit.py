@@ -75,7 +75,7 @@ def check_by_job(
         except (OSError, ValueError, RecursionError) as error:
             what = str(error) if isinstance(error, FormError) else _last_line(folder / _OUTPUT)
             raise UndecidedError(
-                f"the report of the job cannot be read: {one_line(what) or 'it is no JSON'}"
+                f"the report of the job cannot be read: {one_line(what) or 'it is not JSON'}"
             ) from error
 
 

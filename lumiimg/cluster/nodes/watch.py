@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from lumiimg.cluster.nodes.answers import is_answer, node_of_file
 from lumiimg.cluster.nodes.node_task import is_mark
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 NODE_LIMIT_S = 300.0
 """From when a node was seen to start; a plugin that hangs is told by its probe after a minute, HIP after two."""

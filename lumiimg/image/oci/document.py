@@ -76,7 +76,7 @@ def read_document(data: ByteSource, name: str) -> Any:  # noqa: ANN401, JSON is 
     try:
         return json.loads(data.read_at(0, data.size))
     except (ValueError, RecursionError) as error:
-        raise ImageError(f"{name} is no JSON", where=data.name) from error
+        raise ImageError(f"{name} is not JSON", where=data.name) from error
 
 
 def typed(value: object, kind: type[T], name: str, where: str) -> T:

@@ -1,4 +1,4 @@
-"""Layers woven into one squashfs: data blocks are copied as they are compressed, only the tables are written anew.
+"""Layers woven into one squashfs: data blocks are copied as they are compressed, only the tables are written again.
 
 mksquashfs would unpack and compress the whole image for each change of a layer: minutes for ROCm's tens of gigabytes.
 """

@@ -10,19 +10,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from lumiimg import __version__
 from lumiimg.errors import printable
 from lumiimg.report.console import MARKS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 Node = ET.Element | str
 """An element, or text."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from lumiimg.engine.workspace import written_by_rename
 from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.resolve.network.registry import LAYER_LIMIT_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SCHEME = "docker-daemon://"
 """As Apptainer spells it; the engine is found as the docker command finds it (DOCKER_HOST)."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from lumiimg.engine.process import run, which
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.secret import has_key, has_login, hidden
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 APT_FOLDER = Path("/etc/apt")
 _APT_FILE_LIMIT_BYTES = 256 * 1024

@@ -5,11 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")

@@ -141,7 +141,7 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
         place, _, folder = re.sub(r"^https?://", "", target).rstrip("/").partition("/")
         repository = f"{folder}/{repository}" if folder else repository
         if not _is_host(place) or not _is_name(place, repository):
-            what = "is no registry: a host with a dot or a port, with or without http:// before it"
+            what = "is not a registry: a host with a dot or a port, with or without http:// before it"
             raise BadInputError(what, where=f"mirror {registry!r}")
         registry = place
     plain_http = target is not None and target.startswith("http://")

@@ -20,15 +20,12 @@ import re
 import secrets
 import shutil
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from lumiimg.engine.workspace import is_left, owner_mark
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 TOTAL_S = 3600.0
 """Longest time of one download with all its tries, unless the caller sets another; a server that drips is given up."""

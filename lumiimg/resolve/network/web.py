@@ -211,7 +211,7 @@ class Web:
                     kind = FailedError if is_there else MissingHereError
                     raise kind(f"could not be reached: {_reason(error)}", where=place(url), hint=ELSEWHERE) from error
             except (ValueError, UnicodeError) as error:
-                raise BadInputError(f"is no address: {one_line(str(error))}", where=place(url)[:200]) from error
+                raise BadInputError(f"is not an address: {one_line(str(error))}", where=place(url)[:200]) from error
             self.pause(min(pause_s, exchange.left_s()))
         raise AssertionError
 

@@ -6,9 +6,9 @@ import contextlib
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,9 +31,6 @@ from lumiimg.errors import BadInputError
 from lumiimg.host.container_view import parse_binds
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, FIXTURES, PACKAGE, parts, root_of, scratch, text_of, written
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def _layer(data: bytes) -> None:

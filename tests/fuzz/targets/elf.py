@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.elf.cache import parse_cache
 from lumiimg.elf.facts import exported_symbols, read_elf, undefined_symbols
@@ -21,9 +21,6 @@ from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, printed, text_of
 from tests.shared.host_model import cache_file
 from tests.shared.memory_root import MemoryRoot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _LOADER = "/lib64/ld-linux-x86-64.so.2"
 

@@ -15,8 +15,9 @@ import struct
 import tempfile
 import types
 import typing
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from lumiimg.build import cache as layer_cache
@@ -66,9 +67,6 @@ from tests.fuzz.targets.scratch import BORDER, parts, printed, root_of, scratch,
 from tests.shared.host_model import host_files, host_settings
 from tests.shared.oci_builder import member, tar
 from tests.shared.programs import squashed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def _snapshot(data: bytes) -> str:

@@ -11,8 +11,8 @@ import lzma
 import struct
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
@@ -28,9 +28,6 @@ from tests.fuzz.targets.scratch import BORDER, parts, root_of, scratch, text_of,
 from tests.shared import oci_builder
 from tests.shared.oci_builder import LAYER, MANIFEST, PACK, Layout, link, make_config, member, tar
 from tests.shared.programs import squashed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _MOST_FILES = 500
 _READ_BYTES = 65536

@@ -8,7 +8,7 @@ import json
 import lzma
 import sys
 import tomllib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from unittest import mock
 
 from lumiimg.check import startup, strace
@@ -39,8 +39,6 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _ENVIRONMENT = {"PATH": "/bin:/usr/bin"}
 

@@ -7,9 +7,10 @@ import io
 import json
 import re
 import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from packaging.version import Version
@@ -28,9 +29,6 @@ from lumiimg.resolve.wheels import PythonTarget, offered_wheels, read_metadata
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, text_of, written
 from tests.shared.world import metadata_of, wheel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 _TARGET = PythonTarget((3, 12), (2, 39))
 _NO_MIRRORS = Mirrors({})
