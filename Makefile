@@ -1,10 +1,10 @@
-# make demo         build a small real image and check it, end to end; without an engine the part that needs none
+# make demo         build a small real image and check it, end to end; where none can be built, the part that needs nothing
 # make test         unit tests, offline once the packages are in; under two minutes
 # make coverage     how many branches of elf/, image/, nccl/ and fabric/ their unit tests take, and the floor of each
 # make test-engine  the same against a real Apptainer, a real loader and a real RCCL
 # make test-all     both, make coverage and make fuzz, with all of what is exhaustive, of which they take a tenth
 # make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth; SEED=N for the same again)
-# make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=nccl/verdict; hours for all)
+# make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=nccl/verdict; hours for all; MODULE=promises: a broken promise of docs/security.md, in minutes)
 # make corpus       inputs that reach more of the parsers, to be kept (TARGET=name SECONDS=60)
 # make audit        licences, files and advisories of the packages that are installed
 # make lint         ruff, mypy --strict, shellcheck
@@ -46,7 +46,9 @@ $(VENV)/.docs $(VENV)/.audit: $(VENV)/.%: $(VENV)/.installed
 	touch $@
 
 demo:
-	@if .ci/get-engine; then .ci/unprivileged make demo-here; else $(MAKE) --no-print-directory demo-here; fi
+	@.ci/get-engine || true
+	@# an engine that is installed may refuse to work for root
+	@if command -v apptainer || command -v singularity; then .ci/unprivileged make demo-here; else $(MAKE) demo-here; fi
 
 demo-here: $(VENV)/.installed
 	.ci/demo
@@ -97,7 +99,7 @@ fuzz: $(VENV)/.installed
 	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis --numprocesses auto --dist worksteal $(if $(SEED),--hypothesis-seed=$(SEED))
 
 mutate: $(VENV)/.installed
-	$(BIN)/python -m tools.mutation $(MODULE)
+	$(BIN)/python -m tools.$(if $(filter promises,$(MODULE)),promises,mutation $(MODULE))
 
 corpus: $(VENV)/.installed
 	$(BIN)/python -m tests.fuzz.grow --seconds $(SECONDS) $(TARGET)

@@ -34,13 +34,18 @@ _LAUNCHERS = ("SLURM", "SLINGSHOT_", "PMI", "PALS_", "PBS_", "PMIX_", "MUNGE_")
 _ENGINES = ("SINGULARITY", "APPTAINER")
 _INTO_CONTAINERS = ("SINGULARITYENV_", "APPTAINERENV_")
 _OF_ENGINES = r"^(?:SINGULARITY|APPTAINER)_\w*(?:PASSWORD|PASSPHRASE)$"
-_LEAST_CHARS = 6
+_LEAST_CHARS, _SHORT_CHARS = 6, 12
+"""Of a secret of the environment that is hidden at all, and of one that is hidden within other words, too."""
 # Sources: the vendors' documents on secret scanning; RFC 7519 (JWT), RFC 7468 (PEM).
 _KNOWN_SHAPE = (
     r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bsk-[\w-]{20,}|pypi-AgE[\w-]{20,}|\bnvapi-[\w-]{20,}|\bdckr_pat_[\w-]{20,}"
     r"|(?<![\w-])eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"
-    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?:-----[^-]{0,20000}-----END [A-Z ]{0,40}PRIVATE KEY)?"
+    r"|\bhv[sbr]\.[\w-]{20,}|\bAIza[\w-]{30,}|\bya29\.[\w-]{16,}|\bGOCSPX-[\w-]{20,}|\bnpm_[A-Za-z0-9]{30,}"
+    r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[\w/+-]{10,}|(?<=/api/webhooks/)\d{10,}/[\w-]{20,}"
+    # to its end; of one that is cut off, the lines that look like it
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?(?:-----(?:(?:(?!-----)[\s\S]){0,20000}-----END [A-Z ]{0,40}"
+    r"PRIVATE KEY(?: BLOCK)?|(?:(?:\s|\\[nr])*[A-Za-z0-9+/=]{20,})*+))?"
 )
 # The `git@` of a repository is everybody's, and what is before the @ of a digest is the name of an image. A password
 # may hold what ends a host (`/`, `@`), where it is no port; pathlib makes one slash of two.
@@ -49,14 +54,26 @@ _LOGIN = (
     rf"(?i)(:/(?:/|{'|'.join(f'(?<={scheme}:/)' for scheme in _SCHEMES)}))(?!git@|\[[\da-f:.]+\])"
     r"(?:[^\s/?#:]{0,200}:(?!\d{1,5}(?:[/?#]|$))[^\s\"<>]{0,1000}|[^\s/?#@]{1,1000})@(?!sha256:)"
 )
+_ENCODED_LOGIN = (
+    r"(?i)(%3A%2F%2F)(?!git%40)(?:(?:(?!%2F|%3F|%23|%3A)[^\s\"'<>&]){0,200}%3A(?!\d{1,5}(?:%2F|%3F|$))[^\s\"'<>&]{0,300}"
+    r"|(?:(?!%2F|%3F|%23|%26|%40)[^\s\"'<>&]){1,300})%40(?!sha256)"
+)
 # NAME=value, "name": value, ["name"] = value, --name value, ?name=value
 _NAMED = r"(?<![\w.-])(?P<name>[\w.-]++)(?P<sign>[\"'\]\\]{0,3}[ \t]{0,3}[=:]{1,2}[ \t]{0,3}|[ \t])"
 _QUOTED = r"\"(?:\\.|[^\"\\\n]){0,2000}+\"|'(?:\\.|[^'\\\n]){0,2000}+'"
+_ESCAPED = r"\\'[^'\n]{0,2000}\\'|\\\"[^\"\n]{0,2000}\\\""
 # a word of a shell, with all its quotes, in JSON up to a comma; not `<not set>`, nor what dpkg says, `passwd:amd64`
 _VALUE = (
     r"(?i)(?!<[\w ]{1,40}>|(?:all|amd64|arm64)(?:[\s,:'\"]|$))(?:\[hidden\]|(?:(?:bearer|basic|token)[ \t]+)?"
-    rf"(?:(?:{_QUOTED})(?=[,;:}}\])])|(?=\S)(?:{_QUOTED}|[^\s\"']++)*+\S*))"
+    rf"(?:(?:{_QUOTED})(?=[,;:}}\])])|(?=\S)(?:{_QUOTED}|{_ESCAPED}|[^\s\"']++)*+\S*))"
 )
+_ENCODED = r"(?i)(?:(?<=%3F)|(?<=%26)|(?<![\w.%-]))(?P<name>[\w.-]++)%3D(?:[^\s\"'<>&%]|%(?!26))+"
+# lines of a Dockerfile, a C shell, a module: a name and the rest
+_SET = (
+    r"(?i)\b((?:ENV|setenv)(?:[ \t]+|[ \t]*\([ \t]*[\"'])(?P<name>[A-Z_]\w*)(?:[\"'][ \t]*,|[ \t])[ \t]*)"
+    r"(?=\S)[^\n=][^\n]*"
+)
+_DOCKERS_AUTH = r"(\"auth\\?\"\s{0,9}:\s{0,9}\\?\")(?=[^\"]{0,200}[A-Z\d=])[\w+/=.-]{8,}"
 _QUERY = frozenset("?&;#")
 _VALUE_IN_QUERY = rf"[^&\s;'\"]+|{_QUOTED}"
 # RFC 7617, RFC 6750; with a digit, as "basic installation" is none
@@ -113,7 +130,16 @@ def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
         and not (value.startswith("/") and Path(value).exists())
     )
     found = {part for login in logins for part in (login, login.partition(":")[2])} | {*named}
-    return tuple(sorted((text for text in found if len(text) >= _LEAST_CHARS), key=len, reverse=True))
+    found = {text for text in found if len(text) >= _LEAST_CHARS}
+    return tuple(sorted({form for text in found for form in (text, *_encoded(text))}, key=len, reverse=True))
+
+
+def _encoded(text: str) -> tuple[str, str]:
+    """Return a text as it stands in an address (RFC 3986 section 2.1)."""
+    upper = _compiled(r"[^\w.~-]|[^\x00-\x7f]").sub(
+        lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogateescape")), text
+    )
+    return upper, _compiled("%[0-9A-F]{2}").sub(lambda found: found[0].lower(), upper)
 
 
 @cache
@@ -125,17 +151,35 @@ def secrets_here() -> tuple[str, ...]:
 def hidden(text: str, known: Collection[str] = ()) -> str:
     """Return a text with the secrets in it replaced: those that are known, and what looks like one."""
     for secret in known:
-        text = text.replace(secret, HIDDEN)
+        if len(secret) >= _SHORT_CHARS:
+            text = text.replace(secret, HIDDEN)
+        elif secret in text:  # within a word it is one of the language
+            text = _compiled(rf"(?<!\w){re.escape(secret)}(?!\w)").sub(HIDDEN, text)
+    text = _compiled(_KNOWN_SHAPE).sub(HIDDEN, text)  # first: a key has several lines, what is named may have one
     if ":/" in text:
         text = _compiled(_LOGIN).sub(rf"\1{HIDDEN}@", text)
+    if "%" in text:
+        text = _compiled(_ENCODED).sub(_without_encoded, text)
+        text = _compiled(_ENCODED_LOGIN).sub(rf"\1{HIDDEN}%40", text)
     if _compiled(_MAY_BE_NAMED).search(text):  # a build prints millions of lines that have none of it
+        text = _compiled(_SET).sub(_without_set, text)
+        text = _compiled(_DOCKERS_AUTH).sub(rf"\1{HIDDEN}", text)
         text = _compiled(_BEARER).sub(rf"\1{HIDDEN}", _without_named(text))
-    return _compiled(_KNOWN_SHAPE).sub(HIDDEN, text)
+    return text
 
 
 def _is_called(name: str, *patterns: str) -> bool:
     parted = _compiled(r"[.-]|(?<=[a-z\d])(?=[A-Z])").sub("_", name)
     return any(_compiled(pattern).search(parted) for pattern in patterns)
+
+
+def _without_encoded(found: re.Match[str]) -> str:
+    is_secret = _is_called(found["name"], _ANYWHERE, _SHORT, _OF_QUERIES)
+    return f"{found['name']}%3D{HIDDEN}" if is_secret else found[0]
+
+
+def _without_set(found: re.Match[str]) -> str:
+    return f"{found[1]}{HIDDEN}" if is_secret_name(found["name"].upper()) else found[0]
 
 
 def _without_named(text: str) -> str:

@@ -30,6 +30,7 @@ def pytest_configure() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew; read the diff")
+    parser.addoption("--limit-s", type=int, default=300, help="for a test of a promise: one that waits for ever fails")
 
 
 def pytest_collection_finish() -> None:
@@ -46,6 +47,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             report.outcome = "failed"
             report.longrepr = f"{item.nodeid} was skipped, and CI must not skip: {reason}"
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    if item.get_closest_marker("threat") is None or item.get_closest_marker("engine") is not None:
+        return (yield)
+    limit_s = item.config.getoption("--limit-s")
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"did not end within {limit_s} s"))
+    signal.alarm(limit_s)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

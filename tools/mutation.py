@@ -100,8 +100,7 @@ class Runner:
         measured = self._measured()
         for module in MODULES:
             importlib.import_module(name_of(module))
-        self._functions = _functions()
-        gc.freeze()
+        self._functions = functions_below(ROOT / "lumiimg")
         for module in self._modules:
             self.fates[module] = list(self._of_module(module, measured))
             _write_fates(module, self.fates[module])
@@ -244,12 +243,17 @@ def _put(live: Any, mutant: Mutant, code: CodeType, functions: Sequence[Function
     for function in functions:
         function.__code__ = _code_of(code, mutant.scope)
     if not functions:
-        namespace = dict(vars(live))
-        exec(code, namespace)  # noqa: S102  # one statement of our own module, with a mutant in it
-        old, value = vars(live)[mutant.scope], namespace[mutant.scope]
-        for module in list(sys.modules.values()):
-            if module.__name__.startswith(("lumiimg", "tests", "tools")) and vars(module).get(mutant.scope) is old:
-                setattr(module, mutant.scope, value)
+        set_constant(live, mutant.scope, code)
+
+
+def set_constant(live: Any, name: str, code: CodeType) -> None:
+    """Give a constant of a module the value that a statement gives it, in all modules that have it by its name."""
+    namespace = dict(vars(live))
+    exec(code, namespace)  # noqa: S102  # one statement of our own module, with a mutant in it
+    old, value = vars(live)[name], namespace[name]
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith(("lumiimg", "tests", "tools")) and vars(module).get(name) is old:
+            setattr(module, name, value)
 
 
 def _code_of(code: CodeType, scope: str) -> CodeType:
@@ -258,13 +262,17 @@ def _code_of(code: CodeType, scope: str) -> CodeType:
     return _code_of(inner, rest) if rest else inner
 
 
-def _functions() -> dict[tuple[str, str], list[FunctionType]]:
-    """Return the functions of the modules as they live, whatever was made of them since (properties, caches)."""
+def functions_below(folder: Path) -> dict[tuple[str, str], list[FunctionType]]:
+    """Return the functions of the modules as they live, whatever was made of them since (properties, caches).
+
+    They are by file and name.
+    """
+    gc.unfreeze()  # conftest.py has them where nobody sees them
     found: dict[tuple[str, str], list[FunctionType]] = defaultdict(list)
-    files = {str(path_of(module)) for module in MODULES}
     for thing in gc.get_objects():
-        if isinstance(thing, FunctionType) and thing.__code__.co_filename in files:
+        if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(f"{folder}/"):
             found[thing.__code__.co_filename, thing.__code__.co_qualname].append(thing)
+    gc.freeze()
     return found
 
 
@@ -371,6 +379,18 @@ def _row(name: str, counts: Sequence[int]) -> str:
     return f"{name:24}{sum(counts):>9}" + "".join(f"{count:>11}" for count in counts) + f"{score:>8}"
 
 
+def load_profile() -> None:
+    """Let hypothesis make the same inputs each time, and stop at the first that fails."""
+    hypothesis.settings.register_profile(
+        "mutation",
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),  # the first failure is enough
+    )
+    hypothesis.settings.load_profile("mutation")
+
+
 def main() -> int:
     """Print the survivors as they are found, then the figures; 1 where one is new."""
     parser = argparse.ArgumentParser(description="mutate the rules and the verdict")
@@ -380,14 +400,7 @@ def main() -> int:
     args = parser.parse_args()
     if unknown := set(args.modules) - set(MODULES):
         parser.error(f"not among the modules: {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
-    hypothesis.settings.register_profile(
-        "mutation",
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),  # the first failure is enough
-    )
-    hypothesis.settings.load_profile("mutation")
+    load_profile()
     runner = Runner(args.modules or MODULES, args.limit, again=args.again)
     with tempfile.TemporaryDirectory() as folder:
         options = [

@@ -185,6 +185,18 @@ def engine_failures() -> Iterator[str]:
         yield f"| `{entry['id']}` | {cell(entry['meaning'])} | {cell(entry['remedy'])} |"
 
 
+def engines() -> Iterator[str]:
+    yield "# SingularityCE and Apptainer\n\nIn what SingularityCE 4.1, which LUMI has, and Apptainer 1.4 differ, as far as lumiimg or its users meet it.\n"
+    yield f"{WRITTEN}\n"
+    yield "Each row but those with a \\* was seen with both real programs: SingularityCE 4.1.3 built from its sources, without"
+    yield "set-user-id, and Apptainer 1.4.5 of Debian. A row with a \\* was read in the sources. None was seen on LUMI, where"
+    yield "SingularityCE is set-user-id. The file behind each row is in `lumiimg/engine/differences.toml`.\n"
+    yield "| id | what | Apptainer | SingularityCE |\n|---|---|---|---|"
+    for row in tomllib.loads((PACKAGE / "engine" / "differences.toml").read_text())["difference"]:
+        mark = "" if row["tried"] == "run" else " \\*"
+        yield f"| `{row['id']}`{mark} | {cell(row['what'])} | {cell(row['apptainer'])} | {cell(row['singularityce'])} |"
+
+
 def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
@@ -192,6 +204,7 @@ def cell(text: str) -> str:
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "commands.md": commands,
     "engine-failures.md": engine_failures,
+    "engines.md": engines,
     "exit-codes.md": exit_codes,
     "findings.md": findings,
     "signatures.md": signatures,

@@ -18,6 +18,7 @@ from lumiimg.build.capabilities import require_bootstrap, require_container, req
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
 from lumiimg.build.fetch import content_with, lowest, needed, sources_of
+from lumiimg.build.inspection import INSPECTED, inspected
 from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.overlay import Overlay
@@ -27,6 +28,7 @@ from lumiimg.build.sandbox import EngineBuild, Sandbox
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.catalog.settings import open_to_others
+from lumiimg.engine.engine import EngineKind
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
 from lumiimg.image import ImageError, open_image, open_stack, sif_writer
@@ -113,14 +115,15 @@ def choose_way(machine: BuildMachine, asked: str | None) -> tuple[str, str]:
 
 def against(machine: BuildMachine, way: str) -> list[str]:
     """Return what stands against a way to build on this machine."""
-    of_overlays = {
+    of_overlays: dict[str, object] = {
         "no user namespace with the user's ids": machine.maps_ids,
         "no container on an overlay in a user namespace": machine.mounts,
         "no FUSE": machine.fuse,
         "no squashfuse_ll": machine.squashfuse_ll,
     }
-    wanted = {
-        **(of_overlays if way == "overlay" else {}),
+    of_engines: dict[str, object] = {"no container engine that works": machine.engine.kind is not EngineKind.NAMESPACES}
+    wanted: dict[str, object] = {
+        **{"overlay": of_overlays, "definition": of_engines}.get(way, {}),
         "no squashfs-tools": machine.mksquashfs and machine.unsquashfs,
     }
     return [fault for fault, has in wanted.items() if not has]
@@ -191,7 +194,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
         require_container(machine)
     if not there_are:
         require_bootstrap(machine, chain[0].layers[0], chain[0].sections.header)
-    if len(chain) > 1:
+    if len(chain) > 1 and way == "definition":
         require_environment(machine)
     try:
         log = BuildLog(log_path, known_secrets(environment))
@@ -207,7 +210,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
             stacked = strategy.stack(layers)
             documents = {**documents, SBOM: work.bill(chain, stacked, number)}
             stacked.append(work.provenance(chain, stacked, documents))
-            front = sif_writer.Front(chain[-1].text, documents)
+            front = sif_writer.Front(chain[-1].text, {**documents, INSPECTED: work.inspected(stacked, chain[-1].text)})
             if form == "layered":
                 partitions = _stacked(stacked, partial, front)
             elif compression == "zstd" and can_weave(stacked):
@@ -287,6 +290,11 @@ class _Work:
         """Return what is in the image."""
         with open_stack(layers) as image:
             return bill(image.root, (source for one in chain for source in sources_of(one)), identity)
+
+    def inspected(self, layers: Sequence[Path], definition: str) -> bytes:
+        """Return what an engine shows of the image."""
+        with open_stack(layers) as image:
+            return inspected(image.root, definition)
 
     def provenance(self, chain: Sequence[Definition], layers: Sequence[Path], documents: Mapping[str, bytes]) -> Path:
         """Return a layer that says what is in the image, and how it was built."""
@@ -428,7 +436,7 @@ class _Work:
                     strategy.layer(step, below, target)
             else:
                 with step.named():
-                    strategy.base(step, target)
+                    strategy.base(step, target, self.downloads)
             seconds = time.monotonic() - start
             entry = self.cache.keep(key, target, layers=definition.layers, seconds=seconds, below=content)
             remove_tree(step.folder)

@@ -146,11 +146,14 @@ class LayerCache:
         """
         found = self._over(key.digest, below)
         if found is None and below:
+            content_key = _content_key(key, below)
             try:
-                noted = (self._contents / _content_key(key, below)).read_text(encoding="ascii").strip()
+                noted = (self._contents / content_key).read_text(encoding="ascii").strip()
             except (OSError, UnicodeDecodeError):
                 return None
             found = self._over(noted, below)
+            if found is not None and _content_key(CacheKey(self.key_of(found)), below) != content_key:
+                return None
         if found is not None:
             # the longest unused is pruned first; a cache that only others may write is used all the same
             with contextlib.suppress(OSError):
@@ -187,11 +190,13 @@ class LayerCache:
         return found if found is not None and found.below == below else None
 
     def read(self, digest: str) -> CacheEntry | None:
-        """Return an entry; None for one that is damaged as far as a look at its size tells."""
+        """Return an entry; None for one that is damaged, or another's, as far as a look at its size tells."""
         folder = self._layers / digest
         try:
             document = read_object(folder / "entry.json")
             if document["data"] not in NAMES:
+                return None
+            if document.get("key", digest) != digest:  # it has been moved
                 return None
             found = entry_of(document, digest, folder / document["data"])
             return found if found.data.stat().st_size == found.size_bytes else None

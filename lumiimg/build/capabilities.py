@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.definition.definition import DEBOOTSTRAP
+from lumiimg.engine import namespaces
 from lumiimg.errors import MissingHereError
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 LOSES_ENVIRONMENT = "SingularityCE 4.1.5 to 4.2.1 does so, and Apptainer before 1.3.5"
 PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "proot")
-OWN_MOUNTS = ("--mount", "--mount-proc", "--pid", "--fork", "--kill-child")
-"""Of unshare(1): mounts, and programs that serve them, end with the command."""
+OWN_MOUNTS = "--mounts"
+"""Of the program `root`: mounts, and programs that serve them, end with the command."""
 PROOT_SLOWLY = {"PROOT_NO_SECCOMP": "1"}
 """Without its filter of system calls proot stops programs at every one. Source: proot(1), and kernels where the filter
 lets all of them pass unseen (seen with 5.4.0 on Linux 6.18), so that a script would have this machine's files."""
@@ -66,8 +67,12 @@ class BuildMachine:
     """Whether it takes `PROOT_SLOWLY`."""
     starts: bool = True
     """False where the engine was seen to start no container."""
+    own_processes: bool = True
+    """False where it was seen to start none that has a /proc of its own."""
     debootstraps: bool = True
     """False where debootstrap was seen to make no base."""
+    fakeroot: bool = True
+    """False where the engine was seen to start containers only without `--fakeroot`; `engine` then does without it."""
 
     @property
     def mksquashfs_version(self) -> str:
@@ -76,9 +81,9 @@ class BuildMachine:
 
     def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
         """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""
-        maps = ["--map-root-user", "--map-auto"] if self.maps_ids and os.geteuid() != 0 else []
-        own = OWN_MOUNTS if mount and self.maps_ids else ()
-        return ["unshare", *maps, *own, *argv] if maps or own else list(argv)
+        own = [OWN_MOUNTS] if mount and self.maps_ids else []
+        has_to = own or (self.maps_ids and os.geteuid() != 0)
+        return [*namespaces.PROGRAM, "root", *own, *argv] if has_to else list(argv)
 
 
 def was_seen(trials: Sequence[CapabilityTrial], name: str) -> bool:

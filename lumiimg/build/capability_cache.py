@@ -22,6 +22,7 @@ import msgspec
 
 from lumiimg.build.capabilities import PROGRAMS, BuildMachine, CapabilityTrial
 from lumiimg.build.capability_trials import look, program_of
+from lumiimg.engine.engine import EngineKind
 from lumiimg.engine.process import which
 from lumiimg.errors import LumiimgError
 from lumiimg.files import write_text
@@ -31,9 +32,12 @@ if TYPE_CHECKING:
 
     from lumiimg.engine.engine import Engine
 
-_FORMAT = 3
+_FORMAT = 5
 _LIMIT_BYTES = 64 * 1024
-_FLAGS = ("maps_ids", "mounts", "fuse", "loses_environment", "proot_is_slow", "starts", "debootstraps")
+_FLAGS = (
+    *("maps_ids", "mounts", "fuse", "loses_environment", "proot_is_slow"),
+    *("starts", "own_processes", "debootstraps", "fakeroot"),
+)
 _KERNEL = (
     "/proc/sys/kernel/random/boot_id",
     "/proc/sys/user/max_user_namespaces",
@@ -54,7 +58,7 @@ def look_or_recall(engine: Engine, environment: Mapping[str, str], cache: Path) 
 def look_again(engine: Engine, environment: Mapping[str, str], cache: Path) -> BuildMachine:
     """Try what a build may need, and keep what was found."""
     machine = look(engine, environment)
-    path = _path(cache)
+    path = _path(cache, engine)
     with contextlib.suppress(OSError, LumiimgError):
         if all(trial.is_sure for trial in machine.trials):
             document = {
@@ -73,7 +77,7 @@ def look_again(engine: Engine, environment: Mapping[str, str], cache: Path) -> B
 
 def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> BuildMachine | None:
     try:
-        document = msgspec.json.decode(_read(_path(cache)), type=dict[str, Any])
+        document = msgspec.json.decode(_read(_path(cache, engine)), type=dict[str, Any])
         if document["format"] != _FORMAT or document["depends_on"] != _depends_on(engine, environment):
             return None
         flags: dict[str, Any] = msgspec.convert({name: document[name] for name in (*_FLAGS, "proot")}, dict[str, bool])
@@ -84,6 +88,7 @@ def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Buil
     programs: dict[str, Any] = {name.replace("-", "_"): program_of(name, path) for name in PROGRAMS}
     if not flags.pop("proot"):
         programs["proot"] = None
+    engine = engine if flags["fakeroot"] else engine.without_fakeroot
     return BuildMachine(engine=engine, trials=trials, **flags, **programs)
 
 
@@ -97,14 +102,15 @@ def _read(path: Path) -> str:
         return file.read(_LIMIT_BYTES)
 
 
-def _path(cache: Path) -> Path:
-    return cache / "hosts" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', socket.gethostname())[:100]}.json"
+def _path(cache: Path, engine: Engine) -> Path:
+    of_kernel = ".namespaces" if engine.kind is EngineKind.NAMESPACES else ""
+    return cache / "hosts" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', socket.gethostname())[:100]}{of_kernel}.json"
 
 
 def _depends_on(engine: Engine, environment: Mapping[str, str]) -> dict[str, Any]:
     path = environment.get("PATH")
     programs = {"debootstrap": which("debootstrap", f"{path or ''}:/usr/sbin:/sbin")}
-    programs |= {name: which(name, path) for name in (*PROGRAMS, "unshare", "fakeroot")}
+    programs |= {name: which(name, path) for name in (*PROGRAMS, "newuidmap", "newgidmap", "fakeroot")}
     return {
         "kernel": [os.uname().release, *map(_text, _KERNEL)],
         "user": [os.geteuid(), _link("/proc/self/ns/user"), *_PRIVILEGES.findall(_text("/proc/self/status"))],

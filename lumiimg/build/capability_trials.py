@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import platform
 import re
@@ -12,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.build.bootstrap import IN_CONTAINER, debootstrap
 from lumiimg.build.capabilities import (
     BASES_BY_DEBOOTSTRAP,
     CONTAINER,
@@ -21,8 +24,10 @@ from lumiimg.build.capabilities import (
     BuildMachine,
     CapabilityTrial,
 )
-from lumiimg.build.engine_metadata import keeps_environment
+from lumiimg.definition.definition import DEBOOTSTRAP, Header
 from lumiimg.engine import engine as engines
+from lumiimg.engine import namespaces
+from lumiimg.engine.engine import EngineKind
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
@@ -36,7 +41,8 @@ if TYPE_CHECKING:
 _TRIAL_S = 20.0
 _PASSING = frozenset({"no-space"})
 _NO_MIRROR = "file:///lumiimg-no-such-mirror"
-_BASE = f"Bootstrap: debootstrap\nOSVersion: stable\nMirrorURL: {_NO_MIRROR}\n"
+_LAYER = "Bootstrap: localimage\nFrom: below.sif\n\n%environment\n    export LUMIIMG_HERE=1\n"
+_SCRIPT, _BELOW = ".singularity.d/env/90-environment.sh", "export LUMIIMG_BELOW=1"
 _BEHIND = "/lumiimg-trial"
 # statx(2) is what ls, stat and install ask today; before 5.2.0 proot lets it pass unseen (its CHANGELOG.rst)
 _SEES = f"""
@@ -57,22 +63,21 @@ def look(engine: Engine, environment: Mapping[str, str]) -> BuildMachine:
     """Try what a build may need, in a few tenths of a second."""
     path = environment.get("PATH")
     env = dict(environment)
-    maps = ["--map-root-user", "--map-auto"] if os.geteuid() != 0 else []
-    unshare = which("unshare", path)
-    ids = run([unshare, *maps, "true"], env=env, timeout_s=_TRIAL_S) if unshare else None
+    ids = run([*namespaces.PROGRAM, "root", "true"], env=env, timeout_s=_TRIAL_S)
     mounts = None
-    if unshare and ids is not None and ids.ok and platform.machine() in _MACHINES:
-        mounts = _start_on_overlay(engine, environment, [unshare, *maps, *OWN_MOUNTS])
+    if ids.ok and platform.machine() in _MACHINES:
+        mounts = _start_on_overlay(engine, environment, [*namespaces.PROGRAM, "root", OWN_MOUNTS])
     fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
     found = {name: program_of(name, path) for name in PROGRAMS}
-    keeps = _keeps_environment(engine, environment)
-    starts, container = _try_container(engine, environment)
+    starts, fakeroot, own_processes, container = _try_container(engine, environment)
+    engine = engine if fakeroot else engine.without_fakeroot
+    keeps = _try_environment(engine, environment)
     debootstraps, base = _try_debootstrap(engine, environment, starts=starts)
     trials = [
         keeps,
         container,
         base,
-        _of_run("user namespace with the user's ids", ids, "util-linux (unshare) is missing"),
+        _of_run("user namespace with the user's ids", ids, ""),
         _of_run("a container on an overlay in it", mounts, "it could not be tried"),
         CapabilityTrial("FUSE", fuse, "/dev/fuse" if fuse else "/dev/fuse cannot be opened"),
     ]
@@ -87,42 +92,69 @@ def look(engine: Engine, environment: Mapping[str, str]) -> BuildMachine:
     found["proot"] = proot
     return BuildMachine(
         engine=engine,
-        maps_ids=ids is not None and ids.ok,
+        maps_ids=ids.ok,
         mounts=mounts is not None and mounts.ok,
         fuse=fuse,
         trials=tuple(trials),
         loses_environment=keeps.is_sure and not keeps.works,
         proot_is_slow=is_slow,
         starts=starts,
+        own_processes=own_processes,
         debootstraps=debootstraps,
+        fakeroot=fakeroot,
         **{name.replace("-", "_"): program for name, program in found.items()},
     )
 
 
-def _keeps_environment(engine: Engine, environment: Mapping[str, str]) -> CapabilityTrial:
+def _try_environment(engine: Engine, environment: Mapping[str, str]) -> CapabilityTrial:
+    """Try whether the engine's own build of a layer keeps what layers below have set.
+
+    SingularityCE 4.1.5 to 4.2.1, and Apptainer before 1.3.5, write it again. The definition runs nothing.
+    """
+    name = "the environment of the layers below"
+    if engine.kind is EngineKind.NAMESPACES:
+        return CapabilityTrial(name, works=True, said="lumiimg writes it")
     try:
         with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-            keeps, said = keeps_environment(engine, environment, scratch)
+            (scratch / "below.sif/.singularity.d/env").mkdir(parents=True)  # a folder; an engine goes by what it is
+            (scratch / "below.sif" / _SCRIPT).write_text(f"#!/bin/sh\n{_BELOW}\n", encoding="utf-8")
+            done = _built(engine, _LAYER, environment, scratch, runs=False)
+            if not done.ok:
+                return CapabilityTrial(name, works=False, said=one_line(done.last_line)[:200], is_sure=False)
+            written = scratch / "image" / _SCRIPT
+            keeps = written.is_file() and _BELOW in written.read_text("utf-8", "replace").splitlines()
     except FailedError as error:
-        keeps, said = None, str(error)
-    return CapabilityTrial("the environment of the layers below", bool(keeps), said, is_sure=keeps is not None)
+        return CapabilityTrial(name, works=False, said=str(error), is_sure=False)
+    return CapabilityTrial(name, keeps, "an image has it" if keeps else f"{engine.name} loses it")
 
 
-def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[bool, CapabilityTrial]:
-    """Return whether scripts can be run in a container, as far as that is known, and what is to be said."""
+def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[bool, bool, bool, CapabilityTrial]:
+    """Return whether scripts can be run in a container, by `--fakeroot`, and with processes of their own; the trial.
+
+    All as far as it is known.
+    """
     try:
         with scratch_folder(Path(tempfile.gettempdir())) as scratch:
             done = _start_containers(engine, environment, scratch)
     except FailedError as error:
-        return True, CapabilityTrial(CONTAINER, works=False, said=str(error), is_sure=False)
+        return True, True, True, CapabilityTrial(CONTAINER, works=False, said=str(error), is_sure=False)
     if not done:
-        return True, CapabilityTrial(CONTAINER, works=False, said="cannot be tried on this processor", is_sure=False)
+        said = "cannot be tried on this processor"
+        return True, True, True, CapabilityTrial(CONTAINER, works=False, said=said, is_sure=False)
     if done[0].ok:
-        return True, CapabilityTrial(CONTAINER, works=True, said="a program was run in one")
-    if done[-1].ok:  # layers that install packages do without, by proot
-        why = one_line(telling_line(done[0].output))[:200]
-        return True, CapabilityTrial(CONTAINER, works=False, said=f"only without --fakeroot: {why}", is_sure=False)
-    return _of_failure(CONTAINER, done[-1])
+        return True, True, True, CapabilityTrial(CONTAINER, works=True, said="a program was run in one")
+    last, known = done[-1], explain(done[0].output)
+    own_processes = "--pid" in last.argv
+    why = known.meaning if known else one_line(telling_line(done[0].output))[:200]
+    if last.ok and "--fakeroot" in done[0].argv and "--fakeroot" not in last.argv:
+        is_sure = known is not None and known.id not in _PASSING  # layers that install packages do without, by proot
+        said = f"only without --fakeroot: {why}"
+        return True, False, own_processes, CapabilityTrial(CONTAINER, works=is_sure, said=said, is_sure=is_sure)
+    if last.ok:
+        said = f"what a script leaves running runs on: {why}"
+        return True, True, own_processes, CapabilityTrial(CONTAINER, works=True, said=said)
+    starts, trial = _of_failure(CONTAINER, done[-1])
+    return starts, True, True, trial
 
 
 def _start_on_overlay(engine: Engine, environment: Mapping[str, str], namespace: Sequence[str]) -> Completed | None:
@@ -152,7 +184,8 @@ def _start_on_overlay(engine: Engine, environment: Mapping[str, str], namespace:
 
 
 def _start_containers(engine: Engine, environment: Mapping[str, str], scratch: Path) -> list[Completed]:
-    """Start a container as builds do, and where that fails and is not the same, as checks do; return how each ended.
+    """Start a container as builds do, and where that fails, without `--fakeroot`, then with this machine's /proc.
+
 
     The program needs no library, so that a folder with it alone is an image: one that ended with 0 has been run. On
     processors for which there is none, nothing is returned.
@@ -162,10 +195,14 @@ def _start_containers(engine: Engine, environment: Mapping[str, str], scratch: P
     root = scratch / "root"
     _write_root(root)
     argv = ["/bin/sh"]
-    done = [engines.run_script(engine, root, argv, environment=environment, scratch=scratch, timeout_s=_TRIAL_S)]
-    if not done[0].ok and "--fakeroot" in done[0].argv:
-        child = engines.clean_environment(environment)
-        done.append(engines.execute(engine, root, argv, environment=child, timeout_s=_TRIAL_S))
+    engine_alone = engine.without_fakeroot
+    ways = [engine] if engine == engine_alone else [engine, engine_alone]
+    done: list[Completed] = []
+    for own, way in itertools.product((True, False), ways):  # in a container, /proc may not be mounted again
+        start = functools.partial(engines.run_script, way, root, argv, own_processes=own, scratch=scratch)
+        done.append(start(environment=environment, timeout_s=_TRIAL_S))
+        if done[-1].ok:
+            break
     return done
 
 
@@ -204,21 +241,37 @@ def _try_debootstrap(engine: Engine, environment: Mapping[str, str], *, starts: 
         return True, CapabilityTrial(BASES_BY_DEBOOTSTRAP, works=False, said="there is no container to try it in")
     try:
         with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-            (scratch / "base.def").write_text(_BASE, encoding="utf-8")
-            done = engines.build(
-                engine,
-                scratch / "base.def",
-                scratch / "base",
-                environment={**environment, "LC_ALL": "C"},
-                scratch=scratch,
-                sandbox=True,
-                timeout_s=_TRIAL_S,
-            )
+            done = _begin_debootstrap(engine, {**environment, "LC_ALL": "C"}, scratch)
     except FailedError as error:
         return True, CapabilityTrial(BASES_BY_DEBOOTSTRAP, works=False, said=str(error), is_sure=False)
     if f"release file {_NO_MIRROR}" in done.output:
         return True, CapabilityTrial(BASES_BY_DEBOOTSTRAP, works=True, said="debootstrap begins")
     return _of_failure(BASES_BY_DEBOOTSTRAP, done)
+
+
+def _begin_debootstrap(engine: Engine, environment: Mapping[str, str], scratch: Path) -> Completed:
+    header = Header(DEBOOTSTRAP, "stable", _NO_MIRROR)
+    if engine.kind is EngineKind.NAMESPACES:
+        words: list[str | Path] = [*namespaces.PROGRAM, "root", OWN_MOUNTS]
+        words += debootstrap(header, scratch / "base", environment.get("PATH"))
+        return run(words, env={**environment, **IN_CONTAINER}, timeout_s=_TRIAL_S)
+    return _built(engine, header.text, environment, scratch)
+
+
+def _built(engine: Engine, text: str, environment: Mapping[str, str], scratch: Path, *, runs: bool = True) -> Completed:
+    """Have the engine build a definition in the folder `image`."""
+    definition = scratch / "image.def"
+    definition.write_text(text, encoding="utf-8")
+    return engines.build(
+        engine,
+        definition,
+        scratch / "image",
+        environment=environment,
+        scratch=scratch,
+        sandbox=True,
+        runs=runs,
+        timeout_s=_TRIAL_S,
+    )
 
 
 def _of_failure(name: str, done: Completed) -> tuple[bool, CapabilityTrial]:

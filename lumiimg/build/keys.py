@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.cache import CacheKey
 from lumiimg.definition.definition import VERSION_LABEL, export
+from lumiimg.engine.engine import EngineKind
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.lock import LockedSource, file_sha256
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.definition.definition import Definition, Sections
     from lumiimg.engine.engine import Engine
 
-_LAYER_FORMAT = "lumiimg-layer-5"
+_LAYER_FORMAT = "lumiimg-layer-6"
 _KEPT_FORMAT = "lumiimg-kept-2"
 
 
@@ -41,7 +42,7 @@ def layer_keys(
                     "parent": keys[-1].digest if keys else "",
                     # a whole image each, or what a layer changes; which of the two ways found that does not matter
                     "result": "image" if way == "definition" else "layer",
-                    "engine": engine.kind.value,
+                    "engine": _engine(engine, definition),
                     "owners": "kept" if maps_ids else "lost",
                     "mksquashfs": mksquashfs,
                     "definition": _without_version(definition.sections),
@@ -53,6 +54,16 @@ def layer_keys(
             )
         )
     return tuple(keys)
+
+
+def _engine(engine: Engine, definition: Definition) -> str:
+    """Return whose work a result is: what Apptainer writes, lumiimg writes to the byte, but for images of registries.
+
+    Apptainer gives their files to root.
+    """
+    if engine.kind is EngineKind.NAMESPACES and definition.sections.header.agent != "docker":
+        return EngineKind.APPTAINER.value
+    return engine.kind.value
 
 
 def kept_key(chain: Sequence[Definition], at: int, base: str) -> CacheKey:

@@ -111,6 +111,7 @@ class LayerBuild:
                 environment=self.environment,
                 scratch=self.scratch,
                 writable=writable,
+                own_processes=within is None and self.machine.own_processes,
                 hosts=hosts if hosts.exists() else None,
                 within=within,
                 log=self.log,
@@ -131,6 +132,11 @@ class LayerBuild:
     def as_root(self, argv: Sequence[str | Path]) -> Completed:
         """Run a program of this machine as root of a user namespace, where there is one."""
         return self.command(self.machine.as_root(argv))
+
+    def own_root(self, argv: Sequence[str | Path], variables: Mapping[str, str]) -> None:
+        """Run a program as root with mounts of its own, and pass its lines on. Raises FailedError."""
+        words, environment = self.machine.as_root(argv, mount=True), {**self.environment, **variables}
+        self.check(run(words, env=environment, log=self.log, on_line=self.on_line))
 
     def inside(self, command: str, *paths: Path) -> None:
         """Have userns_helper.py do something to files of a layer. Raises FailedError."""
@@ -179,9 +185,6 @@ class LayerBuild:
         # the name is an engine's own: whatever an image has there, engines replace it, too
         with new_file(upper, f"/{SCRIPT}", 0o644) as file:
             file.write(text.encode())
-        if not below.exists("/etc/hosts"):
-            with new_file(upper, "/etc/hosts", 0o644):
-                pass
         try:
             yield ["/bin/bash", f"/{SCRIPT}"]
         except BaseException:

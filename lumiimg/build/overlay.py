@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.build.engine_metadata import FOLDER, write_facts
+from lumiimg.build.engine_metadata import begin_layer, kept, write_facts
+from lumiimg.build.layer_root import OWN, LayerRoot
 from lumiimg.build.squash import squash
 from lumiimg.build.strategy import Strategy, offset_of
+from lumiimg.definition.engine_reader import read_definition
 from lumiimg.image import open_stack, sif_writer
 
 if TYPE_CHECKING:
@@ -31,17 +33,19 @@ class Overlay(Strategy):
         step.inside("place", upper, placed, *below)
         with open_stack(below) as image:
             upper.chmod(image.root.stat("/").permissions)
-            with step.placed(upper, image.root) as argv:
+            root = LayerRoot(upper, image.root)
+            begin_layer(root)
+            with kept(step.definition.layers, upper, image.root), step.placed(upper, image.root) as argv:
                 merged, within = _mounted(step, below, upper)
                 step.run(merged, argv, writable=True, within=within)
-            write_facts(step, image.root, upper)
+            write_facts(root, read_definition(step.definition.text))
         step.inside("take", upper, placed, *below)
         squash(step.machine, upper, target, within=step.as_root)
         if step.definition.sections.test:
             lost = step.folder / "lost"  # with what a test writes
             lost.mkdir()
             merged, within = _mounted(step, [*below, target], lost)
-            step.run(merged, [f"/{FOLDER}/test"], writable=True, within=within)
+            step.run(merged, [f"{OWN}/test"], writable=True, within=within)
 
     def flatten(
         self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
@@ -77,7 +81,12 @@ def _mounted(
         script.append(f"mount -t overlay overlay -o ro,{lower} merged")
     else:
         merged = mounts / "0"
-    script.append(f'cd /; shift {len(layers)}; exec "$@"')
+    # squashfuse may have died meanwhile, of a layer or for want of memory: programs then find no files, and go on
+    script += [
+        f'cd /; shift {len(layers)}; code=0; "$@" || code=$?',
+        f"cd {mounts}; LC_ALL=C ls {' '.join(f'{number}' for number in range(len(layers)))} >/dev/null",
+        "exit $code",
+    ]
 
     def within(argv: list[str | Path]) -> list[str | Path]:
         return step.machine.as_root(["/bin/sh", "-c", "\n".join(script), "sh", *layers, *argv], mount=True)

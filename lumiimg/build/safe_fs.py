@@ -7,6 +7,7 @@ for what the system refuses, FailedError for what of the image is in the way.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ from typing import IO
 
 from lumiimg.errors import FailedError
 
+OWN_XATTRS = "user.overlay."
+"""What overlayfs notes down about its own work. Source: kernel Documentation/filesystems/overlayfs.rst, `userxattr`."""
+_OPAQUE = f"{OWN_XATTRS}opaque"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -110,6 +114,21 @@ def mode_of(root: Path, path: str) -> int | None:
             return _mode(at, name)
     except (FailedError, FileNotFoundError):
         return None  # below a link or a file there is nothing
+
+
+def is_opaque(folder: Path) -> bool:
+    """Whether a folder in the upper one of an overlay hides all that is below it."""
+    return _OPAQUE in listed(folder)
+
+
+def listed(path: str | Path) -> list[str]:
+    """Return the names of extended attributes: none on a file system that has none."""
+    try:
+        return os.listxattr(path, follow_symlinks=False)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        return []
 
 
 def remove(root: Path, path: str) -> None:

@@ -12,10 +12,12 @@ import stat
 from typing import TYPE_CHECKING
 
 from lumiimg.build.capabilities import PROOT_SLOWLY
-from lumiimg.build.engine_metadata import FOLDER, write_facts
+from lumiimg.build.engine_metadata import begin_layer, kept, write_facts
+from lumiimg.build.layer_root import OWN, LayerRoot
 from lumiimg.build.safe_fs import folder, set_mode
 from lumiimg.build.squash import squash
 from lumiimg.build.strategy import Strategy, offset_of
+from lumiimg.definition.engine_reader import read_definition
 from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.image import FileKind, open_image, sif_writer
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.build.layer_build import LayerBuild
+    from lumiimg.resolve.store import Store
 
 _OF_ROOT = ("packages.sh", "apt-get", "zypper", "dpkg")
 """Words of scripts that want to be root."""
@@ -43,17 +46,18 @@ class Sandbox(Strategy):
         step.require_own(root, "where `lumiimg doctor` finds all that it takes, `--strategy overlay` can build on it")
         before, delta = step.folder / "before.json", step.folder / "delta"
         step.inside("list", root, before)
-        with open_image(root) as image, step.placed(root, image.root) as argv:
+        begin_layer(LayerRoot(root))
+        layers = step.definition.layers
+        with open_image(root) as image, kept(layers, root, image.root), step.placed(root, image.root) as argv:
             self._run(step, argv)
             if not step.machine.maps_ids:
                 _open_to_owner(root)
-        with open_image(root) as image:
-            write_facts(step, image.root, root)
+        write_facts(LayerRoot(root), read_definition(step.definition.text))
         step.inside("difference", root, before, delta)
         step.inside("tidy", delta)
         squash(step.machine, delta, target, within=step.as_root)
         if step.definition.sections.test:
-            step.run(root, [f"/{FOLDER}/test"])
+            step.run(root, [f"{OWN}/test"])
         self._held += 1
 
     def flatten(
@@ -105,12 +109,12 @@ class Sandbox(Strategy):
         # without it, proot would wait for whatever the script has left behind
         words: list[str | Path] = [step.machine.proot, "--kill-on-exit", "-0", "-r", self._root, "-w", "/"]
         binds = [word for path in _BINDS for word in ("-b", path)]
-        file = f"/{FOLDER}/env/{_ENVIRONMENT}"
+        file = f"{OWN}/env/{_ENVIRONMENT}"
         told = {f"{prefix}_ENVIRONMENT": file for prefix in ("SINGULARITY", step.machine.engine.prefix)}
         inside = {"HOME": "/root", "PATH": _PATH, **told}
         start = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in inside.items())]
         variables = {"PROOT_TMP_DIR": f"{step.scratch}", **(PROOT_SLOWLY if step.machine.proot_is_slow else {})}
-        command = [*words, *binds, *start, f"/{FOLDER}/actions/exec", *argv]
+        command = [*words, *binds, *start, f"{OWN}/actions/exec", *argv]
         step.check(step.command(command, told=True, variables=variables))
 
 
@@ -119,8 +123,11 @@ class EngineBuild(Sandbox):
 
     suffix = ".sif"
 
-    def base(self, step: LayerBuild, target: Path) -> None:
+    def base(self, step: LayerBuild, target: Path, store: Store) -> None:  # noqa: ARG002 - the engine has its own
         """Build the base."""
+        self._build(step, target)
+
+    def _build(self, step: LayerBuild, target: Path) -> None:
         step.build(target)
         # The engine's word is not taken for it: what it wrote is opened, by our own reader.
         open_image(target).close()
@@ -128,7 +135,7 @@ class EngineBuild(Sandbox):
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         """Build the image of a layer and all that is below it."""
         (step.folder / f"{step.definition.parent}.sif").symlink_to(below[-1])
-        self.base(step, target)
+        self._build(step, target)
 
     def stack(self, layers: Sequence[Path]) -> list[Path]:
         """Return the last, which has all."""

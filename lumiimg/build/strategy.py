@@ -6,8 +6,10 @@ import contextlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from lumiimg.build.bootstrap import make_base
 from lumiimg.build.engine_metadata import date_labels
 from lumiimg.build.squash import squash
+from lumiimg.engine.engine import EngineKind
 from lumiimg.image import sif_writer
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.build.layer_build import LayerBuild
+    from lumiimg.resolve.store import Store
 
 
 class Strategy(ABC):
@@ -25,11 +28,14 @@ class Strategy(ABC):
     suffix = ".sqfs"
     """Of the result of a layer."""
 
-    def base(self, step: LayerBuild, target: Path) -> None:
-        """Build the base by the engine, and write it as a SIF with the file system of this project."""
+    def base(self, step: LayerBuild, target: Path, store: Store) -> None:
+        """Build the base, by a container engine where there is one, as a SIF with this project's file system."""
         root, front = step.folder / "root", sif_writer.Front(step.definition.text, {})
-        step.build(root, sandbox=True)
-        date_labels(root, {})
+        if step.machine.engine.kind is EngineKind.NAMESPACES:
+            make_base(step, root, store)
+        else:
+            step.build(root, sandbox=True)
+            date_labels(root)
         step.inside("tidy", root)
         squash(step.machine, root, target, offset=front.size_bytes, within=step.as_root)
         sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity=step.definition.name)

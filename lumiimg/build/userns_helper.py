@@ -5,7 +5,6 @@ Files of a layer may belong to ids that are the user's only there, in folders th
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.build.safe_fs import open_file
+from lumiimg.build.safe_fs import OWN_XATTRS, is_opaque, listed, open_file
 from lumiimg.errors import FailedError, LumiimgError
 from lumiimg.files import EPOCH
 from lumiimg.image import FileKind, open_image, open_stack, stacked
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from lumiimg.image.stack import StackedNode, StackedTree
 
 _PYC = struct.Struct("<4sIII")
-_OWN_XATTRS = "user.overlay."
-"""What overlayfs notes down about its own work. Source: kernel Documentation/filesystems/overlayfs.rst, `userxattr`."""
-_OPAQUE = f"{_OWN_XATTRS}opaque"
 _COPIED = (b"user.", b"security.capability")
 """Attributes of files that are theirs: labels of SELinux, which a whole image may have, are its machine's."""
 _CHUNK_BYTES = 8 << 20
@@ -74,7 +70,7 @@ def tidy(upper: Path, layers: Sequence[Path]) -> None:
     again at each start.
     """
     opaque: set[Path] = set()
-    marks: list[Path] = []
+    marks: dict[Path, set[str]] = {}
     folders_seen: list[Path] = []
     for folder, _, files in os.walk(upper):
         here = Path(folder)
@@ -83,23 +79,24 @@ def tidy(upper: Path, layers: Sequence[Path]) -> None:
             if name.endswith(".pyc"):
                 _date(upper, here / name)
             if _is_mark((here / name).lstat()):
-                marks.append(here / name)
-        if here.parent in opaque or _OPAQUE in _listed(here):
+                marks.setdefault(here, set()).add(name)
+        if here.parent in opaque or is_opaque(here):
             opaque.add(here)
     if not layers:
         return
     with open_stack(layers) as image:
         below = stacked(image)
-        for mark in marks:
-            if mark.parent in opaque or mark.name not in _names(below, mark.parent, upper):
-                with _same_time(mark.parent):
-                    mark.unlink()  # made and deleted by the same script: there is nothing to hide
+        for here, hidden in marks.items():
+            with _same_time(here):
+                for name in hidden if here in opaque else hidden - _names(below, here, upper):
+                    (here / name).unlink()  # made and deleted by the same script: there is nothing to hide
         for here in opaque:
             _hide(here, below, upper)
         for here in reversed(folders_seen[1:]):
             if _is_as_below(here, below, upper):
                 with _same_time(here.parent):
                     here.rmdir()
+    _forget(upper)
 
 
 def hide(upper: Path, layers: Sequence[Path]) -> None:
@@ -114,6 +111,37 @@ def _hide(here: Path, below: StackedTree, upper: Path) -> None:
     with _same_time(here):
         for name in _names(below, here, upper) - {path.name for path in here.iterdir()}:
             os.mknod(here / name, stat.S_IFCHR, os.makedev(0, 0))
+
+
+def unpack(root: Path, image: Path) -> None:
+    """Write all files of an image into a new folder, but devices: engines mount their own."""
+    with open_image(image) as opened:
+        tree: Any = opened.root.tree
+        made: dict[Hashable, Path] = {}
+        folders = [(root, tree.root)]
+        root.mkdir()
+        for path, kind in opened.root.walk():
+            node: Any = opened.root.node(path)
+            target, identity = root / path[1:], tree.stat(node).identity
+            if kind is FileKind.DIRECTORY:
+                folders.append((target, node))
+            elif identity in made:
+                os.link(made[identity], target, follow_symlinks=False)
+                continue
+            if kind is not FileKind.DEVICE:
+                _copy(tree, node, target)
+                made[identity] = target
+        for folder, node in reversed(folders):  # what came into it has changed its time
+            _set_attributes(folder, tree, node)
+
+
+def _forget(upper: Path) -> None:
+    """Take off what an overlay has noted down: mksquashfs before 4.6 cannot leave it out."""
+    for folder, _, files in os.walk(upper):
+        for path in (folder, *(f"{folder}/{name}" for name in files)):
+            for name in listed(path):
+                if name.startswith(OWN_XATTRS):
+                    os.removexattr(path, name, follow_symlinks=False)
 
 
 @contextmanager
@@ -145,7 +173,10 @@ def _copy(tree: StackedTree, node: StackedNode, target: Path) -> None:
         case FileKind.FILE:
             with closing(tree.open(node)) as source, target.open("xb") as file:
                 for offset in range(0, source.size, _CHUNK_BYTES):
-                    file.write(source.read_at(offset, _CHUNK_BYTES))
+                    if (chunk := source.read_at(offset, _CHUNK_BYTES)).strip(b"\0"):  # else it is a hole
+                        file.seek(offset)
+                        file.write(chunk)
+                file.truncate(source.size)
         case FileKind.SYMLINK:
             target.symlink_to(tree.link_target(node))
         case FileKind.DIRECTORY:
@@ -177,6 +208,8 @@ def _node(tree: StackedTree, path: Path, upper: Path) -> StackedNode | None:
 
 
 def _xattrs(tree: StackedTree, node: StackedNode) -> dict[str, bytes]:
+    if not hasattr(tree, "xattrs"):  # layers of an OCI image, of which engines keep none for a user
+        return {}
     return {os.fsdecode(name): value for name, value in tree.xattrs(node).items() if name.startswith(_COPIED)}
 
 
@@ -190,29 +223,24 @@ def _is_as_below(folder: Path, below: StackedTree, upper: Path) -> bool:
     if any(folder.iterdir()) or node is None or node.kind is not FileKind.DIRECTORY:
         return False
     was, seen = below.stat(node), folder.lstat()
-    # images have no later time than this, see `squash`
-    return (was.permissions, was.uid, was.gid, min(was.mtime_s, EPOCH), _xattrs(below, node)) == (
+    return (was.permissions, was.uid, was.gid, _time(was.mtime_s), _xattrs(below, node)) == (
         stat.S_IMODE(seen.st_mode),
         seen.st_uid,
         seen.st_gid,
-        min(int(seen.st_mtime), EPOCH),
+        _time(seen.st_mtime),
         _xattrs_of(folder),
     )
 
 
+def _time(mtime_s: float) -> int:
+    """Return the time that a file has in an image, see `squash`: mksquashfs makes 0 of what 32 bits cannot hold."""
+    return min(int(mtime_s), EPOCH) if 0 <= mtime_s < 1 << 32 else 0
+
+
 def _xattrs_of(folder: str | Path) -> dict[str, bytes]:
-    names = (os.fsencode(name) for name in _listed(folder) if not name.startswith(_OWN_XATTRS))
+    names = (os.fsencode(name) for name in listed(folder) if not name.startswith(OWN_XATTRS))
     found = {name: os.getxattr(folder, name, follow_symlinks=False) for name in names if name.startswith(_COPIED)}
     return {os.fsdecode(name): value for name, value in found.items()}
-
-
-def _listed(folder: str | Path) -> list[str]:
-    try:
-        return os.listxattr(folder, follow_symlinks=False)
-    except OSError as error:
-        if error.errno != errno.ENOTSUP:
-            raise
-        return []  # a file system without them
 
 
 def _names(below: StackedTree, folder: Path, upper: Path) -> set[str]:
@@ -232,7 +260,7 @@ def listing(root: Path) -> dict[str, list[Any]]:
             # the kernel sets the time of change, and nobody else can; a folder's is that of the names in it, too
             touched: list[Any] = [seen.st_ctime_ns]
             if stat.S_ISDIR(seen.st_mode):
-                touched = [min(int(seen.st_mtime), EPOCH), repr(sorted(_xattrs_of(full).items()))]
+                touched = [_time(seen.st_mtime), repr(sorted(_xattrs_of(full).items()))]
             found[full.removeprefix(f"{root}/")] = [seen.st_ino, seen.st_mode, seen.st_uid, seen.st_gid, *touched]
     return found
 
@@ -323,6 +351,8 @@ def main(command: str, target: str, *others: str) -> None:
                 paths[0].write_text(json.dumps(listing(Path(target))), encoding="utf-8")
             case "difference":
                 difference(Path(target), json.loads(paths[0].read_text(encoding="utf-8")), paths[1])
+            case "unpack":
+                unpack(Path(target), paths[0])
             case "clear":
                 clear(Path(target), paths[0])
     except (LumiimgError, OSError) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lumiimg.catalog.folders import file_names, layer_folders, recipe_folders
 from lumiimg.catalog.layers import NAME, Layer, read_layer, variant_names
-from lumiimg.catalog.toml_table import CatalogError, Table, read_toml
+from lumiimg.catalog.toml_table import LONG, CatalogError, Table, read_toml, shortened
 from lumiimg.errors import BadInputError
 
 FABRICS = ("host", "bundled", "none")
@@ -24,11 +24,11 @@ class UnknownNameError(BadInputError):
 
     def __init__(self, kind: str, name: str, known: Collection[str]) -> None:
         same = [other for other in known if other.lower() == name.lower()]
-        near = same or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+        near = same or difflib.get_close_matches(name[:LONG], known, n=3, cutoff=0.6)
         all_of_them = f"known: {', '.join(sorted(known)) or 'none'}" if len(known) <= _FEW else ""
         hint = f"did you mean {' or '.join(near)}?" if near else all_of_them
         listed = "" if all_of_them and not near else "`lumiimg list` shows all"
-        super().__init__(f"no {kind} is called {name!r}", hint=" ".join(filter(None, (hint, listed))))
+        super().__init__(f"no {kind} is called {shortened(name)!r}", hint=" ".join(filter(None, (hint, listed))))
 
 
 @dataclass(frozen=True, slots=True)

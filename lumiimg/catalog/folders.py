@@ -61,8 +61,12 @@ def _glance(folder: Path) -> Iterator[tuple[str, str]]:
         except OSError:
             continue
         if kind := _KIND.search(text):
-            names = _MEMBER.findall(text) or [file.parent.name]
-            yield from ((name, kind[1]) for name in names)
+            names = _MEMBER.findall(text)
+            if len(names) != text.count("variant"):  # a family can be written in another way, too
+                from lumiimg.catalog.layers import variant_names  # what TAB need not wait for
+
+                names = variant_names(file)
+            yield from ((name, kind[1]) for name in names or [file.parent.name])
 
 
 def _shipped(name: str) -> Path:

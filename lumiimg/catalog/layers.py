@@ -220,6 +220,8 @@ def read_layer(folder: Path) -> Layer:
             table.fault("include", f"holds {package!r}, which is not a valid name of a package")
     if kind == "base" and bool(layer.bootstraps) == bool(layer.variants):
         table.faults.append("a base needs [[bootstrap]], or, as a family of bases, [[variant]]")
+    names = [variant.name for variant in layer.variants]
+    table.faults.extend(f"the base {name!r} is there twice" for name in {*names} if names.count(name) > 1)
     table.finish()
     return layer
 
@@ -227,12 +229,13 @@ def read_layer(folder: Path) -> Layer:
 def variant_names(path: Path) -> list[str]:
     """Return the names of the members, where a layer.toml is that of a family; nothing where it cannot be read."""
     try:
-        if b"[[variant]]" not in read_limited(path, SCRIPT_LIMIT_BYTES):
+        if b"variant" not in read_limited(path, SCRIPT_LIMIT_BYTES):
             return []
-        variants = read_toml(path).get("variant", [])
+        variants = read_toml(path).get("variant")
     except (CatalogError, OSError):
         return []  # who asks for it by name is told
-    return [name for entry in variants if isinstance(entry, dict) and isinstance(name := entry.get("name"), str)]
+    entries = variants if isinstance(variants, list) else []
+    return [name for entry in entries if isinstance(entry, dict) and isinstance(name := entry.get("name"), str)]
 
 
 def expand(template: str, arguments: Mapping[str, str]) -> str:

@@ -20,6 +20,12 @@ from lumiimg.errors import BadInputError, one_line
 
 T = TypeVar("T")
 FILE_LIMIT_BYTES = 256 * 1024
+_MOST_ENTRIES = 4096
+"""Of one array."""
+_MOST_TOLD = 8
+"""Faults of one file."""
+LONG, LONG_FAULT = 200, 800
+"""Characters of what is wrong, and of a whole fault."""
 _STRING_OR_COMMENT = re.compile(
     r"""
     "{3}(?:[^\\]|\\.)*?(?:"{3,5}|\Z) | '{3}.*?(?:'{3,5}|\Z)
@@ -98,9 +104,15 @@ class Table:
     def _full(self, key: str) -> str:
         return f"{self._key}.{key}" if self._key else key
 
+    @property
+    def told(self) -> str:
+        """What was wrong, in one line."""
+        more = len(self.faults) - _MOST_TOLD
+        return "; ".join([*map(one_line, self.faults[:_MOST_TOLD]), *([f"and {more} more"] if more > 0 else [])])
+
     def fault(self, key: str, what: str) -> None:
         """Remember that `key` is wrong."""
-        self.faults.append(f"key {self._full(key)!r} {what}")
+        self.faults.append(f"key {shortened(self._full(key))!r} {shortened(what, LONG_FAULT)}")
 
     def _take(self, key: str, kind: type | tuple[type, ...], article: str, *, required: bool) -> Any:  # noqa: ANN401
         self._asked.append(key)
@@ -134,7 +146,7 @@ class Table:
         """Remember a string that is not of a pattern as a fault."""
         value = self._data.get(key)
         if isinstance(value, str) and value and not pattern.fullmatch(value):
-            self.fault(key, f"is {value!r}, {fault}")
+            self.fault(key, f"is {shortened(value)!r}, {fault}")
 
     def string(self, key: str, *, may_be_empty: bool = False, any_text: bool = False) -> str:
         """Return a string that must be there, and say something unless it may be empty."""
@@ -159,11 +171,18 @@ class Table:
         return found
 
     def _array(self, key: str, of: str, fits: Callable[[Any], bool]) -> tuple[Any, ...]:
-        value = self._take(key, list, f"an array of {of}", required=False) or []
+        value = self._listed(key, of)
         if all(map(fits, value)):
             return tuple(value)
         self.fault(key, f"should be an array of {of}")
         return ()
+
+    def _listed(self, key: str, of: str) -> list[Any]:
+        value: list[Any] = self._take(key, list, f"an array of {of}", required=False) or []
+        if len(value) <= _MOST_ENTRIES:
+            return value
+        self.fault(key, f"has {len(value)} entries; {_MOST_ENTRIES} at most are taken")
+        return []
 
     def flag(self, key: str) -> bool:
         """Return true or false; an absent one is false."""
@@ -177,7 +196,7 @@ class Table:
         """Return one of the allowed words; nothing where it is none of them."""
         value = self.string(key) if required or key in self._data else self.optional_string(key)
         if value and value not in allowed:
-            self.fault(key, f"is {value!r}; allowed: {', '.join(allowed)}")
+            self.fault(key, f"is {shortened(value)!r}; allowed: {', '.join(allowed)}")
         return value if value and value in allowed else ""
 
     def number(self, key: str) -> float:
@@ -230,7 +249,7 @@ class Table:
 
     def tables(self, key: str) -> Iterator[Table]:
         """Yield the tables of an array of tables, `[[key]]`."""
-        value = self._take(key, list, "an array of tables", required=False) or []
+        value = self._listed(key, "tables")
         for index, item in enumerate(value):
             if isinstance(item, dict):
                 yield self._child(item, f"{key}[{index}]")
@@ -259,14 +278,14 @@ class Table:
         """
         self._unknown()
         if self.faults:
-            raise CatalogError("; ".join(one_line(fault) for fault in self.faults), where=str(self._path))
+            raise CatalogError(self.told, where=str(self._path))
 
     def _unknown(self) -> None:
         allowed = dict.fromkeys(self._asked)
         for key in self._data:
             if key not in allowed:
-                near = difflib.get_close_matches(key, allowed, n=1)
-                hint = f"did you mean {near[0]!r}? " if near else ""
+                near = difflib.get_close_matches(key[:LONG], allowed, n=1)
+                hint = f"did you mean {shortened(near[0])!r}? " if near else ""
                 self.fault(key, f"is not known; {hint}allowed: {', '.join(allowed)}")
         for child in self._children:
             child._unknown()  # noqa: SLF001 - its own class
@@ -286,8 +305,13 @@ _BY_TYPE: dict[str, Callable[[Table, str], Any]] = {
 """How a field is read, by its type as it is written."""
 
 
+def shortened(text: str, most: int = LONG) -> str:
+    """Return a text for a message, cut where nobody reads on."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def _shown(value: object) -> str:
     try:
-        return repr(value)[:200]
+        return repr(value)[:LONG]
     except ValueError:  # a number that was written as thousands of hexadecimal digits
         return "a number of thousands of digits"

@@ -22,6 +22,7 @@ from lumiimg.definition.definition import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Code, Finding, Level
+from lumiimg.host.container_view import read_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,7 +94,13 @@ def check_image(
         fabric = probed.path if probed else static.path
         results = (probed.findings.found if probed else (), ran.findings.found if ran else ())
         findings = conclude(str(path), image.labels, static.findings, *results)
-        known = origins(fabric, image, environment, manifest.loaded if manifest else (), running=probed is not None)
+        known = origins(
+            fabric,
+            image,
+            read_on(snapshot, environment),
+            manifest.loaded if manifest else (),
+            running=probed is not None,
+        )
     answer = decide(findings, fabric, level=taken, level_was_asked_for=level is not None)
     return CheckReport(
         image=str(path),
@@ -122,6 +129,7 @@ def check_files(
 
     Raises BadInputError where the image cannot be read.
     """
+    environment = read_on(snapshot, environment)
     static = check_static(image, environment)
     if snapshot is None:
         return static, None

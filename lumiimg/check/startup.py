@@ -196,7 +196,7 @@ def _of_folder(
 
 
 def _of_image(path: Path, tracer: _Tracer, engine: Engine, environment: Mapping[str, str]) -> Startup:
-    start: list[str | Path] = [engine.path, "exec", "--pwd", "/", path]
+    start: list[str | Path] = [*engine.words, "exec", "--pwd", "/", path]
     asked = _ask([*start, "python3"], tracer, environment, path, engine)
     wait = _WAIT.format(answer=_ANSWER, module=tracer.module)
     said = _follow([*start, "python3", "-c", wait], tracer, environment)

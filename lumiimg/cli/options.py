@@ -171,7 +171,8 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[ContainerView]:
 
     Raises BadInputError.
     """
-    from lumiimg.host.container_view import LoaderMachine, parse_binds, see_inside, told_to_engine
+    from lumiimg.engine.binds import parse_binds
+    from lumiimg.host.container_view import LoaderMachine, see_inside, told_to_engine
     from lumiimg.host.node_facts import cpu
     from lumiimg.image import RootFileSystem, open_image
 

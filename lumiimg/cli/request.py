@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lumiimg.cli.options import add_host, add_layers, add_repeated, add_site
 from lumiimg.errors import BadInputError, printable
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from lumiimg.resolve.pin import Sources
     from lumiimg.resolve.plan import Ground, Plan
     from lumiimg.resolve.request import Request
+
+K = TypeVar("K", str, tuple[str, str])
 
 
 def add_request(parser: argparse.ArgumentParser, title: str = "what") -> None:
@@ -129,9 +131,9 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
     request = Request(
         base=base,
         add=tuple(add),
-        arguments=dict(recipe.arguments if recipe else {}) | dict(_values(arguments.arg)),
+        arguments=dict(recipe.arguments if recipe else {}) | _once("--arg", _values(arguments.arg), ".".join),
         fabric=fabric,
-        sources=dict(_sources(arguments.source)),
+        sources=_once("--source", _sources(arguments.source), str),
         site=arguments.site or (recipe.site if recipe else None),
         host=arguments.host,
         mirrors=tuple(arguments.mirror),
@@ -140,6 +142,15 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
     )
     refuse_secrets(request, known_secrets(os.environ))
     return request
+
+
+def _once(option: str, pairs: Iterable[tuple[K, str]], shown: Callable[[K], str]) -> dict[K, str]:
+    """Return pairs as a table. Raises BadInputError where one is there with two values: the last may not be meant."""
+    table: dict[K, str] = {}
+    for name, value in pairs:
+        if table.setdefault(name, value) != value:
+            raise BadInputError(f"{option} {shown(name)} is given twice, with two values", hint="leave one of them out")
+    return table
 
 
 def _values(words: Iterable[str]) -> Iterator[tuple[tuple[str, str], str]]:
@@ -201,11 +212,20 @@ def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Observe
 
 
 def this_machine(cache: Path) -> BuildMachine:
-    """Return what is known of this machine, with its engine. Raises MissingHereError."""
-    from lumiimg.build.capability_cache import look_or_recall
-    from lumiimg.engine.engine import clean_environment, find_engine
+    """Return what is known of this machine, with its engine: the kernel's own where no other starts a container.
 
-    return look_or_recall(find_engine(os.environ), clean_environment(os.environ), cache)
+    Raises MissingHereError where there is none at all.
+    """
+    from lumiimg.build.capabilities import CONTAINER, was_seen
+    from lumiimg.build.capability_cache import look_or_recall
+    from lumiimg.engine.engine import clean_environment, find_engine, of_kernel
+
+    environment = clean_environment(os.environ)
+    machine = look_or_recall(find_engine(os.environ), environment, cache)
+    if machine.starts or os.environ.get("LUMIIMG_ENGINE"):
+        return machine
+    other = look_or_recall(of_kernel(), environment, cache)
+    return other if was_seen(other.trials, CONTAINER) else machine
 
 
 def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:

@@ -39,12 +39,12 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.check.signed import signed_objects, verify
-    from lumiimg.engine.engine import find_engine
+    from lumiimg.engine.engine import find_container_engine
     from lumiimg.engine.signing import private_keys, sign
     from lumiimg.report.console import console, say
     from lumiimg.report.machine import print_signed
 
-    engine = find_engine(os.environ)
+    engine = find_container_engine(os.environ)
     image = arguments.image
     signers = {item.signer for item in signed_objects(image)}
     if not os.access(image, os.W_OK):

@@ -70,12 +70,12 @@ def hints(environment: Mapping[str, str]) -> Iterator[Hint]:
         elif kind == "image" and in_job and has_several:
             yield Hint(f"an image, and this is a job of {nodes} nodes:", f"lumiimg check {name} --nodes {nodes}")
         elif kind == "image":
-            files = "" if has_engine else "; no engine is here, so it is judged by its files"
+            files = "" if has_engine else "; no container engine is here"
             yield Hint(f"an image{files}:", f"lumiimg check {name}")
         elif kind == "lock" and has_engine:
             yield Hint("a lock: build what it says, and nothing else:", "lumiimg build --locked -o image.sif")
         elif kind == "lock":
-            what = "a lock; no engine is here, so its definition files, for another machine:"
+            what = "a lock; no container engine is here, so its definition files, for another machine:"
             yield Hint(what, "lumiimg build --locked --definitions defs")
         elif kind == "dockerfile":
             yield Hint("what of this Dockerfile is known, and the rest as a layer:", f"lumiimg draft {name}")
@@ -88,8 +88,7 @@ def hints(environment: Mapping[str, str]) -> Iterator[Hint]:
         what = "an engine is here; a small real image, in three minutes:"
         yield Hint(what, "lumiimg build --recipe demo -o demo.sif")
     else:
-        what = "no Apptainer or SingularityCE is here; what needs none, on which bases?"
-        yield Hint(what, "lumiimg explain --add vllm --site lumi")
+        yield Hint("no Apptainer or SingularityCE is here; what works without one?", "lumiimg doctor")
     yield Hint("bases, layers, recipes and sites:", "lumiimg list")
 
 

@@ -29,11 +29,11 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.check.signed import signed_objects, verify
-    from lumiimg.engine.engine import find_engine
+    from lumiimg.engine.engine import find_container_engine
     from lumiimg.report.machine import print_signed
 
     signed_objects(arguments.image)  # what is not a SIF is bad input on a machine without an engine, too
-    engine = find_engine(os.environ)
+    engine = find_container_engine(os.environ)
     found = verify(engine, arguments.image, os.environ)
     print_signed(arguments.image, found, engine, as_json=arguments.json, quiet=arguments.quiet)
     return answer(found)

@@ -6,8 +6,8 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from lumiimg.engine.binds import BindSpec
 from lumiimg.errors import FailedError
-from lumiimg.host.container_view import BindSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The container engine of this machine: SingularityCE or Apptainer, found by asking it, not by its name.
+"""The engine of this machine: SingularityCE or Apptainer, found by asking it, else the kernel's own namespaces.
 
 Both programs may be called `singularity`, both answer 255 to every failure, and flags come and go with versions; so the
 kind is read from `--version`, and each flag from `build --help`.
@@ -7,12 +7,15 @@ kind is read from `--version`, and each flag from `build --help`.
 from __future__ import annotations
 
 import os
+import platform
 import re
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.engine import namespaces
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import MissingHereError, one_line
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 NAMES = ("apptainer", "singularity")
 PROBE_TIMEOUT_S = 20.0
+_FAKEROOT, _NO_OCI = "--fakeroot", "--no-oci"
 _HINT = (
     "install Apptainer (apptainer.org/docs, `apt install apptainer`), load your site's module, or name the program "
     "in LUMIIMG_ENGINE; --dry-run, --definitions and `check --level static` need no engine"
@@ -31,10 +35,12 @@ _VERSION = re.compile(r"^(apptainer|singularity-ce|singularity)(?:-pro)? version
 
 
 class EngineKind(StrEnum):
-    """Which of the two families; they read different variables."""
+    """Which family; they read different variables."""
 
     APPTAINER = "apptainer"
     SINGULARITY = "singularity"
+    NAMESPACES = "namespaces"
+    """None is installed: lumiimg has the kernel make containers, and reads the variables of Apptainer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +54,70 @@ class Engine:
     """Long options that its `build` knows, with the dashes."""
 
     @property
+    def family(self) -> str:
+        """As people call it, and as a node snapshot does."""
+        return _PEOPLE_SAY[self.kind]
+
+    @property
     def name(self) -> str:
         """Kind and version, for people and logs."""
-        return f"{'Apptainer' if self.kind is EngineKind.APPTAINER else 'SingularityCE'} {self.version}"
+        return f"{self.family} {self.version}"
 
     @property
     def prefix(self) -> str:
         """What this engine's variables begin with."""
-        return "APPTAINER" if self.kind is EngineKind.APPTAINER else "SINGULARITY"
+        return "SINGULARITY" if self.kind is EngineKind.SINGULARITY else "APPTAINER"
+
+    @property
+    def words(self) -> tuple[str | Path, ...]:
+        """The command, to which its own options are added."""
+        return namespaces.PROGRAM if self.kind is EngineKind.NAMESPACES else (self.path,)
+
+    @property
+    def without_fakeroot(self) -> Engine:
+        """The same, for a machine on which it starts nothing as root."""
+        return replace(self, build_flags=self.build_flags - {_FAKEROOT})
+
+
+_PEOPLE_SAY = {
+    EngineKind.APPTAINER: "Apptainer",
+    EngineKind.SINGULARITY: "SingularityCE",
+    EngineKind.NAMESPACES: "namespaces of Linux",
+}
 
 
 def find_engine(environment: Mapping[str, str]) -> Engine:
-    """Return the engine named by LUMIIMG_ENGINE, else the first on PATH that answers.
+    """Return the engine named by LUMIIMG_ENGINE, else the first on PATH that answers, else that of the kernel.
+
+    Raises MissingHereError, which names what was tried and how each failed.
+    """
+    if environment.get("LUMIIMG_ENGINE") == EngineKind.NAMESPACES:
+        return of_kernel()
+    try:
+        return find_container_engine(environment)
+    except MissingHereError as error:
+        if environment.get("LUMIIMG_ENGINE"):
+            raise
+        tried = run(
+            [*namespaces.PROGRAM, "root", "--mounts", "/bin/true"],
+            env=clean_environment(environment),
+            timeout_s=PROBE_TIMEOUT_S,
+        )
+        if tried.ok:
+            return of_kernel()
+        why = one_line(tried.last_line).removeprefix("FATAL:").strip() or f"exit {tried.exit_code}"
+        raise MissingHereError(f"{error.what}; namespaces of Linux: {why}", hint=error.hint) from error
+
+
+def of_kernel() -> Engine:
+    """Return the engine of the kernel's own, which `lumiimg.engine.namespaces` is."""
+    release = re.match(r"\d+(\.\d+)*", platform.release())
+    flags = frozenset((_FAKEROOT,))
+    return Engine(Path(sys.executable), EngineKind.NAMESPACES, release[0] if release else "", flags)
+
+
+def find_container_engine(environment: Mapping[str, str]) -> Engine:
+    """Return the container engine named by LUMIIMG_ENGINE, else the first on PATH that answers.
 
     Raises MissingHereError, which names what was tried and how each failed.
     """
@@ -92,7 +150,7 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     `SINGULARITYENV_LD_LIBRARY_PATH` would leak into the image's own build. Where the engine keeps its downloads and its
     keys, and how it logs in to a registry, stays.
     """
-    login = ("_DOCKER_USERNAME", "_DOCKER_PASSWORD")
+    login = ("_DOCKER_USERNAME", "_DOCKER_PASSWORD", "_AUTHFILE", "_AUTH_FILE")
     kept = (*login, "_CACHEDIR", "_CONFIGDIR", "_DISABLE_CACHE", "_NOHTTPS", "_KEYSDIR", "_SYPGPDIR")
     return {
         name: value
@@ -120,9 +178,8 @@ def build(
     `scratch` takes the unpacked root file system (as large as the image, uncompressed). `plain_http`: the registry of
     the definition's header has no TLS. `sandbox`: the target is a folder. `runs`: the definition has scripts to be run.
     """
-    argv: list[str | Path] = [engine.path, "build"]
-    if runs and os.geteuid() != 0 and "--fakeroot" in engine.build_flags:
-        argv.append("--fakeroot")
+    argv: list[str | Path] = [engine.path, "build", *_native(engine)]
+    argv += _as_root(engine) if runs else []
     if not runs:
         argv.append("--notest")
     if plain_http:
@@ -134,6 +191,8 @@ def build(
         # libraries); without the level zstd takes 15 and is as slow.
         argv.append("--mksquashfs-args=-comp zstd -Xcompression-level 3")
     words, env = [*argv, target, definition.name], _unpacking_in(scratch, engine, environment)
+    if not runs and engine.kind is EngineKind.SINGULARITY:
+        env["PATH"] = f"{_some_proot(scratch)}:{env.get('PATH', '')}"
     return run(words, env=env, cwd=definition.parent, timeout_s=timeout_s, log=log, on_line=on_line)
 
 
@@ -145,6 +204,7 @@ def run_script(
     environment: Mapping[str, str],
     scratch: Path,
     writable: bool = False,
+    own_processes: bool = False,
     hosts: Path | None = None,
     within: Callable[[list[str | Path]], list[str | Path]] | None = None,
     timeout_s: float | None = None,
@@ -153,17 +213,42 @@ def run_script(
 ) -> Completed:
     """Run a program in an image as `%post` is run: root where the engine can, without the user's home and environment.
 
-    `root` is an image, or with `writable` a folder; `hosts` is shown as /etc/hosts; `within` makes the command one that
-    is run as root of a namespace.
+    `root` is an image, or with `writable` a folder; `own_processes`: none that it starts outlives it, as none does that
+    `build` runs; `hosts` is shown as /etc/hosts; `within` makes the command one that is run as root of a namespace.
     """
-    words: list[str | Path] = [engine.path, "exec", "--no-home", "--cleanenv", "--no-mount", "bind-paths", "--pwd", "/"]
-    if within is None and os.geteuid() != 0 and "--fakeroot" in engine.build_flags:
-        words.append("--fakeroot")
+    is_kernels = engine.kind is EngineKind.NAMESPACES
+    words: list[str | Path] = [*engine.words, "exec", "--no-home", "--cleanenv", "--no-mount", "bind-paths"]
+    words += ["--pwd", "/", *_native(engine)]
+    words += _as_root(engine) if is_kernels or within is None else []
     words += ["--writable"] if writable else []
+    words += ["--pid"] if own_processes or is_kernels else []
     words += ["--mount", _csv("type=bind", f"source={hosts}", "destination=/etc/hosts")] if hosts else []
     words += [root, *argv]
     env = _unpacking_in(scratch, engine, environment)
     return run(within(words) if within else words, env=env, timeout_s=timeout_s, log=log, on_line=on_line)
+
+
+def _as_root(engine: Engine) -> list[str]:
+    needs_word = os.geteuid() != 0 or engine.kind is EngineKind.NAMESPACES
+    return [_FAKEROOT] if needs_word and _FAKEROOT in engine.build_flags else []
+
+
+def _some_proot(scratch: Path) -> Path:
+    """Return a folder with a proot that does nothing.
+
+    SingularityCE has a user build no definition without a proot on PATH, also one that has nothing to be run by it.
+    Source: its cmd/internal/cli/build_linux.go; tried with 4.1.3 (differences.toml, definition-wants-root).
+    """
+    program = scratch / "bin" / "proot"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    program.chmod(0o755)
+    return program.parent
+
+
+def _native(engine: Engine) -> list[str]:
+    """Return what has an engine of OCI containers, by its configuration, do what a definition file says."""
+    return [_NO_OCI] if _NO_OCI in engine.build_flags else []
 
 
 def _unpacking_in(scratch: Path, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
@@ -197,7 +282,7 @@ def exec_words(
     writable: Sequence[tuple[Path | str, str]] = (),
 ) -> list[str | Path]:
     """Return the command that runs a program in the image; of what is bound only `writable` can be written to."""
-    words: list[str | Path] = [engine.path, "exec"]
+    words: list[str | Path] = [*engine.words, "exec"]
     for (source, target), options in [*((bind, ["ro"]) for bind in binds), *((bind, []) for bind in writable)]:
         # --mount takes CSV, so that a comma, a colon or a quote in a path stays part of it.
         words += ["--mount", _csv("type=bind", f"source={source}", f"destination={target}", *options)]

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lumiimg.engine import namespaces
 from lumiimg.engine.owner import Owner, lives, this_process
-from lumiimg.engine.process import run, which
+from lumiimg.engine.process import run
 from lumiimg.errors import BadInputError, FailedError
 
 _MARK = "lumiimg-partial"
@@ -126,10 +127,10 @@ def _remove_if_stale(entry: Path) -> None:
 def remove_tree(folder: Path) -> None:
     """Remove a folder, also one that holds files of mapped user ids, as a fakeroot build leaves when it is killed."""
     shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists() and (unshare := which("unshare", os.environ.get("PATH"))):
-        # In a user namespace with all of the user's ids mapped, the files are one's own.
+    if folder.exists():
+        # In a user namespace with all of the user's ids, the files are one's own.
         run(
-            [unshare, "--map-root-user", "--map-auto", "rm", "-rf", "--one-file-system", "--", folder],
+            [*namespaces.PROGRAM, "root", "rm", "-rf", "--one-file-system", "--", folder],
             env=dict(os.environ),
             timeout_s=_REMOVE_TIMEOUT_S,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -14,8 +13,9 @@ from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import FileKind, ImageKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from lumiimg.engine.binds import BindSpec
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image, RootFileSystem
     from lumiimg.image.mounts import Mounted
@@ -28,20 +28,6 @@ _ENGINE_FOLDER = "/.singularity.d"
 TO_ENGINE = ("APPTAINERENV_", "SINGULARITYENV_")
 """In front of a variable that the engine is to set in the container."""
 _KERNEL = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?!\d)")
-_FLAGS, _VALUES = frozenset({"ro", "rw"}), ("id=", "image-src=")
-_UNESCAPED = {",": re.compile(r"(?<!\\),"), ":": re.compile(r"(?<!\\):")}
-
-
-@dataclass(frozen=True, slots=True)
-class BindSpec:
-    """One `--bind`: what of the host is put where."""
-
-    source: str
-    target: str
-
-    def __str__(self) -> str:
-        escaped = [re.sub(r"([,:])", r"\\\1", path) for path in (self.source, self.target)]
-        return escaped[0] if self.source == self.target else ":".join(escaped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,47 +63,6 @@ class ContainerView:
     """What of it is not known."""
 
 
-def parse_binds(text: str) -> tuple[BindSpec, ...]:
-    r"""Read `SRC[:DST[:OPTIONS]]`, several with commas, as engines take them (`\:` and `\,` are no separators).
-
-    Rules: apptainer `pkg/runtime/engine/apptainer/config/bind.go` ParseBindPath, singularity `pkg/util/bind/bind.go`.
-
-    Raises BadInputError for what engines refuse, and for `image-src=`, which binds a part of another image.
-    """
-    parts: list[str] = []
-    for part in _UNESCAPED[","].split(text):
-        is_option = part in _FLAGS or part.startswith(_VALUES)
-        if is_option and parts and _UNESCAPED[":"].search(parts[-1]):
-            parts[-1] += f",{part}"  # of the bind before it, which has a target: without one, it is a source
-        elif part:
-            parts.append(part)
-    return tuple(_parse_bind(part, text) for part in parts)
-
-
-def _parse_bind(part: str, text: str) -> BindSpec:
-    source, *rest = (re.sub(r"\\([,:])", r"\1", field) for field in _UNESCAPED[":"].split(part))
-    if len(rest) > 2:
-        raise BadInputError("more than SRC:DST:OPTIONS", where=f"--bind {text}")
-    if len(rest) == 2 and "image-src=" in rest[1]:
-        raise BadInputError("binds out of another image are not read", where=f"--bind {text}", hint="give that image")
-    if not source:
-        raise BadInputError("no source", where=f"--bind {text}", hint="SRC[:DST]")
-    source = os.path.abspath(source)  # noqa: PTH100 - text; its symlinks are the business of the root it is looked up in
-    target = rest[0] if rest and rest[0] else source
-    if not target.startswith("/"):
-        raise BadInputError("the target is not an absolute path", where=f"--bind {text}")
-    return BindSpec(source, target)
-
-
-def binds_of(environment: Mapping[str, str]) -> Iterator[tuple[str, tuple[BindSpec, ...]]]:
-    """Yield the variables that the engine takes binds from, each with its own."""
-    for name in ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH"):
-        try:
-            yield name, parse_binds(environment.get(name, ""))
-        except BadInputError:
-            continue  # the engine refuses it, and says so
-
-
 def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str | None:
     """Return a variable as it is in the container: what the engine is told, else the image's, else the user's own.
 
@@ -136,7 +81,30 @@ def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str 
 
 def told_to_engine(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of somebody who starts the engine with `--env K=V` for each variable."""
-    return {TO_ENGINE[0] + name: value for name, value in variables.items()}
+    return {prefix + name: value for name, value in variables.items() for prefix in TO_ENGINE}
+
+
+def read_on(snapshot: Snapshot | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what of a user's environment the engine of a host reads."""
+    return read_by(snapshot.engine.name if snapshot and snapshot.engine else None, environment)
+
+
+def read_by(engine: str | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what of a user's environment counts for an engine, by its name; all of it where that is not known.
+
+    Each has its own prefix. Apptainer reads the other's, too, where it has no variable of its own of that name, and
+    SingularityCE passes over the other's. Tried with Apptainer 1.4.5 and SingularityCE 4.1.3 (engine/differences.toml).
+    """
+    if engine == "SingularityCE":
+        return {name: value for name, value in environment.items() if not name.startswith("APPTAINER")}
+    if engine == "Apptainer":
+        owned = {name.removeprefix("APPTAINER") for name in environment if name.startswith("APPTAINER")}
+        return {
+            name: value
+            for name, value in environment.items()
+            if not (name.startswith("SINGULARITY") and name.removeprefix("SINGULARITY") in owned)
+        }
+    return dict(environment)
 
 
 def see_inside(

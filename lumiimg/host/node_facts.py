@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.hwcaps import levels_of_cpu
-from lumiimg.engine.engine import EngineKind, find_engine
+from lumiimg.engine.engine import EngineKind, find_container_engine
 from lumiimg.engine.process import run, which
 from lumiimg.errors import MissingHereError
 from lumiimg.host.root_queries import matches, names_in, read_text, read_word
@@ -100,11 +100,11 @@ def container_engine(
     root: RootFileSystem, environment: Mapping[str, str], is_private: Callable[[str], bool]
 ) -> ContainerEngine:
     """Return the engine of this machine with the settings that decide about binds. Raises MissingHereError."""
-    engine = find_engine(environment)
+    engine = find_container_engine(environment)
     name = "apptainer" if engine.kind is EngineKind.APPTAINER else "singularity"
     prefix = str(engine.path.resolve().parent.parent)
     places = [pattern.format(name=name, prefix=prefix) for pattern in known().node.engine_files]
-    found = ContainerEngine("Apptainer" if engine.kind is EngineKind.APPTAINER else "SingularityCE", engine.version)
+    found = ContainerEngine(engine.family, engine.version)
     # the installation's own file counts: one under /etc may be left over from another
     for path in reversed(places) if prefix != "/usr" else places:
         text = read_text(root, path)

@@ -16,13 +16,14 @@ from typing import NoReturn
 
 from lumiimg.errors import BadInputError
 from lumiimg.files import write_text
-from lumiimg.host.codec import FormError, decode, encode
+from lumiimg.host.codec import FormError, count_of_values, decode, encode
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 
 SCHEMA = 1
-MAX_FILE_BYTES = 64 << 20
+MAX_FILE_BYTES = 16 << 20
+_MAX_VALUES = 1 << 18
 _MAX_PATH_BYTES = 4095
 _MAX_NAME_BYTES = 255
 _MAX_ENTRIES = 4096
@@ -83,6 +84,8 @@ def _read_json(path: Path) -> object:
         raise SnapshotError(f"cannot be read: {what}", where=str(path), hint=_HINT) from error
     if len(data) > MAX_FILE_BYTES:
         raise SnapshotError(f"has more than {MAX_FILE_BYTES} bytes, which no snapshot has", where=str(path))
+    if count_of_values(data) > _MAX_VALUES:
+        raise SnapshotError(f"has more than {_MAX_VALUES} values, which no snapshot has", where=str(path))
     try:
         return json.loads(data.decode("utf-8"), parse_constant=_refuse)
     except RecursionError as error:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
 _KIND_OF_FORMAT = {
     stat.S_IFREG: FileKind.FILE,
@@ -101,6 +101,7 @@ class FolderFile:
     """An open regular file."""
 
     def __init__(self, node: FolderNode) -> None:
+        self._path = node.path
         self._descriptor = -1
         self._descriptor = os.open(node.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         status = os.fstat(self._descriptor)
@@ -111,7 +112,11 @@ class FolderFile:
             raise OSError(errno.ESTALE, "another file came in its place while it was opened", node.path)
 
     def read_at(self, offset: int, size: int) -> bytes:
-        return os.pread(self._descriptor, size, offset)
+        data = os.pread(self._descriptor, size, offset)
+        # files of /sys have less in them than they say, and go on saying so
+        if len(data) < min(size, self.size - offset) and os.fstat(self._descriptor).st_size != self.size:
+            raise ImageError("the file became shorter while it was read", where=self._path)
+        return data
 
     def close(self) -> None:
         if self._descriptor >= 0:

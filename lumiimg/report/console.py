@@ -16,7 +16,8 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.errors import printable
+from lumiimg.errors import one_line, printable
+from lumiimg.secret import hidden, secrets_here
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,7 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
 
 
 def _harmless(text: str) -> str:
-    return "\n".join(map(printable, text.split("\n")))
+    return "\n".join(map(one_line, hidden(text, secrets_here()).split("\n")))
 
 
 def _columns(text: str) -> int:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import Argument, Layer, Release
 
+LONGEST = 4096
+"""Characters of a value: beyond 128 KiB no program starts with it among its variables."""
 ARCH = "ARCH"
 """The argument of layers that are compiled for a GPU."""
 

@@ -52,8 +52,9 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
     if not any(layer.wheels for layer in lock.stack):
         return
     indexes = own_table("lumiimg.resolve.network", "indexes.toml")["index"]
-    files_of = {index["host"]: index["files"] for index in indexes}
-    hosts = {index["host"] for index in indexes if index["is_general"]} | {*map(_host, mirrors.table.values())}
+    files_of = {f"https://{index['host']}": f"https://{index['files']}" for index in indexes}
+    hosts = {f"https://{index['host']}" for index in indexes if index["is_general"]}
+    hosts |= {*map(_host, mirrors.table.values())}
     with suppress(LumiimgError):
         hosts.add(_host(general_index(mirrors)))
     for layer in lock.stack:
@@ -84,7 +85,9 @@ def _fits(wheel: LockedSource, pins: Mapping[str, Requirement]) -> bool:
 
 
 def _host(url: str) -> str:
-    return urlsplit(url).netloc
+    """Return where an address leads, and whether over TLS: of a wheel without, the digest is its author's alone."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _shown(what: str, source: LockedSource, layer: LockedLayer) -> str:

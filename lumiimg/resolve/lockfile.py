@@ -17,12 +17,14 @@ import tomli_w
 
 from lumiimg import __version__
 from lumiimg.catalog.layers import AGENTS, NAME, SHA256
-from lumiimg.catalog.toml_table import CatalogError, Table, read_limited, refuse_deep_keys
-from lumiimg.errors import BadInputError, MissingHereError, RefusedError, one_line
+from lumiimg.catalog.toml_table import LONG_FAULT, CatalogError, Table, read_limited, refuse_deep_keys, shortened
+from lumiimg.errors import BadInputError, MissingHereError, RefusedError
 from lumiimg.fabric.path import Fabric
+from lumiimg.resolve.arguments import LONGEST
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
 from lumiimg.resolve.image_base import LOCAL_AGENTS, foreign_layer
 from lumiimg.resolve.lock import STAGED_FILE, Lock, LockedLayer, LockedSource, file_sha256
+from lumiimg.resolve.lock_agreement import refuse_disagreement, twice
 from lumiimg.resolve.network.mirrors import checked
 from lumiimg.resolve.network.registry import parse_reference
 from lumiimg.resolve.request import Request
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Of the file; raised when an older lumiimg could not read a newer file rightly."""
 _SIZE_LIMIT_BYTES = 2 * 1024 * 1024
+_HEAD_BYTES = 1024
 _NO_SHA256 = "not 64 hexadecimal digits"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMAT_LINE = re.compile(rb"^format = ([0-9]{1,9})$", re.MULTILINE)
@@ -63,6 +66,8 @@ def to_text(lock: Lock, request: Request) -> str:
     for line in body.splitlines():
         if (plain := hidden(line)) != line:
             raise BadInputError(f"a lock cannot hold a secret: {plain[:200]}", hint="it is passed on; leave it out")
+    if len(body.encode()) > _SIZE_LIMIT_BYTES - _HEAD_BYTES:
+        raise BadInputError(f"the lock would be larger than {_SIZE_LIMIT_BYTES} bytes", hint="leave something out")
     head = {"format": FORMAT, "lumiimg": __version__, "digest": f"sha256:{_sha256(body)}"}
     return f"{_HEAD}{tomli_w.dumps(head)}\n{body}"
 
@@ -80,10 +85,11 @@ def read_lock(
         return _lock(table, catalogue, mirrors, search_path, check_layers=check_layers)
     except (BadInputError, RefusedError) as error:
         if table.faults:  # a name that was none led to whatever came next
-            what = "; ".join(one_line(fault) for fault in table.faults)
-            raise _unread(what, path) from error
+            raise _unread(table.told, path) from error
         if isinstance(error, CatalogError):
-            raise BadInputError(error.what, where=error.where or str(path), hint=_AGAIN) from error
+            raise BadInputError(
+                shortened(error.what, LONG_FAULT), where=error.where or str(path), hint=_AGAIN
+            ) from error
         raise
 
 
@@ -111,7 +117,9 @@ def read_document(path: Path) -> dict[str, Any]:
     """Return what stands in a lock behind its head. Raises BadInputError as `read_lock` does."""
     if not path.exists():
         raise BadInputError("there is no such lock", where=str(path), hint="`lumiimg lock` writes one")
-    data = read_limited(path, _SIZE_LIMIT_BYTES)
+    data = read_limited(path, _SIZE_LIMIT_BYTES + 1)
+    if len(data) > _SIZE_LIMIT_BYTES:
+        raise _unread(f"is larger than {_SIZE_LIMIT_BYTES} bytes", path)
     try:
         text = data.decode("utf-8")
         refuse_deep_keys(text)
@@ -256,9 +264,12 @@ def _lock(
     elif not foreign and check_layers and (agent, origin) not in {(one.agent, one.origin) for one in layer.bootstraps}:
         entry.fault("from", f"is not where the catalogue has {name} from")
     base = replace(_layer(entry, layer, wheels, check=check_layers), wheels=(), release=None)
-    layers = [
-        _layer(one, catalogue.layer(one.string("name")), wheels, check=check_layers) for one in table.tables("layer")
-    ]
+    entries = [(one, one.string("name")) for one in table.tables("layer")]
+    if again := twice(name for _, name in entries):
+        raise CatalogError(f"the layer {again!r} is listed twice")
+    layers = [_layer(one, catalogue.layer(name), wheels, check=check_layers) for one, name in entries]
+    if lost := wheels.keys() - {name for _, name in entries}:
+        raise CatalogError(f"Python packages are of {min(lost)!r}, which is not among the layers")
     asked = table.table("request")
     fabric = asked.choice("fabric", ("auto", *(f.value for f in Fabric)))
     arguments = {
@@ -296,7 +307,10 @@ def _lock(
             raise MissingHereError(
                 f"{base.layer.name} was locked to be had by {agent}, which this machine cannot ({bootstrap.because})"
             )
-    return Lock(bootstrap, base, tuple(layers), chosen, site or None, python, rules), request
+    lock = Lock(bootstrap, base, tuple(layers), chosen, site or None, python, rules)
+    if check_layers:
+        refuse_disagreement(lock, request)
+    return lock, request
 
 
 def _check_file(origin: str, sha256: str | None) -> None:
@@ -322,7 +336,9 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
     for key, value in arguments.items():
         argument = layer.arguments.get(key)
         if not _VARIABLE.fullmatch(key) or (check and argument is None):
-            raise CatalogError(f"{key!r} is no argument of {layer.name}")
+            raise CatalogError(f"{shortened(key)!r} is no argument of {layer.name}")
+        if len(value) > LONGEST:
+            raise CatalogError(f"argument {layer.name}.{key} has {len(value)} characters; {LONGEST} at most are taken")
         if argument is not None and argument.pattern is not None and check and not argument.pattern.fullmatch(value):
             raise CatalogError(f"argument {layer.name}.{key} does not match {argument.pattern.pattern}")
     sources = tuple(map(_source, entry.tables("source")))
@@ -375,7 +391,10 @@ def _wheels(table: Table) -> tuple[dict[str, list[LockedSource]], PythonTarget |
         name, version = package.string("name"), package.string("version")
         tool = package.table("tool").table("lumiimg").string_values()
         layer, glibc = tool.get("layer", ""), tool.get("glibc", "")
-        for wheel in package.tables("wheels"):
+        files = list(package.tables("wheels"))
+        if len(files) != 1:
+            package.fault("wheels", f"should be 1 file, are {len(files)}")
+        for wheel in files:
             file, url = _file(wheel, "name"), checked(wheel.string("url"), f"the wheel of {name}")
             source = LockedSource(name, "", file, _sha256_of(wheel.table("hashes")), url, "", version)
             found.setdefault(layer, []).append(source)

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from lumiimg.catalog.layers import SHA256, expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
-from lumiimg.resolve.arguments import values_of
+from lumiimg.resolve.arguments import LONGEST, values_of
 from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.network.mirrors import checked
@@ -115,6 +115,11 @@ def _arguments(layer: Layer, release: Release | None, request: Request) -> dict[
             raise BadInputError(
                 f"{layer.name}.{argument.name}={value[:80]!r} does not match {argument.pattern.pattern}",
                 hint=f"{argument.name}: {argument.help}; default {argument.default!r}",
+            )
+        if len(value) > LONGEST:
+            raise BadInputError(
+                f"{layer.name}.{argument.name} has {len(value)} characters; {LONGEST} at most are taken",
+                hint="give long text to a layer as a file",
             )
         if "\0" in value:
             raise BadInputError(f"{layer.name}.{argument.name} holds a NUL byte")

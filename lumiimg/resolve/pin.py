@@ -21,13 +21,13 @@ from lumiimg.resolve.network.daemon import SCHEME, saved
 from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.network.pull import save_image, save_sif
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
-from lumiimg.resolve.network.web import place
+from lumiimg.resolve.network.web import ReplacedError, place
 from lumiimg.resolve.python_requirements import RequiredWheels, complete
 from lumiimg.resolve.wheels import METADATA_LIMIT_BYTES, requirements_of
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from packaging.requirements import Requirement
 
@@ -115,7 +115,8 @@ def settle(
         bootstrap.image.refuse_unproved()
     if pin_base and lock.bootstrap.is_open and bootstrap.image is not None:
         sources.on_line(f"looking up {bootstrap.image}")
-        found = resolve_image(bootstrap.image, sources.web)
+        with _held(before):
+            found = resolve_image(bootstrap.image, sources.web)
         digest = found.index_digest or found.digest
         bootstrap = replace(bootstrap, image=replace(bootstrap.image, digest=digest))
     if pin_base and lock.base.layer.is_foreign and Path(bootstrap.origin).is_file():
@@ -123,7 +124,8 @@ def settle(
         bootstrap = replace(bootstrap, sha256=file_sha256(Path(bootstrap.origin)))
     unknown = {s.location for layer in lock.stack for s in layer.sources if not s.sha256}
     kept = [s for layer in (before.stack if before else ()) for s in layer.sources if s.location in unknown]
-    sources.store.sources(kept, sources.on_line)
+    with _held(before):
+        sources.store.sources(kept, sources.on_line)
     known = {s.location: s.sha256 for s in kept if s.sha256}
     known |= sources.store.digests(sorted(unknown - known.keys()), sources.on_line)
     layers: list[LockedLayer] = []
@@ -134,6 +136,18 @@ def settle(
         layers.append(settled)
         installed |= _brought_by(settled)
     return replace(lock, bootstrap=bootstrap, base=layers[0], layers=tuple(layers[1:]))
+
+
+@contextlib.contextmanager
+def _held(before: Lock | None) -> Iterator[None]:
+    """Say how what is there now is taken, where it is not what the lock before has."""
+    try:
+        yield
+    except ReplacedError as error:
+        if before is None:
+            raise
+        hint = "the lock that is there names it; lumiimg lock --upgrade all takes what is there now"
+        raise FailedError(error.what, where=error.where, hint=hint) from error
 
 
 def _as_before(bootstrap: LockedBootstrap, before: Lock | None) -> LockedBootstrap:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+from dataclasses import replace
 from functools import partial as bound
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
 from lumiimg.resolve.lock import file_sha256
 from lumiimg.resolve.network.download import SIZE_LIMIT_BYTES, download
+from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.parallel import at_once
+from lumiimg.resolve.network.pull import save_image, save_sif
+from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.resume import taken
-from lumiimg.resolve.network.web import place, refuse_unproved
+from lumiimg.resolve.network.web import ReplacedError, place, refuse_unproved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from lumiimg.resolve.lock import LockedSource
-    from lumiimg.resolve.network.mirrors import Mirrors
+    from lumiimg.resolve.network.registry import ImageManifest
     from lumiimg.resolve.network.web import Web
 
 _CHUNK_BYTES = 1 << 20
+_NO_MIRRORS = Mirrors({})
 
 
 class Store:
@@ -80,6 +86,34 @@ class Store:
         tasks = {location: bound(add, location) for location in locations}
         return at_once(tasks, self._jobs, on_line=on_line, stop=self._web.stop)
 
+    def image(
+        self, origin: str, folder: Path, on_line: Callable[[str], None], *, plain_http: bool
+    ) -> Mapping[str, Any]:
+        """Write an image of a registry into a new folder, as an OCI layout; return `config` of its config.
+
+        `origin` is where it is, mirrors already in their places. Raises FailedError if it cannot be had.
+        """
+        found = self._found(origin, plain_http=plain_http)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(self._folder) as scratch:
+            save_image(found, self._web, scratch / "image", self._folder, on_line)
+            shutil.move(scratch / "image", folder)
+        how = found.config.get("config")
+        return how if isinstance(how, dict) else {}
+
+    def sif(self, origin: str, target: Path, *, plain_http: bool) -> None:
+        """Write a SIF of a registry to a file. Raises as `image` does."""
+        found = self._found(origin, plain_http=plain_http)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(self._folder) as scratch:
+            save_sif(found, self._web, scratch / "image.sif")
+            shutil.move(scratch / "image.sif", target)
+
+    def _found(self, origin: str, *, plain_http: bool) -> ImageManifest:
+        reference = replace(parse_reference(origin, _NO_MIRRORS), plain_http=plain_http)
+        reference.refuse_unproved()
+        return resolve_image(reference, self._web)
+
     def _is_whole(self, kept: Path, sha256: str) -> bool:
         """Whether a file is there and is what it must be; one is read once, unless it was touched."""
         if not kept.is_file():
@@ -113,7 +147,7 @@ class Store:
 
     def _keep(self, file: Path, actual: str, location: str, expected: str | None) -> str:
         if expected not in {None, actual}:
-            raise FailedError(
+            raise ReplacedError(
                 f"has another digest: sha256 is {actual}, not {expected}",
                 where=location,
                 hint="the file was replaced or broken on its way; nothing was built from it",

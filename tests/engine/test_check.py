@@ -184,7 +184,7 @@ def test_a_bind_of_what_is_not_there_is_told_and_the_files_are_checked_all_the_s
 
 
 def test_without_an_engine_the_files_are_checked_and_probe_is_missing_here(demo: Path, tmp_path: Path) -> None:
-    nothing = {"PATH": str(tmp_path)}
+    nothing = {"PATH": str(tmp_path), "LUMIIMG_ENGINE": "no-such-engine"}
     result = check(demo, env=nothing)
     assert result.code == ExitCode.NO
     assert result.data["level"] == "static"

@@ -385,6 +385,21 @@ def test_ranks_have_what_the_script_sets_however_it_was_submitted(
     wait_until(lambda: not list(Path("/tmp").glob(f"*-{number[1]}")))
 
 
+def test_a_job_submitted_from_inside_of_another_has_its_ranks_in_order(
+    demo: Path, slurm: dict[str, str], tmp_path: Path
+) -> None:
+    script_with_caches(demo, tmp_path, 'echo "rank $RANK, $LOCAL_RANK of its node"')
+    # srun hands on SLURM_DISTRIBUTION=cyclic, salloc SLURM_MEM_PER_CPU, which srun refuses beside the job's own
+    inner = "sbatch --wait --mem=100 --gpus-per-node=0 --time=5 --output=job.out job.sh"
+    outer = ["salloc", "--nodes=1", "--mem-per-cpu=20", "srun", "--ntasks=1", "sh", "-c", inner]
+    env = slurm | {"APPTAINER_CLEANENV": "1"}
+    done = subprocess.run(outer, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=400)
+    out = (tmp_path / "job.out").read_text()
+    assert done.returncode == 0, out
+    wanted = ["rank 0, 0 of", "rank 1, 1 of", "rank 2, 0 of", "rank 3, 1 of"]
+    assert sorted(re.findall(r"rank \d, \d of", out)) == wanted
+
+
 def test_what_a_cancelled_job_has_in_tmp_goes_with_it(demo: Path, slurm: dict[str, str], tmp_path: Path) -> None:
     script_with_caches(demo, tmp_path, 'touch "$OF_JOB/of-$RANK"; exec sleep 600')
     argv = ["sbatch", "--parsable", "--gpus-per-node=0", "--time=5", "--output=job.out", "job.sh"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +19,6 @@ from tests.shared.programs import tenth_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from lumiimg.engine.engine import Engine
 
@@ -51,6 +52,15 @@ def differences(one: Path, other: Path) -> list[FileDifference]:
         return [found for found in compare(first.root, second.root) if found.path.startswith("/nasty")]
 
 
+def commands() -> list[str]:
+    """Return the command of each process of this machine."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            found.append(place.read_text(errors="replace"))
+    return found
+
+
 @pytest.fixture(scope="module")
 def nasty(bare: Path, images: Path) -> dict[str, Path]:
     """The same stacks by every way."""
@@ -80,6 +90,42 @@ def test_an_engine_shows_the_same_of_layers(nasty: dict[str, Path], engine: Engi
 
 
 CAPABLE = "import os, struct; os.setxattr('/opt/capable', 'security.capability', struct.pack('<5I', 0x02000001, 1 << 10, 0, 0, 0))"
+LEAVES = """\
+while :; do date >>/opt/written; mkdir -p /opt/again; rmdir /opt/again; done &
+setsid sh -c 'while :; do date >>/opt/written; mkdir -p /opt/again; rmdir /opt/again; done' NAME &
+"""
+TAKES = "rm -r /.singularity.d"
+
+
+@pytest.mark.threat("S61")
+@pytest.mark.parametrize("way", ["overlay", "sandbox"])
+def test_what_a_script_leaves_running_ends_and_what_it_may_not_take_is_told(
+    way: str, bare: Path, tmp_path: Path
+) -> None:
+    name = tmp_path.name
+    layers = write_layers(tmp_path / "layers", [LEAVES.replace("NAME", name), TAKES])
+    refused = build(tmp_path / "x.sif", way, tmp_path / "cache", "--base", bare, *layers, code=1)
+    assert "layer n1: its script takes /.singularity.d/labels.json away" in refused
+    assert not [words for words in commands() if words.endswith(f"\0{name}\0")]
+    assert list((tmp_path / "cache/work").iterdir()) == []
+
+
+KILLS = """\
+for each in /proc/[0-9]*; do
+    ! { grep -qs squashfuse $each/comm && grep -qsF 'BELOW' $each/cmdline; } || kill -9 ${each#/proc/}
+done
+"""
+
+
+def test_layers_whose_file_system_dies_are_not_taken_for_empty(bare: Path, tmp_path: Path) -> None:
+    below = tmp_path / "below.sif"
+    below.hardlink_to(bare)
+    layers = write_layers(tmp_path / "layers", [KILLS.replace("BELOW", str(below))])
+    refused = build(tmp_path / "x.sif", "overlay", tmp_path / "cache", "--base", below, *layers, code=1)
+    assert "(squashfuse_ll) has died" in refused
+    assert "--strategy sandbox" in refused
+
+
 BELOW = f"""\
 mkdir -p /opt/rocm-6/bin /opt/rocm-6/empty; ln -s rocm-6 /opt/rocm
 echo 1 >/opt/a; ln /opt/a /opt/b

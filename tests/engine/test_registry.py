@@ -13,6 +13,7 @@ from lumiimg.engine.engine import Engine, build
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import built, lumiimg, only_from_registry
+from tests.shared.build_traces import shown
 from tests.shared.registries import layer_of, push
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
@@ -43,6 +44,42 @@ def test_debian_13_comes_from_a_registry_where_debootstrap_is_not_to_be_had(
     result = lumiimg("check", image, "--level", "static", "--json")
     assert result.code == ExitCode.NO
     assert result.data["path"]["rccl_version"] == "2.13.4"
+
+
+def test_a_base_from_a_registry_is_the_same_by_the_engine_and_by_the_kernel(
+    registry: str, slim: bytes, tmp_path: Path
+) -> None:
+    config: dict[str, object] = {"Env": ["PATH=/opt/bin:/usr/bin:/bin", "A=b c"], "Labels": {"a": "b"}}
+    config["Entrypoint"] = ["/bin/echo", "it's"]
+    digest = push(registry, "library/small", "1", slim, config=config)
+    layer = tmp_path / "layers" / "base"
+    layer.mkdir(parents=True)
+    (layer / "layer.toml").write_text(
+        'kind = "base"\nsummary = "x"\nstatus = "unproved"\nsource = "x"\ndate = 2026-11-21\n'
+        '[[bootstrap]]\nagent = "docker"\n'
+        f'from = "small@{digest}"\n'
+    )
+    (layer / "post.sh").write_text('echo "${A-unset}" >/opt/seen\n')
+    found = {}
+    kernel = {"LUMIIMG_ENGINE": "namespaces"}
+    for name, env in (("engine", dict[str, str]()), ("kernel", kernel)):
+        image = tmp_path / f"{name}.sif"
+        words: list[str | Path] = [
+            "--layers",
+            layer.parent,
+            "--base",
+            "base",
+            "-o",
+            image,
+            "--mirror",
+            f"docker.io=http://{registry}",
+        ]
+        result = lumiimg("build", *words, env={**env, "LUMIIMG_CACHE": str(tmp_path / name)})
+        assert result.code == 0, result.err
+        # the engine gives all files of a registry's image to root; the kernel's keeps their owners
+        found[name] = {path: (seen[:2], seen[4:]) for path, seen in shown(image).items()}
+    paths = found["engine"].keys() | found["kernel"].keys()
+    assert {path for path in paths if found["engine"].get(path) != found["kernel"].get(path)} == set()
 
 
 def test_a_registry_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:

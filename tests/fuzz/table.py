@@ -9,6 +9,8 @@ TARGETS = {target.name: target for module in (elf, image, logs, catalogue, host,
 _OWN_TABLE = "a table of this package"
 _OWN_TEXT = "text that this package has written itself"
 NOT_FOREIGN = {
+    "build.capability_trials": "what programs of this machine say in a trial",
+    "engine.namespaces.ids": "the tables of ids of this machine, which root has written",
     "build.disk_space": "the kernel's own words of mounts and memory",
     "check.probe.judgement": "looks for lines in what `check.probes` reads",
     "cluster.nodes.check": "shows the last lines of a step, each made printable",

@@ -60,17 +60,31 @@ def strays(marker: str) -> list[str]:
 
 SINGULARITY = """\
 #!/bin/bash
-# A stand-in for SingularityCE 4.1.3 of a machine without user namespaces for builds: the engine of this machine, less
-# the options that SingularityCE does not have.
+# A stand-in for SingularityCE 4.1.3 and a user without ids in /etc/subuid: the engine of this machine, less the options that
+# SingularityCE does not have. Its refusals are those of the real program (lumiimg/engine/differences.toml).
 case "$*" in
 --version) echo 'singularity-ce version 4.1.3-150500.10.7'; exit ;;
-'build --help') "{engine}" build --help | grep -vE -- '--(mksquashfs-args|fakeroot)'; exit ;;
+'build --help') "{engine}" build --help | grep -v -- --mksquashfs-args; echo '      --no-oci   native'; exit ;;
 esac
+words=()
 for word; do
     case $word in
-    --mksquashfs-args* | --fakeroot | --reproducible) echo "unknown flag: $word" >&2; exit 255 ;;
+    --mksquashfs-args* | --reproducible) echo "Error for command: unknown flag: $word" >&2; exit 1 ;;
+    --fakeroot) echo 'FATAL:   could not use fakeroot: no mapping entry found in /etc/subuid for user' >&2; exit 255 ;;
+    --no-oci) ;;
+    *) words+=("$word") ;;
     esac
 done
+if [ "$1" = build ]; then
+    if ! command -v proot >/dev/null; then
+        echo 'FATAL:   --remote, --fakeroot, or the proot command are required to build this source as a non-root user' >&2
+        exit 255
+    fi
+    if grep -qi '^bootstrap: *debootstrap' "${{@: -1}}"; then
+        echo 'FATAL:   While performing build: conveyor failed to get: you must be root to build with debootstrap' >&2
+        exit 255
+    fi
+fi
 export PATH={path}
-exec "{engine}" "$@"
+exec "{engine}" "${{words[@]}}"
 """

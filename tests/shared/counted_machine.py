@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "proot", "unshare", "engine")
+PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "proot", "newuidmap", "engine")
 
 
 class CountedMachine:

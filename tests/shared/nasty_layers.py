@@ -11,7 +11,7 @@ LAYERS = 3
 _PROGRAM = r"""
 import os, random, subprocess
 
-NAMES = ["a", "b", "c", "d d", "é", "new\nline", os.fsdecode(b"\xff"), "n" * 255]
+NAMES = ["a", "b", "c", "d d", "é", "new\nline", os.fsdecode(b"\xff"), "n" * 255, "\\", "[a*?", "-e", "..b", "\x1b\""]
 PATHS = [folder + name for folder in ("", "x/", "y/") for name in NAMES]
 KINDS = ["file"] * 4 + ["empty", "folder", "full", "fifo", "socket", "link a", "link x", "link nowhere", "link /nasty"]
 MODES = [0o600, 0o755, 0o4755, 0o2711, 0o1777, 0]
@@ -55,13 +55,13 @@ def change(what, path):
         with open(path, "a") as file:
             file.write("+")
     elif what == "truncate" and is_file:
-        os.truncate(path, chance.randrange(3))
+        os.truncate(path, chance.choice([0, 1, 2, 1 << 20]))
     elif what == "mode" and not is_link:
         os.chmod(path, chance.choice(MODES))
     elif what == "owner":
         os.chown(path, chance.choice([0, 1, 2, 1000]), chance.choice([0, 1, 5, -1]), follow_symlinks=False)
     elif what == "time":
-        os.utime(path, (1, chance.choice([0, 100_000_000, 300_000_000])), follow_symlinks=False)
+        os.utime(path, (1, chance.choice([-5, 0, 100_000_000, 300_000_000, 1 << 33])), follow_symlinks=False)
     elif what == "touch":
         os.utime(path, follow_symlinks=False)
     elif what == "set" and not is_link:

@@ -16,8 +16,8 @@ from lumiimg.image import FileKind, open_image
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
-def push(address: str, name: str, tag: str, layer: bytes) -> None:
-    """Push a one-layer image (OCI distribution specification)."""
+def push(address: str, name: str, tag: str, layer: bytes, config: dict[str, object] | None = None) -> str:
+    """Push a one-layer image (OCI distribution specification), and return its digest; `config`: how it is started."""
     base = f"http://{address}/v2/{name}"
 
     def blob(data: bytes) -> dict[str, object]:
@@ -27,16 +27,18 @@ def push(address: str, name: str, tag: str, layer: bytes) -> None:
         return {"digest": digest, "size": len(data)}
 
     diff_id = f"sha256:{hashlib.sha256(gzip.decompress(layer)).hexdigest()}"
-    config = {"architecture": "amd64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": [diff_id]}}
+    rootfs = {"type": "layers", "diff_ids": [diff_id]}
+    document = {"architecture": "amd64", "os": "linux", "config": config or {}, "rootfs": rootfs}
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
-        "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **blob(json.dumps(config).encode())},
+        "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **blob(json.dumps(document).encode())},
         "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", **blob(layer)}],
     }
     headers = {"Content-Type": MANIFEST}
     data = json.dumps(manifest)
     requests.put(f"{base}/manifests/{tag}", data=data, headers=headers, timeout=30).raise_for_status()
+    return f"sha256:{hashlib.sha256(data.encode()).hexdigest()}"
 
 
 def layer_of(image: Path) -> bytes:

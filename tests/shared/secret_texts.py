@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from urllib.parse import quote
 
 WORDS = ("Canary", "Yranac")
 MARKS = ("", "@", "/", ":", "?", "@/:", "//", "%2F", "=", "+", "!", "~", "#")
@@ -31,6 +32,12 @@ VARIABLES = (
 QUERY = ("pass", "pwd", "pw", "code", "password", "token", "sig", "key", "apikey", "access_token", "X-Amz-Signature")
 NAMED = ("db_pass", "token", "client-secret", "secretAccessKey", "AccountKey", "jwt", "ssh.passphrase")
 
+SHAPES = (
+    *("hf_", "glpat-", "hvs.", "hvb.", "AIza", "ya29.", "GOCSPX-", "npm_"),
+    *("https://hooks.slack.com/services/T0/B0/", "https://discord.test/api/webhooks/1234567890123/"),
+)
+"""What keys begin with."""
+
 
 def secrets() -> Iterator[str]:
     """Texts with a secret in them that is made of WORDS."""
@@ -40,7 +47,13 @@ def secrets() -> Iterator[str]:
         word = mark.join(WORDS)
         yield from (f"{name}={word}" for name in VARIABLES)
         yield from (f"export {name}='{word} {word}'" for name in VARIABLES)
+        yield from (repr(f"\"export {name}='{word} {word}'\"") for name in VARIABLES)
         yield from (f"a=1;{name}={word}" for name in VARIABLES)
+        yield from (f"ENV {name} {word}" for name in VARIABLES)
+        yield from (f"setenv {name} '{word} {word}'" for name in VARIABLES)
+        yield from (f'setenv("{name}", "{word}")' for name in VARIABLES)
+        yield f"next=https%3A%2F%2Fme%3A{quote(word, safe='')}%40host.test%2Fx"
+        yield from (f"next=https%3A%2F%2Fhost.test%3Fv%3D6.2.4%26{name}%3D{quote(word, safe='')}" for name in QUERY)
         yield from (f'"{name}": "{word}"' for name in (*NAMED, "pass", "pwd"))
         yield from (f"{name} = {word}" for name in NAMED)
         yield from (f"run --{name} {word}" for name in (*NAMED, "pass"))
@@ -49,7 +62,12 @@ def secrets() -> Iterator[str]:
             yield from (f"https://host.test/x?v=6.2.4&{name}={word}" for name in QUERY)
     body = "\n".join(WORDS)
     yield f"-----BEGIN OPENSSH PRIVATE KEY-----\n{body}\n-----END OPENSSH PRIVATE KEY-----"
-    yield from ("hf_" + "".join(WORDS) * 2, "glpat-" + "".join(WORDS) * 2)
+    for key in ("RSA PRIVATE KEY", "PGP PRIVATE KEY BLOCK"):
+        yield f"-----BEGIN {key}-----\nComment: a-b\n\n{body}\n-----END {key}-----"
+        yield f"-----BEGIN {key}-----\n{''.join(WORDS) * 3}\n{''.join(WORDS) * 3}"
+    yield from (f"{name}=-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----" for name in VARIABLES)
+    yield from (f"{shape}{''.join(WORDS) * 3}" for shape in SHAPES)
+    yield f'{{"auths": {{"host.test": {{"auth": "{"".join(WORDS)}="}}}}}}'
 
 
 SECRETS = tuple(secrets())

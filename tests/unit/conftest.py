@@ -42,3 +42,9 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "LUMIIMG_CACHE", "LUMIIMG_ENGINE"):
         monkeypatch.delenv(name, raising=False)
     return home
+
+
+@pytest.fixture
+def no_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for a kernel that makes no namespaces: what starts the kernel's own engine ends at once."""
+    monkeypatch.setattr("lumiimg.engine.namespaces.PROGRAM", ("/bin/false",))

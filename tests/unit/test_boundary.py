@@ -434,6 +434,23 @@ def test_what_the_engine_of_the_machine_forbids_is_refused_by_all(
         assert verdicts(image, node, capsys) == (0, 0, 0)
 
 
+@pytest.mark.parametrize(("engine", "codes"), [("SingularityCE", (0, 0, 0)), ("Apptainer", (0, 1, 1))])
+def test_what_is_told_under_apptainers_name_does_not_count_where_singularityce_is(
+    engine: str,
+    codes: tuple[int, int, int],
+    tmp_path: Path,
+    node: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = json.loads(node.read_text())
+    data["engine"] = {"name": engine, "version": "4.1.3" if engine == "SingularityCE" else "1.4.5", "settings": {}}
+    node.write_text(json.dumps(data))
+    image = fabric_builder.image(tmp_path / "image")
+    monkeypatch.setenv("APPTAINERENV_NCCL_NET_PLUGIN", "no-such")
+    assert verdicts(image, node, capsys) == codes
+
+
 def test_a_hidden_nic_is_bound_and_apptainer_gets_its_own_names(tmp_path: Path, node: Path, capsys: Capture) -> None:
     data = json.loads(node.read_text())
     data["engine"] = {"name": "Apptainer", "version": "1.4.5", "settings": {"mount dev": "minimal"}}

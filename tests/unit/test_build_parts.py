@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,15 +28,17 @@ from lumiimg.build.builder import choose_way, is_there
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_archive import read_archive, write_archive
 from lumiimg.build.cache_lease import CacheLease
-from lumiimg.build.capabilities import OWN_MOUNTS, BuildMachine
+from lumiimg.build.capabilities import OWN_MOUNTS, BuildMachine, CapabilityTrial
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.keys import image_key, kept_key, layer_keys
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.progress import BuildStage
 from lumiimg.build.sbom import bill
+from lumiimg.build.squash import squash
 from lumiimg.build.strategy import Strategy
 from lumiimg.build.userns_helper import clear, difference, listing, place, take_back, tidy
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
+from lumiimg.engine import namespaces, process
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.owner import this_process
 from lumiimg.engine.workspace import scratch_folder
@@ -50,7 +53,7 @@ from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
-from tests.shared.programs import squashed
+from tests.shared.programs import needs, squashed
 
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
 
@@ -241,6 +244,7 @@ def squashed_with_names(upper: Path, below: Path) -> Path:
 
 
 @pytest.mark.parametrize("folder", ["etc/apt", ".hidden/apt", ".hidden"])
+@pytest.mark.threat("S61")
 def test_a_folder_that_was_made_anew_hides_what_was_in_it(folder: str, tmp_path: Path, base: Path) -> None:
     (base / folder / "keys/deep").mkdir(parents=True, exist_ok=True)
     below = squashed(base, tmp_path / "below.sqfs")
@@ -320,6 +324,21 @@ def test_all_names_of_a_file_are_one_file_over_an_overlay(changed_name: str, tmp
     assert changed_name or list(upper.iterdir()) == [], "folders are as they were"
 
 
+def test_a_file_of_several_names_keeps_its_holes_over_an_overlay(tmp_path: Path, base: Path) -> None:
+    size, at = 64 << 20, 40 << 20
+    with (base / "opt/sparse").open("wb") as file:
+        file.seek(at)
+        file.write(b"here")
+        file.truncate(size)
+    (base / "opt/other").hardlink_to(base / "opt/sparse")
+    (tmp_path / "upper").mkdir()
+    place(tmp_path / "upper", tmp_path / "noted.json", [squashed(base, tmp_path / "below.sqfs")])
+    seen = (tmp_path / "upper/opt/sparse").stat()
+    assert (seen.st_size, seen.st_nlink) == (size, 2)
+    assert seen.st_blocks * 512 < size // 2
+    assert (tmp_path / "upper/opt/sparse").read_bytes().strip(b"\0") == b"here"
+
+
 def test_compiled_python_is_still_good_in_the_image(tmp_path: Path) -> None:
     source = tmp_path / "upper/lib/module.py"
     source.parent.mkdir(parents=True)
@@ -366,6 +385,9 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
         return layer_keys(chain, engine, way, maps_ids=maps_ids, mksquashfs=by)[0].digest
 
     assert key() == key(replace(ENGINE, path=Path("/y"), version="1.4.6")) == key(way="sandbox")
+    of_kernel, debian = replace(ENGINE, kind=EngineKind.NAMESPACES), Header("debootstrap", "trixie", "http://h.test")
+    assert key(sections=replace(BASE, header=debian)) == key(of_kernel, sections=replace(BASE, header=debian))
+    assert key() != key(of_kernel), "files of a registry's image keep their groups"
     others = {
         key(sections=replace(BASE, post="#\n")),
         key(sections=replace(BASE, post="    lumiimg.version 1; touch /x\n")),
@@ -437,6 +459,20 @@ def test_a_result_is_not_used_over_another_content_than_it_was_built_on(tmp_path
     note.write_text(json.dumps(document))
     assert cache.find(key, two) is None
     assert cache.find(key) is None
+
+
+def test_entries_that_have_changed_places_are_no_entries(tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path / "cache")
+    keys = [CacheKey({"parent": "p", "layer": name}) for name in "ab"]
+    folders = [keep(cache, key, key.parts["layer"].encode(), "1" * 64).data.parent for key in keys]
+    notes = sorted((cache.root / "contents").iterdir(), key=lambda note: note.read_text() == keys[0].digest)
+    notes[0].write_text(keys[0].digest)
+    changed_below = [CacheKey({**key.parts, "parent": "q"}) for key in keys]
+    assert [cache.find(key, "1" * 64) is not None for key in changed_below] == [True, False]
+    for source, target in ((folders[0], tmp_path / "x"), (folders[1], folders[0]), (tmp_path / "x", folders[1])):
+        source.rename(target)
+    assert [cache.find(key, "1" * 64) for key in keys] == [None, None]
+    assert len(list(cache.verify())) == 2
 
 
 def test_what_is_kept_makes_way_only_where_it_is_to(tmp_path: Path) -> None:
@@ -687,15 +723,38 @@ def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_pat
         assert key() != before
 
 
+def test_an_old_mksquashfs_is_given_no_option_that_it_does_not_know(tmp_path: Path) -> None:
+    needs("mksquashfs")
+    old = tmp_path / "mksquashfs"  # a stand-in for 4.5.1, of Debian 12
+    old.write_text(
+        "#!/bin/sh\ncase $* in *-xattrs-exclude*) echo 'mksquashfs: invalid option'; exit 1;; esac\n"
+        f'exec {shutil.which("mksquashfs")} "$@"\n'
+    )
+    old.chmod(0o755)
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "file").write_text("text")
+    for version, works in (("4.5.1", True), ("4.6", False)):
+        seen = (CapabilityTrial("mksquashfs", works=True, said=version),)
+        machine = BuildMachine(ENGINE, True, True, True, old, None, None, None, seen)
+        with nullcontext() if works else pytest.raises(FailedError, match="invalid option"):
+            squash(
+                machine,
+                tmp_path / "root",
+                tmp_path / version,
+                within=lambda argv: process.run(argv, env=dict(os.environ)),
+            )
+        assert (tmp_path / version).is_file() is works
+
+
 def test_what_needs_root_is_run_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     none = BuildMachine(ENGINE, True, True, True, None, None, None, None, ())
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert none.as_root(["ls"]) == ["unshare", "--map-root-user", "--map-auto", "ls"]
-    assert "--kill-child" in none.as_root(["ls"], mount=True)
+    assert none.as_root(["ls"]) == [*namespaces.PROGRAM, "root", "ls"]
+    assert none.as_root(["ls"], mount=True) == [*namespaces.PROGRAM, "root", OWN_MOUNTS, "ls"]
     assert replace(none, maps_ids=False).as_root(["ls"], mount=True) == ["ls"]
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert none.as_root(["ls"]) == ["ls"]
-    assert none.as_root(["ls"], mount=True) == ["unshare", *OWN_MOUNTS, "ls"]
+    assert none.as_root(["ls"], mount=True) == [*namespaces.PROGRAM, "root", OWN_MOUNTS, "ls"]
 
 
 def test_the_first_way_that_works_is_taken_and_the_others_are_told() -> None:
@@ -934,7 +993,7 @@ class Stand(Strategy):
         self.built: list[str] = []
         self.prunes = False
 
-    def base(self, step: LayerBuild, target: Path) -> None:
+    def base(self, step: LayerBuild, target: Path, _store: object = None) -> None:
         self.built.append(step.definition.name)
         target.write_text(f"{step.definition.name} {time.monotonic_ns()}\n")
 
@@ -1010,6 +1069,7 @@ def test_an_upper_layer_that_was_carried_alone_is_not_used_over_another_lower_on
     assert run(there)[0] == []
 
 
+@pytest.mark.threat("S39")
 def test_a_damaged_layer_is_built_again_and_that_is_told(tmp_path: Path) -> None:
     run(tmp_path)
     spoiled = entry(tmp_path, "lower").data
@@ -1146,7 +1206,7 @@ class Tries:
         self.faults = faults
         self.seen = seen
 
-    def base(self, _: LayerBuild, target: Path) -> None:
+    def base(self, _: LayerBuild, target: Path, _store: object) -> None:
         target.write_text("base")
 
     def layer(self, step: LayerBuild, _: object, target: Path) -> None:
@@ -1202,7 +1262,7 @@ class Compiles:
         self.broken = broken
         self.compiled = compiled
 
-    def base(self, _: LayerBuild, target: Path) -> None:
+    def base(self, _: LayerBuild, target: Path, _store: object) -> None:
         target.write_text("base")
 
     def layer(self, step: LayerBuild, _: object, target: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.build.builder import scratch_parent
+from lumiimg.engine import engine as engines
 from lumiimg.engine import failures
 from lumiimg.engine.engine import Engine, EngineKind, clean_environment
 from lumiimg.engine.failures import explain, telling_line
@@ -134,7 +135,7 @@ def test_the_engines_scratch_is_where_the_engine_can_work() -> None:
 
 
 @pytest.mark.threat("S46")
-def test_a_users_profile_does_not_reach_the_build() -> None:
+def test_a_users_profile_does_not_reach_the_build(tmp_path: Path) -> None:
     environment = {
         "PATH": "/bin",
         "SINGULARITY_BIND": "/x",
@@ -143,7 +144,18 @@ def test_a_users_profile_does_not_reach_the_build() -> None:
         "APPTAINER_CACHEDIR": "/cache",
         "SINGULARITY_DOCKER_PASSWORD": "p",
     }
-    assert set(clean_environment(environment)) == {"PATH", "APPTAINER_CACHEDIR", "SINGULARITY_DOCKER_PASSWORD"}
+    kept = {"PATH", "APPTAINER_CACHEDIR", "SINGULARITY_DOCKER_PASSWORD"}
+    assert set(clean_environment(environment)) == kept
+    program = tmp_path / "engine"
+    program.write_text("#!/bin/sh\nenv\n")
+    program.chmod(0o755)
+    engine = Engine(program, EngineKind.APPTAINER, "1.4.5", frozenset())
+    for done in (
+        engines.build(engine, tmp_path / "x.def", tmp_path / "x.sif", environment=environment, scratch=tmp_path),
+        engines.run_script(engine, tmp_path, ["true"], environment=environment, scratch=tmp_path),
+    ):
+        seen = {line.partition("=")[0] for line in done.output.splitlines()}
+        assert seen - {"PWD", "SHLVL", "_", "TMPDIR", "APPTAINER_TMPDIR"} == kept
 
 
 class Serve(http.server.BaseHTTPRequestHandler):
@@ -191,7 +203,7 @@ def server() -> Iterator[str]:
 def test_a_hostile_server_is_left_with_one_line_and_nothing_used(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, what: str
 ) -> None:
-    monkeypatch.setattr("lumiimg.resolve.network.download.TOTAL_S", 0.3)
+    monkeypatch.setattr("lumiimg.resolve.network.download.TOTAL_S", 0.3 if path == "/drip" else 60.0)
     monkeypatch.setattr("lumiimg.resolve.network.download._PAUSE_S", 0.0)
     monkeypatch.setattr("lumiimg.resolve.network.web._ATTEMPTS", 0)
     store = tmp_path / "store"

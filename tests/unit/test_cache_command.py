@@ -60,6 +60,11 @@ def test_damage_is_found_and_pruned(cache: LayerCache, capsys: Capture) -> None:
     bad.data.write_bytes(b"33")
     assert main(["cache", "verify"]) == ExitCode.NO
     assert "has another content than it had" in capsys.readouterr().out
+    other = keep(cache, "other", b"4")
+    other.data.with_name("key.json").write_text('{"definition": "of another"}')
+    assert main(["cache", "verify"]) == ExitCode.NO
+    assert "is not what its name says" in capsys.readouterr().out
+    cache.remove(other.key)
     bad.data.write_bytes(b"333")
     assert main(["cache", "prune"]) == ExitCode.GOOD
     assert [entry.layers for entry in cache.entries()] == [("good",)]
@@ -116,7 +121,7 @@ DOCUMENTS: dict[str, tuple[str, object]] = {
 
 
 @pytest.mark.parametrize(
-    "spoil", ["data", "key", "name", "traversal", "link", "text", "packed", "sparse", "room", *DOCUMENTS]
+    "spoil", ["data", "key", "name", "traversal", "link", "text", "packed", "sparse", "room", "long", *DOCUMENTS]
 )
 @pytest.mark.threat("S39")
 def test_a_file_that_lies_brings_nothing(
@@ -133,6 +138,8 @@ def test_a_file_that_lies_brings_nothing(
                 data = data[::-1]
             if spoil == "key" and "key.json" in member.name:
                 data = data.replace(b"torch", b"other")
+            if spoil == "long" and "key.json" in member.name:
+                data += b" " * (2 << 20)
             if name and name in member.name:
                 text = {**json.loads(data), **document} if isinstance(document, dict) else document
                 data = (text if isinstance(text, str) else json.dumps(text)).encode()

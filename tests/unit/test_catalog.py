@@ -101,6 +101,11 @@ BAD = {
         LAYER + '[[release]]\nversion = "1"\nstatus = "proved"\nsource = "s"\nhas = { "net-api-oldest" = "v4" }\n',
         ["'release[0].has.net-api-oldest' is 'v4'"],
     ),
+    "twice the same member": (
+        LAYER.replace('"layer"', '"base"', 1)
+        + '[[variant]]\nname = "a"\nsummary = "s"\nstatus = "proved"\nagent = "docker"\nfrom = "x"\n' * 2,
+        ["the base 'a' is there twice"],
+    ),
     "placeholder of a variant": (
         LAYER.replace('"layer"', '"base"', 1) + '[[variant]]\nname = "a"\nsummary = "s"\nstatus = "proved"\n'
         'agent = "docker"\nfrom = "x"\nhas = { glibc = "{NOPE}" }\n',
@@ -145,6 +150,9 @@ def test_all_faults_are_told_at_once(make_layer: MakeLayer) -> None:
 def test_a_file_that_is_huge_or_not_text_is_refused(make_layer: MakeLayer) -> None:
     folder = make_layer("huge", LAYER + "#" * FILE_LIMIT_BYTES)
     with pytest.raises(CatalogError, match="larger than"):
+        read_layer(folder)
+    (folder / "layer.toml").write_text(f"{LAYER}number = {'9' * 5000}\n")
+    with pytest.raises(CatalogError, match="thousands of digits"):
         read_layer(folder)
     (folder / "layer.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(CatalogError, match="not UTF-8"):

@@ -5,6 +5,7 @@ The logs are written here as RCCL and its plugins print them; tests/engine/test_
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -210,6 +211,12 @@ def test_a_run_has_what_a_job_on_the_site_sets_unless_it_is_set_here(tmp_path: P
     assert "FI_MR_CACHE_MONITOR" in names
     assert names.isdisjoint({"NCCL_NET_GDR_LEVEL", "FI_CXI_DEFAULT_CQ_SIZE"}), "whoever has set one meant it"
     assert not any("$" in variable.value or variable.name.startswith("SLURM_") for variable in (*several, *one))
+    old = {"SINGULARITYENV_FI_MR_CACHE_MONITOR": "memhooks"}
+    with open_image(root) as image:
+        kept = missing_here(apptainer, image, lumi, old, nodes=2)
+        ce = missing_here(dataclasses.replace(apptainer, kind=EngineKind.SINGULARITY), image, lumi, mine, nodes=2)
+    assert "FI_MR_CACHE_MONITOR" not in {variable.name for variable in kept}, "Apptainer reads the other's names, too"
+    assert "FI_CXI_DEFAULT_CQ_SIZE" in {variable.name for variable in ce}, "SingularityCE passes over Apptainer's"
     told = with_variables(apptainer, mine, several)
     assert told["APPTAINERENV_FI_MR_CACHE_MONITOR"] == "userfaultfd"
     assert told["NCCL_NET_GDR_LEVEL"] == "SYS"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.cli.build import compression_of
 from lumiimg.cli.commands import COMMANDS, GROUPS
 from lumiimg.cli.main import FAULT, main
-from lumiimg.errors import ExitCode, LumiimgError, one_line
+from lumiimg.errors import BadInputError, ExitCode, LumiimgError, one_line
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import HEAVY, loaded_after_each
 
@@ -175,7 +177,7 @@ BAD_INPUT = {
             f"aws-ofi-nccl.ROCM=/{'x' * 100_000}",
             "--dry-run",
         ],
-        "which the engine cannot read; give long text to a layer as a file",
+        "aws-ofi-nccl.ROCM has 100001 characters; 4096 at most are taken; give long text to a layer as a file",
     ),
     "log without a name": (["log", ""], "an argument is given an empty text; is a variable of the shell not set?"),
     "site that a script left empty": (
@@ -270,6 +272,18 @@ def test_definitions_are_written_with_all_that_they_need(
 
 
 @pytest.mark.usefixtures("clean_home")
+def test_an_image_is_compressed_so_that_the_engine_of_its_site_takes_it() -> None:
+    def chosen(site: str | None, form: str = "flat", compression: str | None = None) -> str:
+        return compression_of(argparse.Namespace(format=form, compression=compression), site)
+
+    assert [chosen(site) for site in ("lumi", "frontier", None, "of-somebody")] == ["gzip", "zstd", "zstd", "zstd"]
+    assert (chosen("lumi", compression="zstd"), chosen(None, compression="gzip")) == ("zstd", "gzip")
+    assert chosen("frontier", "layered") == "zstd"
+    with pytest.raises(BadInputError, match="SingularityCE 4, the engine of lumi, does not take"):
+        chosen("lumi", "layered")
+
+
+@pytest.mark.usefixtures("clean_home", "no_namespaces")
 def test_without_an_engine_a_build_says_what_is_missing_and_exits_4(
     make_layer: MakeLayer,
     layers: Path,
@@ -313,7 +327,7 @@ def test_the_log_commands_exit_code_is_the_answer(tmp_path: Path, capsys: pytest
 def test_a_line_without_end_is_read_in_bounded_memory(tmp_path: Path) -> None:
     log = tmp_path / "long.out"
     with log.open("wb") as stream:
-        stream.truncate(120_000_000)  # one sparse line of NUL bytes
+        stream.truncate(400_000_000)  # one sparse line of NUL bytes
         stream.seek(0, 2)
         stream.write(b"\nh:1:1 [0] NCCL INFO Using network Socket\n")
     program = [sys.executable, "-m", "lumiimg", "log", str(log)]
@@ -431,7 +445,7 @@ def test_only_proved_traffic_is_exit_0(tmp_path: Path, capsys: pytest.CaptureFix
     assert "does not name its provider" in capsys.readouterr().out
 
 
-@pytest.mark.threat("S16")
+@pytest.mark.threat("S15", "S16")
 def test_a_message_stays_one_line_whatever_a_file_is_called() -> None:
     error = LumiimgError("bad\nthing", where="a\x1b[31m\r\nlumiimg: all is well", hint="do\tthis")
     assert str(error).isprintable()

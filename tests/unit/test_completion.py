@@ -69,10 +69,17 @@ def test_names_at_a_glance_are_those_of_the_catalogue(make_layer: MakeLayer, lay
     make_layer("mine", LAYER)
     make_layer("yours", BASE)
     make_layer("vllm", BASE)  # in front of the layer of that name
+    base = BASE.partition("[[bootstrap]]")[0]
+    member = 'agent = "docker", from = "x", summary = "s", status = "proved"'
+    make_layer("family", f'{base}variant = [{{name = "inline-1", {member}}}, {{{member}, name = "inline-2"}}]\n')
+    make_layer("other", f"{base}[[ variant ]]\n{member.replace(', ', chr(10))}\nname = 'spaced-3'\n")
+    make_layer("neither", f"{base}variant = 3\n")
     catalogue = open_catalogue({"HOME": str(clean_home)}, [layers])
     seen = names_at_a_glance(layer_folders({"HOME": str(clean_home)}, [layers]))
     assert sorted(seen) == catalogue.layer_names()
-    assert sorted(name for name, kind in seen.items() if kind == "base") == catalogue.base_names()
+    assert {"inline-1", "inline-2", "spaced-3", "neither"} <= seen.keys()
+    assert {"inline-1", "inline-2", "spaced-3"} <= {*catalogue.base_names()}
+    assert sorted(name for name, kind in seen.items() if kind == "base" and name != "neither") == catalogue.base_names()
     assert "lumi" in site_names({"HOME": str(clean_home)})
 
 

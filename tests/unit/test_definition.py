@@ -104,6 +104,8 @@ def test_bash_reads_back_every_value(values: list[str]) -> None:
 
 
 @given(st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=30).filter(str.isprintable))
+@example(value="{{ x }}")
+@example(value="{{{{{{{{")
 @pytest.mark.threat("S31")
 def test_an_environment_value_has_no_build_argument_in_it(value: str) -> None:
     assert "{{" not in quote_sh(value, "x")

@@ -271,6 +271,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "what"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.threat("S36")
 def test_what_cannot_be_read_is_one_line_with_its_place(
     text: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -511,6 +512,8 @@ CMD ["serve", "--api-key", "c4nary12"]
 ONBUILD ENV NEXT_TOKEN c4nary13
 ENV MY_PASSWORD=
 RUN echo "${MY_PASSWORD}done"
+ARG PLACE=me:0f-them@host.example
+ADD https://$PLACE/x /opt/x
 """
 
 
@@ -546,6 +549,7 @@ def test_a_draft_leaves_secrets_out_and_says_which_and_where(
         22: "holds a",
         23: "holds a",
         24: "holds a",
+        28: "holds a",
     }
     for written in folder.iterdir():
         assert "c4nary" not in written.read_text()
@@ -557,7 +561,7 @@ def test_a_draft_leaves_secrets_out_and_says_which_and_where(
     assert 'echo "${MY_PASSWORD}done"' in script
     layer = shown(folder, capsys)
     assert layer["environment"]["set"] == {"PORT": "1"}
-    assert list(layer["arguments"]) == ["CI_TOKEN"]
+    assert list(layer["arguments"]) == ["CI_TOKEN", "PLACE"]
 
 
 def test_what_only_sounds_like_a_secret_stays_in_a_draft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -722,6 +726,7 @@ def test_control_characters_reach_no_terminal(tmp_path: Path, capsys: pytest.Cap
         "FROM a\nCOPY <<X /dev/null\n$(touch MARK)\nX\n",
         'FROM a\nENV A="${PATH:-$(touch MARK)}"\n',
         'FROM a\nCOPY "\'$(touch MARK)" /x\n',
+        "FROM a\nRUN --mount=type=bind,source='$(touch${IFS}MARK)' true\n",
     ],
 )
 @pytest.mark.threat("S36")
@@ -736,9 +741,10 @@ def test_no_value_becomes_a_command(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.threat("S36")
 def test_a_pattern_of_stars_is_not_slow() -> None:
-    text = "FROM a\nARG A=" + "a" * 8000 + "\nENV B=${A%%" + "*a" * 100 + "b}\n"
+    stars = "*a" * 100
+    text = f"FROM a\nARG A={'a' * 8000}\nENV B=${{A%%{stars}b}}\nENV C=${{A##{stars}b}}\nENV D=${{A%%b{stars}}}\n"
     began = time.monotonic()
-    assert len(environment(text)["B"]) == 8000
+    assert {len(environment(text)[name]) for name in "BCD"} == {8000}
     assert time.monotonic() - began < 5
 
 

@@ -90,6 +90,8 @@ class Server:
     range_status: int | None = None
     """What it answers to a Range, instead of 206."""
     content_range: str | None = "bytes {first}-{last}/{total}"
+    part_bytes: int | None = None
+    """How much it sends at the most to who asks for the rest (RFC 9110, 15.3.7.1: a part of a range is an answer)."""
     cuts: list[int] = field(default_factory=list)
     """Bytes after which an answer breaks off, one for each of the first answers."""
     pauses: bool = False
@@ -128,8 +130,9 @@ class Server:
         first = int(asked.range.removeprefix("bytes=").removesuffix("-"))
         if first >= len(self.data):
             return 416, {"Content-Range": f"bytes */{len(self.data)}"}, b""
-        where = (self.content_range or "").format(first=first, last=len(self.data) - 1, total=len(self.data))
-        return 206, {**self.headers, **({"Content-Range": where} if where else {})}, self.data[first:]
+        part = self.data[first:][: self.part_bytes]
+        where = (self.content_range or "").format(first=first, last=first + len(part) - 1, total=len(self.data))
+        return 206, {**self.headers, **({"Content-Range": where} if where else {})}, part
 
 
 def serving(server: Server) -> http.server.ThreadingHTTPServer:
@@ -238,11 +241,23 @@ def get(server: Server, folder: Path, digest: str | None = SHA) -> str:
 
 
 @pytest.mark.parametrize("digest", [SHA, None], ids=["digest", "no digest"])
+@pytest.mark.threat("S23")
 def test_a_download_that_breaks_off_asks_for_the_rest(server: Server, folder: Path, digest: str | None) -> None:
     server.cuts = [CUT, 50_000]
     assert get(server, folder, digest) == SHA
     assert server.ranges == [None, f"bytes={CUT}-", f"bytes={CUT + 50_000}-"]
     assert sum(one.served_bytes for one in server.asked) == len(DATA)
+
+
+@pytest.mark.usefixtures("one_try")
+@pytest.mark.threat("S23")
+def test_a_part_of_the_rest_is_not_taken_for_the_rest(server: Server, folder: Path) -> None:
+    broken_off(server, folder, None)
+    server.part_bytes = 10
+    with pytest.raises(FailedError, match=rf"broke off: {CUT + 10} bytes came, of {len(DATA)}"):
+        store(folder).add(f"{server.url}/file")
+    server.part_bytes = None
+    assert get(server, folder, None) == SHA
 
 
 def test_one_that_breaks_off_again_and_again_is_left(server: Server, folder: Path) -> None:
@@ -271,6 +286,7 @@ def test_the_next_run_goes_on_where_one_broke_off(
 
 
 @pytest.mark.usefixtures("one_try")
+@pytest.mark.threat("S23")
 def test_a_file_that_changed_is_fetched_from_its_first_byte(server: Server, folder: Path) -> None:
     broken_off(server, folder, None)
     server.data, server.headers = DATA[::-1], {"ETag": '"two"'}
@@ -294,6 +310,7 @@ def test_a_file_that_changed_is_fetched_from_its_first_byte(server: Server, fold
         ({"knows_if_range": False, "headers": {"ETag": f"W/{TAG}"}}, 2),
     ],
 )
+@pytest.mark.threat("S23")
 def test_an_answer_that_is_not_the_rest_is_not_put_behind_the_beginning(
     server: Server, folder: Path, change: dict[str, object], requests: int, digest: str | None
 ) -> None:
@@ -310,6 +327,7 @@ def test_an_answer_that_is_not_the_rest_is_not_put_behind_the_beginning(
     [{}, {"ETag": f"W/{TAG}"}, {"Last-Modified": TODAY}, {"ETag": "one"}],
     ids=["nothing", "weak", "of this second", "no tag"],
 )
+@pytest.mark.threat("S23")
 def test_without_a_digest_and_a_sure_name_nothing_is_gone_on_with(
     server: Server, folder: Path, headers: dict[str, str]
 ) -> None:
@@ -452,6 +470,7 @@ def test_what_was_killed_behind_the_last_byte_needs_no_server(server: Server, fo
     assert server.asked == []
 
 
+@pytest.mark.threat("S40")
 def test_two_runs_at_once_do_not_touch_each_others_beginnings(server: Server, folder: Path) -> None:
     with taken(folder, f"{server.url}/file", SHA) as other:
         other.data.write_bytes(DATA[:CUT])
@@ -477,6 +496,7 @@ def aged(folder: Path, seconds: float) -> None:
         os.utime(path, (then, then))
 
 
+@pytest.mark.threat("S40")
 def test_a_beginning_of_another_node_is_taken_once_no_download_can_still_be_running(
     server: Server, folder: Path
 ) -> None:
@@ -497,6 +517,23 @@ def test_a_beginning_of_another_node_is_taken_once_no_download_can_still_be_runn
     aged(theirs, 2 * TOTAL_S + 60)
     assert get(server, folder) == SHA
     assert server.ranges == [None, f"bytes={CUT}-"]
+
+
+@pytest.mark.threat("S40")
+def test_a_beginning_of_another_user_is_left_alone(
+    server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with taken(folder, f"{server.url}/file", SHA) as theirs:
+        theirs.data.write_bytes(DATA[:CUT])
+    (left,) = partials(folder)
+    mine = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    assert store(folder).get(f"{server.url}/file", SHA).read_bytes() == DATA
+    assert server.ranges == [None]
+    assert partials(folder) == [left]
+    aged(left, OLD_S + 60)
+    with taken(folder, "http://x/", SHA):
+        assert left.exists()
 
 
 def test_old_beginnings_of_any_file_are_removed(server: Server, folder: Path) -> None:
@@ -650,7 +687,7 @@ class Stand(Strategy):
     built: list[tuple[str, int]] = field(default_factory=list)
     """Layers, with how many requests the server had seen by then."""
 
-    def base(self, step: LayerBuild, target: Path) -> None:
+    def base(self, step: LayerBuild, target: Path, _store: object = None) -> None:
         self.built.append((step.definition.name, self.seen()))
         target.write_text(step.definition.sections.header.text)
 

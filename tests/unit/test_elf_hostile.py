@@ -6,6 +6,7 @@ import errno
 import os
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader, ElfError
 from lumiimg.elf.rules import LoaderSettings
+from lumiimg.elf.segments import StringTable
 from tests.shared.elf_builder import shared_object
 from tests.shared.memory_root import MemoryRoot
 from tests.shared.programs import examples
@@ -82,6 +84,13 @@ def test_counts_in_a_cache_take_no_memory() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 * len(data)
+    many = (1 << 31).to_bytes(4, "little")
+    with pytest.raises(ElfError, match="claims 2147483648 entries"):
+        parse_cache(b"glibc-ld.so.cache1.1" + many + bytes(24) + entries)
+    with pytest.raises(ElfError, match="claims 2147483648 old entries"):
+        parse_cache(b"ld.so-1.7.0\0" + many + entries)
+    extended = b"glibc-ld.so.cache1.1" + bytes(12) + (48).to_bytes(4, "little") + bytes(12)
+    assert parse_cache(extended + (0xEAA42174).to_bytes(4, "little") + many).generator is None
 
 
 @pytest.mark.threat("S07")
@@ -95,6 +104,18 @@ def test_a_small_file_of_long_names_does_not_fill_the_memory() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 80 << 20
+    # the ends of one string in a table of strings, too
+
+    class Ends:
+        """A stand-in for the segments of a file."""
+
+        def at(self, address: int, size: int) -> bytes:
+            return (b"x" * 16_000 + b"\0")[address : address + size]
+
+    segments: Any = Ends()
+    strings = StringTable(segments, 0, 16_001)
+    with pytest.raises(ElfError, match="bytes of names"):
+        sum(len(strings.at(offset)) for offset in range(2000))
 
 
 @pytest.mark.threat("S07")

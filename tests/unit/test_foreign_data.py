@@ -6,6 +6,7 @@ Each such file is refused in one line, or nothing of it becomes a section, a com
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import hashlib
 import json
 import random
@@ -15,6 +16,7 @@ import subprocess
 import tomllib
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +25,15 @@ import tomli_w
 
 from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.build.provenance import read_chain, write_folder
-from lumiimg.catalog.catalogue import Catalogue, open_catalogue
+from lumiimg.catalog.catalogue import Catalogue, open_catalogue, read_recipe
+from lumiimg.catalog.layers import read_layer
+from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.definition.definition import BUILD_FOLDER
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode, LumiimgError
+from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.mirrors import parse_mirrors
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
     from lumiimg.definition.definition import Definition
     from lumiimg.resolve.lock import Lock
 
+ROOT = Path(__file__).parents[2]
 ZEROS = "0" * 64
 WHOLE = (
     LAYER
@@ -90,6 +96,8 @@ source = "the tests"
 )
 BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\ninclude = ["gcc"]\n[[', 1)
 SECTIONS = {"%files", "%environment", "%post -c /bin/bash", "%test", "%labels"}
+MOST_TOLD = 8_000
+"""Characters of an error: what is wrong can be long, what is told of it not."""
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
 
 
@@ -120,6 +128,7 @@ class Trap:
             "%post",
             "\x1b[2J\x07",
             "a\rb\u2028c",
+            "long " * 20_000,
             "",
         ]
 
@@ -148,6 +157,7 @@ class Trap:
         code = main(words)
         shown = capsys.readouterr()
         assert not self.file.exists()
+        assert len(shown.err) < MOST_TOLD
         assert not OBEYED.search(shown.out + shown.err)
         # a value of one line may begin one where a table is wrapped; these are behind a line's end
         assert not re.search(r"^\s*%(pre|setup)", shown.out + shown.err, re.MULTILINE)
@@ -163,9 +173,15 @@ def trap(tmp_path: Path) -> Trap:
     return Trap(tmp_path / "ran")
 
 
-def hostile(document: Any, values: Iterable[str], count: int) -> Iterator[Any]:
+def hostile(document: Any, values: Iterable[Any], count: int) -> Iterator[Any]:
     """Yield the document with one text, or one key, replaced by a hostile one; some of all that there are."""
-    cases = [(place, value) for place in _places(document) for value in values]
+    values = list(values)
+    cases = [
+        (place, value)
+        for place in _places(document)
+        for value in values
+        if place[-1] != "key" or isinstance(value, str)
+    ]
     if not EVERYTHING:
         cases = random.Random(19).sample(cases, min(count, len(cases)))  # noqa: S311
     for place, value in cases:
@@ -333,6 +349,11 @@ ELSEWHERE = {
         "Python package snake 1.0 of whole from ",
     ),
     "a wheel under another name": ('name = "egg"', 'name = "yolk"', "Python package yolk 1.0 of whole from "),
+    "a wheel without TLS": (
+        'url = "https://download.pytorch.org/',
+        'url = "http://download.pytorch.org/',
+        "Python package egg 1.0 of whole from http://download.pytorch.org/",
+    ),
     "the wheel of another": ("/egg-1.0-py3", "/evil-1.0-py3", "Python package egg 1.0 of whole from "),
 }
 
@@ -357,6 +378,22 @@ def test_what_a_lock_has_from_elsewhere_is_refused_or_listed_first(
     assert refused.count("\n") == 1
     assert main([*words, "--trust-lock"]) == ExitCode.GOOD
     assert capsys.readouterr().err.startswith(f"lumiimg: by the lock, not by the catalogue: {named}")
+
+
+@pytest.mark.threat("S57")
+def test_a_wheel_that_its_layer_does_not_pin_is_refused_though_it_is_what_it_says(
+    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--layers", str(folder), *world.mirrors]
+    assert main(["lock", *options, "--base", "box", "--add", "whole"]) == ExitCode.GOOD
+    body = Path("lumiimg.lock").read_text().partition("\n\n")[2]
+    wheels = body.partition("[python]")[2]
+    assert wheels
+    older = re.sub(r"2\.0(\+|%2B)rocm6\.4", "1.0", wheels)
+    Path("lumiimg.lock").write_text(signed(body.replace(wheels, older)))
+    capsys.readouterr()
+    assert main(["build", *options, "--locked", "--dry-run"]) == ExitCode.BAD_INPUT
+    assert "Python package snake 1.0 of whole from " in capsys.readouterr().err
 
 
 @pytest.mark.threat("S57")
@@ -397,7 +434,8 @@ def test_a_digest_that_nobody_has_verified_gets_into_no_other_lock(
         for words, code in (([], ExitCode.NO), (["--offline"], ExitCode.MISSING_HERE)):
             capsys.readouterr()
             assert main(["lock", *options, *words]) == code
-            assert said in capsys.readouterr().err or words
+            told = capsys.readouterr().err
+            assert words or (said in told and "lumiimg lock --upgrade all" in told)
             assert Path("lumiimg.lock").read_text() == bad
     Path("lumiimg.lock").write_text(good)
     assert main(["lock", *options]) == ExitCode.GOOD
@@ -422,14 +460,16 @@ def test_no_text_of_a_layer_becomes_a_command(folder: Path, trap: Trap, capsys: 
 @pytest.mark.threat("S56")
 def test_no_text_of_a_site_becomes_a_command(folder: Path, trap: Trap, capsys: pytest.CaptureFixture[str]) -> None:
     more = (
-        'domain = "x.test"\n[[bind]]\npath = "/opt/x"\nbecause = "b"\nsource = "s"\n'
-        '[[environment]]\nname = "A"\nvalue = "b"\nbecause = "c"\nsource = "s"\n'
+        'domain = "x.test"\n[[bind]]\npath = "/opt/x"\nreason = "b"\nsource = "s"\n'
+        '[[environment]]\nname = "A"\nvalue = "b"\nnodes = "any"\nbecause = "c"\nsource = "s"\n'
     )
-    document = tomllib.loads(SITE.replace("[driver]", f'scheduler = "slurm"\n{more.partition("[")[0]}[driver]', 1))
+    document = tomllib.loads(SITE.replace("[driver]", f'scheduler = "Slurm"\n{more.partition("[")[0]}[driver]', 1))
     document |= tomllib.loads(more)
     site = folder.parent / "there.toml"
     image = fabric_builder.image(folder.parent / "image")
-    words = ["--layers", str(folder), "--base", "box", "--add", "whole", "--site", str(site)]
+    words = ["--layers", str(folder), "--base", "box", "--add", "whole", "--site", str(site), "--fabric", "none"]
+    site.write_text(tomli_w.dumps(document))
+    assert main(["build", "--dry-run", *words]) == ExitCode.GOOD, capsys.readouterr().err
     for changed in hostile(document, trap.values, 100):
         site.write_text(tomli_w.dumps(changed))
         trap.is_left_alone_by_command(["build", "--dry-run", *words], capsys, refused=False)
@@ -474,6 +514,38 @@ def test_no_text_of_an_image_s_record_becomes_a_command(folder: Path, trap: Trap
         trap.is_left_alone_by(found)
 
 
+OF_OTHER_TYPES: list[Any] = [
+    *(float("nan"), float("inf"), -0.0, -1, 2**63 - 1, 10**30, True, dt.date(1, 1, 1), dt.datetime(9999, 12, 31)),  # noqa: DTZ001
+    *([], [[]], {}, {"": {"": []}}, dt.time(0), "\u202egpj", "ra\u0441m", "a\0b", "x" * 70_000, "٣.٤", "1e999", "İ"),
+]
+"""What stands where another type, or plain words, are meant."""
+
+
+def test_a_value_of_any_type_anywhere_is_taken_or_refused_in_one_short_line(folder: Path) -> None:
+    site = resources.files("lumiimg.catalog") / "sites" / "lumi.toml"
+    recipe = ROOT / "recipes" / "lumi-vllm.toml"
+    node = fabric_builder.snapshot(fabric_builder.host(folder.parent / "host"))
+    readers: dict[str, tuple[Any, Callable[[Path], object]]] = {
+        "whole/layer.toml": (tomllib.loads(WHOLE), lambda path: read_layer(path.parent)),
+        "box/layer.toml": (tomllib.loads(BOX), lambda path: read_layer(path.parent)),
+        "site.toml": (tomllib.loads(site.read_text()), lambda path: find_site(str(path), {})),
+        "recipe.toml": (tomllib.loads(recipe.read_text()), read_recipe),
+        "host.json": (json.loads(node.read_text()), read_snapshot),
+    }
+    for name, (document, read) in readers.items():
+        path = folder / name
+        for changed in hostile(document, OF_OTHER_TYPES, 150):
+            try:
+                path.write_text(json.dumps(changed) if path.suffix == ".json" else tomli_w.dumps(changed))
+            except TypeError:  # a date is nothing of JSON, a number no key
+                continue
+            try:
+                read(path)
+            except LumiimgError as error:
+                told = str(error)
+                assert (told.isprintable(), len(told) < MOST_TOLD) == (True, True), told
+
+
 @pytest.mark.threat("S56")
 def test_no_definition_is_built_that_lumiimg_does_not_write(folder: Path) -> None:
     lock = of_whole(folder)
@@ -505,6 +577,11 @@ def test_no_text_of_a_kept_answer_leads_elsewhere(tmp_path: Path) -> None:
     for text in ("../../outside", str(tmp_path / "outside")):
         note.write_text(text)
         assert cache.find(other, ZEROS) is None
+    place = kept.data.with_name("entry.json")
+    document = json.loads(place.read_text())
+    for name in ("../../../outside/data.sqfs", str(tmp_path / "outside/data.sqfs")):
+        place.write_text(json.dumps({**document, "data": name}))
+        assert cache.read(key.digest) is None
     download = Partial(tmp_path / "partial", is_known=False)
     download.folder.mkdir()
     for validator, taken in (('"tag"', '"tag"'), ("a\r\nX-Y: z", None), ("\u20ac", None), (7, None)):

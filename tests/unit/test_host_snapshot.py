@@ -152,6 +152,7 @@ def test_a_folder_that_is_not_there_is_told(good: Snapshot, tmp_path: Path) -> N
         (b'{"schema": 1}', "host.json: taken: is missing"),
     ],
 )
+@pytest.mark.threat("S35")
 def test_a_file_that_is_no_snapshot_is_told_in_one_line(target: Path, data: bytes, words: str) -> None:
     target.write_bytes(data)
     with pytest.raises(SnapshotError, match=words) as caught:
@@ -172,6 +173,8 @@ _PATHS = ["relative", "/a/../b", "/a//b", "/a/", "/", "", "/a\0b", "/" + "x" * 3
         (lambda d: d.update(system_directories=[]), "system_directories"),
         (lambda d: d.update(system_directories=["lib/"]), "system_directories"),
         (lambda d: d.update(taken=5), "taken"),
+        (lambda d: d.update(kernel="x" * 200_000), "kernel: has 200000 characters"),
+        (lambda d: d.update(gaps=[""] * 300_000), "has more than 262144 values"),
         (lambda d: d.update(intel=1), "intel"),
         (lambda d: d.update(os=[]), "os"),
         (lambda d: d.update(links=[]), "links"),
@@ -197,6 +200,7 @@ _PATHS = ["relative", "/a/../b", "/a//b", "/a/", "/", "", "/a\0b", "/" + "x" * 3
         *((lambda d, p=p: d.update(loader=p), "loader") for p in _PATHS),
     ],
 )
+@pytest.mark.threat("S35")
 def test_a_wrong_value_is_told_with_its_key(good: Snapshot, target: Path, change: Any, key: str) -> None:
     data = json.loads(to_text(good))
     change(data)

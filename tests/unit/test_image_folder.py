@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.elf.loader import Process
-from lumiimg.image import ImageKind, RootFileSystem, open_image
+from lumiimg.image import ImageError, ImageKind, RootFileSystem, open_image
+from lumiimg.image.folder import FolderTree
 
 if TYPE_CHECKING:
     from lumiimg.elf.reader import FileSystem
@@ -38,6 +40,33 @@ def test_links_never_reach_the_host(tmp_path: Path) -> None:
             with pytest.raises(FileNotFoundError):
                 image.root.open(path)
         assert not image.root.exists("/dir/secret")
+    # nor where a link comes between a look and the opening, be it to the very same file
+    (image_folder / "moved").write_text("image")
+    tree = FolderTree(image_folder)
+    node = tree.child(tree.root, "moved")
+    assert node is not None
+    (image_folder / "moved").rename(outside / "moved")
+    (image_folder / "moved").symlink_to(outside / "moved")
+    with pytest.raises(OSError, match="moved"):
+        tree.open(node)
+
+
+@pytest.mark.threat("S08")
+def test_a_file_that_is_cut_short_or_replaced_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 4096)
+    (tmp_path / "other").write_bytes(b"y" * 4096)
+    tree = FolderTree(tmp_path)
+    node = tree.child(tree.root, "file")
+    assert node is not None
+    file = tree.open(node)
+    assert file.read_at(4000, 4096) == b"x" * 96, "the end of a file is none"
+    os.truncate(tmp_path / "file", 10)
+    with pytest.raises(ImageError, match="became shorter"):
+        file.read_at(0, file.size)
+    file.close()
+    (tmp_path / "other").replace(tmp_path / "file")
+    with pytest.raises(OSError, match="another file came in its place"):
+        tree.open(node)
 
 
 def test_link_to_the_folder_itself_may_be_given(tmp_path: Path) -> None:

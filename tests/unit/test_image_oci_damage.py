@@ -61,6 +61,12 @@ def _other_content(layout: Layout) -> Layout:
     return layout
 
 
+def _other_document(layout: Layout, old: bytes, new: bytes) -> Layout:
+    """Change a word of a config or a manifest for one of its length."""
+    layout.files = {name: data.replace(old, new) for name, data in layout.files.items()}
+    return layout
+
+
 def _without(layout: Layout, start: bytes) -> Layout:
     layout.files = {name: data for name, data in layout.files.items() if not data.startswith(start)}
     return layout
@@ -108,6 +114,12 @@ _PLAIN = tar(member("a", b"content" * 999))
     ("make", "words"),
     [
         pytest.param(lambda: _other_content(image(_PLAIN)), "has other content; fetch the image again", id="digest"),
+        pytest.param(
+            lambda: _other_document(image(_PLAIN), b"PATH=/usr", b"PATH=/opt"), "has other content", id="config-digest"
+        ),
+        pytest.param(
+            lambda: _other_document(image(_PLAIN), b'"layers": [', b'"layers":[ '), "has other content", id="its-digest"
+        ),
         pytest.param(lambda: _without(image(_PLAIN), b"\x1f\x8b"), "blob sha256:.* is not there", id="no-layer"),
         pytest.param(
             lambda: _without(image(_PLAIN), b'{"schemaVersion": 2, "config"'), "is not there", id="no-manifest"
@@ -150,12 +162,25 @@ _PLAIN = tar(member("a", b"content" * 999))
         pytest.param(lambda: image(tar(member("a", b"", pax_headers={"uid": "x"}))), "record uid", id="uid"),
     ],
 )
-@pytest.mark.threat("S02")
+@pytest.mark.threat("S01", "S02", "S07", "S18")
 def test_hostile_image_is_named_in_one_line(tmp_path: Path, make: Callable[[], Layout], words: str) -> None:
     folder = make().write_folder(tmp_path / "bad\nname")
     with pytest.raises(ImageError, match=words) as caught:
         _visit(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.threat("S08")
+def test_a_layer_that_ends_sooner_when_it_is_read_again_is_an_error(tmp_path: Path) -> None:
+    noise = hashlib.shake_128(b"noise").digest(900_000)
+    folder = image(tar(member("a", noise)), pack="+gzip").write_folder(tmp_path)
+    (blob,) = (path for path in folder.rglob("*") if path.is_file() and path.read_bytes().startswith(b"\x1f\x8b"))
+    with open_image(folder) as opened:
+        shorter = gzip.compress(tar(member("a", noise[:1000])))
+        with blob.open("r+b") as file:
+            file.write(shorter.ljust(blob.stat().st_size, b"\0"))
+        with pytest.raises(ImageError, match="became shorter"), contextlib.closing(opened.root.open("/a")) as read:
+            read.read_at(800_000, 1000)
 
 
 @pytest.mark.threat("S18")
@@ -213,12 +238,14 @@ def test_paths_never_lead_to_the_host(tmp_path: Path) -> None:
         link("out", str(tmp_path)),
         member("out/secret", b"image"),
         member("../../../etc/passwd", b"image"),
+        member("etc/..", b"image"),
         link("up", "../../../etc"),
         link("hard", "/etc/passwd", tarfile.LNKTYPE),
     )
     with open_image(image(content).write_folder(tmp_path / "layout")) as opened:
         for path in ("/out/secret", f"{tmp_path}/secret", "/etc/passwd", "/up/passwd", "/hard"):
             assert opened.root.read_bytes(path, 99) == b"image"
+        assert not [found.path for found in opened.root.walk() if ".." in found.path]
     assert (tmp_path / "secret").read_text() == "host"
 
 
@@ -231,6 +258,13 @@ def test_blobs_are_not_looked_for_outside_of_the_layout(tmp_path: Path) -> None:
     (tmp_path / "layout" / name).symlink_to(tmp_path / "outside")
     with pytest.raises(ImageError, match="is not there"):
         open_image(tmp_path / "layout")
+    # an absolute link is one of the layout, also where this machine has a file of that name
+    inside = Path(f"{tmp_path / 'layout'}{tmp_path}")
+    inside.mkdir(parents=True)
+    (inside / "outside").write_bytes((tmp_path / "outside").read_bytes())
+    (tmp_path / "outside").write_bytes(b"of this machine" * 9)
+    with open_image(tmp_path / "layout") as opened:
+        assert opened.root.read_bytes("/a", 9999) == b"content" * 999
 
 
 @pytest.mark.parametrize("pack", ["+gzip", "+zstd"])

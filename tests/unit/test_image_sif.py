@@ -163,6 +163,7 @@ def _only(kind: int, squashfs: bytes, extra: bytes = b"") -> bytes:
         pytest.param(lambda _: b"", "empty", id="empty"),
     ],
 )
+@pytest.mark.threat("S02", "S07")
 def test_hostile_file_is_named_in_one_line(squashfs: bytes, tmp_path: Path, make: object, words: str) -> None:
     assert callable(make)
     with pytest.raises(ImageError, match=words) as caught:

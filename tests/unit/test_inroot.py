@@ -9,26 +9,28 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lumiimg.build import safe_fs
 from lumiimg.build.capabilities import BuildMachine
-from lumiimg.build.engine_metadata import date_labels, write_facts
+from lumiimg.build.engine_metadata import begin_base, begin_layer, date_labels, kept, write_facts
 from lumiimg.build.layer_build import LayerBuild
+from lumiimg.build.layer_root import LayerRoot
 from lumiimg.build.sandbox import Sandbox
 from lumiimg.build.userns_helper import clear, tidy
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
+from lumiimg.definition.engine_reader import read_definition
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.engine.process import Completed
 from lumiimg.errors import FailedError
 from lumiimg.image import open_image
 from tests.shared.programs import needs
 
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
+DEFINITION = "Bootstrap: scratch\n%environment\n    export A=1\n\n"
 SECTIONS = Sections(Header("localimage", "01-b.sif"), post="true\n")
 
 
@@ -74,6 +76,32 @@ def placed(step: LayerBuild, root: Path) -> None:
     with open_image(root) as image, step.placed(root, image.root):
         assert (root / ".post.script").read_text().endswith("true\n")
         assert not (root / ".post.script").is_symlink()
+
+
+def _link(folder: Path) -> None:
+    folder.symlink_to("opt")
+
+
+def _hide(folder: Path) -> None:
+    folder.mkdir()
+    os.setxattr(folder, "user.overlay.opaque", b"y")
+
+
+@pytest.mark.parametrize("change", [_link, _hide, Path.mkdir, Path.touch, lambda _: None])
+@pytest.mark.parametrize("is_overlay", [True, False])
+def test_a_script_that_takes_the_engines_folder_away_is_refused(
+    change: Callable[[Path], None], is_overlay: bool, tmp_path: Path
+) -> None:
+    below, upper = tmp_path / "below", tmp_path / "upper"
+    (below / ".singularity.d").mkdir(parents=True)
+    (below / ".singularity.d/labels.json").write_text("{}")
+    upper.mkdir()
+    root = upper if is_overlay else below
+    is_gone = not is_overlay or change in (_link, _hide, Path.touch)
+    refused = pytest.raises(FailedError, match=r"layer a: its script takes /\.singularity\.d/labels\.json away")
+    with open_image(below) as image, refused if is_gone else nullcontext(), kept(("a",), root, image.root):
+        shutil.rmtree(root / ".singularity.d", ignore_errors=True)
+        change(root / ".singularity.d")
 
 
 # the script of a layer, and what it copies
@@ -137,73 +165,12 @@ def test_what_the_system_refuses_is_told_with_the_layer(step: LayerBuild) -> Non
         raise OSError(28, "No space left on device", "/x")
 
 
-# what the engine says of the image
-
-
-def engine_writes(scratch: Path, target: Path) -> Completed:
-    """Write as engines do, through any link: a stand-in."""
-    shutil.copytree(scratch / "below.sif", target, symlinks=True)
-    folder = target / ".singularity.d"
-    (folder / "env").mkdir(parents=True, exist_ok=True)
-    for name, text in {"env/90-environment.sh": "#!/bin/sh\n", "labels.json": "{}", "Singularity": "x"}.items():
-        (folder / name).write_text(text)
-    if not os.path.lexists(target / "environment"):
-        (target / "environment").symlink_to(".singularity.d/env/90-environment.sh")
-    return Completed((), 0, "", 0.0)
-
-
-@pytest.fixture
-def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(_: Engine, definition: Path, target: Path, **__: Any) -> Completed:
-        return engine_writes(definition.parent, target)
-
-    monkeypatch.setattr("lumiimg.build.engine_metadata.engines.build", build)
+# what is written of an image before and after its script
 
 
 def put(trap: Trap, name: str, target: Path | str) -> None:
     (trap.root / name).parent.mkdir(parents=True, exist_ok=True)
     (trap.root / name).symlink_to(target)
-
-
-@pytest.mark.usefixtures("_engine")
-@pytest.mark.parametrize("name", [".singularity.d", ".singularity.d/env", ".singularity.d/labels.json", "environment"])
-def test_a_link_in_the_place_of_what_the_engine_keeps_makes_way(name: str, step: LayerBuild, trap: Trap) -> None:
-    (trap.folder / "labels.json").write_text('{"mine": "1"}')
-    trap.before = trap.seen()
-    put(trap, name, trap.file if name.endswith("json") else trap.folder)
-    with open_image(trap.root) as image:
-        write_facts(step, image.root, trap.root)
-    assert trap.is_whole()
-    assert (trap.root / ".singularity.d/env/90-environment.sh").read_text() == "#!/bin/sh\n"
-    assert not (trap.root / ".singularity.d/env").is_symlink()
-    assert "build-date" in (trap.root / ".singularity.d/labels.json").read_text()
-
-
-@pytest.mark.usefixtures("_engine")
-def test_over_an_overlay_too(step: LayerBuild, trap: Trap, tmp_path: Path) -> None:
-    below, upper = tmp_path / "below", trap.root
-    (below / ".singularity.d/env").mkdir(parents=True)
-    (below / ".singularity.d/env/90-environment.sh").write_text("#!/bin/sh\n")
-    (below / ".singularity.d/env/90-environment.sh").chmod(0o644)
-    (upper / ".singularity.d").symlink_to(trap.folder)
-    with open_image(below) as image:
-        write_facts(step, image.root, upper)
-    assert trap.is_whole()
-    assert (upper / ".singularity.d").is_dir()
-    assert not (upper / ".singularity.d").is_symlink()
-    assert not (upper / ".singularity.d/env").exists(), "the image below has it"
-
-
-@pytest.mark.usefixtures("_engine")
-def test_what_a_script_adds_to_the_environment_of_the_layers_below_stays(
-    step: LayerBuild, trap: Trap, tmp_path: Path
-) -> None:
-    for root, text in ((tmp_path / "below", "export A=1\n"), (trap.root, "export A=1\nexport B=1\n")):
-        (root / ".singularity.d/env").mkdir(parents=True)
-        (root / ".singularity.d/env/91-environment.sh").write_text(text)
-    with open_image(tmp_path / "below") as image:
-        write_facts(step, image.root, trap.root)
-    assert "B=1" in (trap.root / ".singularity.d/env/91-environment.sh").read_text()
 
 
 @pytest.mark.parametrize("name", [".singularity.d", ".singularity.d/labels.json"])
@@ -213,7 +180,7 @@ def test_labels_behind_a_link_are_told(name: str, trap: Trap) -> None:
     trap.before = trap.seen()
     put(trap, name, trap.file if name.endswith("json") else trap.folder)
     with pytest.raises(FailedError, match=f"/{name}: is a link in the image"):
-        date_labels(trap.root, {})
+        date_labels(trap.root)
     assert trap.is_whole()
 
 
@@ -222,7 +189,95 @@ def test_labels_of_no_engine_are_told(content: str, trap: Trap) -> None:
     (trap.root / ".singularity.d").mkdir()
     (trap.root / ".singularity.d/labels.json").write_bytes(content.encode("latin-1"))
     with pytest.raises(FailedError, match=r"is not (a )?JSON"):
-        date_labels(trap.root, {})
+        date_labels(trap.root)
+
+
+def seen_in(root: Path) -> set[str]:
+    return {f"{path.relative_to(root)}" for path in root.rglob("*")}
+
+
+@pytest.mark.threat("S10")
+@pytest.mark.parametrize(
+    "name", [".singularity.d", ".singularity.d/env", ".singularity.d/labels.json", "environment", "etc", "var"]
+)
+def test_a_link_leads_no_engines_file_out_of_the_image(name: str, trap: Trap) -> None:
+    (trap.folder / "labels.json").write_text('{"mine": "1"}')
+    trap.before = trap.seen()
+    put(trap, name, trap.file if name.endswith("json") else trap.folder)
+    root = LayerRoot(trap.root)
+    begin_base(root, {"Env": ["A=b"]})
+    write_facts(root, read_definition(DEFINITION))
+    assert trap.is_whole()
+    assert (trap.root / ".singularity.d/env/90-environment.sh").read_text().endswith("\n    export A=1\n\n\n")
+    assert "mine" not in (trap.root / ".singularity.d/labels.json").read_text()
+
+
+def test_a_link_to_nothing_stays_where_apptainer_would_stop(trap: Trap) -> None:
+    links = {"singularity": "gone", "home": "gone", "etc/resolv.conf": "../run/resolv.conf"}
+    for name, target in links.items():
+        put(trap, name, target)
+    begin_base(LayerRoot(trap.root))
+    assert {name: f"{(trap.root / name).readlink()}" for name in links} == links
+    assert (trap.root / "etc/hosts").read_bytes() == b""
+    assert not (trap.root / "run").exists()
+
+
+def test_over_an_overlay_too(trap: Trap, tmp_path: Path) -> None:
+    below = tmp_path / "below"
+    below.mkdir()
+    begin_base(LayerRoot(below))
+    (trap.root / ".singularity.d").symlink_to(trap.folder)
+    with open_image(below) as image:
+        write_facts(LayerRoot(trap.root, image.root), read_definition(DEFINITION))
+    assert trap.is_whole()
+    assert not (trap.root / ".singularity.d").is_symlink()
+    assert (trap.root / ".singularity.d/env/90-environment.sh").read_text().startswith("#!/bin/sh\n# Copyright")
+
+
+def test_what_a_script_adds_to_the_environment_of_the_layers_below_stays(trap: Trap, tmp_path: Path) -> None:
+    env = ".singularity.d/env"
+    for root, text in ((tmp_path / "below", "export B=1\n"), (trap.root, "export B=1\nexport C=1\n")):
+        (root / env).mkdir(parents=True)
+        for name in ("90-environment.sh", "91-environment.sh"):
+            (root / env / name).write_text(text)
+    with open_image(tmp_path / "below") as image:
+        write_facts(LayerRoot(trap.root, image.root), read_definition(DEFINITION))
+    assert (trap.root / env / "91-environment.sh").read_text() == "export B=1\nexport C=1\n"
+    assert (trap.root / env / "90-environment.sh").read_text() == "export B=1\nexport C=1\n\n    export A=1\n\n\n"
+
+
+def test_a_layer_holds_what_its_definition_says_and_no_copy_of_what_is_below(trap: Trap, tmp_path: Path) -> None:
+    below = tmp_path / "below"
+    below.mkdir()
+    begin_base(LayerRoot(below))
+    write_facts(LayerRoot(below), read_definition(DEFINITION))
+    (below / ".singularity.d/env").chmod(0o711)
+    with open_image(below) as image:
+        root = LayerRoot(trap.root, image.root)
+        begin_layer(root)
+        assert seen_in(trap.root) == set()
+        write_facts(root, read_definition(DEFINITION))
+    assert seen_in(trap.root) == {
+        ".singularity.d",
+        ".singularity.d/bootstrap_history",
+        ".singularity.d/bootstrap_history/Apptainer0",
+        ".singularity.d/env",
+        ".singularity.d/env/90-environment.sh",
+    }
+    assert stat.S_IMODE((trap.root / ".singularity.d/env").stat().st_mode) == 0o711
+    text = (trap.root / ".singularity.d/env/90-environment.sh").read_text()
+    assert text.count("export A=1") == 2
+
+
+def test_what_a_script_has_deleted_of_the_layers_below_is_not_written_again(trap: Trap, tmp_path: Path) -> None:
+    below = tmp_path / "below/.singularity.d"
+    below.mkdir(parents=True)
+    (below / "labels.json").write_text('{"gone": "1"}')
+    (trap.root / ".singularity.d").mkdir()
+    os.mknod(trap.root / ".singularity.d/labels.json", stat.S_IFCHR)  # as overlays mark it
+    with open_image(below.parent) as image:
+        write_facts(LayerRoot(trap.root, image.root), read_definition(DEFINITION))
+    assert "gone" not in (trap.root / ".singularity.d/labels.json").read_text()
 
 
 # compiled Python
@@ -321,6 +376,7 @@ def test_a_file_that_nobody_may_read_is_opened_to_its_owner(step: LayerBuild, tr
 
 
 @pytest.mark.parametrize("path", ["..", "a/../../x", "/../x", "", "/", "a\0b"])
+@pytest.mark.threat("S10")
 def test_a_path_that_leads_upwards_is_none(path: str, trap: Trap) -> None:
     def write() -> None:
         with safe_fs.new_file(trap.root, path, 0o644):
@@ -361,3 +417,30 @@ def test_no_link_is_followed_whatever_is_done(lay: Callable[[Trap], None], trap:
     assert (trap.root / "x/y").is_symlink()
     safe_fs.remove(trap.root, "/x/y")
     assert [path.name for path in trap.root.rglob("*")] == ["x"]
+
+
+@pytest.mark.threat("S10")
+def test_a_link_that_comes_between_a_look_and_what_is_done_is_not_followed(
+    trap: Trap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (trap.folder / "y").write_text("mine")
+    trap.before = trap.seen()
+    look = safe_fs._mode
+
+    def swapped(at: int, name: str) -> int | None:
+        seen = look(at, name)
+        if name in {"folder", "file"}:
+            place = trap.root / name
+            place.rename(trap.root / "moved")
+            place.symlink_to(trap.folder if name == "folder" else trap.file)
+        return seen
+
+    monkeypatch.setattr(safe_fs, "_mode", swapped)
+    (trap.root / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        safe_fs.remove(trap.root, "/folder/y")
+    (trap.root / "moved").rmdir()
+    (trap.root / "file").write_text("theirs")
+    with pytest.raises(OSError, match="file"):
+        safe_fs.read_file(trap.root, "/file", 100)
+    assert trap.is_whole()

@@ -8,12 +8,13 @@ import os
 import re
 import signal
 import subprocess
+import time
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lumiimg.catalog import sites
@@ -63,6 +64,7 @@ if [[ $1 == --overlap ]]; then
 fi
 printf '%s\\n' "$@" >>"$RECORD/srun"
 printf '%s\\n' "${SLURM_NETWORK-unset}" >"$RECORD/network"
+compgen -e >"$RECORD/environment"
 while [[ $1 == --* ]]; do shift; done
 worst=0
 for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do
@@ -81,14 +83,16 @@ shift
 while [[ $1 == --bind ]]; do printf '%s\\n' "$2" >>"$RECORD/binds"; shift 2; done
 printf '%s\\n' "$1" >"$RECORD/image"
 shift
+[[ -z ${SINGULARITY_CLEANENV-}${SINGULARITY_CONTAINALL-} ]] || exec env -i PATH="$PATH" RECORD="$RECORD" "$@"
+for name in "${!SINGULARITYENV_@}"; do export "${name#SINGULARITYENV_}=${!name}"; done
 exec "$@"
 """
 # the seconds between two signals of the same end are nothing here
 SLEEP = """\
 #!/bin/sh
-[ "$1" = infinity ] || exit 0
+[ "$1" = 20 ] || exit 0
 touch "$RECORD/waiting"
-exec /usr/bin/sleep infinity
+exec /usr/bin/sleep 20
 """
 SCONTROL = "#!/bin/sh\necho nid000007\necho nid000008\n"
 # without the packages of this machine, which each of hundreds of ranks would look for
@@ -357,7 +361,7 @@ def test_a_folder_of_others_in_the_place_of_the_caches_is_not_used(image: Path, 
     caches.symlink_to(others)
     run = Run(job(image, command=("python3", "train.py")), tmp_path / "run")
     assert run.code == 1
-    assert f"no folder for caches: {caches}" in run.err
+    assert f"no folder for caches: it is another user's, or no room is left there: {caches}" in run.err
     assert not list(others.iterdir())
     assert not caches.is_symlink()
 
@@ -377,6 +381,34 @@ def test_what_a_job_has_in_tmp_goes_with_it_however_it_ends(image: Path, tmp_pat
     assert 'sh "/tmp/$USER-$SLURM_JOB_ID" "/tmp/$USER-ray-$SLURM_JOB_ID" >/dev/null' in ray
 
 
+def test_what_a_job_has_in_tmp_goes_whenever_slurm_ends_it(image: Path, tmp_path: Path) -> None:
+    """Slurm's SIGTERM may come before the step beside the ranks has anything that it waits for."""
+    found = re.search(r" sh -c '\n(.*?)' sh \"/tmp/", job(image), re.DOTALL)
+    assert found is not None
+    (tmp_path / "sleep").write_text('#!/bin/sh\n[ "$1" != 20 ] || exec /usr/bin/sleep 20\n')
+    (tmp_path / "sleep").chmod(0o755)
+    of_job = tmp_path / "of-job"
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    for delay_us in range(0, 3000, 50):
+        of_job.mkdir()
+        with subprocess.Popen(["sh", "-c", found[1], "sh", of_job], env=env) as step:
+            wait_until(lambda: catches_sigterm(step.pid))
+            moment = time.perf_counter() + delay_us / 1e6
+            while time.perf_counter() < moment:
+                pass
+            step.terminate()
+            try:
+                assert step.wait(60) == 0
+            finally:
+                step.kill()
+        assert not of_job.exists()
+
+
+def catches_sigterm(pid: int) -> bool:
+    (caught,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
 @pytest.mark.parametrize("exported", ["NONE", "FOO,BAR"])
 def test_the_ranks_have_the_variables_of_the_script_however_it_was_submitted(
     exported: str, image: Path, tmp_path: Path
@@ -385,6 +417,48 @@ def test_the_ranks_have_the_variables_of_the_script_however_it_was_submitted(
     run = Run(script, tmp_path / "run", nodes=2, SLURM_EXPORT_ENV=exported)
     assert run.code == 0, run.err
     assert {rank["MASTER_ADDR"] for rank in run.ranks} == {"nid000007"}
+
+
+@pytest.mark.parametrize(
+    "inherited",
+    [
+        {"SINGULARITY_CLEANENV": "1"},
+        {"SINGULARITY_CONTAINALL": "1"},
+        {"SINGULARITYENV_SLURM_PROCID": "7", "SINGULARITYENV_MASTER_ADDR": "elsewhere"},
+        {"SLURM_PROCID": "7", "SLURM_LOCALID": "7", "RANK": "7", "MASTER_ADDR": "elsewhere", "WORLD_SIZE": "9"},
+    ],
+)
+def test_no_setting_of_a_profile_changes_the_numbers_of_a_rank(
+    inherited: dict[str, str], image: Path, tmp_path: Path
+) -> None:
+    script = job(image, "--nodes", "2", "--gpus", "2", "--exclusive", command=("python3", "train.py"))
+    run = Run(script, tmp_path / "run", nodes=2, **inherited)
+    assert run.code == 0, run.err
+    assert [rank["RANK"] for rank in run.ranks] == ["0", "1", "2", "3"]
+    assert [rank["LOCAL_RANK"] for rank in run.ranks] == ["0", "1", "0", "1"]
+    assert {(rank["WORLD_SIZE"], rank["MASTER_ADDR"]) for rank in run.ranks} == {("4", "nid000007")}
+
+
+def test_a_search_path_of_the_command_comes_over_that_of_a_module(image: Path, tmp_path: Path) -> None:
+    own = ("env", "LD_LIBRARY_PATH=/opt/mine", "python3", "train.py")
+    module = {"SINGULARITYENV_LD_LIBRARY_PATH": "/of/a/module"}
+    for command, wanted in ((own, "/opt/mine"), (("python3", "train.py"), None)):
+        run = Run(job(image, command=command), tmp_path / f"run-{wanted is None}", nodes=1, **module)
+        assert run.code == 0, run.err
+        assert {rank["LD_LIBRARY_PATH"] for rank in run.ranks} == {wanted}
+
+
+def test_a_job_submitted_from_inside_of_another_gives_its_ranks_its_own_shape(image: Path, tmp_path: Path) -> None:
+    """Sbatch hands on what `srun --pty bash` and salloc set: cyclic ranks, memory in another unit (srun ends with 1)."""
+    others = {"SLURM_DISTRIBUTION": "cyclic", "SLURM_MEM_PER_CPU": "100", "SLURM_MEM_PER_NODE": "200"}
+    others |= {"SLURM_CPUS_PER_TASK": "1", "SLURM_CPU_BIND": "none", "SLURM_GPUS_PER_TASK": "1", "SLURM_EXACT": "1"}
+    for words in ((), ("--partition", "small-g", "--gpus", "2")):
+        folder = tmp_path / f"run-{len(words)}"
+        run = Run(job(image, *words, command=("python3", "train.py")), folder, nodes=1, **others)
+        assert run.code == 0, run.err
+        seen = set(run.lines("environment"))
+        assert "SLURM_JOB_ID" in seen
+        assert not seen & others.keys()
 
 
 def test_the_python_of_torch_comes_first_where_the_image_does_not_activate_it(image: Path) -> None:
@@ -866,6 +940,7 @@ def test_a_site_file_cannot_smuggle_commands_into_a_script(image: Path, tmp_path
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20), max_size=8))
+@example(["'\n; touch x; '", "\\'\n"])
 @pytest.mark.threat("S33")
 def test_a_word_is_one_line_and_comes_back_from_bash_as_it_was(texts: list[str]) -> None:
     words = [word(text) for text in texts]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from lumiimg.cli.main import main
+from lumiimg.engine.binds import parse_binds
 from lumiimg.errors import BadInputError
-from lumiimg.host.container_view import parse_binds
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
@@ -216,6 +216,6 @@ def test_binds_are_read_as_engines_read_them() -> None:
     assert [bind.source for bind in parse_binds("/data,root")] == ["/data", str(Path.cwd() / "root")]
     assert [bind.source for bind in parse_binds("/data,ro")] == ["/data", str(Path.cwd() / "ro")]
     assert [bind.source for bind in parse_binds("/a:/b:ro,rwx")] == ["/a", str(Path.cwd() / "rwx")]
-    assert [str(bind) for bind in parse_binds("/a:/b:ro,id=2,/c")] == ["/a:/b", "/c"]
+    assert [str(bind) for bind in parse_binds("/a:/b:ro,id=2,/c")] == ["/a:/b:ro", "/c"]
     with pytest.raises(BadInputError):
         parse_binds(":/a")

@@ -194,3 +194,54 @@ def test_a_key_that_is_not_known_is_refused_by_its_name(tmp_path: Path, place: t
         return  # tables whose keys are names
     with pytest.raises(BadInputError, match=name):
         read_again(changed(DOCUMENT, (*place[:-1], name), "x"), tmp_path / "lumiimg.lock")
+
+
+TABLES = [path for path in PLACES if isinstance(path[-1], int) and path[0] != "rule" and "wheels" not in path[:-2]]
+"""Layers, their sources, Python packages and their files, and what was asked for."""
+
+
+def with_entries(place: tuple[Any, ...], count: int) -> bytes:
+    """Return the lock with an entry of an array as often as that."""
+    document = copy.deepcopy(DOCUMENT)
+    array: Any = document
+    for key in place[:-1]:
+        array = array[key]
+    array[place[-1] : place[-1] + 1] = [array[place[-1]]] * count
+    return changed(document, ("request",), document["request"])
+
+
+@pytest.mark.threat("S57")
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=SLOW)
+@given(place=st.sampled_from(TABLES), count=st.sampled_from([0, 2]))
+def test_what_is_left_out_of_a_lock_or_is_there_twice_is_refused(
+    tmp_path: Path, place: tuple[Any, ...], count: int
+) -> None:
+    if place[0] == "request":
+        return  # the layers that it means are listed below
+    with pytest.raises(BadInputError, match=r"twice|left out|not among the layers|should be 1 file"):
+        read_again(with_entries(place, count), tmp_path / "lumiimg.lock")
+
+
+@pytest.mark.threat("S57")
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("request", "base"), "rocm-7.0", "request.base is 'rocm-7.0', and the base is rocm-6.4.4"),
+        (("request", "add"), ["sglang"], "request.add names sglang, which is not among the layers"),
+        (("request", "add"), ["vllm==9.9"], "request.add names vllm==9.9, which is not among the layers"),
+        (("request", "arguments"), {"vllm.ARCH": "x"}, "request.arguments sets vllm.ARCH, and the layer has another"),
+        (("python", "packages", 0, "tool", "lumiimg", "layer"), "tea", "are of 'tea', which is not among the layers"),
+        (("request", "add"), ["vllm"] * 5000, "key 'request.add' has 5000 entries; 4096 at most"),
+        (("rule",), [DOCUMENT["rule"][0]] * 5000, "key 'rule' has 5000 entries; 4096 at most"),
+        (("base", "name"), "x" * 70_000, "no base is called 'xxx"),
+        (("layer", 0, "name"), "x" * 70_000, "no layer is called 'xxx"),
+        (("site",), "x" * (2 << 20), "is larger than 2097152 bytes"),
+    ],
+)
+def test_a_lock_that_is_not_of_one_mind_is_refused(
+    tmp_path: Path, place: tuple[Any, ...], value: object, said: str
+) -> None:
+    with pytest.raises(BadInputError) as caught:
+        read_again(changed(DOCUMENT, place, value), tmp_path / "lumiimg.lock")
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 4000

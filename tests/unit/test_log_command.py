@@ -18,6 +18,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
+from lumiimg.report.junit import Case, to_junit
 from tests.shared import fabric_builder
 from tests.shared.joblog import job_log
 from tests.shared.programs import unwrapped
@@ -131,6 +132,10 @@ def test_junit_holds_hostile_text_as_text(tmp_path: Path, capsys: Capture) -> No
     results = tmp_path / "log.xml"
     ask(tmp_path, capsys, SOCKET[:-1] + b' ]]></failure><x a="&\x00\x1b">\n', "--junit", str(results))
     assert ET.fromstring(results.read_text()).find("x") is None  # noqa: S314 - our own
+    hostile = '\x00\x1b</testcase><x a="&'
+    for code in (ExitCode.GOOD, ExitCode.NO, ExitCode.UNDECIDED):
+        text = to_junit(hostile[2:], [Case(hostile, code, hostile, (hostile,))])
+        assert [case.tag for case in ET.fromstring(text)] == ["testcase"]  # noqa: S314
 
 
 @pytest.mark.parametrize(

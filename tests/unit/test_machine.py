@@ -16,7 +16,8 @@ import pytest
 from lumiimg.build.capabilities import BASES_BY_DEBOOTSTRAP, CONTAINER
 from lumiimg.build.capability_cache import look_or_recall
 from lumiimg.cli.main import main
-from lumiimg.engine.engine import find_engine
+from lumiimg.cli.request import this_machine
+from lumiimg.engine.engine import EngineKind, find_engine
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import needs
 from tests.shared.validation import validated
@@ -125,6 +126,7 @@ def test_an_engine_that_runs_a_program_and_begins_a_base_is_good(place: Place, c
     assert ("--fakeroot" in asked) == (os.geteuid() != 0)
 
 
+@pytest.mark.usefixtures("no_namespaces")
 def test_an_engine_that_starts_no_container_is_no_with_what_to_do(place: Place, capsys: Capture) -> None:
     place.has(CAPABILITIES, BEGINS)
     assert main(["doctor"]) == 1
@@ -143,6 +145,7 @@ def test_an_engine_that_starts_no_container_is_no_with_what_to_do(place: Place, 
     assert trial["remedy"].startswith(ORDINARY)
 
 
+@pytest.mark.usefixtures("no_namespaces")
 @pytest.mark.parametrize("strategy", ["sandbox", "definition"])
 def test_a_build_that_can_start_no_container_ends_before_its_first_step(
     place: Place, make_layer: MakeLayer, layers: Path, capsys: Capture, strategy: str
@@ -160,6 +163,16 @@ def test_a_build_that_can_start_no_container_ends_before_its_first_step(
         assert "[1/" not in err
         assert not list(place.folder.glob("x.sif*")), "no image, no log"
         assert bool(place.tries()) is not recalled, "what was found is kept, with its remedy"
+
+
+def test_where_the_engine_starts_no_container_the_kernel_does(place: Place, capsys: Capture) -> None:
+    place.has(CAPABILITIES, BEGINS)
+    code, data = doctor(capsys)
+    assert (code, data["engine"]["kind"]) == (0, "namespaces")
+    assert [trial["name"] for trial in data["trials"] if trial["said"].startswith(ROOT)] == [CONTAINER]
+    assert this_machine(place.folder / "cache").engine.kind is EngineKind.NAMESPACES
+    place.has(STARTS, BEGINS)
+    assert this_machine(place.folder / "cache").engine.kind is EngineKind.APPTAINER
 
 
 def test_a_base_that_debootstrap_cannot_make_is_told_by_doctor_and_refused_at_once(
@@ -237,16 +250,32 @@ def test_without_debootstrap_there_is_nothing_to_try(place: Place, monkeypatch: 
     assert place.trials()[BASES_BY_DEBOOTSTRAP].said == "debootstrap is not on PATH"
 
 
-def test_an_engine_that_only_starts_as_the_user_is_no_promise(
+REFUSES = "case \"$*\" in *--fakeroot*) echo 'FATAL:   {why}'; exit 255;; esac; "
+
+
+def test_an_engine_that_only_starts_as_the_user_for_no_known_reason_is_no_promise(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    refuses = (
-        "case \"$*\" in *--fakeroot*) echo 'FATAL:   no mapping entry found in /etc/subuid for me'; exit 255;; esac"
-    )
-    place.has(f"{refuses}; {STARTS}", BEGINS)
+    place.has(f"{REFUSES.format(why='not today')}{STARTS}", BEGINS)
     assert main(["doctor"]) == 3
-    assert "? a container: only without --fakeroot: FATAL: no mapping" in " ".join(capsys.readouterr().out.split())
+    assert "? a container: only without --fakeroot: FATAL: not today" in " ".join(capsys.readouterr().out.split())
+
+
+def test_without_ids_of_its_own_an_engine_that_refuses_fakeroot_builds_without_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """As SingularityCE 4.1.3 does, where Apptainer 1.4.5 goes on."""
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    why = "could not use fakeroot: no mapping entry found in /etc/subuid for me"
+    place.has(f"{REFUSES.format(why=why)}{STARTS}", BEGINS)
+    assert main(["doctor"]) == 0
+    assert "✓ a container: only without --fakeroot: this user has no range" in " ".join(capsys.readouterr().out.split())
+    place.tries()
+    machine = look_or_recall(find_engine(os.environ), dict(os.environ), place.folder / "cache")
+    assert machine.fakeroot is False
+    assert "--fakeroot" not in machine.engine.build_flags
+    assert len([words for words in place.tries() if "--fakeroot" in words]) == 1, "tried once, and then left out"
 
 
 def test_on_a_processor_without_a_program_for_it_nothing_is_claimed(
@@ -256,3 +285,16 @@ def test_on_a_processor_without_a_program_for_it_nothing_is_claimed(
     trial = place.trials()[CONTAINER]
     assert (trial.works, trial.is_sure) == (False, False)
     assert not any(words.startswith("exec") for words in place.tries())
+
+
+def test_where_no_container_has_its_own_processes_builds_go_on_without(place: Place, capsys: Capture) -> None:
+    refuses = (
+        "case \"$*\" in *--pid*) echo 'FATAL:   mount proc->/proc error: operation not permitted'; exit 255;; esac"
+    )
+    place.has(f"{refuses}; {STARTS}", BEGINS)
+    for _ in ("tried", "recalled"):
+        assert not look_or_recall(find_engine(os.environ), dict(os.environ), place.folder / "cache").own_processes
+    assert main(["doctor"]) == 0
+    assert "✓ a container: what a script leaves running runs on: FATAL: mount proc" in " ".join(
+        capsys.readouterr().out.split()
+    )

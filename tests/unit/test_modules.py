@@ -6,6 +6,8 @@ The engine here is a stand-in that prints what it is told; tests/engine/test_mod
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import shlex
 import subprocess
 from pathlib import Path
@@ -23,7 +25,8 @@ from tests.shared.oci_builder import docker_save, member, tar
 from tests.shared.programs import needs, unwrapped
 
 Capture = pytest.CaptureFixture[str]
-HOSTILE = "an 'image' \"x\" $HOME `id` \\ [ex] {b}, #;&.sif"
+CACHE = "/$USER-cache-${SLURM_NODEID}"
+HOSTILE = "an 'image' \"x\" $HOME `id` \\ [ex]=] {b}, #;&.sif"
 SITE = """\
 title = "A site of the tests"
 source = "the tests"
@@ -87,9 +90,10 @@ def site(tmp_path: Path) -> Path:
     return write_site(tmp_path)
 
 
-def write_site(folder: Path, bind: str = "/scratch", cache: str = "/tmp/$USER-cache-${SLURM_NODEID}") -> Path:
+def write_site(folder: Path, bind: str = "/scratch", cache: str | None = None) -> Path:
+    """The default cache is where no test leaves a trace."""
     path = folder / "here.toml"
-    path.write_text(SITE.format(bind=json.dumps(bind), cache=cache))
+    path.write_text(SITE.format(bind=json.dumps(bind), cache=cache or f"{folder}{CACHE}"))
     return path
 
 
@@ -221,7 +225,7 @@ def test_a_module_says_where_it_is_from_and_why_each_line_is_there(
     assert "never run on that machine" in text
     assert "librccl-net.so -> libfabric.so.1 -> libcxi.so.1" in text
     assert "over Slingshot (the tests)" in text
-    assert 'in your scripts, for each rank: export CACHE="/tmp/$USER-cache-${SLURM_NODEID}"' in text
+    assert 'in your scripts, for each rank: export CACHE="' + f'{tmp_path}{CACHE}"' in text
     assert "SLURM_NETWORK=single_node_vni is left out, for jobs on one node only" in text
     # another libcxi is another fabric
     mark = text.partition("fabric libraries ")[2].split()[0]
@@ -292,6 +296,10 @@ def test_what_cannot_be_written_so_that_it_stays_text_is_refused_by_name(
     err = capsys.readouterr().err
     assert words in err
     assert err.count("\n") == 1
+    assert not (tmp_path / "mods").exists()
+    named = image.rename(tmp_path / "a\x07b\x9b")
+    assert main(["module", str(named), "-o", str(tmp_path / "mods")]) == 1
+    assert "a path with such characters cannot be in a module" in capsys.readouterr().err
     assert not (tmp_path / "mods").exists()
 
 
@@ -366,9 +374,13 @@ def test_python_is_that_of_the_image_also_where_the_image_has_no_program_of_that
     assert run(bin_ / "pip", "list", path=engine)[0] == ["exec", str(image), "/usr/bin/python3", "-m", "pip", "list"]
 
 
+@pytest.mark.threat("S34")
 def test_arguments_reach_the_program_as_they_are(tmp_path: Path, engine: Path, capsys: Capture) -> None:
     image = with_programs(fabric_builder.image(tmp_path / "image").rename(tmp_path / HOSTILE))
-    bin_ = Path(made(capsys, image, tmp_path / "my mods")["files"]["wrappers"])
+    strange = "/p 'q' \"r\" $HOME `id` [ex] {c} \\; #"
+    site = write_site(tmp_path, bind=strange)
+    bin_ = Path(made(capsys, image, tmp_path / "my mods", "--site", site)["files"]["wrappers"])
+    assert run(bin_ / "python3", path=engine)[1]["SINGULARITY_BIND"] == strange
     words = ["-c", "print('a b')", "", "*", "$HOME", "--", "a\nb", "\\"]
     assert run(bin_ / "python3", *words, path=engine)[0] == ["exec", str(image), "/usr/bin/python3", *words]
     assert run(bin_ / "vllm", "serve", path=engine)[0] == ["exec", str(image), "/usr/bin/vllm", "serve"]
@@ -384,12 +396,12 @@ def test_a_wrapper_alone_binds_and_sets_what_its_module_does(
 ) -> None:
     data = made(capsys, image, tmp_path / "mods", "--name", "a/1", "--site", site)
     wrapper = Path(data["files"]["wrappers"]) / "python3"
-    rank = {"USER": "me", "SLURM_NODEID": f"{tmp_path.name}-3", "SINGULARITY_BIND": "/mine"}
+    rank = {"USER": "me", "SLURM_NODEID": "3", "SINGULARITY_BIND": "/mine"}
     _, alone = run(wrapper, path=engine, env=rank)
     assert alone["SINGULARITY_BIND"] == "/mine,/scratch"
     assert alone["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
-    assert alone["CACHE"] == f"/tmp/me-cache-{tmp_path.name}-3"
-    Path(alone["CACHE"]).rmdir()  # the wrapper made it
+    assert alone["CACHE"] == f"{tmp_path}/me-cache-3"
+    assert Path(alone["CACHE"]).is_dir(), "the wrapper made it"
     assert alone["SINGULARITYENV_PYTHONNOUSERSITE"] == "1"
     # with the module loaded nothing is there twice; what the user sets afterwards stays
     (loaded,), _ = environments("lmod", Path(data["use"]), ["load a"])
@@ -434,7 +446,7 @@ def wrapper_with_caches(tmp_path: Path, image: Path, site: Path, capsys: Capture
     """Return the wrapper `python3` of a module for a site that has the caches of a job in a folder of the job's."""
     caches = f"{tmp_path}/$USER-$SLURM_JOB_ID"
     text = site.read_text().replace('scheduler = "Slurm"', f'scheduler = "Slurm"\ncaches = "{caches}"')
-    site.write_text(text.replace("/tmp/$USER-cache-${SLURM_NODEID}", f"{caches}/triton"))
+    site.write_text(text.replace(f"{tmp_path}{CACHE}", f"{caches}/triton"))
     return Path(made(capsys, image, tmp_path / "mods", "--site", site)["files"]["wrappers"]) / "python3"
 
 
@@ -454,6 +466,15 @@ def test_caches_of_a_job_are_in_a_folder_that_nobody_else_made(
     assert place.is_dir(), "a new folder"
     assert (place.name, place.parent.parent, place.parent.stat().st_mode & 0o777) == ("triton", tmp_path, 0o700)
     assert not list((tmp_path / "others").iterdir())
+
+
+def test_caches_of_a_step_with_few_variables_have_the_name_of_their_user(
+    tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
+) -> None:
+    """`srun --export=NONE` gives a wrapper no USER."""
+    wrapper = wrapper_with_caches(tmp_path, image, site, capsys)
+    _, told = run(wrapper, path=engine, env={"SLURM_JOB_ID": "7"})
+    assert told["CACHE"] == f"{tmp_path}/{pwd.getpwuid(os.getuid()).pw_name}-7/triton"
 
 
 def test_outside_of_a_job_there_are_no_caches_of_one(

@@ -467,6 +467,7 @@ def test_a_hostile_prefix_takes_bounded_time(filler: str) -> None:
     started = time.process_time()
     reader.feed("j", (filler * HOSTILE_SIZE)[:HOSTILE_SIZE].encode())
     reader.feed("j", ("@probe log text=" + filler * HOSTILE_SIZE)[:HOSTILE_SIZE].encode())
+    reader.feed("j", ("n1:1:1 [0] NCCL INFO Using network X\x1b[" + filler * HOSTILE_SIZE)[:HOSTILE_SIZE].encode())
     reader.report()
     assert time.process_time() - started < 1.0
 

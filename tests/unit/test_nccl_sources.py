@@ -304,6 +304,7 @@ def test_another_file_under_the_name_is_followed_from_its_start(tmp_path: Path) 
 @pytest.mark.parametrize(
     "cut", ["NET/OFI Selected Provider is c", "Using network AWS Lib", "comm 0x5 rank 0 nRanks 128 nNodes 1"]
 )
+@pytest.mark.threat("S14")
 def test_a_last_line_without_an_end_is_not_taken_for_the_whole(tmp_path: Path, cut: str, follows: bool) -> None:
     """Jobs write in blocks: provider `cxi`, network `AWS Libfabric`, 16 nodes."""
     log = tmp_path / "job.out"

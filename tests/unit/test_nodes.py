@@ -97,6 +97,7 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
         b"x" * (1 << 20) + b"xx",
     ],
 )
+@pytest.mark.threat("S43")
 def test_garbage_is_a_fact_about_its_node_and_of_no_weight_for_the_others(tmp_path: Path, data: bytes) -> None:
     answer(tmp_path, "b")
     (tmp_path / "node-a.77.json").write_bytes(data)
@@ -107,6 +108,7 @@ def test_garbage_is_a_fact_about_its_node_and_of_no_weight_for_the_others(tmp_pa
     assert "answer" in silent.why
 
 
+@pytest.mark.threat("S43")
 def test_evidence_that_contradicts_its_fingerprint_is_a_fault_of_its_node_alone(tmp_path: Path) -> None:
     """Nodes of a group are judged by the evidence of one of them, so that one must say what all of them say."""
     bad = replace(WELL, findings=("plugin.listen problem", "rccl.runs ok"))
@@ -154,6 +156,17 @@ def test_random_damage_never_ends_the_check(tmp_path: Path) -> None:
         file.write_bytes(damaged)
         gathered = gather(tmp_path, RUN, ["a"], started=["a"])
         assert len(gathered.groups) + len(gathered.silent) == 1
+
+
+@pytest.mark.threat("S43")
+def test_half_of_an_answer_is_none(tmp_path: Path) -> None:
+    answer(tmp_path, "a")
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    assert gather(tmp_path, RUN, ["a"], started=[]).groups
+    for length in {*range(0, len(whole), 7), len(whole) - 1}:
+        file.write_bytes(whole[:length])
+        assert not gather(tmp_path, RUN, ["a"], started=[]).groups, length
 
 
 @pytest.mark.threat("S43")
@@ -419,6 +432,7 @@ def take(folder: Path) -> NodeAnswers:
     return gather(folder, RUN, ["nid000001"], started=[])
 
 
+@pytest.mark.usefixtures("no_namespaces")
 def test_a_node_without_an_engine_answers_that(tmp_path: Path) -> None:
     image = tmp_path / "image.sif"
     image.write_bytes(b"an image")

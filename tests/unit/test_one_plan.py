@@ -169,6 +169,8 @@ def requests(draw: st.DrawFn) -> list[str]:
 @example(how=[], words=["--base", "lumi-pytorch-6.2.4", "--site", "lumi", "--host", "host.json"])
 @example(how=[], words=["--base", "rocm-6.2.4", "--mirror", "x", "--layers", "nowhere", "--site", "lumi"])
 @example(how=[], words=["--recipe=-mine.toml"])
+@example(how=[], words=["--base", "rocm-7.0", "--add", "aws-ofi-rccl", "--layers", "own", "--site", "lumi"])
+@example(how=["--offline"], words=["--base", "rocm-7.2.1", "--add", "aws-ofi-rccl", "--fabric", "bundled"])
 @example(
     how=[], words=["--base", "rocm-6.4.4", "--add", "sglang", "--site", "lumi", "--source", "host-libfabric=t.tar.gz"]
 )

@@ -33,6 +33,7 @@ def test_the_child_gets_the_given_environment_and_no_other(monkeypatch: pytest.M
     assert done.output == "ONLY=this\nand that\n"
 
 
+@pytest.mark.threat("S44")
 def test_much_on_stderr_does_not_deadlock_and_memory_is_bounded() -> None:
     # spython's runner stops for ever once 64 KiB are on standard error
     size = OUTPUT_LIMIT_BYTES + 1_000_000
@@ -58,6 +59,7 @@ def test_a_child_that_prints_without_end_does_not_fill_the_file_system(monkeypat
     assert log.getvalue() == b"y\n" * 50_000 + b"\nlumiimg: what came after 100000 bytes is not kept\n"
 
 
+@pytest.mark.threat("S44")
 def test_a_line_without_end_is_handed_on_in_pieces() -> None:
     lines: list[str] = []
     run(["/bin/sh", "-c", f"head -c {LINE_LIMIT_BYTES * 3} /dev/zero | tr '\\0' x"], env=ENV, on_line=lines.append)
@@ -65,6 +67,7 @@ def test_a_line_without_end_is_handed_on_in_pieces() -> None:
     assert max(map(len, lines)) <= LINE_LIMIT_BYTES * 2
 
 
+@pytest.mark.threat("S44")
 def test_a_time_limit_ends_the_grandchildren_too() -> None:
     done = run(["/bin/sh", "-c", "sleep 987 & echo $!; sleep 987"], env=ENV, timeout_s=0.5)
     assert done.timed_out

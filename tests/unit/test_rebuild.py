@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -209,12 +210,14 @@ BASES = {
     "an option of debootstrap": (DEBOOTSTRAP.replace("trixie", "--foreign"), {}, False),
     "a folder as mirror": (DEBOOTSTRAP.replace("https://deb.test", "file:///x"), {}, False),
     "no packages": (DEBOOTSTRAP.replace("gcc", "--x"), {}, False),
+    "a build argument": (DEBOOTSTRAP.replace("deb.test", "{{x}}"), {}, False),
     "the order": ("From: docker.io/library/x:1\nBootstrap: docker\n", {}, False),
     "nothing": ("", {}, False),
 }
 
 
 @pytest.mark.parametrize(("header", "changes", "good"), BASES.values(), ids=BASES.keys())
+@pytest.mark.threat("S09")
 def test_a_base_is_one_that_lumiimg_writes(
     header: str, changes: dict[str, Any], good: bool, chain: tuple[Definition, ...]
 ) -> None:
@@ -233,6 +236,7 @@ def test_a_base_is_one_that_lumiimg_writes(
             read()
 
 
+@pytest.mark.threat("S63")
 def test_debootstrap_takes_packages_from_where_a_person_says(
     chain: tuple[Definition, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +251,7 @@ def test_debootstrap_takes_packages_from_where_a_person_says(
     check_mirror(chain, Mirrors({}))
 
 
+@pytest.mark.threat("S62")
 def test_a_base_that_came_without_tls_is_no_other_builds_base(chain: tuple[Definition, ...]) -> None:
     found = [
         keys.layer_keys([replace(chain[0], plain_http=plain)], ENGINE, "overlay", maps_ids=True, mksquashfs="4.6")[0]
@@ -346,6 +351,49 @@ def test_an_image_that_lies_about_itself_is_refused(
     assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.threat("S09")
+def test_an_image_whose_definitions_lie_with_it_puts_no_file_outside(
+    tmp_path: Path, chain: tuple[Definition, ...]
+) -> None:
+    def spoil(folder: Path) -> None:
+        (folder.parent / "outside").write_text("theirs")
+        definition = folder / "definitions/02-b.def"
+        definition.write_text(definition.read_text().replace("files/b/files/tool.c", "files/../../../outside"))
+        spoiled(folder, lambda chain: chain["definitions"][1]["files"][0].update(path="files/../../../outside"))
+
+    with pytest.raises(BadInputError, match="names the file"):
+        read_chain(told(tmp_path, chain, spoil), tmp_path / "a/scratch")
+    assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.threat("S09")
+def test_an_image_whose_definitions_lie_with_it_starts_from_no_file_of_the_current_folder(
+    tmp_path: Path, chain: tuple[Definition, ...]
+) -> None:
+    def spoil(folder: Path) -> None:
+        definition = folder / "definitions/01-a.def"
+        head, _, rest = definition.read_text().partition("\n\n")
+        definition.write_text(f"{head.partition(chr(10))[0]}\nBootstrap: localimage\nFrom: x.sif\n\n{rest}")
+        spoiled(folder, setting(0, origin="x.sif"))
+
+    with pytest.raises(BadInputError, match="starts from"):
+        read_chain(told(tmp_path, chain, spoil), tmp_path / "scratch")
+
+
+@pytest.mark.threat("S56")
+def test_an_image_whose_definitions_lie_with_it_names_no_layer_that_is_a_path(
+    tmp_path: Path, chain: tuple[Definition, ...]
+) -> None:
+    def spoil(folder: Path) -> None:
+        (folder / "definitions/01-..").mkdir()
+        text = (folder / "definitions/01-a.def").read_text().replace("lumiimg.layer.01 a", "lumiimg.layer.01 ../x")
+        (folder / "definitions/01-../x.def").write_text(text)
+        spoiled(folder, setting(0, name="01-../x", layers=["../x"]))
+
+    with pytest.raises(BadInputError, match="names the layers"):
+        read_chain(told(tmp_path, chain[:1], spoil), tmp_path / "scratch")
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"[]", b"\xff", b"[" * 100_000, b'{"a":' * 900 + b"1" + b"}" * 900, b'{"format": 1e999}', b"1" * 5000],
@@ -372,6 +420,23 @@ def test_the_files_of_an_image_are_bounded(
     monkeypatch.setattr("lumiimg.build.provenance._FILES_LIMIT_BYTES", 6)
     with pytest.raises(BadInputError, match="7 bytes where 6 are the limit"):
         read_chain(told(tmp_path, chain), tmp_path / "scratch")
+
+    def twice(document: Any) -> None:
+        files = document["definitions"][1]["files"]
+        files.append({**files[0], "path": f"{files[0]['path']}.too"})
+
+    def spoil(folder: Path) -> None:
+        shutil.copy(folder / "files/b/files/tool.c", folder / "files/b/files/tool.c.too")
+        spoiled(folder, twice)
+
+    monkeypatch.setattr("lumiimg.build.provenance._FILES_LIMIT_BYTES", 10)
+    (tmp_path / "twice").mkdir()
+    with pytest.raises(BadInputError, match="7 bytes where 3 are the limit"):
+        read_chain(told(tmp_path / "twice", chain, spoil), tmp_path / "scratch")
+    monkeypatch.setattr("lumiimg.build.provenance._MAX_FILES", 1)
+    (tmp_path / "many").mkdir()
+    with pytest.raises(BadInputError, match="has 2 files; 1 are the limit"):
+        read_chain(told(tmp_path / "many", chain), tmp_path / "scratch")
 
 
 @pytest.mark.threat("S09")
@@ -432,6 +497,7 @@ def test_an_image_knows_the_digest_of_the_file_that_it_was_built_on(local: Lock,
     assert base_digest(tmp_path, tmp_path / "cache", said.append) is None
 
 
+@pytest.mark.threat("S64")
 def test_the_base_of_an_image_is_given_by_a_person_and_is_the_same(local: Lock, tmp_path: Path) -> None:
     cache, said = tmp_path / "cache", list[str]()
     chain = write_chain(lock_base(local, cache, said.append))
@@ -460,6 +526,7 @@ def test_the_base_of_an_image_is_given_by_a_person_and_is_the_same(local: Lock, 
     assert any("cannot be told" in line for line in said)
 
 
+@pytest.mark.threat("S64")
 def test_a_base_that_was_no_file_is_not_given(chain: tuple[Definition, ...], tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="was not built on a file"):
         give_base(chain, tmp_path, tmp_path / "x.sif", tmp_path, print)
@@ -480,7 +547,7 @@ class Stand:
         self.found: list[list[str]] = []
         """What each layer's script found of what an earlier one kept."""
 
-    def base(self, step: LayerBuild, target: Path) -> None:
+    def base(self, step: LayerBuild, target: Path, _store: object = None) -> None:
         self.built.append(step.definition.name)
         root = step.folder / "root"
         root.mkdir()
@@ -534,8 +601,7 @@ def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, 
         cache=cache,
         downloads=Store(cache / "sources", Web(), Mirrors({})),
         log_path=output.with_name(f"{output.name}.log"),
-        progress=Progress(),
-        **{"replaces": False, "again": False, "keep_going": False, **changes},
+        **{"progress": Progress(), "replaces": False, "again": False, "keep_going": False, **changes},
     )
     return built.is_new
 
@@ -570,6 +636,45 @@ def test_a_fresh_build_has_its_base_again_and_what_is_above_it_only_where_it_cam
     stand.content = "another day's"
     assert build(alone, image, cache, stand, fresh=True)
     assert stand.built == [chain[0].name, chain[0].name, top.name]
+
+
+@pytest.mark.threat("S38")
+def test_each_build_says_where_its_cache_is_open_to_others(
+    chain: tuple[Definition, ...], stand: Stand, tmp_path: Path
+) -> None:
+    class Noted(Progress):
+        said: ClassVar[list[str]] = []
+
+        def notice(self, text: str) -> None:
+            self.said.append(text)
+
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    assert build(chain[:1], tmp_path / "one.sif", cache, stand, progress=Noted())
+    assert Noted.said == []
+    cache.chmod(0o770)
+    for name in ("two.sif", "three.sif"):
+        assert build(chain[:1], tmp_path / name, cache, stand, progress=Noted())
+    assert Noted.said == [f"the cache {cache} can be written by others: who fills it decides what is built"] * 2
+
+
+@pytest.mark.threat("S51", "S53")
+def test_the_log_of_a_build_has_no_secret_of_its_environment(
+    chain: tuple[Definition, ...], stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://me:canary-of-a-proxy@proxy.test:3128")
+    monkeypatch.setenv("SERVICE_TOKEN", "canary-of-a-token")
+    base = stand.base
+
+    def tells(step: LayerBuild, target: Path, _store: object) -> None:
+        step.log.write(b"by canary-of-a-proxy, with canary-of-a-token and hf_" + b"aB3" * 10 + b"\n")
+        base(step, target)
+
+    monkeypatch.setattr(stand, "base", tells)
+    assert build(chain[:1], tmp_path / "image.sif", tmp_path / "cache", stand)
+    assert (tmp_path / "image.sif.log").read_text().count("[hidden]") == 3
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or b"canary-of" not in path.read_bytes(), path
 
 
 def test_an_image_is_not_built_over_itself(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

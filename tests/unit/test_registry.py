@@ -406,6 +406,7 @@ def test_a_sif_in_a_registry_is_told_by_its_type_and_needs_no_config(server: Reg
     assert (found.layers, found.size_bytes) == ((sha256(b"sif"),), 3)
 
 
+@pytest.mark.threat("S18")
 def test_what_is_no_image_is_refused(server: Registry) -> None:
     chart = "application/vnd.cncf.helm.config.v1+json"
     server.manifest("tag", manifest_of(b"") | {"config": descriptor(chart, b"{}")})
@@ -677,7 +678,7 @@ def test_a_sif_behind_a_token_goes_on_where_it_ended(
 
 
 @pytest.mark.parametrize("beginning", [b"x" * 1000, b""], ids=["a wrong beginning", "nothing"])
-@pytest.mark.threat("S23")
+@pytest.mark.threat("S18", "S23")
 def test_a_layer_that_is_another_is_refused_and_not_kept(server: Registry, tmp_path: Path, beginning: bytes) -> None:
     filled(server)
     wrong = b"wrong" * 2000

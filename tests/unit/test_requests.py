@@ -318,6 +318,40 @@ def test_a_lock_cannot_bring_code_of_its_own_into_a_definition(
             assert not Path("defs").exists()
 
 
+@pytest.mark.threat("S32")
+def test_a_lock_is_of_the_layers_that_one_has(
+    tmp_path: Path, image: Path, layers: Path, make_layer: MakeLayer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.tar").write_text("an archive")
+    fields = (
+        'files = ["tool.c"]\n[arguments.X]\ndefault = "a"\nhelp = "text"\npattern = "[a-z]+"\n'
+        '[sources.src]\noptional = true\nfile = "t.tar"\nsource = "the tests"\n'
+    )
+    folder = make_layer("b", LAYER + fields, tool_c="int x;\n", test_sh="true\n")
+    words = ["--base", str(image), "--add", "b", "--layers", str(layers), "--source", "src=mine.tar"]
+    assert answer(["lock", *words], capsys)[0] == ExitCode.GOOD
+    locked = ["build", "--locked", "--trust-lock", "--dry-run", "--layers", str(layers)]
+    whole = Path("lumiimg.lock").read_text()
+    for old, new, told in (
+        ('X = "a"', 'X = "A"', "does not match"),
+        ('variable = "SOURCE_SRC"', 'variable = "BASH_ENV"', "is not a source of b"),
+        ('name = "src"', 'name = "other"', "is not a source of b"),
+        ("", "", ""),
+    ):
+        assert old in whole
+        Path("lumiimg.lock").write_text(signed(whole.replace(old, new)))
+        code, said = answer(locked, capsys)
+        assert (code == ExitCode.GOOD, told in said) == (not told, True), said
+    for file in ("layer.toml", "post.sh", "test.sh", "tool.c"):
+        before = (folder / file).read_text()
+        (folder / file).write_text(f"{before}# another\n")
+        code, said = answer(locked, capsys)
+        assert (code, "the layer b is not the one that was locked" in said) == (ExitCode.NO, True), said
+        (folder / file).write_text(before)
+    assert answer(locked, capsys)[0] == ExitCode.GOOD
+
+
 def signed(lock: str) -> str:
     """Give a lock the digest of what it says now, as a hostile author would."""
     head, _, body = lock.partition("\n\n")
@@ -346,3 +380,32 @@ def test_a_lock_tells_a_changed_base_and_is_read_from_any_folder(
     monkeypatch.chdir(tmp_path / "elsewhere")
     code, said = answer(["lock", "--upgrade", "all", "-o", "../b.lock"], capsys)
     assert code == ExitCode.GOOD, said
+
+
+@pytest.mark.parametrize("verb", ["explain", "build", "lock", "adapt", "why"])
+@pytest.mark.parametrize(
+    ("option", "one", "other", "named"),
+    [
+        ("--arg", "vllm.ARCH=gfx90a", "vllm.ARCH=gfx942", "--arg vllm.ARCH"),
+        ("--source", "aws-ofi-nccl=a.tar.gz", "aws-ofi-nccl=b.tar.gz", "--source aws-ofi-nccl"),
+        ("--mirror", "debian=https://a.test", "debian=https://b.test", "--mirror debian"),
+    ],
+)
+def test_of_two_values_none_is_taken_in_silence(
+    verb: str, option: str, one: str, other: str, named: str, image: Path, capsys: Capture
+) -> None:
+    request = ["--base", "rocm-6.4.4", "--add", "vllm", "--site", "lumi"]
+    words = {"adapt": [str(image), *request[2:]], "why": ["vllm", *request]}.get(verb, request)
+    code, said = answer([verb, *words, option, one, option, other], capsys)
+    assert code == ExitCode.BAD_INPUT
+    assert f"{named} is given twice, with two values" in said
+
+
+@pytest.mark.parametrize("verb", ["explain", "build", "lock"])
+def test_an_argument_longer_than_a_program_takes_is_refused(
+    verb: str, make_layer: MakeLayer, layers: Path, capsys: Capture
+) -> None:
+    make_layer("free", f'{LAYER}[arguments.NOTE]\ndefault = ""\nhelp = "free text"\n')
+    words = [verb, "--base", "rocm-6.4.4", "--add", "free", "--layers", str(layers), "--arg"]
+    code, said = answer([*words, f"free.NOTE={'x' * 5000}"], capsys)
+    assert (code, "free.NOTE has 5000 characters; 4096 at most are taken" in said) == (ExitCode.BAD_INPUT, True)

@@ -22,7 +22,7 @@ from lumiimg.report import console, schema
 from lumiimg.report.html import page
 from lumiimg.report.junit import Case, to_junit
 from lumiimg.report.progress import LineProgress
-from lumiimg.secret import HIDDEN, hidden, secrets_here
+from lumiimg.secret import HIDDEN, hidden, known_secrets, secrets_here
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.secret_texts import DIGEST, SECRETS, WORDS, leaked
@@ -49,6 +49,9 @@ PUBLIC = (
     "variable coll_mcast_token=<not set>, --token <TOKEN>",
     "unpacked passwd:amd64 1:4.13, python3-jwt:all",
     "basic installation of the bearer network, authentication by key",
+    "ENV PATH /opt/bin and setenv LD_LIBRARY_PATH /lib of the environment; ENV KEYBOARD us",
+    '{"auth": "kerberos", "auths": {}} and -----BEGIN PUBLIC KEY----- in the keyring',
+    "next=https%3A%2F%2Fhost.test%3A8080%2Fa%40b%3Fv%3D6.2.4%26page%3D2",
 )
 
 
@@ -79,7 +82,7 @@ def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str,
     with pytest.raises(SystemExit):
         make_parser().error(text)
     yield "terminal", "".join(capsys.readouterr())
-    value = {"a": [{"b": text}], "environment": {"DB_PASS": "".join(WORDS)}}
+    value = {"a": [{"b": text, text: ""}], "environment": {"DB_PASS": "".join(WORDS)}}
     yield "JSON", schema.strict_json(schema._without_secrets(value))
     section = page.Section(text, [page.element("p", text, text, title=text), *page.lines([text], 5, text)])
     yield "page", page.page(text, text, "ok", text, [text], [section])
@@ -111,6 +114,15 @@ def test_paths_digests_and_versions_stay_readable(capsys: pytest.CaptureFixture[
         assert printable(text) == text
         for place, out in places(text, capsys):
             assert out.count(HIDDEN) == (place == "JSON"), (place, text, out)
+
+
+@pytest.mark.threat("S50")
+def test_a_secret_of_the_environment_is_hidden_in_each_of_its_forms() -> None:
+    known = known_secrets({"DB_PASS": "p@ss wo/rd+long", "X_TOKEN": "spring", "https_proxy": "http://me:wintér@h"})
+    for text in ("p@ss wo/rd+long", "p%40ss%20wo%2Frd%2Blong", "p%40ss%20wo%2frd%2blong", "wint%C3%A9r", "spring"):
+        assert hidden(f"at x={text}&y", known) == f"at x={HIDDEN}&y"
+        assert hidden(f"/{text}/", known) == f"/{HIDDEN}/"
+    assert hidden("springer offsprings spring_2", known) == "springer offsprings spring_2", "words of the language"
 
 
 def test_nothing_of_the_catalogue_is_taken_for_a_secret(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.cli.main import main
 from lumiimg.cluster.module.modulefile import lua
 from lumiimg.cluster.template import filled
-from lumiimg.engine.engine import find_engine
+from lumiimg.engine.engine import find_container_engine
 from lumiimg.engine.process import run, which
 from lumiimg.engine.workspace import owner_mark, remove_stale, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError
@@ -35,6 +36,7 @@ from lumiimg.files import write_text
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.nccl import sources as log_sources
+from lumiimg.nccl.lines import EVIDENCE_LIMIT, evidence_text
 from lumiimg.report.console import console
 from lumiimg.report.schema import strict_json
 from lumiimg.resolve.decide import decide, locked
@@ -94,6 +96,8 @@ def test_a_sparse_file_of_an_image_costs_no_time_and_no_memory(tmp_path: Path) -
     image = fabric_builder.image(tmp_path / "image")
     for name in ("usr/lib64/librccl-net.so", "opt/rocm/lib/librccl.so.1", ".singularity.d/env/90-environment.sh"):
         os.truncate(image / name, 1 << 40)
+    for name in ("lib64/libc.so.6", "lib64/ld-linux-x86-64.so.2"):
+        os.truncate(image / name, 3 << 30)  # which a process of more memory could read
     # in a process of its own, whose memory is bounded
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
@@ -190,6 +194,13 @@ def test_xz_may_not_ask_for_more_memory_than_others(
     warned: list[str] = []
     assert b"".join(log_sources.blocks(str(tmp_path / "cut.xz"), warned.append)) == text * 2
     assert "ends too early" in warned[0]
+    (tmp_path / "zeros.xz").write_bytes(lzma.compress(b"\0" * (64 << 20), preset=0))
+    tracemalloc.start()
+    try:
+        assert all(len(block) <= 1 << 21 for block in log_sources.blocks(str(tmp_path / "zeros.xz"), warned.append))
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
     monkeypatch.setattr(log_sources, "XZ_MEMORY_BYTES", 1 << 20)  # what xz -6 wants is 9 MiB
     assert main(["log", str(tmp_path / "a.xz")]) == ExitCode.BAD_INPUT
     assert "cannot be unpacked" in capsys.readouterr().err
@@ -223,6 +234,8 @@ def test_a_server_whose_certificate_nobody_vouches_for_is_not_spoken_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("lumiimg.resolve.network.web._ATTEMPTS", 0)  # one is like the other
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
     context, _ = certified(tmp_path)
     asked: list[str] = []
 
@@ -263,6 +276,14 @@ def test_a_layer_brings_no_file_of_the_user_along(
     (evil / file).unlink()
     (evil / file).symlink_to(f"../{shared.name}/{file}")  # as the layers of lumiimg share theirs
     assert read_layer(evil).name == "evil"
+    (layers / "private").mkdir()
+    (layers / "private" / file).write_text("of no layer")
+    (evil / file).unlink()
+    (evil / file).symlink_to(f"../private/{file}")
+    with pytest.raises(CatalogError, match="leads out"):
+        read_layer(evil)
+    (evil / file).unlink()
+    (evil / file).symlink_to(f"../{shared.name}/{file}")
     (layers.parent / "here").symlink_to(layers)
     assert read_layer(layers.parent / "here" / "evil").name == "evil"
 
@@ -420,7 +441,7 @@ def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None
     assert (elsewhere / "nccl" / "log").exists()
 
 
-@pytest.mark.parametrize("name", ["sha256:../../x", "../x", "", "sha256:" + "g" * 64])
+@pytest.mark.parametrize("name", ["sha256:../../x", "../x", "", "sha256:" + "g" * 64, "sha256:" + "0" * 64 + "/../x"])
 @pytest.mark.threat("S27")
 def test_the_id_that_a_docker_engine_gives_is_no_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -455,7 +476,7 @@ def hostile_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in ("pip", "json", "tarfile", "lumiimg/__init__", "lumiimg/build/__init__", "lumiimg/build/inside"):
         (folder / f"{module}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     for program in ("apptainer", "singularity", "mksquashfs", "unshare", "gcc", "scontrol", "true"):
-        (folder / program).write_text(f"#!/bin/sh\ntouch '{tmp_path / 'ran'}'\n")
+        (folder / program).write_text(f"#!/bin/sh\n: >'{tmp_path / 'ran'}'\n")
         (folder / program).chmod(0o755)
     monkeypatch.chdir(folder)
     return folder
@@ -468,7 +489,7 @@ def test_programs_of_the_current_folder_are_not_run(
 ) -> None:
     assert which("apptainer", path) is None
     with pytest.raises(MissingHereError):
-        find_engine({"PATH": path})
+        find_container_engine({"PATH": path})
     run(["true"], env={"PATH": f"{path}:/usr/bin"})
     with contextlib.suppress(MissingHereError):
         run(["true"], env={"PATH": path})
@@ -586,6 +607,7 @@ def test_a_variable_of_a_layer_that_is_no_secret_is_taken(entry: str, make_layer
         "https://host/file?token=abcd",
         "https://host/file?a=b&sig=abcd",
         "https://me:word@host/file",
+        "https://me:wo/rd@host/file",
         "https://me@host/file",
     ],
 )
@@ -668,6 +690,7 @@ def test_the_log_of_a_build_has_no_secret_that_is_known_or_looks_like_one(tmp_pa
         ):
             log.write(chunk)
         log.flush()
+        log.write(b"\nthe proxy refuses hunter2hunter2\n")
         log.write(f" {TOKEN}\nbytes \xff ".encode("latin-1") + b"x" * 200_000)
         log.write(b"\nhttps://you:other-word@host/simple\n")
     text = (tmp_path / "log").read_bytes()
@@ -694,6 +717,9 @@ def test_a_token_in_a_log_is_not_passed_on(tmp_path: Path, capsys: pytest.Captur
     assert HIDDEN in said
     assert TOKEN not in said
     assert "CanaryOf" not in said
+    line = f"NCCL INFO Using network Socket {TOKEN}"
+    assert evidence_text(line, (0, 9)) == f"NCCL INFO Using network Socket {HIDDEN}"
+    assert TOKEN[:8] not in evidence_text(f"{'x' * (EVIDENCE_LIMIT - 12)} {TOKEN}", (0, 9)), "cut in its middle"
 
 
 @pytest.mark.threat("S34")

@@ -248,7 +248,8 @@ def test_a_login_goes_to_a_host_that_is_named(tls: str, server: http.server.Thre
     login = LOGINS[netrc]
     basic = f"Basic {base64.b64encode(login.encode()).decode()}" if login else None
     assert server.asked == [basic]  # type: ignore[attr-defined]
-    assert login_for("https://default/") is None
+    for other in ("default", "not-127.0.0.1", "1127.0.0.1", "127.0.0.1.host.test", "x.127.0.0.1"):
+        assert login_for(f"https://{other}/") is None
 
 
 @pytest.mark.threat("S59")
@@ -273,6 +274,9 @@ def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch
     digest = hashlib.sha256(b"x").hexdigest()
     for refused in (
         lambda: store.add("http://host.test/file"),
+        lambda: store.add("http://127.0.0.1.host.test/file"),
+        lambda: store.add("http://localhost.host.test/file"),
+        lambda: store.add("http://localhost@host.test/file"),
         lambda: store.add("https://github.com/file"),
         lambda: resolve_image(parse_reference("a/b:tag", mirrors), Web()),
         lambda: read_index("egg", "http://host.test/simple", Web()),

@@ -95,6 +95,7 @@ def judged(engine: Engine, image: Path, text: str, *, good: bool = False) -> Sig
     return verify(engine, image, os.environ).verdict
 
 
+@pytest.mark.threat("S11")
 def test_a_yes_takes_the_engines_yes_for_every_object(engine: Engine, tmp_path: Path) -> None:
     image = sif(tmp_path / "x.sif", (1, 0x4001), (2, 0x4006), (3, 0x4004))
     assert judged(engine, image, said(entry(), entry(), entry()), good=True) is SignatureVerdict.SIGNED
@@ -105,10 +106,22 @@ def test_a_yes_takes_the_engines_yes_for_every_object(engine: Engine, tmp_path: 
     )
     assert judged(engine, image, said(entry(), entry(), entry(KeyCheck=None)), good=True) is SignatureVerdict.UNDECIDED
     assert judged(engine, image, said(), good=True) is SignatureVerdict.UNDECIDED
+    for spoiled in (
+        {"DataCheck": False},
+        {"KeyCheck": False},
+        {"DataCheck": "true"},
+        {"KeyCheck": 1},
+        {"KeyCheck": None},
+    ):
+        entries = (entry(), entry(), entry(), entry(**spoiled))  # of a second signature
+        assert judged(engine, image, said(*entries), good=True) is SignatureVerdict.UNDECIDED
+    assert judged(engine, sif(tmp_path / "none.sif"), said(), good=True) is SignatureVerdict.UNDECIDED
     calls = (engine.path.parent / "calls").read_text().splitlines()
-    assert set(calls) == {f"verify --local --json {image}"}, "no key server is asked"
+    none = tmp_path / "none.sif"
+    assert {*calls} == {f"verify --local --json {image}", f"verify --local --json {none}"}, "no key server is asked"
 
 
+@pytest.mark.threat("S11")
 def test_objects_in_another_order_are_no_yes(engine: Engine, tmp_path: Path) -> None:
     image = sif(tmp_path / "x.sif", (1, 0x4001), (3, 0x4004), (2, 0x4004))
     assert judged(engine, image, said(entry(), entry(), entry()), good=True) is SignatureVerdict.ALTERED
@@ -151,7 +164,7 @@ def test_what_stands_against_it_is_told_apart(
         '{\n"SignerKeys": [{"Signer": []}]}\n',
         '{\n"SignerKeys": {"Signer": {}}}\n',
         '{\n"SignerKeys": ' + "[" * 100_000,
-        '{\n"SignerKeys": [' + '{"Signer": {}},' * 30_000 + '{"Signer": {}}]}',
+        '{\n"SignerKeys": [' + ", ".join([json.dumps({"Signer": entry()})] * 20_001) + "]}",
         "x" * (OUTPUT_LIMIT_BYTES + 100),
         "\0\x1b[31m\ud7ff",
     ],

@@ -446,19 +446,26 @@ def test_html_is_known_by_its_content_type(kind: str) -> None:
 )
 @pytest.mark.threat("S26")
 def test_html_that_is_left_open_takes_no_time(part: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(FailedError):
-        only(part * (1_000_000 // len(part)))
-    assert time.monotonic() - started < 5
+        only(part * (8_000_000 // len(part)))
+    assert time.process_time() - started < 5
 
 
-@pytest.mark.threat("S26")
+@pytest.mark.threat("S22", "S26")
 def test_a_page_has_bounds(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     monkeypatch.setattr(wheel_index, "FILES_LIMIT", 3)
     pages = [(anchors(*[whl("1.0")] * 4), HTML), (api_page(*[entry(whl("1.0"))] * 4), JSON)]
     for page, kind in pages:
         with pytest.raises(FailedError, match="more than 3 links"):
             only(page, kind)
+    full = api_page(entry(whl("1.0"))).replace("{", '{"x": [' + "[]," * 20 + "0],", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(wheel_index, "_VALUES_LIMIT", 20)
+        with pytest.raises(FailedError, match="more than 20 values"):
+            only(full, JSON)
+    long = f'<a href="https://h/{"x" * 5000}/{whl("1.0")}">{whl("1.0")}</a>{anchors(whl("2.0"))}'
+    assert [file.filename for file in read_index("torch", "https://h/simple", canned(long))] == [whl("2.0")]
     monkeypatch.setattr(wheel_index, "PAGE_LIMIT_BYTES", 10)
     with pytest.raises(FailedError, match="larger than 10 bytes"):
         read_index("torch", site.index(anchors(whl("1.0"))), WEB)

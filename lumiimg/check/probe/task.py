@@ -12,6 +12,7 @@ from lumiimg.check.probe.container import Container
 from lumiimg.check.probe.judgement import ProbeResult, probe
 from lumiimg.check.probe.tools import PROGRAMS, SIMULATION, Tools, provide_tools
 from lumiimg.check.static.evidence import StaticResult  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.engine.engine import EngineKind
 from lumiimg.errors import MissingHereError
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import version_of_code
@@ -91,7 +92,10 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
         result.runs.append(simulated)
         judged = simulation.judge(simulated, result.path.rccl_version, plugin, excuse=excused)
         result.findings.found += judged.found
-    result.findings.add(Code.PROBE_ENGINE, Severity.INFO, f"probed with {engine.name}, programs {task.tools.origin}")
+    by = f"probed with {engine.name}, programs {task.tools.origin}"
+    if engine.kind is EngineKind.NAMESPACES:
+        by += "; the engine of a cluster may bind more and set other variables"
+    result.findings.add(Code.PROBE_ENGINE, Severity.INFO, by)
     return result
 
 

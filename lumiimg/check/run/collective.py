@@ -22,7 +22,7 @@ from lumiimg.elf.loader import Process
 from lumiimg.engine.engine import exec_words
 from lumiimg.fabric.names import LIBRCCL
 from lumiimg.findings import Code, Severity
-from lumiimg.host.container_view import see_inside
+from lumiimg.host.container_view import TO_ENGINE, read_by, see_inside
 from lumiimg.nccl.report import Confidence, Measurement, Verdict  # noqa: TC001 - schemas are made from the types of the fields
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.mpi import read_by_srun
@@ -192,8 +192,8 @@ def missing_here(
     if site is None:
         return ()
     wanted = same_everywhere(read_contents(image).stack, site, nodes=nodes)
-    prefixes = ("", f"{engine.prefix}ENV_")
-    return tuple(v for v in wanted if not any(f"{prefix}{v.name}" in environment for prefix in prefixes))
+    counts = read_by(engine.family, environment)
+    return tuple(v for v in wanted if not any(f"{prefix}{v.name}" in counts for prefix in ("", *TO_ENGINE)))
 
 
 def with_variables(engine: Engine, environment: Mapping[str, str], variables: Sequence[SiteVariable]) -> dict[str, str]:

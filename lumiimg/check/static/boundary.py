@@ -22,7 +22,7 @@ from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.findings import Code, Severity
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand
-from lumiimg.host.container_view import PRIVATE, LoaderMachine, see_inside, variable_of
+from lumiimg.host.container_view import PRIVATE, LoaderMachine, read_on, see_inside, variable_of
 from lumiimg.host.engine_constraints import complete
 from lumiimg.host.manifest import Loaded
 from lumiimg.host.snapshot_tree import SnapshotTree
@@ -100,7 +100,7 @@ def study(path: Path, environment: Mapping[str, str], snapshot: Snapshot | None,
 
     Raises BadInputError for what is no image.
     """
-    environment = without_ours(environment)
+    environment = read_on(snapshot, without_ours(environment))
     with opened(path) as image:
         return study_open(str(path), image, environment, snapshot, check_static(image, environment), site)
 

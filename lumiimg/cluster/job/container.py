@@ -33,6 +33,8 @@ class Scheduler:
     """A job for an account that the script does not name."""
     number: str
     """Of the job, in words of bash."""
+    numbers: str
+    """How the names of all of these begin."""
     rank: str
     local_rank: str
     world: str
@@ -44,6 +46,7 @@ class Scheduler:
 SLURM = Scheduler(
     submit="sbatch --account=PROJECT FILE",
     number="$SLURM_JOB_ID",
+    numbers="SLURM",
     rank="SLURM_PROCID",
     local_rank="SLURM_LOCALID",
     world="SLURM_NTASKS",
@@ -54,6 +57,7 @@ SLURM = Scheduler(
 PALS = Scheduler(
     submit="qsub -A PROJECT FILE",
     number="$LUMIIMG_NUMBER${element:+-$element}",
+    numbers="PALS",
     rank="PALS_RANKID",
     local_rank="PALS_LOCAL_RANKID",
     world="LUMIIMG_TASKS",
@@ -111,8 +115,8 @@ def _caches(plan: JobPlan) -> Iterator[str]:
     folder = value(plan.caches)
     yield from comment("caches, on the node: a folder of this job, which is nobody else's, whoever can write there")
     yield f"mkdir -m 700 {folder} 2>/dev/null"
-    yield f"if [ -L {folder} ] || ! chmod 700 {folder}; then"
-    yield f'    echo "no folder for caches:" {folder} >&2'
+    yield f"if [ -L {folder} ] || ! chmod 700 {folder} 2>/dev/null; then"
+    yield f'    echo "no folder for caches: it is another user\'s, or no room is left there:" {folder} >&2'
     yield "    exit 1"
     yield "fi"
 

@@ -5,13 +5,14 @@ Source for PBS: argonne-lcf/user-guides, docs/aurora/running-jobs-aurora.md; qsu
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.cluster.binds import spec
 from lumiimg.cluster.job.container import PALS, SLURM, files
 from lumiimg.cluster.job.plan import SettingScope
-from lumiimg.cluster.job.shape import duration
+from lumiimg.cluster.job.shape import OTHER_SHAPE, duration
 from lumiimg.cluster.job.topology import ranges
 from lumiimg.cluster.shell_quote import comment, value, word
 from lumiimg.cluster.template import filled
@@ -44,12 +45,13 @@ def job_script(plan: JobPlan) -> str:
         parts |= {"CORES": _cores(plan), "STEP": _mpiexec_options(plan)}
     else:
         parts |= {"DIRECTIVES": _slurm_directives(plan), "MASKS": _masks(plan), "STEP": _srun_options(plan)}
-        parts |= {"SWEEP": _sweep(plan)}
+        parts |= {"SWEEP": _sweep(plan), "OTHER": _other_shape()}
     return filled(
         "job/pbs.sh" if plan.by_pbs else "job/slurm.sh",
         FOLDER=filled("job/folder.sh", NUMBER=scheduler.number),
         CONTAINER=filled(
             "job/container.sh",
+            NUMBERS=scheduler.numbers,
             VARIABLES="\n".join(_variables(plan)),
             FILES="\n\n".join(map(_heredoc, written)),
             ENGINE=plan.program,
@@ -184,6 +186,11 @@ def _srun_options(plan: JobPlan) -> Iterator[str]:
     if plan.mpi is not None:
         yield from comment(plan.mpi.because, "    ")
         yield f"    --mpi={plan.mpi.value}"
+
+
+def _other_shape() -> Iterator[str]:
+    """Yield the names of variables that another job may have left, as one line of bash."""
+    yield " \\\n    ".join(textwrap.wrap(" ".join(OTHER_SHAPE), 90))
 
 
 def _sweep(plan: JobPlan) -> Iterator[str]:

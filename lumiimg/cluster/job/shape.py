@@ -23,6 +23,17 @@ _DURATION = re.compile(
     r"(?:(?P<days>\d{1,4})-)?(?P<first>\d{1,6})(?::(?P<second>\d{1,2}))?(?::(?P<third>\d{1,2}))?", re.ASCII
 )
 
+OTHER_SHAPE = (
+    *(f"SLURM_{name}_PER_TASK" for name in ("CPUS", "GPUS", "TRES")),
+    *(f"SLURM_NTASKS_PER_{name}" for name in ("CORE", "GPU", "SOCKET", "TRES")),
+    *(f"SLURM_MEM_PER_{name}" for name in ("CPU", "GPU", "NODE")),
+    *(f"SLURM_{name}" for name in ("CPUS_PER_GPU", "CPU_BIND", "GPUS", "GPU_BIND", "TRES_BIND", "THREADS_PER_CORE")),
+    *(f"SLURM_{name}" for name in ("DISTRIBUTION", "EXACT", "EXCLUSIVE", "HINT")),
+    "SRUN_CPUS_PER_TASK",
+)
+"""Variables by which srun gives the tasks of a step another shape, or refuses it: those of a job from whose shell this
+one was submitted among them (srun(1), input environment variables)."""
+
 
 class ShapeError(FailedError):
     """A site cannot give a job of this shape; the hint is the nearest that it can."""

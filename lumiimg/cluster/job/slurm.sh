@@ -20,6 +20,9 @@ export MASTER_PORT=$((20000 + SLURM_JOB_ID % 5000 * 2))
 # Each step gets the variables of this script, however the job was submitted: after `sbatch
 # --export=NONE`, or with a list of names, srun would give it no PATH and no MASTER_ADDR
 export PATH SLURM_EXPORT_ENV=ALL
+# and nothing by which srun would give the tasks another shape: a job that is submitted from inside of
+# another has the variables of that one, too
+unset @OTHER@
 
 @CONTAINER@
 

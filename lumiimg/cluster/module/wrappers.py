@@ -86,7 +86,11 @@ def _outside(module: ImageModule) -> list[str]:
         if module.python.folder is not None:
             lines += ["# the image's own PATH does not lead there", f"prepend {shlex.quote(module.python.folder)}"]
     of_job: list[str] = []
-    for item in (*module.variables(When.LOADED), *module.variables(When.RANK)):
+    variables = (*module.variables(When.LOADED), *module.variables(When.RANK))
+    if any("USER" in item.value for item in variables):
+        lines += ["# folders are named by it, and a step with few variables (srun --export=NONE) has none"]
+        lines += ['[ -n "${USER-}" ] || USER=$(id -un)']
+    for item in variables:
         if module.caches is not None and item.value.startswith(f"{module.caches}/"):
             of_job += _set(item, item.value.replace(module.caches, "$caches", 1))
         else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from lumiimg.cluster.job.shape import seconds
+from lumiimg.cluster.job.shape import OTHER_SHAPE, seconds
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import BadInputError, MissingHereError, UndecidedError, one_line
 
@@ -18,15 +18,8 @@ _ASK_TIMEOUT_S = 30.0
 _SIGNAL_BASE = 128
 _JOB_ID = re.compile(r"\s*\d{1,20}(?:;\S+)?\s*")
 """As `sbatch --parsable` prints it: the number, and with several clusters the name of one."""
-_OF_THE_JOB = frozenset(
-    f"SLURM_{name}"
-    for name in (
-        *("TRES_PER_TASK", "GPUS_PER_TASK", "CPUS_PER_TASK", "NTASKS_PER_GPU", "NTASKS_PER_TRES", "CPUS_PER_GPU"),
-        *("GPUS", "GPU_BIND", "TRES_BIND", "LABELIO", "STDOUTMODE", "STDERRMODE", "STDINMODE"),
-        *("EXACT", "EXCLUSIVE", "HINT", "THREADS_PER_CORE", "NTASKS_PER_CORE", "NTASKS_PER_SOCKET", "DISTRIBUTION"),
-    )
-) | {"SRUN_CPUS_PER_TASK"}
-"""Variables by which srun takes over the shape of the job's own tasks (srun(1), input environment variables)."""
+_OF_THE_JOB = frozenset((*OTHER_SHAPE, "SLURM_LABELIO", "SLURM_STDOUTMODE", "SLURM_STDERRMODE", "SLURM_STDINMODE"))
+"""Variables by which srun takes over what the job's own tasks are to have (srun(1), input environment variables)."""
 _HINT = "run this on a machine with Slurm: a login node (it submits a job), or inside of an allocation (salloc, sbatch)"
 
 

@@ -59,14 +59,16 @@ def parse_mirrors(settings: Mapping[str, str], words: list[str]) -> Mirrors:
 
     Raises BadInputError if a word is not FROM=TO.
     """
-    table = dict(settings)
+    named: dict[str, str] = {}
     for word in words:
         source, equals, target = word.partition("=")
         if not (source and equals and target):
             raise BadInputError(
                 f"--mirror {hidden(word)!r} is not FROM=TO", hint="for example debian=https://host/debian"
             )
-        table[source] = target
+        if named.setdefault(source, target) != target:
+            raise BadInputError(f"--mirror {hidden(source)} is given twice, with two values", hint="leave one out")
+    table = {**settings, **named}
     for source, target in table.items():
         refuse_password(target, f"mirror {source!r}")
         if "://" in source:

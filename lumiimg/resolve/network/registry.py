@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 from lumiimg.errors import BadInputError, FailedError, UndecidedError
-from lumiimg.resolve.network.web import Response, refuse_unproved
+from lumiimg.resolve.network.web import ReplacedError, Response, refuse_unproved
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -344,7 +344,7 @@ class Repository:
                 f"(--mirror {registry}=http://HOST:PORT)",
             )
         if answer.status == 404:
-            raise FailedError(
+            raise ReplacedError(
                 "no such image or tag", where=answer.url, hint=f"look up the name and the tags of {self._reference}"
             )
         if not self._is_from_registry(answer):

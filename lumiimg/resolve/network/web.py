@@ -65,6 +65,10 @@ class BrokeOffError(FailedError):
     """The connection ended before the answer did: the rest may come when it is asked for."""
 
 
+class ReplacedError(FailedError):
+    """What an address, or a digest, stood for is not there any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """A file, or its end, on its way."""

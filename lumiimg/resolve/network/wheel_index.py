@@ -20,7 +20,7 @@ from packaging.utils import (
 )
 
 from lumiimg.errors import BadInputError, FailedError, one_line
-from lumiimg.host.codec import FormError, decode
+from lumiimg.host.codec import FormError, count_of_values, decode
 from lumiimg.resolve.network.mirrors import refuse_password
 from lumiimg.resolve.network.web import place, refuse_unproved
 from lumiimg.secret import has_key
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 PAGE_LIMIT_BYTES = 64 * 1024 * 1024
 FILES_LIMIT = 50_000
+_VALUES_LIMIT = 40 * FILES_LIMIT
 _ATTRIBUTE_LIMIT = 4096
 _REASON_LIMIT = 200
 _NAME_LIMIT = 200
@@ -221,6 +222,8 @@ def _html_links(answer: Response) -> tuple[str, list[_Link]]:
 
 
 def _json_links(answer: Response) -> list[_Link]:
+    if count_of_values(answer.body) > _VALUES_LIMIT:
+        raise _no_page(answer.url, f"its JSON has more than {_VALUES_LIMIT} values")
     try:
         page = json.loads(answer.body)
     except (ValueError, RecursionError) as error:

@@ -27,8 +27,8 @@ from lumiimg.definition.docker.substitution import Scope, expand
 from lumiimg.definition.docker.substitution import text_of as text_of_value
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.definition.text import DefinitionError
+from lumiimg.engine.binds import parse_binds
 from lumiimg.errors import BadInputError
-from lumiimg.host.container_view import parse_binds
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, FIXTURES, PACKAGE, parts, root_of, scratch, text_of, written
 
@@ -236,8 +236,6 @@ TARGETS = (
         _definition_seeds,
     ),
     Target("chain", ("build.provenance._definition",), _chain, _chain_seeds, (BadInputError,), "json"),
-    Target(
-        "bind-option", ("host.container_view.parse_binds",), _binds, lambda: [b"/a:/b:ro,/c\\:d,/e:/f,image-src=/x"]
-    ),
+    Target("bind-option", ("engine.binds.parse_binds",), _binds, lambda: [b"/a:/b:ro,/c\\:d,/e:/f,image-src=/x"]),
     Target("duration", ("cluster.job.shape.seconds",), _duration, lambda: [b"1-02:03:04", b"30", b"1:30", b"2h"], ()),
 )

@@ -26,7 +26,9 @@ from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.build.cache_archive import read_archive
 from lumiimg.build.cache_miss import differences
 from lumiimg.build.compile_cache import unpack_kept
-from lumiimg.build.engine_metadata import date_labels
+from lumiimg.build.engine_metadata import begin_base, date_labels, write_facts
+from lumiimg.build.inspection import inspected
+from lumiimg.build.layer_root import LayerRoot
 from lumiimg.build.provenance import PLAN, SBOM, read_document
 from lumiimg.build.sbom import bill
 from lumiimg.build.userns_helper import _date
@@ -42,6 +44,7 @@ from lumiimg.cluster.nodes.answers import (
 )
 from lumiimg.cluster.nodes.check import NodesReport
 from lumiimg.cluster.nodes.node_task import TASK, NodeTask, read_task
+from lumiimg.definition.engine_reader import read_definition
 from lumiimg.elf.loader import Process
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError
@@ -131,7 +134,24 @@ def _bill(data: bytes) -> None:
 
 def _labels(data: bytes) -> None:
     written(data, "labels/.singularity.d/labels.json")
-    date_labels(scratch() / "labels", {})
+    date_labels(scratch() / "labels")
+
+
+def _image(data: bytes) -> None:
+    """What an image, or its config, says of itself, in the files that are read for it."""
+    root = scratch() / "of-an-engine"
+    shutil.rmtree(root, ignore_errors=True)
+    for name in ("labels.json", "Singularity", "test", "env/90-environment.sh"):
+        written(data, f"of-an-engine/.singularity.d/{name}")
+    for name in ("labels.json", "env/90-environment.sh"):
+        written(data, f"of-an-engine/scif/apps/one/scif/{name}")
+    with open_image(root) as image:
+        inspected(image.root, "Bootstrap: x\n")
+    config = None
+    with contextlib.suppress(ValueError, RecursionError):
+        config = json.loads(data)
+    begin_base(LayerRoot(root), config if isinstance(config, dict) else None)
+    write_facts(LayerRoot(root), read_definition("Bootstrap: x\n%environment\n    export A=1\n"))
 
 
 def _documents(data: bytes) -> None:
@@ -167,7 +187,7 @@ def _archive(data: bytes) -> None:
 
 
 def _recalled(data: bytes) -> None:
-    path = capability_cache._path(scratch() / "own")
+    path = capability_cache._path(scratch() / "own", ENGINE)
     written(data, str(path.relative_to(scratch())))
     with mock.patch.object(capability_cache, "_depends_on", return_value={}):
         capability_cache._recall(ENGINE, {"PATH": "/bin"}, scratch() / "own")
@@ -403,6 +423,18 @@ TARGETS = (
         lambda: [b'{"a": "b"}'],
         (FailedError,),
         "json",
+    ),
+    Target(
+        "engine-metadata",
+        ("build.inspection.inspected", "build.engine_metadata.begin_base", "build.engine_metadata.write_facts"),
+        _image,
+        lambda: [
+            b'{"Env": ["A=b", "PATH=/x"], "Cmd": ["sh"], "Entrypoint": null, "Labels": {"a": "b"}}',
+            b'{"a": "b"}',
+        ],
+        (ImageError, FailedError),
+        "json",
+        rounds=10,
     ),
     Target(
         "sif-documents",

@@ -1,0 +1,72 @@
+"""What users have an engine bind, in the words of engines."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_FLAGS, _VALUES = frozenset({"ro", "rw"}), ("id=", "image-src=")
+_UNESCAPED = {",": re.compile(r"(?<!\\),"), ":": re.compile(r"(?<!\\):")}
+
+
+@dataclass(frozen=True, slots=True)
+class BindSpec:
+    """One `--bind`: what of the host is put where."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+    def __str__(self) -> str:
+        escaped = [re.sub(r"([,:])", r"\\\1", path) for path in (self.source, self.target)]
+        if self.read_only:
+            return ":".join([*escaped, "ro"])
+        return escaped[0] if self.source == self.target else ":".join(escaped)
+
+
+def parse_binds(text: str) -> tuple[BindSpec, ...]:
+    r"""Read `SRC[:DST[:OPTIONS]]`, several with commas, as engines take them (`\:` and `\,` are no separators).
+
+    Rules: apptainer `pkg/runtime/engine/apptainer/config/bind.go` ParseBindPath, singularity `pkg/util/bind/bind.go`.
+
+    Raises BadInputError for what engines refuse, and for `image-src=`, which binds a part of another image.
+    """
+    parts: list[str] = []
+    for part in _UNESCAPED[","].split(text):
+        is_option = part in _FLAGS or part.startswith(_VALUES)
+        if is_option and parts and _UNESCAPED[":"].search(parts[-1]):
+            parts[-1] += f",{part}"  # of the bind before it, which has a target: without one, it is a source
+        elif part:
+            parts.append(part)
+    return tuple(_parse_bind(part, text) for part in parts)
+
+
+def _parse_bind(part: str, text: str) -> BindSpec:
+    source, *rest = (re.sub(r"\\([,:])", r"\1", field) for field in _UNESCAPED[":"].split(part))
+    if len(rest) > 2:
+        raise BadInputError("more than SRC:DST:OPTIONS", where=f"--bind {text}")
+    if len(rest) == 2 and "image-src=" in rest[1]:
+        raise BadInputError("binds out of another image are not read", where=f"--bind {text}", hint="give that image")
+    if not source:
+        raise BadInputError("no source", where=f"--bind {text}", hint="SRC[:DST]")
+    source = os.path.abspath(source)  # noqa: PTH100 - text; its symlinks are the business of the root it is looked up in
+    target = rest[0] if rest and rest[0] else source
+    if not target.startswith("/"):
+        raise BadInputError("the target is not an absolute path", where=f"--bind {text}")
+    return BindSpec(source, target, len(rest) == 2 and "ro" in rest[1].split(","))
+
+
+def binds_of(environment: Mapping[str, str]) -> Iterator[tuple[str, tuple[BindSpec, ...]]]:
+    """Yield the variables that the engine takes binds from, each with its own."""
+    for name in ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH"):
+        try:
+            yield name, parse_binds(environment.get(name, ""))
+        except BadInputError:
+            continue  # the engine refuses it, and says so

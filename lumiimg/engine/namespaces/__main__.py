@@ -1,0 +1,322 @@
+"""Start programs in namespaces: those of an image (`exec`), or of this machine as root (`root`).
+
+Ends with the program's own exit status (128 + N for signal N); with 255 and one line where there is no container, as
+engines do.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from lumiimg.engine.namespaces import variables
+from lumiimg.engine.namespaces.ids import IdsError, map_own, map_range
+from lumiimg.engine.namespaces.layers import Served, layers_of, squashfuse, unpacked
+from lumiimg.engine.namespaces.options import PREFIXES, ContainerStart, read_words
+from lumiimg.engine.namespaces.root import MountStage, RootError, ShownPath, shown_path
+from lumiimg.engine.namespaces.syscalls import (
+    MountFlag,
+    Namespace,
+    die_with_parent,
+    gain_no_privileges,
+    mount,
+    mount_proc,
+    unshare,
+)
+from lumiimg.errors import LumiimgError, one_line
+
+_FAILED = 255
+_HOME_OF_ROOT = "/root"
+_DEFAULTS = ("/dev", "/sys", "/tmp", "/var/tmp", "/etc/resolv.conf")  # noqa: S108 - as engines show them
+_DEFAULTS_OF_USER = ("/etc/localtime", "/etc/hosts")
+_NEVER_SHOWN = frozenset(
+    ("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/mnt", "/opt", "/proc", "/sbin", "/sys", "/usr", "/var")
+)
+"""Homes and current folders that would hide what is the image's."""
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_LIMITS = {
+    "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces is 0"),
+    "/proc/sys/kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone is 0"),
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
+        "1",
+        "kernel.apparmor_restrict_unprivileged_userns is 1",
+    ),
+}
+"""Settings that keep users from namespaces. Source: user_namespaces(7), kernels of Debian and Ubuntu."""
+
+
+def main() -> NoReturn:
+    """Carry out one command."""
+    command, *rest = sys.argv[1:]
+    status = _guarded(lambda: _root(rest) if command == "root" else _exec(read_words(rest, _environment())))
+    sys.exit(status)
+
+
+def why_not() -> str:
+    """Return which setting of this machine keeps users from namespaces, as the end of a sentence; or nothing."""
+    for path, (value, means) in _LIMITS.items():
+        with suppress(OSError):
+            if Path(path).read_text(encoding="ascii").strip() == value:
+                return f" ({means})"
+    return ""
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment that this program was given: Python adds LC_CTYPE to it (PEP 538)."""
+    words = Path("/proc/self/environ").read_bytes().split(b"\0")
+    return {
+        os.fsdecode(name): os.fsdecode(value) for name, is_one, value in (w.partition(b"=") for w in words) if is_one
+    }
+
+
+def _guarded(act: Callable[[], int]) -> int:
+    """Return the status of an act, or say in one line why there is none."""
+    try:
+        return act()
+    except (LumiimgError, IdsError, RootError) as error:
+        said = str(error)
+    except OSError as error:
+        said = f"{error.filename or 'the kernel'}: {error.strerror or error}{why_not()}"
+    sys.stderr.write(f"FATAL:   {one_line(said)}\n")  # as engines begin the line that says why
+    return _FAILED
+
+
+def _root(words: Sequence[str]) -> int:
+    """Run a program of this machine as root of a user namespace with all ids, perhaps with mounts of its own."""
+    if words[0] != "--mounts":
+        return _namespaces(map_range, lambda: _run(words, os.environ)) if os.geteuid() else _run(words, os.environ)
+
+    def inside() -> int:
+        unshare(Namespace.MOUNT | Namespace.PID)
+        mount("", "/", flags=MountFlag.SLAVE | MountFlag.RECURSIVE)
+
+        def first() -> None:
+            mount_proc("/proc")
+
+        return _first_process(first, lambda: _run(words[1:], os.environ))
+
+    return _namespaces(map_range if os.geteuid() else None, inside)
+
+
+def _exec(container: ContainerStart) -> int:
+    """Run a program in an image."""
+    uid, gid, cwd = os.geteuid(), os.getegid(), str(Path.cwd())
+    people = None if container.as_root else _people(uid, gid)
+    layers = layers_of(container.image)
+    if container.writable and layers:
+        raise RootError(f"{container.image} is a file, and nothing can be written into it")
+    program = squashfuse(os.environ.get("PATH")) if layers else None
+    folders = [container.image] if not layers else [] if program else unpacked(layers, os.environ)
+    own = Namespace.MOUNT | (Namespace.PID if container.own_processes else Namespace(0))
+
+    def inside() -> int:
+        served = [Served(program, layer) for layer in layers] if program else []
+        unshare(own)
+        stage = MountStage()
+        sources = list(_sources(container, cwd))
+        images = [shown_path(f"{folder}", f"{number}", is_required=True) for number, folder in enumerate(folders)]
+        stage.cover()
+        if container.writable:
+            stage.write_into(images[0])
+        else:
+            lowers = [each.mount(stage.folder(f"{number}")) for number, each in enumerate(served)]
+            stage.lay(lowers or [stage.put(each) for each in images], sources)
+        stage.show(sources, people or {}, read_only=not container.writable)
+        environment = variables.kept(container.environment) | {
+            "HOME": _HOME_OF_ROOT if container.as_root else _home(uid),
+            **{f"{prefix}_NAME": container.image.name for prefix in PREFIXES},
+            **{f"{prefix}_CONTAINER": f"{container.image}" for prefix in PREFIXES},
+        }
+
+        def program_in_it() -> int:
+            stage.enter()
+            if not container.as_root:
+                gain_no_privileges()
+            for folder in (container.cwd or cwd, environment["HOME"], "/"):
+                with suppress(OSError):
+                    os.chdir(folder)
+                    break
+            environment["PWD"] = str(Path.cwd())
+            return _start_in_image(container, environment)
+
+        if container.own_processes:
+            return _first_process(lambda: stage.show_processes(own=True), program_in_it)
+        stage.show_processes(own=False)
+        return program_in_it()
+
+    maker: Callable[[int], None] | None = map_range
+    if uid and not container.as_root:
+        maker = lambda process: map_own(process, uid, gid)  # noqa: E731
+    elif uid == 0 and (container.as_root or not _makes_users()):
+        maker = None  # the real root has what it takes, and a namespace of users would keep it from making devices
+    return _namespaces(maker, inside)
+
+
+def _sources(container: ContainerStart, cwd: str) -> Iterator[ShownPath]:
+    """Yield what is shown of this machine, in its order. Raises RootError for a bind that is not here."""
+    defaults = list(_DEFAULTS)
+    if not container.as_root:
+        defaults += _DEFAULTS_OF_USER
+        own = [_home(os.geteuid())] if container.home else []
+        own += (
+            [cwd]
+            if container.cwd is None and not any(Path(cwd).is_relative_to(path) for path in defaults + own)
+            else []
+        )
+        defaults += [path for path in own if path not in _NEVER_SHOWN]
+    for path in defaults:
+        with suppress(RootError):  # not on this machine
+            yield shown_path(path, path)
+    for bind in container.binds:
+        yield shown_path(bind.source, bind.target, read_only=bind.read_only, is_required=True)
+
+
+def _home(uid: int) -> str:
+    """Return the user's home: the variable's, as engines take it, else the table's."""
+    with suppress(KeyError):
+        return os.environ.get("HOME") or pwd.getpwuid(uid).pw_dir
+    return "/"
+
+
+def _people(uid: int, gid: int) -> dict[str, str]:
+    """Return the lines of the user for the tables of an image."""
+    try:
+        user = pwd.getpwuid(uid)
+        name, about, shell = user.pw_name, user.pw_gecos, user.pw_shell
+    except KeyError:
+        name, about, shell = f"{uid}", "", "/bin/sh"
+    groups = []
+    for each in dict.fromkeys((gid, *os.getgroups())):
+        with suppress(KeyError):
+            groups.append(f"{grp.getgrgid(each).gr_name}:x:{each}:{name}\n")
+    return {"/etc/passwd": f"{name}:x:{uid}:{gid}:{about}:{_home(uid)}:{shell}\n", "/etc/group": "".join(groups)}
+
+
+def _makes_users() -> bool:
+    """Whether the kernel makes a namespace of users."""
+    child = os.fork()
+    if child == 0:
+        with suppress(OSError):
+            unshare(Namespace.USER)
+            os._exit(0)
+        os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _namespaces(maker: Callable[[int], None] | None, inside: Callable[[], int]) -> int:
+    """Run `inside` in a process of its own, in a namespace of users to which `maker` gives its ids from outside."""
+    if maker is None:
+        return _child(inside)
+    asks, told = os.pipe(), os.pipe()
+
+    def wait_for_ids() -> int:
+        os.close(asks[0])
+        os.close(told[1])
+        unshare(Namespace.USER)
+        os.write(asks[1], b"1")
+        if not os.read(told[0], 1):
+            os._exit(_FAILED)  # why is said outside
+        return inside()
+
+    child = _fork(wait_for_ids)
+    os.close(asks[1])
+    os.close(told[0])
+    try:
+        if os.read(asks[0], 1):
+            maker(child)
+            os.write(told[1], b"1")
+    finally:
+        os.close(told[1])
+        status = _wait(child)
+    return status
+
+
+def _first_process(prepare: Callable[[], None], act: Callable[[], int]) -> int:
+    """Run `act` under a first process of the new namespace of processes, with which all that is left of it ends."""
+
+    def first() -> int:
+        prepare()
+        child = _fork(act)
+        while True:
+            ended, status = os.wait()
+            if ended == child:
+                return _code(status)
+
+    return _child(first)
+
+
+def _child(act: Callable[[], int]) -> int:
+    return _wait(_fork(act))
+
+
+def _fork(act: Callable[[], int]) -> int:
+    """Return a process that carries out an act, and ends when this one does."""
+    parent = os.getpid()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        # what ends the program in the container comes to all of its group; those around it wait for its end
+        for number in _HEARD:
+            signal.signal(number, signal.SIG_IGN)
+        return child
+    status = _FAILED
+    try:
+        die_with_parent(signal.SIGKILL)
+        if os.getppid() in (parent, 0):  # 0 from inside a new namespace of processes
+            status = _guarded(act)
+    finally:
+        os._exit(status)
+
+
+_HEARD = frozenset(number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN)
+"""A signal that is ignored stays so (SIGHUP under nohup)."""
+
+
+def _wait(child: int) -> int:
+    """Return how a process ends; end as it does where a signal ended it."""
+    status = os.waitpid(child, 0)[1]
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        with suppress(OSError):  # that of SIGKILL cannot be set, and need not be
+            signal.signal(number, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left its own, if any
+        os.kill(os.getpid(), number)
+    return _code(status)
+
+
+def _code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _start_in_image(container: ContainerStart, kept: dict[str, str]) -> int:
+    """Become the program, by a shell of the image that has sourced its scripts; without one, with variables alone."""
+    shell = next((path for path in ("/bin/bash", "/bin/sh") if os.access(path, os.X_OK)), None)
+    if shell is None:
+        return _run(container.argv, {**container.environment, **container.injected, **kept})
+    text = os.memfd_create("environment", 0)
+    os.write(text, variables.script(container.environment, container.injected))
+    os.lseek(text, 0, os.SEEK_SET)
+    if text != variables.DESCRIPTOR:
+        os.dup2(text, variables.DESCRIPTOR)
+        os.close(text)
+    return _run([shell, f"/proc/self/fd/{variables.DESCRIPTOR}", *container.argv], kept)
+
+
+def _run(argv: Sequence[str], environment: dict[str, str] | os._Environ[str]) -> int:
+    """Become a program, with the signals that it would have anywhere."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, *_HEARD):
+        signal.signal(number, signal.SIG_DFL)
+    os.execvpe(argv[0], list(argv), environment)  # noqa: S606 - that is what it is for
+
+
+if __name__ == "__main__":
+    main()

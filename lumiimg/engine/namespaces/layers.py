@@ -1,0 +1,133 @@
+"""The file systems of an image: mounted by squashfuse_ll where there is FUSE, else unpacked once into the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lumiimg.catalog.settings import read_settings
+from lumiimg.engine.namespaces.syscalls import MountFlag, mount
+from lumiimg.engine.process import run, which
+from lumiimg.engine.workspace import scratch_folder
+from lumiimg.errors import FailedError, MissingHereError, one_line
+from lumiimg.image.byte_source import ByteSource
+from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
+
+FOLDER = "unpacked"
+"""Of the cache."""
+_FUSE = "/dev/fuse"
+_QUIET = ("/dev/null", os.O_RDWR)
+
+
+@dataclass(frozen=True, slots=True)
+class SquashedLayer:
+    """One squashfs in a file."""
+
+    file: Path
+    offset: int
+
+
+def layers_of(image: Path) -> tuple[SquashedLayer, ...]:
+    """Return the file systems of an image, the lowest first; none of a folder. Raises ImageError."""
+    if image.is_dir():
+        return ()
+    with contextlib.closing(ByteSource.open(image)) as source:
+        if source.read_at(MAGIC_OFFSET, len(MAGIC)) != MAGIC:
+            return (SquashedLayer(image, 0),)
+        sif = read_sif(source)
+        return tuple(SquashedLayer(image, part.offset) for part in (sif.root_partition(str(image)), *sif.overlays()))
+
+
+def squashfuse(path: str | None) -> str | None:
+    """Return the program that serves a squashfs, where it can."""
+    return which("squashfuse_ll", path) if os.access(_FUSE, os.R_OK | os.W_OK) else None
+
+
+class Served:
+    """A squashfs that a process of squashfuse_ll serves, from its mount to the end of that.
+
+    The process is started before there is a namespace of mounts, as it would otherwise hold the one that holds it. It
+    is in a session of its own, so that what ends the program in the container does not take its files away before.
+    """
+
+    def __init__(self, program: str, layer: SquashedLayer) -> None:
+        """Start it. Raises OSError."""
+        # the kernel wants who mounts to be in the namespace of users in which it was opened
+        self._device = os.open(_FUSE, os.O_RDWR)
+        waits, self._go = os.pipe()
+        if os.fork() == 0:
+            try:
+                self._serve(program, layer, waits)
+            finally:
+                os._exit(1)
+        os.close(waits)
+
+    def _serve(self, program: str, layer: SquashedLayer, waits: int) -> None:
+        os.close(self._go)
+        os.setsid()
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        quiet = os.open(*_QUIET)
+        for descriptor in range(3):
+            os.dup2(quiet, descriptor)
+        if os.read(waits, 1):  # nothing where the other end died
+            os.set_inheritable(self._device, True)
+            # libfuse 3 takes such a name for a file system that is mounted already (fuse(8), /dev/fd/N)
+            words = [program, "-f", "-o", f"offset={layer.offset}", str(layer.file), f"/dev/fd/{self._device}"]
+            os.execv(program, words)  # noqa: S606 - a shell has no part in it
+
+    def mount(self, target: str) -> str:
+        """Mount it on a folder, and return that. Raises OSError."""
+        data = f"fd={self._device},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()}"
+        data += ",allow_other,default_permissions"
+        mount(
+            "squashfuse",
+            target,
+            "fuse.squashfuse",
+            MountFlag.READ_ONLY | MountFlag.NO_SUID | MountFlag.NO_DEVICES,
+            data,
+        )
+        os.close(self._device)
+        os.write(self._go, b"1")
+        os.close(self._go)
+        return target
+
+
+def unpacked(layers: tuple[SquashedLayer, ...], environment: Mapping[str, str]) -> list[Path]:
+    """Return folders with the files of each layer, as this user's, unpacked once.
+
+    Raises FailedError, MissingHereError.
+    """
+    program = which("unsquashfs", environment.get("PATH"))
+    if program is None:
+        raise MissingHereError(
+            "an image is mounted by squashfuse_ll and /dev/fuse, or unpacked by unsquashfs: neither is here",
+            hint="install squashfuse and fuse3, or squashfs-tools",
+        )
+    parent = read_settings(environment).cache / FOLDER
+    parent.mkdir(0o700, exist_ok=True)
+    return [_unpacked(program, layer, parent, environment) for layer in layers]
+
+
+def _unpacked(program: str, layer: SquashedLayer, parent: Path, environment: Mapping[str, str]) -> Path:
+    seen = layer.file.stat()
+    said = f"{seen.st_dev} {seen.st_ino} {seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns} {layer.offset}"
+    target = parent / hashlib.sha256(said.encode()).hexdigest()
+    if target.is_dir():
+        return target
+    with scratch_folder(parent) as scratch:
+        root = scratch / "root"
+        words = [program, "-no-progress", "-quiet", "-no-xattrs", "-dest", str(root), "-offset", str(layer.offset)]
+        done = run([*words, str(layer.file)], env=environment)
+        if not done.ok:
+            raise FailedError(f"unsquashfs: {one_line(done.last_line)[:300]}", where=str(layer.file))
+        try:
+            root.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another was quicker
+                raise
+    return target

@@ -1,0 +1,242 @@
+"""The root file system of a container: an image, what engines mount into it, and nothing else of this machine.
+
+What is shown is taken before anything is covered, and where it is put is looked up below the image's root alone
+(openat2(2)), so that a link of an image leads to a place in the image. Source of the list: Apptainer 1.4.5 with
+its own apptainer.conf.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from lumiimg.engine.namespaces.syscalls import (
+    MountFlag,
+    copy_mounts,
+    mount,
+    mount_proc,
+    open_in_root,
+    pivot_root,
+    put_mounts,
+)
+
+_STAGES = ("/tmp", "/var/tmp", "/mnt")  # noqa: S108 - covered by a mount that this process alone sees
+_STAGE_OPTIONS = "mode=0755,size=16m"
+"""It holds folders to mount on, and the tables of users."""
+_LOCKED = {
+    os.ST_NOSUID: MountFlag.NO_SUID,
+    os.ST_NODEV: MountFlag.NO_DEVICES,
+    os.ST_NOEXEC: MountFlag.NO_PROGRAMS,
+    os.ST_NOATIME: MountFlag.NO_ATIME,
+    os.ST_NODIRATIME: MountFlag.NO_FOLDER_ATIME,
+    os.ST_RELATIME: MountFlag.RELATIVE_ATIME,
+}
+"""What a user's namespace must leave to a mount (mount_namespaces(7))."""
+_TABLE_BYTES = 1 << 22
+_PROC = "/proc"
+
+
+class RootError(Exception):
+    """Why a container has no root file system, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPath:
+    """Something of this machine that is to be seen in the container."""
+
+    mounts: int
+    """Of `copy_mounts`."""
+    target: str
+    read_only: bool = False
+    is_required: bool = False
+    """Whether there is no container without it."""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is put on a folder."""
+        return stat.S_ISDIR(os.fstat(self.mounts).st_mode)
+
+
+def shown_path(path: str, target: str, *, read_only: bool = False, is_required: bool = False) -> ShownPath:
+    """Return a file or folder as it is now. Raises RootError."""
+    try:
+        return ShownPath(copy_mounts(path), target, read_only, is_required)
+    except OSError as error:
+        raise RootError(f"{path} cannot be shown in the container: {error.strerror}") from error
+
+
+class MountStage:
+    """A place of this process alone where the root file system is put together. All raise OSError and RootError."""
+
+    def __init__(self) -> None:
+        mount("", "/", flags=MountFlag.SLAVE | MountFlag.RECURSIVE)
+        self._path = next((path for path in _STAGES if os.path.isdir(path)), "/")  # noqa: PTH112
+        self._processes = shown_path(_PROC, _PROC)
+
+    def cover(self) -> None:
+        """Begin; what was under the stage's name can no longer be reached by it."""
+        mount("tmpfs", self._path, "tmpfs", MountFlag.NO_SUID | MountFlag.NO_DEVICES, _STAGE_OPTIONS)
+        self.folder("root")
+
+    def folder(self, name: str) -> str:
+        """Make a folder."""
+        path = f"{self._path}/{name}"
+        os.mkdir(path, 0o755)  # noqa: PTH102
+        return path
+
+    def put(self, shown: ShownPath) -> str:
+        """Return a new folder that is one of this machine's."""
+        path = self.folder(shown.target)
+        _put(shown, path)
+        return path
+
+    def write_into(self, image: ShownPath) -> None:
+        """Make a folder the root, as it is."""
+        _put(image, self._root)
+
+    def lay(self, lowers: Sequence[str], sources: Sequence[ShownPath]) -> None:
+        """Make the root of folders, the lowest first, with all that `sources` will be put on; nothing can be written.
+
+        What they lack is in a layer over them, as whoever has one id alone cannot add to folders of another.
+        """
+        options = f"userxattr,lowerdir={':'.join(reversed(lowers))}"
+        below = lowers[0]
+        if len(lowers) > 1:
+            below = self.folder("below")
+            mount("overlay", below, "overlay", data=options)
+        upper, work = self.folder("upper"), self.folder("work")
+        os.chmod(upper, stat.S_IMODE(os.stat(below).st_mode))  # noqa: PTH101, PTH116
+        at = os.open(below, os.O_PATH | os.O_CLOEXEC)
+        for each in sources:
+            _add(at, below, upper, each.target, is_folder=each.is_folder)
+        _add(at, below, upper, _PROC, is_folder=True)
+        os.close(at)
+        try:
+            mount("overlay", self._root, "overlay", data=f"{options},upperdir={upper},workdir={work}")
+        except OSError as error:  # before Linux 5.11, for a user
+            raise RootError(f"the kernel lays no overlay for a user: {error.strerror}") from error
+
+    def show(self, sources: Iterable[ShownPath], tables: Mapping[str, str], *, read_only: bool) -> None:
+        """Show files and folders of this machine, and add lines to the tables that the image has."""
+        at = os.open(self._root, os.O_PATH | os.O_CLOEXEC)
+        for path, lines in tables.items():
+            content = _read(at, path)
+            if content is not None:
+                end = b"" if content.endswith(b"\n") or not content else b"\n"
+                _show(at, ShownPath(self._copied(path.replace("/", "-"), content + end + lines.encode()), path))
+        for each in sources:
+            _show(at, each)
+        if read_only:
+            _make_read_only(at, "/")
+        os.close(at)
+
+    def show_processes(self, *, own: bool) -> None:
+        """Show all processes, or the container's `own`; all as well where the kernel refuses that (in a container)."""
+        at = os.open(self._root, os.O_PATH | os.O_CLOEXEC)
+        try:
+            target = open_in_root(at, _PROC, os.O_PATH)
+        except OSError:  # a folder that is written into, and has none
+            return
+        with suppress(PermissionError):
+            if own:
+                mount_proc(f"/proc/self/fd/{target}")
+                return
+        put_mounts(self._processes.mounts, target)
+
+    def enter(self) -> None:
+        """Make what was put together the root of this process."""
+        pivot_root(self._root)
+
+    @property
+    def _root(self) -> str:
+        return f"{self._path}/root"
+
+    def _copied(self, name: str, content: bytes) -> int:
+        path = f"{self._path}/{name}"
+        with open(path, "xb") as file:  # noqa: PTH123
+            file.write(content)
+        return copy_mounts(path)
+
+
+def _put(shown: ShownPath, path: str) -> None:
+    target = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    put_mounts(shown.mounts, target)
+    os.close(target)
+
+
+def _add(at: int, below: str, upper: str, path: str, *, is_folder: bool) -> None:
+    """Make in `upper` what the folder `below`, open as `at`, lacks of a path."""
+    wanted = PurePosixPath(path)
+    lacking: list[str] = []
+    found = -1
+    for there in (wanted, *wanted.parents):
+        if not _is_absolute_link(at, there):
+            with suppress(OSError):
+                found = open_in_root(at, f"{there}", os.O_PATH)
+                break
+        lacking.insert(0, there.name)
+    real = os.readlink(f"/proc/self/fd/{found}").removeprefix(below)  # noqa: PTH115
+    os.close(found)
+    made, seen = upper, below
+    for name in PurePosixPath(real).parts if lacking else ():
+        if name == "/":
+            continue
+        made, seen = f"{made}/{name}", f"{seen}/{name}"
+        if not os.path.isdir(made):  # noqa: PTH112
+            os.mkdir(made)  # noqa: PTH102
+            os.chmod(made, stat.S_IMODE(os.stat(seen, follow_symlinks=False).st_mode))  # noqa: PTH101, PTH116
+    for name in lacking:
+        made = f"{made}/{name}"
+        if is_folder or name != lacking[-1]:
+            os.makedirs(made, exist_ok=True)  # noqa: PTH103
+        elif not os.path.lexists(made):
+            os.close(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+
+
+def _is_absolute_link(at: int, path: PurePosixPath) -> bool:
+    """Whether a path names such a link, which the engine mounts over, and does not follow (seen with 1.4.5)."""
+    try:
+        parent = open_in_root(at, f"{path.parent}", os.O_PATH)
+    except OSError:
+        return False
+    try:
+        return os.readlink(path.name, dir_fd=parent).startswith("/")
+    except OSError:
+        return False
+    finally:
+        os.close(parent)
+
+
+def _show(at: int, shown: ShownPath) -> None:
+    try:
+        target = open_in_root(at, shown.target, os.O_PATH)
+        put_mounts(shown.mounts, target)
+        if shown.read_only:
+            _make_read_only(at, shown.target)
+    except OSError as error:
+        if shown.is_required:
+            raise RootError(f"{shown.target} cannot be bound: {error.strerror}") from error
+
+
+def _make_read_only(at: int, path: str) -> None:
+    mounted = open_in_root(at, path, os.O_PATH)
+    has = os.fstatvfs(mounted).f_flag
+    flags = MountFlag.BIND | MountFlag.REMOUNT | MountFlag.READ_ONLY
+    for flag, means in _LOCKED.items():
+        flags |= means if has & flag else MountFlag.NONE
+    mount("", f"/proc/self/fd/{mounted}", flags=flags)
+    os.close(mounted)
+
+
+def _read(at: int, path: str) -> bytes | None:
+    """Return a regular file of the image; None where there is none."""
+    try:
+        descriptor = open_in_root(at, path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:  # noqa: PTH123
+        return file.read(_TABLE_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None

@@ -1,0 +1,124 @@
+"""System calls that Python 3.11 does not have. All raise OSError. Source: the man pages of section 2."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+from enum import IntFlag
+from typing import Final
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_SYS_PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41}
+_SYS_OPEN_TREE: Final = 428
+_SYS_MOVE_MOUNT: Final = 429
+_SYS_OPENAT2: Final = 437
+"""These three have the same number on all processors."""
+_OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC, _AT_RECURSIVE, _AT_FDCWD = 0x1, os.O_CLOEXEC, 0x8000, -100
+_MOVE_EMPTY_PATHS: Final = 0x4 | 0x40
+_RESOLVE_IN_ROOT: Final = 0x10
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_MNT_DETACH: Final = 2
+
+
+class Namespace(IntFlag):
+    """What unshare(2) can make new."""
+
+    MOUNT = 0x00020000
+    USER = 0x10000000
+    PID = 0x20000000
+
+
+class MountFlag(IntFlag):
+    """Flags of mount(2)."""
+
+    NONE = 0
+    READ_ONLY = 0x1
+    NO_SUID = 0x2
+    NO_DEVICES = 0x4
+    NO_PROGRAMS = 0x8
+    REMOUNT = 0x20
+    NO_ATIME = 0x400
+    NO_FOLDER_ATIME = 0x800
+    BIND = 0x1000
+    RECURSIVE = 0x4000
+    PRIVATE = 1 << 18
+    SLAVE = 1 << 19
+    RELATIVE_ATIME = 1 << 21
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+    return result
+
+
+def unshare(namespaces: Namespace) -> None:
+    """Leave namespaces for new ones."""
+    _checked(_libc.unshare(int(namespaces)), "namespace")
+
+
+def mount(source: str, target: str, kind: str = "", flags: MountFlag = MountFlag.NONE, data: str = "") -> None:
+    """Mount a file system."""
+    _checked(
+        _libc.mount(
+            os.fsencode(source), os.fsencode(target), kind.encode(), ctypes.c_ulong(int(flags)), os.fsencode(data)
+        ),
+        target,
+    )
+
+
+def copy_mounts(path: str) -> int:
+    """Return a descriptor of what is mounted at a path and below it, to be put elsewhere (open_tree(2), Linux 5.2)."""
+    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE
+    return _checked(
+        _libc.syscall(ctypes.c_long(_SYS_OPEN_TREE), ctypes.c_int(_AT_FDCWD), os.fsencode(path), ctypes.c_uint(flags)),
+        path,
+    )
+
+
+def put_mounts(copied: int, target: int) -> None:
+    """Mount what `copy_mounts` returned on an open file or folder (move_mount(2))."""
+    words = (ctypes.c_int(copied), b"", ctypes.c_int(target), b"", ctypes.c_uint(_MOVE_EMPTY_PATHS))
+    _checked(_libc.syscall(ctypes.c_long(_SYS_MOVE_MOUNT), *words), f"descriptor {target}")
+
+
+def mount_proc(target: str) -> None:
+    """Show the processes of this namespace; it must be that of the first of them."""
+    mount("proc", target, "proc", MountFlag.NO_SUID | MountFlag.NO_DEVICES | MountFlag.NO_PROGRAMS)
+
+
+def pivot_root(new: str) -> None:
+    """Make a mount the root of this process; nothing of the one before can be reached by name."""
+    os.chdir(new)
+    number = _SYS_PIVOT_ROOT.get(platform.machine())
+    if number is None:
+        raise OSError(f"pivot_root is not known for {platform.machine()}")
+    _checked(_libc.syscall(ctypes.c_long(number), b".", b"."), new)
+    _checked(_libc.umount2(b".", _MNT_DETACH), "the old root")
+    os.chdir("/")
+
+
+def open_in_root(root: int, path: str, flags: int) -> int:
+    """Open a path below the folder `root`, which is / to every link and every `..` in it (openat2(2), Linux 5.6)."""
+    how = struct.pack("<QQQ", flags | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT)
+    name = os.fsencode(path.lstrip("/")) or b"."
+    return _checked(
+        _libc.syscall(
+            ctypes.c_long(_SYS_OPENAT2), ctypes.c_int(root), name, ctypes.c_char_p(how), ctypes.c_size_t(len(how))
+        ),
+        path,
+    )
+
+
+def die_with_parent(signal: int) -> None:
+    """Have the kernel send this process a signal when the thread that started it ends."""
+    _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal, 0, 0, 0), "prctl")
+
+
+def gain_no_privileges() -> None:
+    """Have set-user-id bits and file capabilities mean nothing from here on."""
+    _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")

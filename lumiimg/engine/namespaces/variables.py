@@ -1,0 +1,75 @@
+"""The shell text by which a program in a container gets its variables."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_KEPT = (
+    "PWD",
+    "HOME",
+    "UID",
+    "GID",
+    "OPTIND",
+    "APPTAINER_NAME",
+    "APPTAINER_CONTAINER",
+    "SINGULARITY_NAME",
+    "SINGULARITY_CONTAINER",
+)
+"""What a script of the image sees of variables before it. Source: action_script.sh of Apptainer 1.4.5, clear_env."""
+_LIBRARIES = "LD_LIBRARY_PATH"
+_OF_BASH = "PATH _ SHLVL TERM SHELL HOSTNAME HOSTTYPE MACHTYPE OSTYPE COLUMNS LINES"
+"""Variables that a shell may set by itself, without exporting them: the user's would count as set."""
+DESCRIPTOR = 9
+"""Where the shell reads the text; more than one digit is not known to every shell."""
+_TEXT = (files("lumiimg.engine.namespaces") / "environment.sh").read_text(encoding="utf-8")
+_PROMPT = "Apptainer> "
+_FOLDER = Path("/.singularity.d/env")
+
+
+def script(environment: Mapping[str, str], injected: Mapping[str, str], folder: Path = _FOLDER) -> bytes:
+    """Return the text that a shell of the image reads, with the program and its arguments as its own arguments.
+
+    `folder` has the image's environment scripts.
+    """
+    scripts = sorted(os.fsencode(path) for path in folder.glob("*.sh")) if folder.is_dir() else []
+    told = "".join(f'    export {name}="{_escaped(value)}"\n' for name, value in injected.items() if _NAME.match(name))
+    if injected.get(_LIBRARIES):
+        told += f'    {_LIBRARIES}="${_LIBRARIES}:/.singularity.d/libs"\n'
+    kept = "".join(
+        f'    if [ -z "${{{name}+set}}" ]; then export {name}={shlex.quote(value)}; '
+        f'elif [ -z "${name}" ]; then unset {name}; fi\n'
+        for name, value in environment.items()
+        if _NAME.match(name) and name not in _KEPT
+    )
+    names = " ".join(shlex.quote(os.fsdecode(path)) for path in scripts)
+    return (
+        f"exec {DESCRIPTOR}<&-\nunset {_OF_BASH}\n{_TEXT}\n"
+        f"lumiimg_sorted() {{ printf '%s\\n' {names}; }}\n"
+        f"lumiimg_injected() {{\n    :\n{told}}}\n"
+        f"lumiimg_restored() {{\n    :\n{kept}}}\n"
+        "lumiimg_source\n"
+        "lumiimg_restored\n"
+        "unset -f lumiimg_path lumiimg_runtime lumiimg_source lumiimg_sorted lumiimg_injected lumiimg_restored\n"
+        f'export PS1="${{PS1:-{_PROMPT}}}"\n'
+        'export APPTAINER_ENVIRONMENT="${APPTAINER_ENVIRONMENT:-/.singularity.d/env/91-environment.sh}"\n'
+        'export SINGULARITY_ENVIRONMENT="$APPTAINER_ENVIRONMENT"\n'
+        'exec "$@"\n'
+    ).encode("utf-8", "surrogateescape")
+
+
+def kept(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what the shell starts with."""
+    return {name: value for name, value in environment.items() if name in _KEPT}
+
+
+def _escaped(value: str) -> str:
+    """Return a value for double quotes, in which engines leave everything but these to the shell."""
+    escaped = value.replace('"', '\\"')
+    trailing = len(escaped) - len(escaped.rstrip("\\"))
+    return escaped + "\\" * (trailing % 2)  # Apptainer's script breaks on it

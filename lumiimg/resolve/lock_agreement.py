@@ -1,0 +1,85 @@
+"""Whether a lock agrees with itself and with its layers: what it leaves out or says twice, a build would not notice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from lumiimg.catalog.toml_table import CatalogError
+from lumiimg.fabric.path import Fabric
+from lumiimg.resolve.arguments import is_gpu
+from lumiimg.resolve.request import name_of, wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lumiimg.resolve.lock import Lock, LockedLayer
+    from lumiimg.resolve.request import Request
+
+
+def refuse_disagreement(lock: Lock, request: Request) -> None:
+    """Refuse a lock from which another image would be built than it names. Raises CatalogError."""
+    for fault in (*_of_layers(lock), *_of_needs(lock), *_of_wheels(lock), *_of_request(lock, request)):
+        raise CatalogError(fault)
+
+
+def twice(names: Iterable[str]) -> str | None:
+    """Return the first name that is there more than once."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
+def _of_layers(lock: Lock) -> Iterator[str]:
+    for layer in lock.stack:
+        there = [source.name for source in layer.sources]
+        if name := twice(there):
+            yield f"the source {name} of {layer.name} is listed twice"
+        lacking = {source.name for source in layer.layer.sources if not source.optional} - {*there}
+        if lacking:
+            yield f"the source {min(lacking)} of {layer.name} is left out"
+
+
+def _of_needs(lock: Lock) -> Iterator[str]:
+    """Hold that what a layer requires is below it; in which version was for the rules, when the lock was made."""
+    there = {"libfabric", "libcxi"} if lock.fabric is Fabric.HOST else set[str]()
+    for layer in lock.stack:
+        needs = (*layer.layer.requires, *(layer.release.requires if layer.release else ()))
+        for need in needs if layer is not lock.base else ():
+            if need.component not in there and not is_gpu(need.component):  # GPUs are of the site
+                yield f"{layer.name} requires {need.component}, which is not among the layers below it"
+        there |= {layer.name, *layer.layer.provides, *_has(layer)}
+
+
+def _of_wheels(lock: Lock) -> Iterator[str]:
+    wheels = [canonicalize_name(wheel.name) for layer in lock.stack for wheel in layer.wheels]
+    if name := twice(wheels):
+        yield f"the Python package {name} is listed twice"
+    below: set[str] = set()
+    for layer in lock.stack:
+        below |= {canonicalize_name(wheel.name) for wheel in layer.wheels}
+        for pin in layer.release.wheels if layer.release else ():
+            if canonicalize_name(Requirement(pin).name) not in below:
+                yield f"the Python package {pin} of {layer.name} is left out"
+        below |= {canonicalize_name(name) for name in _has(layer)}
+
+
+def _has(layer: LockedLayer) -> Iterator[str]:
+    yield from layer.layer.has
+    yield from layer.release.has if layer.release else ()
+
+
+def _of_request(lock: Lock, request: Request) -> Iterator[str]:
+    """Hold what `lumiimg lock` would settle again against what is built now."""
+    if not lock.base.layer.is_foreign and request.base != lock.base.name:
+        yield f"request.base is {request.base!r}, and the base is {lock.base.name}"
+    layers = {layer.name: layer for layer in lock.stack}
+    for text in request.add:
+        layer = layers.get(name_of(text))
+        version = layer.release.version if layer and layer.release else None
+        if layer is None or (version is not None and not wanted(text)[1].contains(version, prereleases=True)):
+            yield f"request.add names {text}, which is not among the layers"
+    for (name, argument), value in request.arguments.items():
+        if name not in layers or layers[name].arguments.get(argument, value) != value:
+            yield f"request.arguments sets {name}.{argument}, and the layer has another value"

@@ -1,0 +1,300 @@
+"""The engine of the kernel's own starts programs as the real engine does, and an image can do nothing outside of itself."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.engine.engine import Engine, EngineKind, clean_environment, exec_words, of_kernel, run_script
+from lumiimg.engine.namespaces import PROGRAM
+from tests.engine.conftest import lumiimg
+from tests.shared.programs import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+pytestmark = pytest.mark.engine
+_OF_ENGINES = {
+    "APPTAINER_APPNAME", "APPTAINER_BIND", "APPTAINER_COMMAND", "SINGULARITY_BIND", "PROMPT_COMMAND", "USER_PATH", "SHLVL", "_",
+}  # fmt: skip
+"""What Apptainer says of itself, and what shells do."""
+_SEEN = r"""
+pwd
+id
+tail -1 /etc/passwd; tail -1 /etc/group
+stat -c '%a %F' / /tmp /var/tmp /dev /proc /sys /etc /root "$HOME"
+readlink /etc/localtime
+cat /etc/hosts /etc/resolv.conf
+grep -E 'NoNewPrivs|CapEff|CapPrm' /proc/self/status
+for place in / /etc /opt /usr /root; do touch $place/x 2>/dev/null && echo "wrote $place"; done
+test -r /proc/$$/stat && echo processes
+ls /dev | sort | head -40
+"""
+
+
+def _start(
+    engine: Engine, image: Path, argv: list[str], env: Mapping[str, str] | None = None, **options: object
+) -> str:
+    words = exec_words(engine, image, argv, **options)  # type: ignore[arg-type]
+    done = subprocess.run(words, env=dict(env or os.environ), capture_output=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode("utf-8", "surrogateescape")
+
+
+def _files(engine: Engine, image: Path, *what: str) -> list[str]:
+    """Return a line a file of what anybody may list."""
+    shown = ["(", "-type", "f", "-printf", r"%m %s %p\n", ")", "-o", "-printf", r"%y %m %l %p\n"]
+    find = ["find", *what, "-xdev", "-readable", *shown]
+    return sorted(_start(engine, image, ["sh", "-c", 'exec 2>/dev/null; "$@"; :', "sh", *find]).splitlines())
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Engine:
+    return of_kernel()
+
+
+@pytest.fixture(scope="module")
+def folder(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the image as a folder of this user's."""
+    path = tmp_path_factory.mktemp("unpacked") / "root"
+    offset = next(line.split("|")[3].split("-")[0].strip() for line in _listed(demo) if "*System" in line)
+    words: list[str | Path] = [
+        "unsquashfs",
+        "-quiet",
+        "-no-progress",
+        "-no-xattrs",
+        "-dest",
+        path,
+        "-offset",
+        offset,
+        demo,
+    ]
+    subprocess.run(words, check=False, capture_output=True)
+    assert (path / "bin").exists()
+    return path
+
+
+def _listed(image: Path) -> list[str]:
+    done = subprocess.run(["apptainer", "sif", "list", image], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("kind", ["layered", "folder"])
+def test_a_program_sees_what_it_sees_in_the_engine(
+    engine: Engine, kernel: Engine, with_plugin: Path, folder: Path, kind: str
+) -> None:
+    image = with_plugin if kind == "layered" else folder
+    argv = ["/bin/sh", "-c", _SEEN]
+    assert _start(kernel, image, argv) == _start(engine, image, argv)
+
+
+def test_a_layered_image_has_the_same_files(engine: Engine, kernel: Engine, with_plugin: Path) -> None:
+    places = ("/usr", "/opt", "/.singularity.d", "/var/lib")
+    assert _files(kernel, with_plugin, *places) == _files(engine, with_plugin, *places)
+
+
+_VALUES = (
+    "plain",
+    "",
+    "a b",
+    "it's",
+    'say "x"',
+    "$HOME",
+    "${PATH}",
+    "`id -u`",
+    "$(id -u)",
+    "a\nb",
+    "*",
+    "é",
+    "a=b",
+    ";x",
+    r"a\b",
+    "#",
+)
+_NAMES = (
+    "FIRST",
+    "LD_LIBRARY_PATH",
+    "PATH",
+    "PREPEND_PATH",
+    "APPEND_PATH",
+    "NCCL_NET",
+    "HOME",
+    "TERM",
+    "http_proxy",
+    "HOSTNAME",
+    "LANG",
+    "PS1",
+    "SHELL",
+    "A_1",
+)
+
+
+def _environments() -> Iterator[dict[str, str]]:
+    chance = random.Random(20261123)  # noqa: S311 - the same ones each time
+    for _ in range(12):
+        env = {"PATH": "/usr/bin:/bin", "HOME": os.environ["HOME"], "USER": "somebody"}
+        for prefix in ("", "APPTAINERENV_", "SINGULARITYENV_"):
+            names = [name for name in _NAMES if prefix or name not in {"HOME", "PATH", "PREPEND_PATH", "APPEND_PATH"}]
+            env |= {prefix + name: chance.choice(_VALUES) for name in chance.sample(names, 4)}
+        yield env
+
+
+def test_variables_reach_a_program_as_by_the_engine(engine: Engine, kernel: Engine, with_plugin: Path) -> None:
+    for env in _environments():
+        got, wanted = (
+            dict(line.partition("=")[::2] for line in _start(one, with_plugin, ["/usr/bin/env", "-0"], env).split("\0"))
+            for one in (kernel, engine)
+        )
+        assert {k: v for k, v in got.items() if k not in _OF_ENGINES} == {
+            k: v for k, v in wanted.items() if k not in _OF_ENGINES
+        }, env
+
+
+def test_binds_are_where_the_engine_puts_them(
+    engine: Engine, kernel: Engine, with_plugin: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / 'a, "b": c'
+    source.mkdir()
+    (source / "file").write_text("here\n")
+    script = 'cat "/new/deep/place/file" /etc/one /usr/lib/os-release; touch /new/deep/place/x && echo wrote; ls /new'
+    binds = ((source, "/new/deep/place"), (source / "file", "/etc/one"), (source / "file", "/etc/os-release"))
+    for env in ({}, {"APPTAINER_BIND": f"{tmp_path}:/mnt/by-variable:ro"}):
+        said = [
+            _start(
+                one,
+                with_plugin,
+                ["sh", "-c", f"{script}; ls /mnt"],
+                os.environ | env,
+                binds=binds[:2],
+                writable=binds[2:],
+            )
+            for one in (kernel, engine)
+        ]
+        assert said[0] == said[1]
+        assert "here" in said[0]
+        assert "wrote" not in said[0]
+
+
+@pytest.mark.parametrize(
+    "ending", ["true", "exit 7", "exit 255", "kill -TERM $$", "kill -KILL $$", "kill -ABRT $$", "no-such-program-9"]
+)
+def test_a_program_ends_as_it_does_by_the_engine(engine: Engine, kernel: Engine, demo: Path, ending: str) -> None:
+    codes = [
+        subprocess.run(exec_words(one, demo, ["sh", "-c", ending]), capture_output=True, check=False).returncode
+        for one in (kernel, engine)
+    ]
+    assert codes[0] == codes[1]
+
+
+@pytest.mark.parametrize(
+    "name", ["tmp", "home", "etc", "etc/hosts", "etc/resolv.conf", "etc/passwd", "proc", "dev", "sys", "var/tmp", "opt"]
+)
+def test_links_of_an_image_lead_to_no_file_of_this_machine(folder: Path, tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("mine\n")
+    image = tmp_path / "image"
+    shutil.copytree(folder, image, symlinks=True, ignore=shutil.ignore_patterns("share", "doc"))
+    place = image / name
+    shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink(missing_ok=True)
+    place.symlink_to(f"../../../../../../..{outside}" if "." in name else outside)
+    before = sorted(f"{path} {path.lstat().st_mtime_ns}" for path in outside.rglob("*"))
+    source = tmp_path / "source"
+    source.write_text("bound\n")
+    for options in ((), ("--fakeroot", "--no-home"), ("--fakeroot", "--writable", "--no-home")):
+        words = [*PROGRAM, "exec", *options, "--mount", f"type=bind,source={source},destination=/opt/bound", image]
+        subprocess.run(
+            [*words, "/bin/sh", "-c", "echo x > /tmp/lumiimg-no; echo y > /opt/x"], capture_output=True, check=False
+        )
+        assert sorted(f"{path} {path.lstat().st_mtime_ns}" for path in outside.rglob("*")) == before, options
+    Path("/tmp/lumiimg-no").unlink(missing_ok=True)
+
+
+def test_what_a_script_leaves_behind_ends_with_it(kernel: Engine, folder: Path, tmp_path: Path) -> None:
+    mark = f"lumiimg-{os.getpid()}-{time.monotonic_ns()}"
+    left = f"bash -c 'exec -a {mark} sleep 297' >/dev/null 2>&1"
+    is_up = f"for i in $(seq 500); do grep -qs '^{mark}' /proc/[0-9]*/cmdline && exit 0; done; exit 9"
+    script = f"(setsid {left} &); ({left} &); {is_up}"
+    done = run_script(
+        kernel, folder, ["/bin/bash", "-c", script], environment=clean_environment(os.environ), scratch=tmp_path
+    )
+    assert done.ok
+    assert mark not in subprocess.run(["ps", "axww"], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_killed_start_leaves_nothing(kernel: Engine, with_plugin: Path) -> None:
+    mark = f"{300 + os.getpid() / 1e6}"
+    child = subprocess.Popen([*kernel.words, "exec", "--pid", with_plugin, "sleep", mark])
+
+    def seen() -> str:
+        return subprocess.run(["ps", "axww", "-o", "stat,args"], capture_output=True, text=True, check=True).stdout
+
+    wait_until(lambda: f"sleep {mark}" in seen())
+    child.kill()
+    child.wait()
+    wait_until(lambda: mark not in seen() and f"squashfuse_ll -f -o offset=4096 {with_plugin}" not in seen())
+
+
+def test_a_signal_ends_a_program_that_listens(kernel: Engine, demo: Path) -> None:
+    script = "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.1; done"
+    child = subprocess.Popen(
+        exec_words(kernel, demo, ["sh", "-c", script]), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "up\n"
+    os.killpg(child.pid, signal.SIGTERM)
+    assert (child.communicate()[0], child.returncode) == ("bye\n", 3)
+
+
+def test_without_fuse_an_image_is_unpacked_once(
+    engine: Engine, kernel: Engine, with_plugin: Path, tmp_path: Path
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("unsquashfs", "sh"):
+        (tools / name).symlink_to(shutil.which(name) or "")
+    env = os.environ | {"PATH": f"{tools}", "LUMIIMG_CACHE": f"{tmp_path / 'cache'}"}
+    argv = ["sh", "-c", "find /usr /opt -xdev -type f -perm -o=r -printf '%s %p\\n' | sort"]
+    wanted = _start(engine, with_plugin, argv)
+    for _ in range(2):
+        assert _start(kernel, with_plugin, argv, env) == wanted
+    assert len(list((tmp_path / "cache" / "unpacked").iterdir())) == len(
+        [x for x in _listed(with_plugin) if "Squashfs" in x]
+    )
+
+
+@pytest.mark.parametrize("is_root", [True, False])
+def test_where_the_kernel_makes_no_namespaces_of_users_root_needs_none_and_others_hear_of_it(
+    folder: Path, is_root: bool
+) -> None:
+    script = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
+    other = [] if is_root else ["setpriv", "--reuid=1", "--regid=1", "--clear-groups"]
+    words: list[str | Path] = [*PROGRAM, "root", "--mounts", "sh", "-c", script, "sh", *other]
+    done = subprocess.run(
+        [*words, *PROGRAM, "exec", folder, "echo", "works"], capture_output=True, text=True, check=False
+    )
+    if is_root:
+        assert done.stdout == "works\n"
+    else:
+        assert done.returncode == 255
+        assert "max_user_namespaces is 0" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["demo", "with_plugin", "with_old_plugin"])
+def test_probes_find_the_same_by_both(request: pytest.FixtureRequest, name: str) -> None:
+    image = request.getfixturevalue(name)
+    found = []
+    for kind in (EngineKind.NAMESPACES, None):
+        env: dict[str, str] = {"LUMIIMG_ENGINE": kind} if kind else {}
+        data = lumiimg("check", image, "--level", "probe", "--json", env=env).data
+        seen = [(one["id"], one["severity"], one["summary"]) for one in data["findings"]]
+        found.append([data["answer"], *(one for one in seen if one[0] != "probe.engine")])
+    assert found[0] == found[1]

@@ -1,0 +1,199 @@
+"""Both container engines: what the real programs printed (tests/fixtures/engines), and how lumiimg understands each."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg import engine as room
+from lumiimg.engine import engine as engines
+from lumiimg.engine.binds import binds_of
+from lumiimg.engine.engine import Engine, EngineKind, clean_environment, find_engine
+from lumiimg.engine.failures import explain
+from lumiimg.engine.signing import private_keys, verify
+from lumiimg.host.container_view import TO_ENGINE, read_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RECORDINGS = Path(__file__).parents[1] / "fixtures" / "engines"
+APPTAINER, SINGULARITYCE = "apptainer-1.4.5", "singularityce-4.1.3"
+BOTH = (APPTAINER, SINGULARITYCE)
+STANDIN = """\
+#!{python}
+import pathlib, sys, tomllib
+here = pathlib.Path(__file__).parent
+here.joinpath("calls").open("a").write(" ".join(sys.argv[1:]) + chr(10))
+said = tomllib.loads(pathlib.Path({recording!r}).read_text())
+names = {{"--version": "version", "build --help": "build-help", "key list": "keys", "verify --local": "verified"}}
+name = names.get(sys.argv[1]) or names.get(" ".join(sys.argv[1:3]))
+if name:
+    print(said[name]["output"])
+"""
+
+
+def recorded(name: str) -> dict[str, Any]:
+    return tomllib.loads((RECORDINGS / f"{name}.toml").read_text())
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[[str], Path]:
+    """A stand-in that answers as the real program did."""
+
+    def make(name: str) -> Path:
+        path = tmp_path / "singularity"
+        path.write_text(STANDIN.format(python=sys.executable, recording=str(RECORDINGS / f"{name}.toml")))
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+def asked(program: Path) -> list[str]:
+    return (program.parent / "calls").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [(APPTAINER, (EngineKind.APPTAINER, "1.4.5")), (SINGULARITYCE, (EngineKind.SINGULARITY, "4.1.3"))],
+)
+def test_each_is_known_by_what_it_says_of_itself(
+    name: str, expected: tuple[EngineKind, str], program: Callable[[str], Path]
+) -> None:
+    engine = find_engine({"LUMIIMG_ENGINE": str(program(name))})
+    assert (engine.kind, engine.version) == expected
+    assert "--fakeroot" in engine.build_flags, "both have it: that it is there does not say that it works"
+    assert ("--mksquashfs-args" in engine.build_flags) is (name == APPTAINER)
+    assert ("--no-oci" in engine.build_flags) is (name == SINGULARITYCE)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_builds_pass_only_options_that_the_engine_has(
+    name: str, program: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    engine = find_engine({"LUMIIMG_ENGINE": str(program(name))})
+    definition = tmp_path / "x.def"
+    definition.touch()
+    for runs in (True, False):
+        engines.build(engine, definition, tmp_path / "x", environment={}, scratch=tmp_path, runs=runs)
+    engines.build(engine, definition, tmp_path / "x", environment={}, scratch=tmp_path, plain_http=True, sandbox=True)
+    engines.build(engine.without_fakeroot, definition, tmp_path / "x", environment={}, scratch=tmp_path)
+    built = [line.split() for line in asked(engine.path) if line.startswith("build ") and "--help" not in line]
+    assert len(built) == 4
+    options = {word.partition("=")[0] for words in built for word in words if word.startswith("--")}
+    assert options <= {*recorded(name)["build-help"]["output"].split()}
+    assert ["--fakeroot" in words for words in built] == [True, False, True, False]
+    assert all("--no-oci" in words for words in built) is (name == SINGULARITYCE)
+
+
+def test_singularityce_finds_a_proot_for_a_definition_that_runs_nothing(tmp_path: Path) -> None:
+    """It asks for one before it builds; Apptainer does not."""
+    said = recorded(SINGULARITYCE)["no-proot"]["output"]
+    assert (known := explain(said)) is not None
+    assert known.id == "no-proot"
+    script = tmp_path / "singularity"
+    script.write_text(f"#!/bin/sh\ncommand -v proot || {{ echo '{said.strip()}'; exit 255; }}\n")
+    script.chmod(0o755)
+    (tmp_path / "x.def").touch()
+    (tmp_path / "scratch").mkdir()
+    for kind, works in ((EngineKind.SINGULARITY, True), (EngineKind.APPTAINER, False)):
+        done = engines.build(
+            Engine(script, kind, "4.1.3", frozenset()),
+            tmp_path / "x.def",
+            tmp_path / "x",
+            environment={"PATH": "/nonesuch"},
+            scratch=tmp_path / "scratch",
+            runs=False,
+        )
+        assert done.ok is works, done.output
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_keys_and_signatures_of_each_are_read(name: str, program: Callable[[str], Path]) -> None:
+    engine = find_engine({"LUMIIMG_ENGINE": str(program(name))})
+    [key] = private_keys(engine, {})
+    assert (key.index, key.owner) == (0, "Jo () <jo@x>")
+    assert key.fingerprint in recorded(name)["keys"]["output"]
+    verified = verify(engine, Path("x.sif"), {})
+    assert verified.holds
+    [signer] = verified.signers
+    assert (signer.fingerprint, signer.verified, signer.is_users) == (key.fingerprint, 3, True)
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        *("bind-source", "bind-destination", "registry", "newuidmap", "root-capabilities", "fuse-device"),
+        *("no-subuid", "no-subuid-debootstrap", "proot-in-image", "no-proot"),
+    ],
+)
+def test_what_each_says_when_it_cannot_is_known(name: str, refusal: str) -> None:
+    said = recorded(name).get(refusal)
+    if said is None or said["exit"] == 0 or (name, refusal) == (APPTAINER, "no-subuid"):
+        assert (name, refusal) in {
+            *((APPTAINER, only) for only in ("no-subuid", "no-subuid-debootstrap", "proot-in-image", "no-proot")),
+            (SINGULARITYCE, "fuse-device"),
+        }, "one of them goes on, where the other does not"
+        return
+    known = explain(said["output"])
+    assert known is not None, said["output"]
+    assert known.id == refusal.replace("no-subuid-debootstrap", "debootstrap-root")
+
+
+@pytest.mark.parametrize(("name", "engine"), [(APPTAINER, "Apptainer"), (SINGULARITYCE, "SingularityCE")])
+def test_of_the_variables_for_an_engine_those_count_that_it_was_seen_to_read(name: str, engine: str) -> None:
+    told = {"SINGULARITYENV_X": "s", "APPTAINERENV_Y": "a", "SINGULARITYENV_Z": "s", "APPTAINERENV_Z": "a"}
+    counts = read_by(engine, told)
+    model = [next((counts[p + x] for p in TO_ENGINE if p + x in counts), "") for x in "XYZ"]
+    assert " ".join(model) == recorded(name)["told"]["output"].splitlines()[-1]
+    binds = read_by(engine, {"APPTAINER_BIND": "/x/b1:/m1", "SINGULARITY_BIND": "/x/b1:/m2"})
+    targets = [bind.target for _, found in binds_of(binds) for bind in found]
+    assert targets == recorded(name)["binds"]["output"].split()[-1:]
+
+
+def test_logins_of_either_engine_stay() -> None:
+    mine = {"SINGULARITY_AUTHFILE": "/a", "APPTAINER_AUTH_FILE": "/b"}
+    assert clean_environment({**mine, "SINGULARITY_OCI": "1", "SINGULARITY_BIND": "/x"}) == mine
+
+
+def test_a_script_of_either_engine_is_told_where_to_add_variables() -> None:
+    names = [{line.partition("=")[0] for line in recorded(name)["environment"]["output"].splitlines()} for name in BOTH]
+    assert "SINGULARITY_ENVIRONMENT" in names[0] & names[1]
+    assert "APPTAINER_ENVIRONMENT" in names[0] - names[1]
+
+
+# Which test holds what the code goes by; of other modules, their name.
+HELD = {
+    "version-line": test_each_is_known_by_what_it_says_of_itself,
+    "mksquashfs-args": test_builds_pass_only_options_that_the_engine_has,
+    "zstd": "test_builder.py",
+    "oci-mode": test_builds_pass_only_options_that_the_engine_has,
+    "fakeroot-without-ids": "test_machine.py",
+    "definition-wants-root": test_singularityce_finds_a_proot_for_a_definition_that_runs_nothing,
+    "proot-in-image": test_what_each_says_when_it_cannot_is_known,
+    "debootstrap-root": test_what_each_says_when_it_cannot_is_known,
+    "squashfuse-fails": test_what_each_says_when_it_cannot_is_known,
+    "told-variables": test_of_the_variables_for_an_engine_those_count_that_it_was_seen_to_read,
+    "option-variables": test_of_the_variables_for_an_engine_those_count_that_it_was_seen_to_read,
+    "authfile": test_logins_of_either_engine_stay,
+    "variables-inside": test_a_script_of_either_engine_is_told_where_to_add_variables,
+    "script-environment": test_a_script_of_either_engine_is_told_where_to_add_variables,
+    "keys": test_keys_and_signatures_of_each_are_read,
+    "mount-failure": test_what_each_says_when_it_cannot_is_known,
+    "configuration": "test_host_scan.py",
+}
+
+
+def test_each_difference_that_the_code_goes_by_has_a_test_a_source_and_a_date() -> None:
+    rows = tomllib.loads((Path(room.__path__[0]) / "differences.toml").read_text())["difference"]
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert {row["id"] for row in rows if "code" in row} == {*HELD}
+    assert {row["tried"] for row in rows} == {"run", "sources"}
+    assert all(row["source"] and row["date"] and row["apptainer"] != row["singularityce"] for row in rows)

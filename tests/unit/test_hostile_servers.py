@@ -1,0 +1,249 @@
+"""Each kind of download against each kind of hostile server: all end in time, in one line, and leave nothing that counts."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import http.server
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode, LumiimgError
+from lumiimg.resolve.network import download, pull, web
+from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
+from lumiimg.resolve.network.pull import save_sif
+from lumiimg.resolve.network.registry import SIF_LAYER, ImageManifest, Repository, parse_reference, resolve_image
+from lumiimg.resolve.network.web import Web
+from lumiimg.resolve.network.wheel_index import read_index
+from lumiimg.resolve.store import Store
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.programs import EVERYTHING
+
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+GOOD = b"good"
+MARK = "0" * 64
+LIMIT_S = 2.0 if EVERYTHING else 0.1
+SLACK_S = 8
+"""On a busy machine."""
+
+
+def sized(body: bytes, *headers: bytes, length: int | None = None) -> bytes:
+    """Return an answer with a body and what is said of its length."""
+    lines = b"".join(header + b"\r\n" for header in headers)
+    return OK + lines + b"Content-Length: %d\r\n\r\n" % (len(body) if length is None else length) + body
+
+
+def moved(target: bytes) -> bytes:
+    return b"HTTP/1.1 302 Found\r\nLocation: " + target + b"\r\nContent-Length: 0\r\n\r\n"
+
+
+PACKED = gzip.compress(b"\0" * (66 << 20), compresslevel=1)
+PACKED_TWICE = gzip.compress(PACKED)
+SERVERS: dict[str, tuple[bytes, bytes]] = {
+    "100 Continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "trailers": (CHUNKED + b"1\r\nx\r\n0\r\n", b"X-A: b\r\n"),
+    "a dripped header": (OK + b"X-Long: ", b"x"),
+    "a dripped size of a chunk": (CHUNKED, b"0"),
+    "a dripped body": (OK + b"\r\n", b"x"),
+    "a body that stops": (sized(GOOD, length=1000), b""),
+    "nothing at all": (b"", b""),
+    "TLS that goes on": (b"\x16\x03\x03\x40\x00\x02\x00\x3f\x00", b"\0"),
+    "redirects in a circle": (moved(b"again"), b"end"),
+    "a redirect to a file": (moved(b"file:///etc/passwd"), b"end"),
+    "a redirect to no address": (moved(b"http://[::x/"), b"end"),
+    "a redirect to a closed port": (moved(b"http://127.0.0.1:1/x"), b"end"),
+    "a packed bomb": (sized(PACKED, b"Content-Encoding: gzip"), b"end"),
+    "a bomb packed twice": (sized(PACKED_TWICE, b"Content-Encoding: gzip, gzip"), b"end"),
+    "what is not packed as it says": (sized(GOOD, b"Content-Encoding: gzip"), b"end"),
+    "less than it says": (sized(GOOD, length=1000), b"end"),
+    "more than it says": (sized(GOOD * 1000, length=4), b"end"),
+    "no number for a length": (OK + b"Content-Length: -1\r\n\r\n" + GOOD, b"end"),
+    "two lengths": (OK + b"Content-Length: 4\r\nContent-Length: 9\r\n\r\n" + GOOD, b"end"),
+    "a length of a terabyte": (sized(b"", length=1 << 40), b"end"),
+    "a chunk of an exabyte": (CHUNKED + b"FFFFFFFFFFFFFFFF\r\nx", b"end"),
+    "a chunk of no size": (CHUNKED + b"zz\r\nx", b"end"),
+    "a header of a megabyte": (OK + b"X: " + b"x" * (1 << 20) + b"\r\n\r\n", b"end"),
+    "ten thousand headers": (OK + b"X: x\r\n" * 10_000 + b"\r\n", b"end"),
+    "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n", b"end"),
+    "a status that is none": (b"HTTP/1.1 999999 \x1b[2J\r\n\r\n", b"end"),
+    "a reset midway": (sized(GOOD, length=1000), b"reset"),
+    "what nobody asked for behind it": (sized(GOOD) + sized(b"evil") * 100, b"end"),
+    "another file": (sized(GOOD), b"end"),
+}
+"""What a server says first, and then again and again; or it ends there."""
+
+
+@contextlib.contextmanager
+def serving(first: bytes, again: bytes) -> Iterator[str]:
+    over = threading.Event()
+
+    def talk(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(first)
+            if again == b"reset":
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            while again not in {b"end", b"reset"} and not over.wait(0.01):
+                connection.sendall(again)
+
+    def accept(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=talk, args=(listening.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=accept, args=(listening,), daemon=True).start()
+        scheme = "https" if first.startswith(b"\x16") else "http"
+        yield f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
+        over.set()
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def _image(url: str, name: str) -> Repository:
+    return Repository(parse_reference(name, parse_mirrors({}, [f"docker.io={url}"])), Web())
+
+
+def _manifest(url: str, _: Path) -> None:
+    resolve_image(parse_reference("a/b:tag", parse_mirrors({}, [f"docker.io={url}"])), Web())
+
+
+def _config(url: str, _: Path) -> None:
+    _image(url, "a/b").config(f"sha256:{MARK}")
+
+
+def _token(url: str, _: Path) -> None:
+    class Refusing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", f'Bearer realm="{url}/token",service="x"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as registry:
+        threading.Thread(target=registry.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            _manifest(f"http://127.0.0.1:{registry.server_port}", Path())
+        finally:
+            registry.shutdown()
+
+
+def _index(url: str, _: Path) -> None:
+    read_index("egg", f"{url}/simple", Web())
+
+
+def _wheel(url: str, folder: Path) -> None:
+    Store(folder, Web(), Mirrors({})).get(f"{url}/egg-1.0-py3-none-any.whl", MARK)
+
+
+def _new_source(url: str, folder: Path) -> None:
+    Store(folder, Web(), Mirrors({})).add(f"{url}/source.tar.gz")
+
+
+def _sif(url: str, folder: Path) -> None:
+    reference = parse_reference("a/b:tag", parse_mirrors({}, [f"docker.io={url}"]))
+    digest = f"sha256:{MARK}"
+    save_sif(ImageManifest(reference, digest, None, SIF_LAYER, 4, (digest,), {}), Web(), folder / "image.sif")
+
+
+KINDS: dict[str, Callable[[str, Path], None]] = {
+    "the manifest of an image": _manifest,
+    "the config of an image": _config,
+    "a token": _token,
+    "the index of Python packages": _index,
+    "a wheel": _wheel,
+    "a source whose digest nobody knows": _new_source,
+    "an image as a SIF": _sif,
+}
+HARMLESS = {
+    "more than it says": GOOD,
+    "what nobody asked for behind it": GOOD,
+    "another file": GOOD,
+    "no number for a length": GOOD,
+    "what is not packed as it says": GOOD,
+    "a packed bomb": PACKED,
+    "a bomb packed twice": PACKED_TWICE,
+}
+"""What is kept of a file of which nothing is known: the body as it came, which nobody unpacks."""
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "_ANSWER_S", LIMIT_S)
+    monkeypatch.setattr(web, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(download, "TOTAL_S", LIMIT_S)
+    monkeypatch.setattr(download, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(pull, "_LAYER_S", LIMIT_S)
+    monkeypatch.setenv("NO_PROXY", "*")
+
+
+@pytest.mark.threat("S22")
+@pytest.mark.parametrize("server", SERVERS)
+def test_no_download_is_held_or_filled_by_any_server(server: str, tmp_path: Path) -> None:
+    with serving(*SERVERS[server]) as url:
+        for number, (kind, fetch) in enumerate(KINDS.items()):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            start = time.monotonic()
+            try:
+                fetch(url, folder)
+            except LumiimgError as error:
+                told = str(error)
+                assert (told.isprintable(), len(told) < 1000) == (True, True), (kind, told)
+                kept = [path for path in folder.iterdir() if path.name in {MARK, "image.sif"}]
+                assert not kept, kind
+            else:
+                assert (fetch, server in HARMLESS) == (_new_source, True), kind
+                whole = [path.read_bytes() for path in folder.iterdir() if re.fullmatch("[0-9a-f]{64}", path.name)]
+                assert whole == [HARMLESS[server]], kind
+            assert time.monotonic() - start < LIMIT_S + SLACK_S, kind
+
+
+@pytest.mark.threat("S22")
+@pytest.mark.parametrize(
+    ("verb", "server"),
+    [("lock", server) for server in SERVERS] + [("build", server) for server in [*SERVERS][:: 1 if EVERYTHING else 4]],
+)
+def test_a_command_ends_in_one_line_and_leaves_nothing_half_written(
+    verb: str,
+    server: str,
+    layers: Path,
+    make_layer: MakeLayer,
+    tmp_path: Path,
+    clean_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    del clean_home
+    digest = hashlib.sha256(b"the real one").hexdigest()
+    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    with serving(*SERVERS[server]) as url:
+        if url.startswith("https"):
+            url = f"http{url[5:]}"  # noqa: PLW2901
+        make_layer("box", BASE)
+        source = f'[sources.one]\nurl = "{url}/t.tar.gz"\nfile = "t.tar.gz"\nkey = "1"\nsource = "s"\n'
+        make_layer("tool", f'{LAYER}{source}[sources.one.sha256]\n1 = "{digest}"\n')
+        request = ["--base", "box", "--add", "tool", "--layers", str(layers), "--mirror", f"docker.io={url}", "--quiet"]
+        words = {"lock": ["lock"], "build": ["build", "--definitions", "defs"]}[verb]
+        start = time.monotonic()
+        assert main([*words, *request]) in {ExitCode.NO, ExitCode.MISSING_HERE}
+        assert time.monotonic() - start < LIMIT_S * 4 + SLACK_S
+    said = capsys.readouterr().err
+    assert said.startswith("lumiimg: ")
+    assert (said[:-1].isprintable(), len(said) < 1000) == (True, True), said
+    assert not (work / "lumiimg.lock").exists()
+    assert not any(path.name == "t.tar.gz" for path in work.rglob("*"))
