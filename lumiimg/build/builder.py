@@ -201,6 +201,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
     with log, _open_umask() as mask, scratch_folder(scratch_parent(cache)) as scratch:
+        kept.sweep()
         work = _Work(kept, machine, environment, downloads, log, progress, scratch, way, keep_going, keeps_compiled)
         strategy = new_strategy(way, scratch)
         layers, stages = work.layers(chain, keys, strategy)

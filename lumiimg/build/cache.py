@@ -369,11 +369,19 @@ class LayerCache:
         for note in self._contents.glob("*"):
             if note.read_text(encoding="ascii", errors="replace").strip() not in kept:
                 note.unlink(missing_ok=True)
+        self.sweep()
+        return removed, freed
+
+    def sweep(self) -> None:
+        """Remove what builds that were killed left: half removed entries, folders they worked in, and their locks."""
         for gone in self.root.glob(".*"):
-            if _GONE.fullmatch(gone.name):  # by one that was killed while it removed
+            if _GONE.fullmatch(gone.name):
                 shutil.rmtree(gone, ignore_errors=True)
         remove_stale(self.root / "work")
-        return removed, freed
+        for lock in self._locks.glob("*"):
+            holder = _holder_of(lock)
+            if holder is not None and _is_gone(holder):
+                self._take_away(lock, holder)
 
     def remove(self, key: str) -> None:
         """Remove one entry; a build that uses it has it by another name (cache_lease.py).

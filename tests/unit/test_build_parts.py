@@ -537,6 +537,20 @@ def test_what_a_build_uses_stays_until_it_ends_and_what_is_damaged_is_not_used(t
     assert taken.find(good, "") == held
 
 
+def test_the_lock_of_a_build_that_was_killed_is_swept_and_that_of_a_running_one_stays(tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path / "cache")
+    here = LayerCache(tmp_path / "cache").making(CacheKey({"a": 1}), print)
+    with here, subprocess.Popen(["true"]) as gone:
+        mine = next((tmp_path / "cache/locks").iterdir())
+        left = mine.with_name("0" * 64)
+        gone_owner = json.loads((mine / "owner.json").read_text()) | {"pid": gone.pid, "started": 1}
+        gone.wait()
+        left.mkdir()
+        (left / "owner.json").write_text(json.dumps(gone_owner))
+        cache.sweep()
+        assert [lock.name for lock in mine.parent.iterdir()] == [mine.name]
+
+
 def test_what_a_killed_removal_left_is_pruned(tmp_path: Path) -> None:
     cache = LayerCache(tmp_path / "cache")
     entry = keep(cache, CacheKey({"a": 1}))
