@@ -189,8 +189,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     if fresh:
         kept.remove(keys[0].digest)
     _require_room(chain, keys, kept, way)
-    there_are = len(lowest(keys, kept.find, content_below(chain[0], way)))
-    if there_are < len(chain):
+    if (there_are := len(lowest(keys, kept.find, content_below(chain[0], way)))) < len(chain):
         require_container(machine)
     if not there_are:
         require_bootstrap(machine, chain[0].layers[0], chain[0].sections.header)

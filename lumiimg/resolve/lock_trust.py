@@ -13,7 +13,7 @@ from lumiimg.errors import LumiimgError
 from lumiimg.host.codec import own_table
 from lumiimg.resolve.arguments import values_of
 from lumiimg.resolve.locking import lock_source
-from lumiimg.resolve.network.mirrors import general_index
+from lumiimg.resolve.network.mirrors import general_index, public_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,8 +53,7 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
         return
     indexes = own_table("lumiimg.resolve.network", "indexes.toml")["index"]
     files_of = {f"https://{index['host']}": f"https://{index['files']}" for index in indexes}
-    hosts = {f"https://{index['host']}" for index in indexes if index["is_general"]}
-    hosts |= {*map(_host, mirrors.table.values())}
+    hosts = {*public_index(), *map(_host, mirrors.table.values())}
     with suppress(LumiimgError):
         hosts.add(_host(general_index(mirrors)))
     for layer in lock.stack:

@@ -13,10 +13,11 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -378,6 +379,24 @@ def test_what_a_lock_has_from_elsewhere_is_refused_or_listed_first(
     assert refused.count("\n") == 1
     assert main([*words, "--trust-lock"]) == ExitCode.GOOD
     assert capsys.readouterr().err.startswith(f"lumiimg: by the lock, not by the catalogue: {named}")
+
+
+@pytest.mark.threat("S57")
+def test_a_wheel_of_everybodys_index_is_from_the_index_whatever_index_is_asked_here(
+    world: World, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["build", "--layers", str(folder), *world.mirrors, "--locked", "--dry-run", "--quiet"]
+    assert main(["lock", *words[1:-3], "--base", "box", "--add", "whole"]) == ExitCode.GOOD
+    body = Path("lumiimg.lock").read_text().partition("\n\n")[2]
+    index = import_module("pip._internal.models.index").PyPI
+    for host in (index.netloc, index.file_storage_domain):
+        Path("lumiimg.lock").write_text(signed(body.replace("//download.pytorch.org/", f"//{host}/", 1)))
+        assert main(words) == ExitCode.GOOD, host
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert main(words) == ExitCode.BAD_INPUT, "no pip says which index is everybody's"
+    assert f"Python package egg 1.0 of whole from https://{index.file_storage_domain}/" in capsys.readouterr().err
 
 
 @pytest.mark.threat("S57")

@@ -95,6 +95,15 @@ def test_the_page_of_the_package_has_no_link_that_leads_nowhere(dist: Path) -> N
     assert "security: what is promised" in page  # what a link was called stays
 
 
+def test_no_file_names_the_host_of_a_package_registry(dist: Path, tmp_path: Path) -> None:
+    """Which one is asked is up to the settings of a machine. The sdist has all that is tracked."""
+    hosts = re.compile(rb"pypi[.]org|python[h]osted|(?:deb|security)[.]debian[.]org|registry[.]npmjs|crates[.]io")
+    subprocess.run(["tar", "-xzf", dist / f"lumiimg-{lumiimg.__version__}.tar.gz", "-C", tmp_path], check=True)
+    content = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    assert len(content) > 1000
+    assert not [name for name, text in content.items() if hosts.search(text)]
+
+
 def test_the_changelog_begins_with_this_version() -> None:
     found = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert found is not None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from lumiimg.engine.process import run, which
+from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.secret import has_key, has_login, hidden
 
@@ -20,6 +20,7 @@ PYPI = "pypi"
 """What --mirror, and `[mirrors]` in config.toml, call the index of Python packages."""
 _PIP_S = 60.0
 _PIPS_INDEX = re.compile(r"--index-url <url>\s+Base URL[^(]*\(default (\S+?)\)")
+_PIPS_OWN = "from pip._internal.models.index import PyPI; print(PyPI.netloc, PyPI.file_storage_domain)"
 _ONE_LINE = re.compile(r"\s*deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<rest>.*)")
 _OFF = frozenset({"0", "disable", "false", "no", "off", "without"})
 """What apt takes for a no (apt-pkg/contrib/strutl.cc StringToBool)."""
@@ -158,20 +159,41 @@ def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ)
     named = mirrors.named(PYPI)
     if named is not None:
         return named
-    # The Python that uv makes for a tool has no pip; that of the machine reads the same settings.
-    for python in dict.fromkeys((sys.executable, which("python3", environment.get("PATH")))):
-        if python is None:
-            continue
-        # Its help names the index that its settings, files and variables, come to; one wide line, so that none is cut.
-        argv = [python, "-m", "pip", "download", "--help"]
-        # From `/`: a pip.py of the current folder is none of ours (-P, which says so, is not known before Python 3.11).
-        completed = run(argv, env={**environment, "COLUMNS": "10000"}, cwd=Path("/"), timeout_s=_PIP_S)
-        if completed.ok and (found := _PIPS_INDEX.search(completed.output)):
+    # Its help names the index that its settings, files and variables, come to; one wide line, so that none is cut.
+    for answer in _asked_of_pip("-m", "pip", "download", "--help", environment=environment):
+        if found := _PIPS_INDEX.search(answer.output):
             return mirrors.rewrite(checked(found[1], "the index of pip's settings"))
     raise MissingHereError(
         "pip, which would say where Python packages are looked up, does not answer here",
         hint=f"name the index: --mirror {PYPI}=URL",
     )
+
+
+def public_index(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return the addresses of everybody's index of Python packages and of its files, as pip is made to know them.
+
+    What a lock has from there is from the index, whatever index this machine asks. Where no pip answers, or one that
+    does not say (its `models/index.py` is its own matter), there are none: a lock is then believed for less.
+    """
+    for answer in _asked_of_pip("-c", _PIPS_OWN, environment=environment):
+        hosts = answer.last_line.split()
+        if len(hosts) == 2:
+            return tuple(f"https://{host}" for host in hosts)
+    return ()
+
+
+def _asked_of_pip(*words: str, environment: Mapping[str, str]) -> Iterator[Completed]:
+    """Yield the answers of this Python and of the machine's, where each has a pip.
+
+    The Python that uv makes for a tool has none; that of the machine reads the same settings.
+    """
+    for python in dict.fromkeys((sys.executable, which("python3", environment.get("PATH")))):
+        if python is None:
+            continue
+        # From `/`: a pip.py of the current folder is none of ours (-P, which says so, is not known before Python 3.11).
+        completed = run([python, *words], env={**environment, "COLUMNS": "10000"}, cwd=Path("/"), timeout_s=_PIP_S)
+        if completed.ok:
+            yield completed
 
 
 def refuse_password(address: str, where: str) -> None:
