@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 LIB = "usr/lib/x86_64-linux-gnu"
 RCCL_2_13 = ["RCCL version 2.13.4+hip5.7", "librccl-net.so", "ncclNetPlugin_v6", "ncclNetPlugin_v5", "ncclNetPlugin_v4"]
-RCCL_2_27 = ["RCCL version : 2.27.7-", "libnccl-net.so", *(f"ncclNetPlugin_v{n}" for n in (10, 9, 8, 7, 6))]
+RCCL_2_27 = [
+    "RCCL version : 2.27.7-",
+    "libnccl-net.so",
+    "librccl-net",
+    *(f"ncclNetPlugin_v{n}" for n in (10, 9, 8, 7, 6)),
+]
 
 
 @pytest.fixture
@@ -183,6 +188,30 @@ def test_the_name_in_front_of_a_suffix_is_in_rccls_bytes(root: Path) -> None:
         assert (check(root, {"NCCL_NET_PLUGIN": "ofi"}).path.plugin or "").endswith(f"/{stem}-ofi.so")
     rccl(root / LIB / "librccl.so.1", ["RCCL version 2.20.5+hip6.2", "libnccl-net-%s.so", "ncclNetPlugin_v8"])
     assert check(root, {"NCCL_NET_PLUGIN": "ofi"}).path.plugin_files == ("libnccl-net-ofi.so",)
+
+
+@pytest.mark.parametrize(
+    ("file", "value", "remedy"),
+    [
+        ("libnccl-net.so", "ofi", "unset NCCL_NET_PLUGIN"),
+        # without the variable it asks for libnccl-net.so, and would find nothing again
+        ("librccl-net.so", "ofi", f"export SINGULARITYENV_NCCL_NET_PLUGIN=/{LIB}/librccl-net.so"),
+        ("libnccl-net-ofi.so", "ofi", f"export SINGULARITYENV_NCCL_NET_PLUGIN=/{LIB}/libnccl-net-ofi.so"),
+        ("librccl-net-ofi.so", "/opt/x/librccl-net.so", "export SINGULARITYENV_NCCL_NET_PLUGIN=ofi"),
+    ],
+)
+def test_the_remedy_for_a_name_leads_rccl_to_the_plugin(root: Path, file: str, value: str, remedy: str) -> None:
+    rccl(root / LIB / "librccl.so.1", RCCL_2_27)
+    plugin(root / LIB / file, versions=(10,))
+    found = finding(check(root, {"NCCL_NET_PLUGIN": value}), "plugin.other-name")
+    assert found.remedy[0] == remedy
+    verb, _, setting = found.remedy[0].partition(" ")
+    name, _, named = setting.partition("=")
+    assert check(root, {name: named} if verb == "export" else {}).path.plugin_api == 10
+    for link in found.remedy[1:]:
+        _, _, target, made = link.removesuffix("   (in the image's %post)").split(" ")
+        (root / made[1:]).symlink_to(target)
+        assert check(root, {"NCCL_NET_PLUGIN": value}).path.plugin_api == 10
 
 
 @pytest.mark.parametrize("version", ["2.18.3", "2.22.3", "2.27.7"])

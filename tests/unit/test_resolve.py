@@ -314,6 +314,7 @@ def test_several_addresses_of_one_stanza_are_looked_at(tmp_path: Path) -> None:
         ("2.22.3", (8, 7, 6, 5), ("librccl-net.so",), False),
         ("2.26.6", (10, 9, 8, 7, 6), ("librccl-net.so",), False),
         ("2.27.7", (10, 9, 8, 7, 6), ("libnccl-net.so",), False),
+        ("2.30.4", (12, 11, 10, 9, 8, 7, 6), ("librccl-net.so",), False),
     ],
 )
 def test_the_rccl_table_says_what_was_measured(

@@ -61,9 +61,8 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
     if rccl is None:
         return StaticResult(FabricPath(rccl=file), findings=tuple(found.found))
     variables = read_variables(image, environment)
-    path = read_path(image, rccl, variables.get(PLUGIN_VARIABLE), found)
-    without_name = variables.without(PLUGIN_VARIABLE)
-    outcome = load_plugin(image, process, rccl, files, path, found, without_name=without_name)
+    path, library = read_path(image, rccl, variables.get(PLUGIN_VARIABLE), found)
+    outcome = load_plugin(variables, process, rccl, files, path, library, found)
     result = StaticResult(
         path=path,
         loader=process.system.loader,

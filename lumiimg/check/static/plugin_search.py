@@ -6,22 +6,23 @@ import contextlib
 import errno
 import re
 import shlex
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import read_elf
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import PLUGIN_FILES, part_of
 from lumiimg.fabric.path import Part
-from lumiimg.fabric.rccl import Rccl
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE
 from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 
 if TYPE_CHECKING:
+    from lumiimg.check.static.variables import Variables
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.fabric.path import FabricPath
+    from lumiimg.fabric.rccl import Rccl
     from lumiimg.findings import Findings
     from lumiimg.image import Image
 
@@ -32,20 +33,19 @@ RULE_SOURCE = "RCCL src/net.cc, src/plugin/plugin_open.cc; glibc elf/dl-load.c"
 
 
 def load_plugin(
-    image: Image,
+    variables: Variables,
     process: Process,
     rccl: LoadedObject,
     files: list[str],
     path: FabricPath,
+    library: Rccl,
     found: Findings,
-    *,
-    without_name: str,
 ) -> LoadOutcome | None:
     """Follow RCCL's dlopen of its plugin; where nothing is found, say why: another folder, name, or nothing at all.
 
-    `without_name`: the remedy where NCCL_NET_PLUGIN is the trouble.
+    `library` is what the bytes of `rccl` say.
     """
-    names = path.plugin_files
+    image, names = variables.image, path.plugin_files
     if not names:
         return None
     absent: list[str] = []
@@ -124,7 +124,7 @@ def load_plugin(
             else "the name that RCCL looks for changed with ROCm 7.1, and back after 7.2"
             if elsewhere[0].rpartition("/")[2] in PLUGIN_FILES
             else "without NCCL_NET_PLUGIN, RCCL asks for no name with a suffix",
-            remedy=(without_name,) if path.named_by else _remedies_for_a_name(process, elsewhere[0], path),
+            remedy=_remedies_for_a_name(variables, process, elsewhere[0], path, library),
             source=RULE_SOURCE,
         )
     else:
@@ -164,14 +164,27 @@ def _passed_over(image: Image, process: Process, file: str) -> str | None:
     return None
 
 
-def _remedies_for_a_name(process: Process, file: str, path: FabricPath) -> tuple[str, ...]:
-    """Return what leads RCCL to a plugin of another name: NCCL_NET_PLUGIN where it can name the file, and a link."""
-    suffixed = _SUFFIXED.fullmatch(file.rpartition("/")[2])
+def _remedies_for_a_name(
+    variables: Variables, process: Process, file: str, path: FabricPath, library: Rccl
+) -> tuple[str, ...]:
+    """Return what leads RCCL to a plugin of another name, each tried: the variable taken away, or naming it; a link."""
+
+    def leads(names: tuple[str, ...]) -> bool:
+        return any(process.dlopen(name).root is not None for name in names)
+
+    own, base = library.names(None), file.rpartition("/")[2]
+    without = (variables.without(PLUGIN_VARIABLE),) if path.named_by else ()
+    if without and (leads(own) or base in own):  # in a folder that is not searched, which is said next
+        return without
+    suffixed = _SUFFIXED.fullmatch(base)
     values = (*([suffixed[1]] if suffixed else []), file)
-    rccl = Rccl(path.rccl_version)
-    leads = (value for value in values if any(process.dlopen(name).root is not None for name in rccl.names(value)))
-    link = f"ln -s {shlex.quote(file)} {shlex.quote(_beside(file, path.plugin_files[0]))}   (in the image's %post)"
-    return (*(f"export SINGULARITYENV_NCCL_NET_PLUGIN={shlex.quote(value)}" for value in islice(leads, 1)), link)
+    leading = [variables.set_to(PLUGIN_VARIABLE, shlex.quote(value)) for value in values if leads(library.names(value))]
+    asked = [name for name in path.plugin_files if "/" not in name]
+    if leading and not asked:
+        return (leading[0],)
+    # of a name and its suffixed form, the second
+    link = f"ln -s {shlex.quote(file)} {shlex.quote(_beside(file, (asked or own)[-1 if without else 0]))}"
+    return (*leading[:1], *(() if asked else without), f"{link}   (in the image's %post)")
 
 
 def _beside(path: str, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.elf.loader import Process
 from lumiimg.fabric.names import LIBRCCL, part_of
 from lumiimg.fabric.path import FabricPath, Part
-from lumiimg.fabric.rccl import read_rccl
+from lumiimg.fabric.rccl import Rccl, read_rccl
 from lumiimg.findings import Code, Severity
 
 if TYPE_CHECKING:
@@ -98,8 +98,11 @@ def _on_loader_path(image: Image, settings: LoaderSettings, candidates: list[str
     return None
 
 
-def read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findings) -> FabricPath:
-    """Return the path so far: what this RCCL looks for and takes; `named` is NCCL_NET_PLUGIN, if it is set."""
+def read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findings) -> tuple[FabricPath, Rccl]:
+    """Return the path so far: what this RCCL looks for and takes, and what else its bytes say.
+
+    `named` is NCCL_NET_PLUGIN, if it is set.
+    """
     library = read_rccl(image.root.open(rccl.path))
     generation, files, accepts = library.generation, library.names(named), library.accepts
     path = FabricPath(
@@ -134,4 +137,4 @@ def read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findin
             where=rccl.path,
             source=f"strings in the library; {generation.basis}" if generation else "strings in the library",
         )
-    return path
+    return path, library
