@@ -17,7 +17,8 @@ DATE = "2026-11-22"
 ENVIRONMENT = {
     "LUMIIMG_CACHE": "Where layers, bases and downloads are kept, and where builds have their scratch. It may be deleted at any "
     "time. Wins over cache in config.toml.",
-    "LUMIIMG_ENGINE": "The container engine: a name on PATH, or a path. Without it apptainer, then singularity.",
+    "LUMIIMG_ENGINE": "The engine, and no other: a name on PATH, a path, or namespaces (the kernel's own). Without it builds take the "
+    "first that works of apptainer, singularity and the kernel's; checks take the first on PATH, as jobs do.",
     "LUMIIMG_DEBUG": "If set, a fault of lumiimg itself ends with Python's traceback.",
     "LUMIIMG_VENV": "Read by the wrappers that lumiimg module writes: the virtual environment over the image.",
     "XDG_CONFIG_HOME": "The folder of lumiimg/config.toml and of your own layers, recipes and sites (~/.config).",

@@ -28,9 +28,8 @@ from lumiimg.build.sandbox import EngineBuild, Sandbox
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.catalog.settings import open_to_others
-from lumiimg.engine.engine import EngineKind
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
-from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
+from lumiimg.errors import BadInputError, FailedError, LumiimgError
 from lumiimg.image import ImageError, open_image, open_stack, sif_writer
 from lumiimg.image.sif import PartitionFormat, read_sif_file
 from lumiimg.image.squashfs.weave import can_weave, weave
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 _UNPACKED = 3
 """Bytes of a root file system to one of its squashfs (measured: 2.2 to 3.2)."""
 _MARK = ".wh."
-WAYS = ("overlay", "sandbox", "definition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,42 +89,6 @@ def write_definitions(
             origin = archives[file.origin] if isinstance(file.origin, LockedSource) else file.origin
             shutil.copyfile(origin, target)
             target.chmod(0o644)
-
-
-def choose_way(machine: BuildMachine, asked: str | None) -> tuple[str, str]:
-    """Return how layers are built here, and why.
-
-    Raises MissingHereError for a way that is asked for and not to be had.
-    """
-    faults = {way: against(machine, way) for way in WAYS}
-    if asked is not None and faults[asked]:
-        raise MissingHereError(f"--strategy {asked}: {', '.join(faults[asked])}", hint="lumiimg doctor tells more")
-    if asked is not None:
-        return asked, "you asked for it"
-    chosen = next((way for way in WAYS if not faults[way]), None)
-    if chosen is None:
-        raise MissingHereError(
-            "mksquashfs and unsquashfs are not on PATH",
-            hint="install squashfs-tools, or load the site's module of it (on LUMI: module load LUMI systools)",
-        )
-    passed = "; ".join(f"{way}: {', '.join(found)}" for way, found in faults.items() if found)
-    return chosen, passed or "the quickest"
-
-
-def against(machine: BuildMachine, way: str) -> list[str]:
-    """Return what stands against a way to build on this machine."""
-    of_overlays: dict[str, object] = {
-        "no user namespace with the user's ids": machine.maps_ids,
-        "no container on an overlay in a user namespace": machine.mounts,
-        "no FUSE": machine.fuse,
-        "no squashfuse_ll": machine.squashfuse_ll,
-    }
-    of_engines: dict[str, object] = {"no container engine that works": machine.engine.kind is not EngineKind.NAMESPACES}
-    wanted: dict[str, object] = {
-        **{"overlay": of_overlays, "definition": of_engines}.get(way, {}),
-        "no squashfs-tools": machine.mksquashfs and machine.unsquashfs,
-    }
-    return [fault for fault, has in wanted.items() if not has]
 
 
 def build_image(  # noqa: PLR0913 - the settings of one build, each by name

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.definition.definition import DEBOOTSTRAP
 from lumiimg.engine import namespaces
+from lumiimg.engine.process import which
 from lumiimg.errors import MissingHereError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from lumiimg.definition.definition import Header
     from lumiimg.engine.engine import Engine
@@ -84,6 +85,12 @@ class BuildMachine:
         own = [OWN_MOUNTS] if mount and self.maps_ids else []
         has_to = own or (self.maps_ids and os.geteuid() != 0)
         return [*namespaces.PROGRAM, "root", *own, *argv] if has_to else list(argv)
+
+
+def program_of(name: str, path: str | None) -> Path | None:
+    """Return the program of that name on a PATH."""
+    found = which(name, path)
+    return Path(found) if found else None
 
 
 def was_seen(trials: Sequence[CapabilityTrial], name: str) -> bool:

@@ -1,6 +1,6 @@
 """What was found out about a machine, kept in the cache for the next build on it.
 
-    <cache>/hosts/NAME.json    what was found, and what it depends on
+    <cache>/hosts/NAME.KIND.json    what was found with an engine of that kind, and what it depends on
 
 It holds as long as what it depends on is the same: the boot, the kernel and what that allows this user and this
 process, the engine and the programs. Nothing that time or room cut short is kept. Programs are never taken from it.
@@ -20,17 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lumiimg.build.capabilities import PROGRAMS, BuildMachine, CapabilityTrial
-from lumiimg.build.capability_trials import look, program_of
-from lumiimg.engine.engine import EngineKind
+from lumiimg.build.capabilities import PROGRAMS, BuildMachine, CapabilityTrial, program_of
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import which
 from lumiimg.errors import LumiimgError
 from lumiimg.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from lumiimg.engine.engine import Engine
 
 _FORMAT = 5
 _LIMIT_BYTES = 64 * 1024
@@ -57,8 +54,10 @@ def look_or_recall(engine: Engine, environment: Mapping[str, str], cache: Path) 
 
 def look_again(engine: Engine, environment: Mapping[str, str], cache: Path) -> BuildMachine:
     """Try what a build may need, and keep what was found."""
+    from lumiimg.build.capability_trials import look  # what only recalls pays for none of it
+
     machine = look(engine, environment)
-    path = _path(cache, engine)
+    path = _path(cache, engine.kind)
     with contextlib.suppress(OSError, LumiimgError):
         if all(trial.is_sure for trial in machine.trials):
             document = {
@@ -75,9 +74,23 @@ def look_again(engine: Engine, environment: Mapping[str, str], cache: Path) -> B
     return machine
 
 
+def recall(program: Path, environment: Mapping[str, str], cache: Path) -> BuildMachine | None:
+    """Return what is known of this machine with the engine whose program it is; nothing is run.
+
+    A program that is as it was when it said of which kind and version it is would say so again.
+    """
+    for kind in EngineKind:
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            document = msgspec.json.decode(_read(_path(cache, kind)), type=dict[str, Any])
+            engine = Engine(program, kind, str(document["depends_on"]["engine"][1]), frozenset())
+            if found := _recall(engine, environment, cache):
+                return found
+    return None
+
+
 def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> BuildMachine | None:
     try:
-        document = msgspec.json.decode(_read(_path(cache, engine)), type=dict[str, Any])
+        document = msgspec.json.decode(_read(_path(cache, engine.kind)), type=dict[str, Any])
         if document["format"] != _FORMAT or document["depends_on"] != _depends_on(engine, environment):
             return None
         flags: dict[str, Any] = msgspec.convert({name: document[name] for name in (*_FLAGS, "proot")}, dict[str, bool])
@@ -102,9 +115,8 @@ def _read(path: Path) -> str:
         return file.read(_LIMIT_BYTES)
 
 
-def _path(cache: Path, engine: Engine) -> Path:
-    of_kernel = ".namespaces" if engine.kind is EngineKind.NAMESPACES else ""
-    return cache / "hosts" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', socket.gethostname())[:100]}{of_kernel}.json"
+def _path(cache: Path, kind: EngineKind) -> Path:
+    return cache / "hosts" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', socket.gethostname())[:100]}.{kind}.json"
 
 
 def _depends_on(engine: Engine, environment: Mapping[str, str]) -> dict[str, Any]:

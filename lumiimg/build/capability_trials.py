@@ -23,6 +23,7 @@ from lumiimg.build.capabilities import (
     PROOT_SLOWLY,
     BuildMachine,
     CapabilityTrial,
+    program_of,
 )
 from lumiimg.definition.definition import DEBOOTSTRAP, Header
 from lumiimg.engine import engine as engines
@@ -302,12 +303,6 @@ def _try_proot(program: Path | None, env: dict[str, str]) -> tuple[Path | None, 
         if run([program, *words], env=env | more, timeout_s=_TRIAL_S).ok:
             return program, is_slow, f"{program}, slowly (PROOT_NO_SECCOMP)" if is_slow else f"{program}"
     return None, False, f"{program} lets programs see this machine's files: 5.2.0 or newer is wanted"
-
-
-def program_of(name: str, path: str | None) -> Path | None:
-    """Return the program of that name on a PATH."""
-    found = which(name, path)
-    return Path(found) if found else None
 
 
 def _version(program: Path, env: dict[str, str]) -> str:

@@ -27,7 +27,7 @@ from lumiimg.cli.options import (
     add_verbose,
     refuse_places,
 )
-from lumiimg.cli.request import add_request, mirrors_of, planned, sources_of, this_machine
+from lumiimg.cli.request import add_request, mirrors_of, planned, sources_of
 from lumiimg.errors import BadInputError, ExitCode, printable
 
 if TYPE_CHECKING:
@@ -231,7 +231,8 @@ def _refuse_others(found: list[str], path: Path, *, trusted: bool) -> None:
 
 
 def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Request) -> int:
-    from lumiimg.build.builder import build_image, choose_way
+    from lumiimg.build.builder import build_image
+    from lumiimg.build.choice import choose_way, machine_for_builds
     from lumiimg.build.local_base import lock_base
     from lumiimg.build.provenance import PLAN, plan_document
     from lumiimg.catalog.settings import read_settings
@@ -241,7 +242,7 @@ def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Req
 
     cache, output = read_settings(os.environ).cache, _output_of(arguments)
     compression = compression_of(arguments, lock.site)
-    machine = this_machine(cache)
+    machine = machine_for_builds(os.environ, cache)
     engine = machine.engine
     way, because = choose_way(machine, arguments.strategy)
     if not arguments.quiet:

@@ -1,6 +1,9 @@
-"""Try what a build needs: the engine and what is known of its version, a
+"""Try what a build needs: each engine and what is known of its version, a
 container, debootstrap, user namespaces, overlays, FUSE, squashfs-tools, proot;
 room on disk and in memory.
+A build takes the first engine that starts a container: apptainer, singularity,
+the kernel's own, or the one that LUMIIMG_ENGINE names. A check takes the first
+that is here, as jobs do.
 What was found is kept for builds on this machine until it is started again.
 
 exit codes: 0 images can be built here
@@ -15,12 +18,11 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from lumiimg.cli.options import add_json, add_quiet
-from lumiimg.errors import ExitCode
-
-WITHOUT_ENGINE = "a container without that engine"
+from lumiimg.errors import ExitCode, MissingHereError
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -29,29 +31,30 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.build.builder import WAYS, against
-    from lumiimg.build.capabilities import CONTAINER, CapabilityTrial, was_seen
+    from lumiimg.build.capabilities import CONTAINER, CapabilityTrial
     from lumiimg.build.capability_cache import look_again
+    from lumiimg.build.choice import builds_here, faults_of, first_that_works
     from lumiimg.build.disk_space import room_at
     from lumiimg.catalog.settings import read_settings
-    from lumiimg.engine.engine import EngineKind, clean_environment, find_engine, of_kernel
+    from lumiimg.engine.engine import clean_environment, engines_here
     from lumiimg.report.machine import print_doctor
 
     settings, environment = read_settings(os.environ), clean_environment(os.environ)
-    machine = look_again(find_engine(os.environ), environment, settings.cache)
-    trials = machine.trials
-    if machine.engine.kind is not EngineKind.NAMESPACES:
-        other = look_again(of_kernel(), environment, settings.cache)
-        by_kernel = next(trial for trial in other.trials if trial.name == CONTAINER)
-        trials += (CapabilityTrial(WITHOUT_ENGINE, by_kernel.works, f"{other.engine.name}: {by_kernel.said}"),)
-        if not machine.starts and by_kernel.works:  # what a build takes then (`this_machine`)
-            machine, trials = other, (*other.trials, *(trial for trial in trials if not trial.works))
-    engine = machine.engine
-    no_container = [] if machine.starts else ["no container is started"]
-    faults = {way: [*no_container, *against(machine, way)] for way in WAYS}
+    engines, others = [*engines_here(os.environ)], []
+    with suppress(MissingHereError):
+        unnamed = {name: value for name, value in os.environ.items() if name != "LUMIIMG_ENGINE"}
+        others = [*engines_here(unnamed)]
+    machines = {
+        engine: look_again(engine, environment, settings.cache) for engine in dict.fromkeys((*engines, *others))
+    }
+    machine = first_that_works(machines[engine] for engine in engines)
+    trials = [*machine.trials]
+    for engine, other in machines.items():
+        if other is not machine:
+            trial = next(trial for trial in other.trials if trial.name == CONTAINER)
+            note = "; `check` asks it all the same, as jobs do" if engine == engines[0] else ""
+            trials.append(CapabilityTrial(f"{CONTAINER} by {engine.name}", trial.works, f"{trial.said}{note}"))
     rooms = [room_at(settings.cache), room_at(Path(tempfile.gettempdir()))]
-    print_doctor(engine, trials, faults, rooms, settings.cache, as_json=arguments.json, quiet=arguments.quiet)
-    usable = [way for way in WAYS if not faults[way]]
-    if not usable or not trials[0].works:
-        return ExitCode.NO
-    return ExitCode.GOOD if was_seen(trials, CONTAINER) else ExitCode.UNDECIDED
+    faults = faults_of(machine)
+    print_doctor(machine.engine, trials, faults, rooms, settings.cache, as_json=arguments.json, quiet=arguments.quiet)
+    return {True: ExitCode.GOOD, False: ExitCode.NO, None: ExitCode.UNDECIDED}[builds_here(machine)]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cli.build import add_result, check_output, check_result, compression_of, log_of, progress_of, write_page
 from lumiimg.cli.options import OFFLINE, add_image, add_output
-from lumiimg.cli.request import add_mirror, sources_of, this_machine
+from lumiimg.cli.request import add_mirror, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.build.builder import build_image, choose_way
+    from lumiimg.build.builder import build_image
+    from lumiimg.build.choice import choose_way, machine_for_builds
     from lumiimg.build.local_base import check_mirror, give_base
     from lumiimg.build.provenance import PLAN, plan_of, read_chain, site_of
     from lumiimg.catalog.settings import read_settings
@@ -57,7 +58,7 @@ def execute(arguments: argparse.Namespace) -> int:
     _keep_inputs(arguments)
     check_output(arguments.output, force=arguments.force, may_be_the_same=True)
     cache, sources = read_settings(os.environ).cache, sources_of(arguments)
-    machine = this_machine(cache)
+    machine = machine_for_builds(os.environ, cache)
     engine = machine.engine
     way, because = choose_way(machine, arguments.strategy)
     progress = progress_of(arguments)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from lumiimg.build.capabilities import BuildMachine
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.sites import Site
@@ -209,23 +208,6 @@ def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Observe
 
     node = seen(site, read_snapshot(host), str(host))
     return node.site, node
-
-
-def this_machine(cache: Path) -> BuildMachine:
-    """Return what is known of this machine, with its engine: the kernel's own where no other starts a container.
-
-    Raises MissingHereError where there is none at all.
-    """
-    from lumiimg.build.capabilities import CONTAINER, was_seen
-    from lumiimg.build.capability_cache import look_or_recall
-    from lumiimg.engine.engine import clean_environment, find_engine, of_kernel
-
-    environment = clean_environment(os.environ)
-    machine = look_or_recall(find_engine(os.environ), environment, cache)
-    if machine.starts or os.environ.get("LUMIIMG_ENGINE"):
-        return machine
-    other = look_or_recall(of_kernel(), environment, cache)
-    return other if was_seen(other.trials, CONTAINER) else machine
 
 
 def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:

@@ -1,7 +1,7 @@
 """What `lumiimg` alone says: what it is for, and what to do next here.
 
-Of the place only what costs nothing to see is used: names in the current folder, PATH, Slurm's variables. Nothing is
-opened, and nothing is run.
+Of the place only what costs nothing to see is used: names in the current folder, Slurm's variables, and what doctor or
+a build has kept of this machine. No program is run, so where nothing is kept, the next thing to do is to ask doctor.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from lumiimg.errors import printable
+from lumiimg.errors import LumiimgError, printable
 
 _PAGE = """\
 lumiimg builds ROCm AI images for HPE Slingshot machines, and proves which
@@ -58,8 +57,7 @@ def print_start(environment: Mapping[str, str]) -> None:
 def hints(environment: Mapping[str, str]) -> Iterator[Hint]:
     """Yield what suits the current folder and the machine, the most telling first."""
     newest = _newest()
-    engines = (environment.get("LUMIIMG_ENGINE") or "apptainer", "singularity")
-    has_engine = any(shutil.which(program, path=environment.get("PATH", "")) for program in engines)
+    works = _builds_work(environment)
     in_job, nodes = "SLURM_JOB_ID" in environment, environment.get("SLURM_JOB_NUM_NODES", "")
     has_several = nodes.isascii() and nodes.isdigit() and len(nodes) < 7 and int(nodes) > 1
     told = False
@@ -70,12 +68,13 @@ def hints(environment: Mapping[str, str]) -> Iterator[Hint]:
         elif kind == "image" and in_job and has_several:
             yield Hint(f"an image, and this is a job of {nodes} nodes:", f"lumiimg check {name} --nodes {nodes}")
         elif kind == "image":
-            files = "" if has_engine else "; no container engine is here"
-            yield Hint(f"an image{files}:", f"lumiimg check {name}")
-        elif kind == "lock" and has_engine:
+            yield Hint("an image:", f"lumiimg check {name}")
+        elif kind == "lock" and works:
             yield Hint("a lock: build what it says, and nothing else:", "lumiimg build --locked -o image.sif")
+        elif kind == "lock" and works is None:
+            yield Hint("a lock; can this machine build what it says?", "lumiimg doctor")
         elif kind == "lock":
-            what = "a lock; no container engine is here, so its definition files, for another machine:"
+            what = "a lock; not all that builds need works here, so its files, for another:"
             yield Hint(what, "lumiimg build --locked --definitions defs")
         elif kind == "dockerfile":
             yield Hint("what of this Dockerfile is known, and the rest as a layer:", f"lumiimg draft {name}")
@@ -84,12 +83,24 @@ def hints(environment: Mapping[str, str]) -> Iterator[Hint]:
         yield Hint("this is a job: record what its node offers, for bind:", "lumiimg host scan -o host.json")
     if told:
         return
-    if has_engine:
-        what = "an engine is here; a small real image, in three minutes:"
-        yield Hint(what, "lumiimg build --recipe demo -o demo.sif")
+    if works:
+        yield Hint("builds work here; a small real image, in three minutes:", "lumiimg build --recipe demo -o demo.sif")
+    elif works is None:
+        yield Hint("can this machine build images? Found by trying, in seconds:", "lumiimg doctor")
     else:
-        yield Hint("no Apptainer or SingularityCE is here; what works without one?", "lumiimg doctor")
+        yield Hint("not all that builds need works here; what, and what to do:", "lumiimg doctor")
     yield Hint("bases, layers, recipes and sites:", "lumiimg list")
+
+
+def _builds_work(environment: Mapping[str, str]) -> bool | None:
+    """Return whether builds work here, bases by debootstrap too, as doctor would say; None where nobody has tried."""
+    from lumiimg.build.choice import builds_here, recall_machine
+    from lumiimg.catalog.settings import read_settings
+
+    with suppress(LumiimgError):
+        if machine := recall_machine(environment, read_settings(environment).cache):
+            return machine.debootstraps and builds_here(machine)
+    return None
 
 
 def _newest() -> dict[str, str]:

@@ -16,7 +16,7 @@ import argparse
 import os
 
 from lumiimg.cli.options import add_json, add_quiet
-from lumiimg.cli.request import add_request, planned, this_machine
+from lumiimg.cli.request import add_request, planned
 from lumiimg.errors import BadInputError, ExitCode
 
 
@@ -34,9 +34,10 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.build.builder import choose_way, content_below
+    from lumiimg.build.builder import content_below
     from lumiimg.build.cache import LayerCache
     from lumiimg.build.cache_miss import why
+    from lumiimg.build.choice import choose_way, machine_for_builds
     from lumiimg.build.keys import layer_keys
     from lumiimg.catalog.settings import read_settings
     from lumiimg.definition.writer import write_chain
@@ -49,7 +50,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.layer not in names:
         raise BadInputError(f"{arguments.layer!r} is no layer of this image", hint=f"it has: {', '.join(names)}")
     cache = LayerCache(read_settings(os.environ).cache)
-    machine = this_machine(cache.root)
+    machine = machine_for_builds(os.environ, cache.root)
     way = arguments.strategy or choose_way(machine, None)[0]
     keys = layer_keys(chain, machine.engine, way, maps_ids=machine.maps_ids, mksquashfs=machine.mksquashfs_version)
     at = names.index(arguments.layer)

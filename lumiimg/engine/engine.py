@@ -20,7 +20,7 @@ from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import MissingHereError, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import IO
 
 NAMES = ("apptainer", "singularity")
@@ -87,26 +87,47 @@ _PEOPLE_SAY = {
 
 
 def find_engine(environment: Mapping[str, str]) -> Engine:
-    """Return the engine named by LUMIIMG_ENGINE, else the first on PATH that answers, else that of the kernel.
+    """Return the first of `engines_here`: the one by which jobs start containers, so that what it does is evidence.
 
-    Raises MissingHereError, which names what was tried and how each failed.
+    Whether it starts any is not asked: a check is not made by another engine than jobs have.
     """
-    if environment.get("LUMIIMG_ENGINE") == EngineKind.NAMESPACES:
-        return of_kernel()
-    try:
-        return find_container_engine(environment)
-    except MissingHereError as error:
-        if environment.get("LUMIIMG_ENGINE"):
-            raise
+    return next(engines_here(environment))
+
+
+def engines_here(environment: Mapping[str, str]) -> Iterator[Engine]:
+    """Yield the engine that LUMIIMG_ENGINE names, and no other; else each on PATH that answers, then the kernel's.
+
+    Raises MissingHereError where there is none, which names what was tried and how each failed.
+    """
+    named = environment.get("LUMIIMG_ENGINE")
+    if named == EngineKind.NAMESPACES:
+        yield of_kernel()
+        return
+    refused: list[str] = []
+    engine = None
+    for engine in _container_engines(environment, refused):
+        yield engine
+    if engine is None:
+        error = _no_engine(refused)
+        if named:
+            raise error
         tried = run(
             [*namespaces.PROGRAM, "root", "--mounts", "/bin/true"],
             env=clean_environment(environment),
             timeout_s=PROBE_TIMEOUT_S,
         )
-        if tried.ok:
-            return of_kernel()
-        why = one_line(tried.last_line).removeprefix("FATAL:").strip() or f"exit {tried.exit_code}"
-        raise MissingHereError(f"{error.what}; namespaces of Linux: {why}", hint=error.hint) from error
+        if not tried.ok:
+            why = one_line(tried.last_line).removeprefix("FATAL:").strip() or f"exit {tried.exit_code}"
+            raise MissingHereError(f"{error.what}; namespaces of Linux: {why}", hint=error.hint)
+    if not named:
+        yield of_kernel()
+
+
+def programs_here(environment: Mapping[str, str]) -> list[Path]:
+    """Return the programs of `engines_here` without asking any; Python's is that of the kernel's own engine."""
+    named = environment.get("LUMIIMG_ENGINE")
+    found = [] if named == EngineKind.NAMESPACES else [Path(path) for path in _programs(environment).values() if path]
+    return [*found, Path(sys.executable)] if named in {None, "", EngineKind.NAMESPACES} else found
 
 
 def of_kernel() -> Engine:
@@ -121,26 +142,45 @@ def find_container_engine(environment: Mapping[str, str]) -> Engine:
 
     Raises MissingHereError, which names what was tried and how each failed.
     """
-    named = environment.get("LUMIIMG_ENGINE")
-    tried: list[str] = []
-    for name in (named,) if named else NAMES:
-        found = which(name, environment.get("PATH"))
+    refused: list[str] = []
+    for engine in _container_engines(environment, refused):
+        return engine
+    raise _no_engine(refused)
+
+
+def _no_engine(refused: Sequence[str]) -> MissingHereError:
+    return MissingHereError(f"no container engine answers here ({'; '.join(refused)})", hint=_HINT)
+
+
+def _container_engines(environment: Mapping[str, str], refused: list[str]) -> Iterator[Engine]:
+    """Yield those that answer; what is said of the others is added to `refused`."""
+    for name, found in _programs(environment).items():
         if found is None:
-            tried.append(f"{name}: not found")
+            refused.append(f"{name}: not found")
             continue
         completed = run([found, "--version"], env=clean_environment(environment), timeout_s=PROBE_TIMEOUT_S)
         match = _VERSION.search(completed.output)
         if not completed.ok or match is None:
-            tried.append(f"{found}: exit {completed.exit_code}, {one_line(completed.last_line) or 'no output'}")
+            refused.append(f"{found}: exit {completed.exit_code}, {one_line(completed.last_line) or 'no output'}")
             continue
         help_text = run([found, "build", "--help"], env=clean_environment(environment), timeout_s=PROBE_TIMEOUT_S)
-        return Engine(
+        yield Engine(
             path=Path(found),
             kind=EngineKind.APPTAINER if match[1] == "apptainer" else EngineKind.SINGULARITY,
             version=match[2],
             build_flags=frozenset(re.findall(r"--[a-z][a-z-]+", help_text.output)),
         )
-    raise MissingHereError(f"no container engine answers here ({'; '.join(tried)})", hint=_HINT)
+
+
+def _programs(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the program of each name of a container engine; one that has two names is there once."""
+    named = environment.get("LUMIIMG_ENGINE")
+    programs: dict[str, str | None] = {}
+    for name in (named,) if named else NAMES:
+        found = which(name, environment.get("PATH"))
+        if found is None or not any(other and Path(found).samefile(other) for other in programs.values()):
+            programs[name] = found
+    return programs
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:

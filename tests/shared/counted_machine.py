@@ -7,7 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.build import capability_cache
+from lumiimg.build import capability_trials
 from lumiimg.build.capabilities import BuildMachine, CapabilityTrial
 from lumiimg.build.capability_cache import look_or_recall
 from lumiimg.engine.engine import Engine, EngineKind
@@ -34,11 +34,11 @@ class CountedMachine:
         self.trials: tuple[CapabilityTrial, ...] = (CapabilityTrial("the environment", works=True, said="x"),)
         self.loses = False
         self.proot_works = True
-        monkeypatch.setattr(capability_cache, "look", self.look)
+        monkeypatch.setattr(capability_trials, "look", self.look)
 
     @property
     def file(self) -> Path:
-        return self.cache / "hosts" / f"{socket.gethostname()}.json"
+        return self.cache / "hosts" / f"{socket.gethostname()}.{self.engine.kind}.json"
 
     def look(self, engine: Engine, _environment: Any) -> BuildMachine:
         self.tried += 1

@@ -24,11 +24,12 @@ import pytest
 
 from lumiimg.build import builder
 from lumiimg.build import cache as caches
-from lumiimg.build.builder import choose_way, is_there
+from lumiimg.build.builder import is_there
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_archive import read_archive, write_archive
 from lumiimg.build.cache_lease import CacheLease
 from lumiimg.build.capabilities import OWN_MOUNTS, BuildMachine, CapabilityTrial
+from lumiimg.build.choice import choose_way
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.keys import image_key, kept_key, layer_keys
 from lumiimg.build.layer_build import LayerBuild

@@ -15,8 +15,8 @@ import pytest
 
 from lumiimg.build.capabilities import BASES_BY_DEBOOTSTRAP, CONTAINER
 from lumiimg.build.capability_cache import look_or_recall
+from lumiimg.build.choice import machine_for_builds
 from lumiimg.cli.main import main
-from lumiimg.cli.request import this_machine
 from lumiimg.engine.engine import EngineKind, find_engine
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import needs
@@ -74,8 +74,9 @@ class Place:
         self.calls = folder / "calls"
         self.bin = folder / "bin"
         self.bin.mkdir()
-        (self.bin / "debootstrap").write_text("#!/bin/sh\n")
+        (self.bin / "debootstrap").write_text(f"#!/bin/sh\n{BEGINS}\n")
         (self.bin / "debootstrap").chmod(0o755)
+        (self.bin / "singularity").symlink_to("apptainer")
         for name in PROGRAMS:  # no others: each costs a trial of its own
             (self.bin / name).symlink_to(str(shutil.which(name)))
         monkeypatch.setenv("PATH", str(self.bin))
@@ -86,9 +87,8 @@ class Place:
     def has(self, starts: str, debootstrap: str) -> None:
         """Have an engine that does this to start a container, and this to make a base."""
         script = ENGINE.format(calls=shlex.quote(str(self.calls)), exec=starts, debootstrap=debootstrap)
-        for name in ("apptainer", "singularity"):
-            (self.bin / name).write_text(script)
-            (self.bin / name).chmod(0o755)
+        (self.bin / "apptainer").write_text(script)
+        (self.bin / "apptainer").chmod(0o755)
 
     def trials(self) -> dict[str, CapabilityTrial]:
         machine = look_or_recall(find_engine(os.environ), dict(os.environ), self.folder / "cache")
@@ -169,10 +169,90 @@ def test_where_the_engine_starts_no_container_the_kernel_does(place: Place, caps
     place.has(CAPABILITIES, BEGINS)
     code, data = doctor(capsys)
     assert (code, data["engine"]["kind"]) == (0, "namespaces")
-    assert [trial["name"] for trial in data["trials"] if trial["said"].startswith(ROOT)] == [CONTAINER]
-    assert this_machine(place.folder / "cache").engine.kind is EngineKind.NAMESPACES
+    (passed_over,) = (trial for trial in data["trials"] if trial["said"].startswith(ROOT))
+    assert passed_over["name"] == "a container by Apptainer 1.4.5"
+    assert passed_over["said"].endswith("; `check` asks it all the same, as jobs do")
+
+
+NOBODY_KNOWS = "echo 'FATAL:   something that nobody has seen before'; exit 255"
+WHICH = {
+    "it works": (STARTS, None, EngineKind.APPTAINER),
+    "it starts nothing": (CAPABILITIES, None, EngineKind.NAMESPACES),
+    "it starts nothing, and nobody knows why": (NOBODY_KNOWS, None, EngineKind.NAMESPACES),
+    "it starts nothing, and is named": (CAPABILITIES, "apptainer", EngineKind.APPTAINER),
+    "it works, and the kernel's is named": (STARTS, "namespaces", EngineKind.NAMESPACES),
+}
+
+
+@pytest.mark.parametrize(("starts", "named", "kind"), WHICH.values(), ids=WHICH.keys())
+def test_doctor_and_builds_take_the_same_engine_and_lumiimg_alone_proposes_no_other(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture, starts: str, named: str | None, kind: EngineKind
+) -> None:
+    monkeypatch.chdir(place.folder)
+    if named:
+        monkeypatch.setenv("LUMIIMG_ENGINE", named)
+    place.has(starts, BEGINS)
+    assert proposed(capsys) == ["lumiimg doctor", "lumiimg list"], "nothing is known yet"
+    code, data = doctor(capsys)
+    assert data["engine"]["kind"] == kind
+    assert machine_for_builds(os.environ, place.folder / "cache").engine.kind is kind
+    assert (code == 0) == (named is None or starts == STARTS)
+    is_kept = starts != NOBODY_KNOWS  # what may pass is tried each time, and `lumiimg` alone tries nothing
+    assert ("lumiimg build --recipe demo -o demo.sif" in proposed(capsys)) == (code == 0 and is_kept)
+    of_jobs = EngineKind.NAMESPACES if named == "namespaces" else EngineKind.APPTAINER
+    assert find_engine(os.environ).kind is of_jobs, "a check is by the engine of jobs, whether it works or not"
+
+
+def proposed(capsys: Capture) -> list[str]:
+    """What `lumiimg` alone proposes."""
+    capsys.readouterr()
+    assert main([]) == 0
+    return [
+        line.strip() for line in capsys.readouterr().out.partition("next,")[2].splitlines() if line[:7] == " " * 6 + "l"
+    ]
+
+
+def test_builds_take_the_second_container_engine_where_the_first_starts_nothing(place: Place, capsys: Capture) -> None:
     place.has(STARTS, BEGINS)
-    assert this_machine(place.folder / "cache").engine.kind is EngineKind.APPTAINER
+    script = (place.bin / "apptainer").read_text().replace("apptainer version 1.4.5", "singularity-ce version 4.1.3")
+    place.has(CAPABILITIES, BEGINS)
+    (place.bin / "singularity").unlink()
+    (place.bin / "singularity").write_text(script)
+    (place.bin / "singularity").chmod(0o755)
+    assert machine_for_builds(os.environ, place.folder / "cache").engine.name == "SingularityCE 4.1.3"
+    code, data = doctor(capsys)
+    assert (code, data["engine"]["kind"]) == (0, "singularity")
+    shown = {trial["name"]: trial["works"] for trial in data["trials"] if trial["name"].startswith("a container")}
+    assert shown["a container"]
+    assert shown["a container by Apptainer 1.4.5"] is False
+    assert any(name.startswith("a container by namespaces of Linux") for name in shown)
+
+
+@pytest.mark.parametrize(
+    ("starts", "debootstrap", "of_lock"),
+    [
+        (STARTS, BEGINS, "build --locked -o image.sif"),
+        (STARTS, NO_DEVICES, "build --locked --definitions defs"),
+        (CAPABILITIES, BEGINS, "build --locked --definitions defs"),
+        (NOBODY_KNOWS, BEGINS, "doctor"),
+    ],
+    ids=["it works", "no base", "no container", "not known"],
+)
+def test_lumiimg_alone_proposes_no_build_that_doctor_says_cannot_work(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture, starts: str, debootstrap: str, of_lock: str
+) -> None:
+    (here := place.folder / "here").mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("LUMIIMG_ENGINE", "apptainer")
+    place.has(starts, debootstrap)
+    doctor(capsys)
+    place.calls.unlink()
+    assert ("lumiimg build --recipe demo -o demo.sif" in proposed(capsys)) == (of_lock == "build --locked -o image.sif")
+    (here / "lumiimg.lock").touch()
+    assert proposed(capsys) == [f"lumiimg {of_lock}"]
+    assert not place.calls.exists(), "nothing is run"
+    (place.bin / "apptainer").unlink()
+    assert proposed(capsys) == ["lumiimg doctor"], "of this machine as it is now nothing is known"
 
 
 def test_a_base_that_debootstrap_cannot_make_is_told_by_doctor_and_refused_at_once(
@@ -215,10 +295,11 @@ def test_another_base_is_built_where_debootstrap_makes_none(
     assert any(words.endswith(" 01-base.def") for words in place.tries()), "the engine was asked for it"
 
 
+@pytest.mark.usefixtures("no_namespaces")
 @pytest.mark.parametrize(
     "starts",
     [
-        "echo 'FATAL:   something that nobody has seen before'; exit 255",
+        NOBODY_KNOWS,
         "exit 7",
         "echo 'No space left on device'; exit 1",
     ],
@@ -253,6 +334,7 @@ def test_without_debootstrap_there_is_nothing_to_try(place: Place, monkeypatch: 
 REFUSES = "case \"$*\" in *--fakeroot*) echo 'FATAL:   {why}'; exit 255;; esac; "
 
 
+@pytest.mark.usefixtures("no_namespaces")
 def test_an_engine_that_only_starts_as_the_user_for_no_known_reason_is_no_promise(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

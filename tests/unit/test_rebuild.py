@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lumiimg.build import builder, capability_cache, keys
+from lumiimg.build import builder, choice, keys
 from lumiimg.build.builder import build_image
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.capabilities import BuildMachine
@@ -27,7 +27,6 @@ from lumiimg.definition.definition import Definition, Header
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain
-from lumiimg.engine import engine as engines
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.image import open_image, sif_writer
@@ -579,8 +578,7 @@ def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
     tools = (Path("/usr/bin/mksquashfs"), Path("/usr/bin/unsquashfs"))
     machine = BuildMachine(ENGINE, False, False, False, *tools, None, None, ())
     stand = Stand()
-    monkeypatch.setattr(engines, "find_engine", lambda _: ENGINE)
-    monkeypatch.setattr(capability_cache, "look_or_recall", lambda *_: machine)
+    monkeypatch.setattr(choice, "machine_for_builds", lambda *_: machine)
     monkeypatch.setattr(builder, "new_strategy", lambda *_: stand)
     monkeypatch.setattr(builder, "require_environment", lambda _: None)
     return stand
@@ -592,7 +590,7 @@ def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, 
     built = build_image(
         chain,
         output,
-        machine=capability_cache.look_or_recall(ENGINE, {}, cache),
+        machine=choice.machine_for_builds({}, cache),
         way="sandbox",
         form="layered",
         compression="zstd",

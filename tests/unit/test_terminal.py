@@ -205,13 +205,13 @@ def alone(monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: Capture, enviro
 def test_alone_it_proposes_what_suits_what_is_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    assert "no Apptainer or SingularityCE is here" in alone(monkeypatch, tmp_path, capsys, {})
+    """Of builds: tests/unit/test_machine.py."""
+    assert "can this machine build images?" in alone(monkeypatch, tmp_path, capsys, {})
     (tmp_path / "bin").mkdir()
     engine = tmp_path / "bin/apptainer"
     engine.write_text("#!/bin/sh\ntouch ran\n")
     engine.chmod(0o755)
     path = {"PATH": str(tmp_path / "bin")}
-    assert "lumiimg build --recipe demo -o demo.sif" in alone(monkeypatch, tmp_path, capsys, path)
     for name in ("slurm-7.out", "slurm-12.out", "it's.sif", "-v.sif", "a\nb.sif", "lumiimg.lock", "Dockerfile"):
         (tmp_path / name).touch()
     os.utime(tmp_path / "slurm-12.out", (1, 1))
@@ -219,7 +219,7 @@ def test_alone_it_proposes_what_suits_what_is_here(
     text = alone(monkeypatch, tmp_path, capsys, {**path, "SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "4"})
     assert "lumiimg log slurm-7.out" in text, "the newest"
     assert """lumiimg check 'it'"'"'s.sif' --nodes 4""" in text
-    assert "lumiimg build --locked" in text
+    assert "lumiimg doctor" in text, "of a lock, as nobody has tried whether builds work"
     assert text.count("\n      lumiimg ") == 6, "three jobs, and three proposals"
     assert not (tmp_path / "ran").exists(), "nothing is run"
 

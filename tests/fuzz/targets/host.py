@@ -187,10 +187,11 @@ def _archive(data: bytes) -> None:
 
 
 def _recalled(data: bytes) -> None:
-    path = capability_cache._path(scratch() / "own", ENGINE)
+    path = capability_cache._path(scratch() / "own", ENGINE.kind)
     written(data, str(path.relative_to(scratch())))
     with mock.patch.object(capability_cache, "_depends_on", return_value={}):
         capability_cache._recall(ENGINE, {"PATH": "/bin"}, scratch() / "own")
+        capability_cache.recall(ENGINE.path, {"PATH": "/bin"}, scratch() / "own")
 
 
 def _kept(data: bytes) -> None:
