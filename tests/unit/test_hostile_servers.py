@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import http.server
 import re
-import socket
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +22,7 @@ from lumiimg.resolve.network.registry import SIF_LAYER, ImageManifest, Repositor
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.network.wheel_index import read_index
 from lumiimg.resolve.store import Store
+from tests.shared.hostile_server import serving
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import EVERYTHING
 
@@ -81,32 +79,6 @@ SERVERS: dict[str, tuple[bytes, bytes]] = {
     "another file": (sized(GOOD), b"end"),
 }
 """What a server says first, and then again and again; or it ends there."""
-
-
-@contextlib.contextmanager
-def serving(first: bytes, again: bytes) -> Iterator[str]:
-    over = threading.Event()
-
-    def talk(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            connection.recv(65536)
-            connection.sendall(first)
-            if again == b"reset":
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            while again not in {b"end", b"reset"} and not over.wait(0.01):
-                connection.sendall(again)
-
-    def accept(listening: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=talk, args=(listening.accept()[0],), daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        threading.Thread(target=accept, args=(listening,), daemon=True).start()
-        scheme = "https" if first.startswith(b"\x16") else "http"
-        yield f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
-        over.set()
-        listening.shutdown(socket.SHUT_RDWR)
 
 
 def _image(url: str, name: str) -> Repository:

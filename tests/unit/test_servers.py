@@ -7,7 +7,6 @@ import contextlib
 import gzip
 import hashlib
 import http.server
-import socket
 import threading
 import time
 import tracemalloc
@@ -25,6 +24,7 @@ from lumiimg.resolve.network.session import login_for
 from lumiimg.resolve.network.web import Bounds, Web
 from lumiimg.resolve.network.wheel_index import read_index
 from lumiimg.resolve.store import Store
+from tests.shared.hostile_server import serving
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.tls import certified
 
@@ -55,35 +55,10 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
 
 
-@contextlib.contextmanager
-def goes_on(first: bytes, again: bytes) -> Iterator[str]:
-    """Answer without end, and yield the address."""
-    over = threading.Event()
-
-    def talk(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            connection.recv(65536)
-            connection.sendall(first)
-            while not over.wait(0.01):
-                connection.sendall(again)
-
-    def accept(listening: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=talk, args=(listening.accept()[0],), daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        threading.Thread(target=accept, args=(listening,), daemon=True).start()
-        scheme = "http" if first != TLS else "https"
-        yield f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
-        over.set()
-        listening.shutdown(socket.SHUT_RDWR)
-
-
 @pytest.mark.threat("S22")
 @pytest.mark.parametrize("what", ENDLESS)
 def test_a_server_that_goes_on_for_ever_is_left_in_time(tmp_path: Path, what: str) -> None:
-    with goes_on(*ENDLESS[what]) as url:
+    with serving(*ENDLESS[what]) as url:
         for ask in (
             lambda: Web().ask(f"{url}/file", limit_bytes=1 << 30),
             lambda: Store(tmp_path, Web(), Mirrors({})).get(f"{url}/file", "0" * 64),
@@ -101,7 +76,7 @@ def test_a_server_that_goes_on_for_ever_is_left_in_time(tmp_path: Path, what: st
 def test_a_proxy_that_goes_on_for_ever_is_left_in_time(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     monkeypatch.delenv("NO_PROXY")
     monkeypatch.delenv("no_proxy", raising=False)
-    with goes_on(*ENDLESS[what]) as url:
+    with serving(*ENDLESS[what]) as url:
         monkeypatch.setenv("https_proxy", url)
         with pytest.raises(LumiimgError, match="did not come within 0 s"):
             Web().ask("https://host.test/file", limit_bytes=10)
@@ -110,7 +85,7 @@ def test_a_proxy_that_goes_on_for_ever_is_left_in_time(monkeypatch: pytest.Monke
 @pytest.mark.threat("S22")
 def test_many_slow_answers_take_no_more_than_the_command_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "_ALL_ANSWERS_S", 2 * LIMIT_S)
-    with goes_on(*ENDLESS["a header"]) as url:
+    with serving(*ENDLESS["a header"]) as url:
         asking = Web()
         for _ in range(2):
             with pytest.raises(FailedError, match="did not come within"):
@@ -130,7 +105,7 @@ def test_a_command_ends_though_its_registry_does_not(
     make_layer("box", BASE)
     make_layer("tool", LAYER)
     monkeypatch.setattr(web, "_ATTEMPTS", 0)
-    with goes_on(*ENDLESS["100 Continue"]) as url:
+    with serving(*ENDLESS["100 Continue"]) as url:
         mirror = f"docker.io={url}"
         words = ["lock", "--base", "box", "--add", "tool", "--layers", str(layers), "-o", str(tmp_path / "a.lock")]
         assert main([*words, "--mirror", mirror]) == ExitCode.NO
