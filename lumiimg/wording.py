@@ -1,11 +1,25 @@
-"""Numbers in words, for messages and reports."""
+"""Words for messages and reports: numbers, and what a user types here for the container engine."""
 
 from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+
+_ENGINES = ("apptainer", "singularity")
 
 
 def count(number: int, noun: str) -> str:
     """Return `1 node`, `2 nodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def engine_word(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the program in a command that is proposed: the engine that a command would take here, else Apptainer's."""
+    named, path = environment.get("LUMIIMG_ENGINE"), environment.get("PATH", "")
+    found = (name for name in (named, *_ENGINES) if name and shutil.which(name, path=path))
+    return shlex.quote(next(found, _ENGINES[0]))
 
 
 def size(size_bytes: int) -> str:

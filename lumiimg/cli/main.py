@@ -51,9 +51,11 @@ def _refuse_words(words: Sequence[str]) -> None:
         if are_options and (not word or (option.startswith("--") and equals and not value)):
             raise BadInputError(f"{what} is given an empty text", hint="is a variable of the shell not set?")
         if has_login(word):
+            from lumiimg.wording import engine_word
+
             raise BadInputError(
                 f"{printable(what)} is given an address that carries a password",
-                hint="leave it out: ~/.netrc serves downloads, `apptainer registry login` a registry",
+                hint=f"leave it out: ~/.netrc serves downloads, `{engine_word()} registry login` a registry",
             )
 
 

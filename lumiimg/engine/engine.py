@@ -27,7 +27,7 @@ NAMES = ("apptainer", "singularity")
 PROBE_TIMEOUT_S = 20.0
 _FAKEROOT, _NO_OCI = "--fakeroot", "--no-oci"
 _HINT = (
-    "install Apptainer (apptainer.org/docs, `apt install apptainer`), load your site's module, or name the program "
+    "install Apptainer (apptainer.org/docs), load your site's module, or name the program "
     "in LUMIIMG_ENGINE; --dry-run, --definitions and `check --level static` need no engine"
 )
 # `singularity-ce version 4.1.3-150500.10.7`, `apptainer version 1.4.5`, `singularity version 3.8.7`

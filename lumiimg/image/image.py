@@ -23,6 +23,7 @@ from lumiimg.image.squashfs.superblock import MAGIC as SQUASHFS_MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
 from lumiimg.image.tree import ImageError
+from lumiimg.wording import engine_word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +112,9 @@ def open_image(path: Path) -> Image:
         if (address := _ADDRESS.match(str(path))) and not path.exists():
             whole = f"{address[1]}://{address[2]}"  # a path has one slash where an address has two
             raise ImageError(
-                "is an address, not a file", where=str(path), hint=f"apptainer pull image.sif {shlex.quote(whole)}"
+                "is an address, not a file",
+                where=str(path),
+                hint=f"{engine_word()} pull image.sif {shlex.quote(whole)}",
             )
         if path.exists() and not path.is_file():
             raise ImageError("neither a file nor a folder", where=str(path))

@@ -76,7 +76,7 @@ _NOT_READ: dict[int, tuple[str, str | None]] = {
     PartitionFormat.GOCRYPTFS_SQUASHFS: _ENCRYPTED,
     PartitionFormat.EXT3: (
         "the root file system is ext3, of Singularity 2",
-        "convert it with `apptainer build new.sif old.sif`",
+        "convert it (`build new.sif old.sif`)",
     ),
 }
 """What a root file system is, and what to do about it."""

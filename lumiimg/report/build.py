@@ -10,7 +10,7 @@ from lumiimg.errors import printable
 from lumiimg.report.console import STYLES, console, detail, headline, print_json, proposal, say, verbatim
 from lumiimg.report.image import print_differences
 from lumiimg.resolve.rules import RuleOutcome
-from lumiimg.wording import count, duration, size
+from lumiimg.wording import count, duration, engine_word, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +84,7 @@ def print_definitions(definitions: Sequence[Definition], folder: Path, *, as_jso
             say(out, "or all at once:")
         options = "--fakeroot --no-https" if definition.plain_http else "--fakeroot"
         name = "image" if is_flat else definition.name
-        verbatim(out, f"    apptainer build {options} {name}.sif {definition.name}.def")
+        verbatim(out, f"    {engine_word()} build {options} {name}.sif {definition.name}.def")
 
 
 def print_start(lock: Lock, engine: Engine, output: Path, way: str) -> None:

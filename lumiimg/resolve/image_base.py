@@ -11,6 +11,7 @@ from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.network.daemon import SCHEME
 from lumiimg.resolve.network.mirrors import refuse_password
+from lumiimg.wording import engine_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +50,7 @@ def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
         raise BadInputError(
             "cannot be read from here",
             where=base,
-            hint=f"fetch it first: apptainer pull image.sif {base}; then --base image.sif",
+            hint=f"fetch it first: {engine_word()} pull image.sif {base}; then --base image.sif",
         )
     from lumiimg.image import open_image, refuse_empty  # 70 ms that a base of the catalogue should not cost
     from lumiimg.resolve.inventory import read_contents

@@ -18,6 +18,7 @@ from lumiimg.cli.build import compression_of
 from lumiimg.cli.commands import COMMANDS, GROUPS
 from lumiimg.cli.main import FAULT, main
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, one_line
+from lumiimg.wording import engine_word
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import HEAVY, loaded_after_each
 
@@ -132,10 +133,44 @@ def test_wrong_usage_is_one_line_and_exit_2(argv: list[str], what: str, capsys: 
     assert "node?" not in captured.err  # the command that is for lumiimg itself
 
 
+@pytest.mark.parametrize(
+    ("here", "named", "word"),
+    [
+        ("apptainer singularity", "", "apptainer"),
+        ("singularity", "", "singularity"),
+        ("singularity", "namespaces", "singularity"),
+        ("apptainer singularity", "singularity", "singularity"),
+        ("", "", "apptainer"),
+    ],
+)
+@pytest.mark.usefixtures("clean_home")
+def test_a_command_that_is_proposed_is_of_the_engine_that_is_here(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    here: str,
+    named: str,
+    word: str,
+) -> None:
+    for name in here.split():
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("LUMIIMG_ENGINE", named)
+    for argv, proposed in (
+        (["check", "docker://rocm/pytorch:latest"], f"; {word} pull image.sif docker://rocm/pytorch:latest"),
+        (["adapt", "library://rocm/vllm:x", "--site", "lumi"], f"; fetch it first: {word} pull image.sif library://"),
+        (["build", "--base", "docker://me:secret@x.test/a"], f"`{word} registry login`"),
+        (["build", "--base", "docker://a/b@nothing"], f"`{word} registry login`"),
+    ):
+        assert main(argv) == ExitCode.BAD_INPUT
+        assert proposed in capsys.readouterr().err
+
+
 BAD_INPUT = {
     "image in a registry": (
         ["check", "docker://rocm/pytorch:latest"],
-        "is an address, not a file; apptainer pull image.sif docker://rocm/pytorch:latest",
+        f"is an address, not a file; {engine_word()} pull image.sif docker://rocm/pytorch:latest",
     ),
     "no lock yet": (["build", "--locked"], "lumiimg.lock: there is no such lock; `lumiimg lock` writes one"),
     "lock into no folder": (
@@ -253,11 +288,11 @@ def test_definitions_are_written_with_all_that_they_need(
     assert main(argv) == ExitCode.GOOD
     said = capsys.readouterr().out
     assert "cd " in said
-    commands = [line.strip() for line in said.splitlines() if line.startswith("    apptainer")]
+    commands = [line.strip() for line in said.splitlines() if " build --fakeroot" in line]
     assert commands == [
-        "apptainer build --fakeroot 01-base.sif 01-base.def",
-        "apptainer build --fakeroot 02-tool.sif 02-tool.def",
-        "apptainer build --fakeroot image.sif flat.def",
+        f"{engine_word()} build --fakeroot 01-base.sif 01-base.def",
+        f"{engine_word()} build --fakeroot 02-tool.sif 02-tool.def",
+        f"{engine_word()} build --fakeroot image.sif flat.def",
     ]
     written = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     assert written == ["01-base.def", "02-tool.def", "files/tool/files/tool.c", "flat.def"]

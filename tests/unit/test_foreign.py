@@ -315,7 +315,7 @@ def test_an_image_in_a_registry_is_fetched_once_and_read(image: Path, site: str,
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["adapt", "library://rocm/vllm:x", "--site", "lumi"], "apptainer pull"),
+        (["adapt", "library://rocm/vllm:x", "--site", "lumi"], " pull image.sif "),
         (["adapt", "./nowhere.sif", "--site", "lumi"], "nowhere.sif"),
         (["adapt", "."], "for which machine"),
         (["adapt", "/etc/passwd", "--site", "lumi"], "/etc/passwd"),

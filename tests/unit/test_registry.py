@@ -462,7 +462,7 @@ def test_the_registrys_own_scope_is_asked_for_and_access_token_is_another_name(s
 def test_what_is_not_for_everyone_needs_a_login(server: Registry, status: int) -> None:
     guarded(server)
     server.replies["/token"] = Reply(status)
-    with pytest.raises(FailedError, match=r"needs a login.*~/\.netrc.*apptainer registry login"):
+    with pytest.raises(FailedError, match=r"needs a login.*~/\.netrc.* registry login"):
         server.resolve()
     server.replies["/token"] = Reply(body=b'{"token": "no-good"}')
     with pytest.raises(FailedError, match="needs a login") as caught:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.secret import has_key, has_login, hidden
+from lumiimg.wording import engine_word
 
 APT_FOLDER = Path("/etc/apt")
 _APT_FILE_LIMIT_BYTES = 256 * 1024
@@ -207,7 +208,7 @@ def refuse_password(address: str, where: str) -> None:
         raise BadInputError(
             "its address carries a password, which would be written into the image",
             where=where,
-            hint="leave it out: ~/.netrc serves downloads, `apptainer registry login` a registry",
+            hint=f"leave it out: ~/.netrc serves downloads, `{engine_word()} registry login` a registry",
         )
     if has_key(address):
         raise BadInputError(

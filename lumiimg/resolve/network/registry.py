@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 from lumiimg.errors import BadInputError, FailedError, UndecidedError
 from lumiimg.resolve.network.web import ReplacedError, Response, refuse_unproved
+from lumiimg.wording import engine_word
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -122,7 +123,7 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
         # Not repeated: `user:password@host/name` is what it often is.
         raise BadInputError(
             "an image reference has nothing behind an @ but sha256: and 64 hexadecimal digits",
-            hint="a login does not belong here: ~/.netrc serves lumiimg, `apptainer registry login` the engine",
+            hint=f"a login does not belong here: ~/.netrc serves lumiimg, `{engine_word()} registry login` the engine",
         )
     digest = next(iter(digests), None)
     tag = None if digest else _DEFAULT_TAG
@@ -353,8 +354,7 @@ class Repository:
             "needs a login, or there is no such image",
             where=answer.url,
             hint=f"give lumiimg a login for machine {self._host} in ~/.netrc (it goes nowhere without TLS), "
-            "and the engine one with "
-            f"`apptainer registry login --username NAME docker://{registry}`",
+            f"and the engine one with `{engine_word()} registry login --username NAME docker://{registry}`",
         )
 
 
