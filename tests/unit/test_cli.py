@@ -183,7 +183,7 @@ BAD_INPUT = {
         "nodir: no such folder; make it first (-o)",
     ),
     "nothing to build": (["build"], "no base; "),
-    "unknown base": (["build", "--base", "debian13"], "did you mean debian-13?"),
+    "unknown base": (["build", "--base", "debian13"], "did you mean debian-13"),
     "unknown layer": (["build", "--base", "debian-13", "--add", "netprob"], "did you mean netprobe?"),
     "unknown recipe": (["build", "--recipe", "dem"], "did you mean demo?"),
     "recipe that is no file": (["build", "--recipe", "no.toml"], "no.toml: cannot be read: No such file"),
@@ -231,7 +231,7 @@ BAD_INPUT = {
     "image with nothing in it": (["explain", "."], ".: holds no root file system"),
     "unknown site": (["bind", ".", "--host", "no.json", "--site", "lumo"], "did you mean lumi?"),
     "folder that is no entry": (["show", "folder"], "an image: show ./folder"),
-    "unknown entry": (["show", "debian"], "did you mean debian-13?"),
+    "unknown entry": (["show", "debian"], "did you mean debian-13"),
 }
 
 
