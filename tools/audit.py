@@ -22,16 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
-from lumiimg.errors import LumiimgError
+from lumiimg.errors import FailedError, LumiimgError
 from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from lumiimg.resolve.network.web import Web
-from lumiimg.resolve.network.wheel_index import read_index
 
 PROJECT = "lumiimg"
 _TABLE = Path(__file__).with_name("audit.toml")
 _LIMIT_S = 300
+_PAGE_BYTES = 64 << 20
+_JSON = "application/vnd.pypi.simple.v1+json"
 
 
 @dataclass
@@ -120,9 +121,24 @@ def changed_files(package: metadata.Distribution) -> Iterator[str]:
 def withdrawn(packages: Iterable[metadata.Distribution], index: str, web: Web) -> Iterator[str]:
     """Yield what an index has withdrawn (PEP 592). Raises LumiimgError where it cannot be asked."""
     for package in packages:
-        files = [file for file in read_index(package.name, index, web) if str(file.version) == package.version]
-        if files and all(file.yanked is not None for file in files):
-            yield f"{package.name} {package.version}: was withdrawn from the index: {files[0].yanked or 'no reason given'}"
+        name = canonicalize_name(package.name)
+        answer = web.ask(f"{index.rstrip('/')}/{name}/", limit_bytes=_PAGE_BYTES, headers={"Accept": _JSON})
+        try:
+            files = json.loads(answer.body)["files"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise FailedError("is no page of a package index", where=answer.url) from error
+        yanked = [one.get("yanked", False) for one in files if _version_in(str(one["filename"])) == package.version]
+        if yanked and all(one is not False for one in yanked):
+            reason = yanked[0] if isinstance(yanked[0], str) and yanked[0] else "no reason given"
+            yield f"{package.name} {package.version}: was withdrawn from the index: {reason}"
+
+
+def _version_in(filename: str) -> str | None:
+    try:
+        parse = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
+        return str(parse(filename)[1])
+    except ValueError:
+        return None
 
 
 def judge_advisories(document: Mapping[str, Any], names: set[str]) -> tuple[list[str], list[str]]:

@@ -5,6 +5,5 @@ layer=jax
 
 use_environment
 install_wheels
-install_missing
 JAX_PLATFORMS=cpu "$python" -c 'import jax; print("jax", jax.__version__, jax.devices())'
 finish_python

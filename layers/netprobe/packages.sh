@@ -2,11 +2,13 @@
 # Packages that a build needs and an image does not: added by apt, taken away again when the build is done.
 #
 #   add_packages NAME...            install what is named; the first call notes what was there before
-#   remove_packages KEEP_FILE...    remove what was added, except the libraries that these ELF files load
+#   keep_packages NAME...           the same for what the image needs at run time, too
+#   remove_packages KEEP_FILE...    remove what was added, except what is kept and the libraries that these ELF files load
 #
 # The working directory must be the layer's own at the first call: the notes are kept there.
 
 packages_notes=""
+packages_kept=()
 
 # In a user namespace that maps one user only, apt cannot become its user _apt.
 apt_get() {
@@ -32,6 +34,11 @@ add_packages() {
     apt_get install -y --no-install-recommends "$@" >/dev/null
 }
 
+keep_packages() {
+    add_packages "$@"
+    packages_kept+=("$@")
+}
+
 # The packages that own the libraries which the loader finds for these files. dpkg knows a file by the name in its package,
 # which may be /lib/... or /usr/lib/... where /lib is a link.
 owners_of_libraries() {
@@ -50,10 +57,10 @@ remove_packages() {
     LC_ALL=C comm -13 "$packages_notes.before" "$packages_notes.after" >"$packages_notes.added"
     mapfile -t added <"$packages_notes.added"
     if [ ${#added[@]} -gt 0 ]; then
-        keep=()
+        keep=("${packages_kept[@]}")
         if [ $# -gt 0 ]; then
             owners_of_libraries "$@" | sed 's/:.*//' >"$packages_notes.owners"
-            mapfile -t keep < <(sed 's/:.*//' "$packages_notes.added" | grep -Fx -f "$packages_notes.owners" || true)
+            mapfile -t -O ${#keep[@]} keep < <(sed 's/:.*//' "$packages_notes.added" | grep -Fx -f "$packages_notes.owners" || true)
         fi
         # apt itself says which of the added ones nothing needs any more, so what stays is complete.
         apt-mark auto "${added[@]}" >/dev/null

@@ -4,8 +4,8 @@ layer=pytorch
 . "$LAYER_FILES/python.sh"
 
 use_venv
+keep_compiler
 install_wheels
 write_constraints
-install_missing
 finish_python
 "$python" /opt/lumiimg/check_torch.py torchvision torchaudio

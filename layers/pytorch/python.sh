@@ -51,6 +51,20 @@ use_environment() {
     esac
 }
 
+# What triton compiles for each kernel when it first runs: a small module in C. So the compiler and Python's headers stay.
+keep_compiler() {
+    local headers missing=()
+    headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    [ -e "$headers/Python.h" ] || missing+=(python3-dev)
+    command -v gcc >/dev/null || command -v cc >/dev/null || missing+=(gcc libc6-dev)
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if command -v apt-get >/dev/null; then
+        keep_packages "${missing[@]}"
+    else
+        echo "$layer: triton compiles at run time, and this image lacks (Debian's names): ${missing[*]}"
+    fi
+}
+
 # Sets `python`: the one that has the image's torch, whose versions are pinned from here on.
 use_torch() {
     python=$(find_python)
@@ -86,23 +100,31 @@ for found in distributions():
 EOF
 }
 
-# The layer's wheel files, as the lock names them. --no-deps: what belongs to them lies beside them; --no-index: and
-# nothing else can come in.
+# The layer's wheel files, as the lock names them. --no-deps: what belongs to them lies beside them, or is there already;
+# --no-index: and nothing else can come in. A lock is whole, so nothing is unmet afterwards that was not before.
 install_wheels() {
-    local wheels=()
+    local wheels=() before unmet
     [ -n "${WHEELS:-}" ] || fail "the lock has no wheels for this layer"
+    before=$(missing_requirements)
     mapfile -t wheels < <(find "$WHEELS" -name '*.whl' -type f | LC_ALL=C sort)
     [ ${#wheels[@]} -gt 0 ] || fail "no wheel lies in $WHEELS"
     run_pip install --no-index --no-deps "${wheels[@]}"
+    unmet=$(new_in "$before" "$(missing_requirements)")
+    [ -z "$unmet" ] || fail "the lock leaves this unmet; the index says something else of a wheel than the wheel: $unmet"
     refuse_cuda
 }
 
-# Whether the release of this layer comes as wheels.
-has_wheels() {
-    [ -n "${WHEELS:-}" ] && [ -n "$(find "$WHEELS" -name '*.whl' -type f -print -quit)" ]
+# The lines of the second text that the first lacks, in one line.
+new_in() {
+    LC_ALL=C comm -13 <(LC_ALL=C sort <<<"$1") <(LC_ALL=C sort <<<"$2") | tr '\n' ' '
 }
 
-# What `pip check` misses. With a whole lock that is nothing; what a lock leaves open is installed, and said.
+# Whether the lock has a wheel of DISTRIBUTION for this layer.
+has_wheel() {
+    [ -n "${WHEELS:-}" ] && [ -n "$(find "$WHEELS" -name "${1//-/_}-*.whl" -type f -print -quit)" ]
+}
+
+# What `pip check` misses. A layer that names nothing for the lock gets it as the index offers it, and that is said.
 install_missing() {
     local missing=()
     mapfile -t missing < <(missing_requirements)
@@ -145,8 +167,8 @@ pip_install() {
     before=$(missing_requirements)
     run_pip install "$@"
     after=$(missing_requirements)
-    broken=$(LC_ALL=C comm -13 <(LC_ALL=C sort <<<"$before") <(LC_ALL=C sort <<<"$after"))
-    [ -z "$broken" ] || fail "'pip install $*' leaves this unmet: $(tr '\n' ' ' <<<"$broken")"
+    broken=$(new_in "$before" "$after")
+    [ -z "$broken" ] || fail "'pip install $*' leaves this unmet: $broken"
     refuse_cuda
 }
 
@@ -165,17 +187,50 @@ build_wheel() {
         mv wheels "$compiled"
     fi
     run_pip install --no-index --no-deps "$compiled"/*.whl
-    install_missing
+    [ -n "${WHEELS:-}" ] || install_missing
 }
 
 # The pins of what belongs to torch. The next pip, in a layer or a user's, cannot replace it: PyPI's wheels of the same
-# names are CUDA's. PyPI's `triton` is CUDA's too, and installs over the files of ROCm's, which has another name.
+# names are CUDA's. PyPI's `triton` is CUDA's too, and would install over the files of ROCm's, which has another name.
 write_constraints() {
     mkdir -p "${constraints%/*}"
+    stand_in_triton
     list_distributions | grep -E "^($pinned)==" >"$constraints" ||
         fail "no torch is installed in $python"
     grep -q '^triton==' "$constraints" || echo 'triton<0' >>"$constraints"
     chmod 644 "$constraints"
+}
+
+# What requires `triton` means the module, which ROCm's distribution brings under another name. Beside it stands a
+# distribution `triton` without files, in a version that no index has: so the requirement is met, `pip check` agrees, and
+# PyPI's cannot come in its place.
+stand_in_triton() {
+    "$python" - <<'EOF'
+from importlib.metadata import PackageNotFoundError, distribution
+
+
+def find(name):
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None
+
+
+rocm = find("pytorch-triton-rocm") or find("triton-rocm")
+if rocm and not find("triton"):
+    public = rocm.version.partition("+")[0]
+    folder = rocm.locate_file(f"triton-{public}+rocm.dist-info")
+    folder.mkdir()
+    texts = {
+        "METADATA": f"Metadata-Version: 2.1\nName: triton\nVersion: {public}+rocm\n"
+        f"Summary: No files: the module triton is of {rocm.metadata['Name']}\n"
+        f"Requires-Dist: {rocm.metadata['Name']}=={public}\n",
+        "INSTALLER": "lumiimg\n",
+        "RECORD": "".join(f"{folder.name}/{file},,\n" for file in ("INSTALLER", "METADATA", "RECORD")),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+EOF
 }
 
 # Ends the build where CUDA came in, or the torch of the image went, and names the distributions.

@@ -8,10 +8,9 @@ layer=vllm
 . "$LAYER_FILES/gpu.sh"
 
 use_torch
-if has_wheels; then
-    install_wheels
-    install_missing
-else
+keep_compiler
+install_wheels
+if ! has_wheel vllm; then
     need_compilers
     need git=git
     need_python_headers
@@ -19,8 +18,8 @@ else
     # ROCm's own Python binding of amd-smi: vLLM finds its GPUs with it.
     [ ! -d "$ROCM_PATH/share/amd_smi" ] || { cp -r "$ROCM_PATH/share/amd_smi" amd_smi && pip_install ./amd_smi; }
     unpack "$SOURCE_VLLM" vllm
-    # cmake 4 no longer reads the oldest of the projects that it brings in (lumi_vllm).
-    pip_install "setuptools==$SETUPTOOLS" 'cmake>=3.26.1,<4' ninja 'setuptools-scm>=8' wheel jinja2 'packaging>=24.2'
+    # An address of git, which no lock holds; vLLM loads weights without it, too.
+    sed -i '/^fastsafetensors @ /d' vllm/requirements/rocm.txt
     # Outside of git it cannot tell its own version.
     export SETUPTOOLS_SCM_PRETEND_VERSION=$VERSION VLLM_TARGET_DEVICE=rocm
     build_wheel vllm

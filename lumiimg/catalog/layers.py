@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from lumiimg.catalog.needs import read_needs
 from lumiimg.catalog.toml_table import CatalogError, Table, read_limited, read_text, read_toml
 
@@ -60,6 +62,8 @@ class LayerSource:
     """Digest by key, in hexadecimal."""
     optional: bool = False
     """Whether it has no address, and is there only where the user gives it."""
+    requirements: tuple[str, ...] = ()
+    """Files in it that say what it requires of Python, by their paths below its top folder."""
 
     @property
     def variable(self) -> str:
@@ -105,6 +109,10 @@ class Release:
     """Where they are looked for, each project in the first that has it; none: where their requirements are."""
     status: str
     source: str
+    date: dt.date | None = None
+    """When it came out: what it requires is taken as of then."""
+    without: tuple[str, ...] = ()
+    """Python distributions that are left out, whoever requires them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +149,8 @@ class Layer:
     """The one to prefer first; empty where there is only the one that the arguments name."""
     troubles: tuple[KnownTrouble, ...] = ()
     files: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    """What post.sh needs of a Python package index where the release has no wheels: requirements, as in PEP 508."""
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     sources: tuple[LayerSource, ...] = ()
     set_environment: Mapping[str, str] = field(default_factory=dict)
@@ -204,6 +214,7 @@ def read_layer(folder: Path) -> Layer:
         releases=tuple(_release(entry, arguments) for entry in table.tables("release")),
         troubles=tuple(_trouble(entry) for entry in table.tables("trouble")),
         files=files,
+        packages=_packages(table, arguments),
         arguments=arguments,
         sources=tuple(_source(name, entry, arguments) for name, entry in table.named_tables("sources")),
         set_environment=_environment(environment.table("set"), arguments),
@@ -256,6 +267,17 @@ def _has(table: Table, arguments: Mapping[str, Argument]) -> dict[str, str]:
             versions.fault(component, f"is {version!r}; the number of an API of RCCL's net plugins is needed: '12'")
         _check_placeholders(versions, component, version, arguments)
     return values
+
+
+def _packages(table: Table, arguments: Mapping[str, Argument]) -> tuple[str, ...]:
+    found = table.strings("packages")
+    for text in found:
+        _check_placeholders(table, "packages", text, arguments)
+        try:
+            Requirement(_PLACEHOLDER.sub("1", text))
+        except InvalidRequirement:
+            table.fault("packages", f"holds {text!r}, which is not a valid requirement")
+    return found
 
 
 def _release(entry: Table, arguments: Mapping[str, Argument]) -> Release:

@@ -221,8 +221,19 @@ class Table:
 
     def date(self, key: str) -> dt.date:
         """Return a date that must be there."""
-        value = self._take(key, dt.date, "a date like 2026-11-21, without quotes", required=True)
-        return value if isinstance(value, dt.date) else dt.date.min
+        value = self._date(key, required=True)
+        return value or dt.date.min
+
+    def optional_date(self, key: str) -> dt.date | None:
+        """Return a date, or None."""
+        return self._date(key, required=False)
+
+    def _date(self, key: str, *, required: bool) -> dt.date | None:
+        value = self._take(key, dt.date, "a date like 2026-11-21, without quotes", required=required)
+        if isinstance(value, dt.datetime):
+            self.fault(key, "should be a date like 2026-11-21, has a time")
+            return None
+        return value if isinstance(value, dt.date) else None
 
     def pattern(self, key: str) -> re.Pattern[str] | None:
         """Return a compiled regular expression, or None."""
@@ -299,6 +310,7 @@ _BY_TYPE: dict[str, Callable[[Table, str], Any]] = {
     "int | None": Table.optional_whole,
     "float": Table.number,
     "dt.date": Table.date,
+    "dt.date | None": Table.optional_date,
     "tuple[str, ...]": Table.strings,
     "tuple[int, ...]": Table.integers,
 }

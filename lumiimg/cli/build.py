@@ -174,7 +174,7 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
     if lock.unsettled or arguments.lock:
         from lumiimg.resolve.pin import settle
 
-        lock = settle(lock, sources, pin_base=arguments.lock is not None)
+        lock = settle(lock, sources, pin_base=arguments.lock is not None, until=request.until)
     if arguments.lock and not arguments.locked:
         from lumiimg.files import write_text
         from lumiimg.resolve.lockfile import to_text
@@ -198,8 +198,9 @@ def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     from lumiimg.resolve.lock_trust import beyond_catalogue
     from lumiimg.resolve.lockfile import read_lock
 
-    for option in ("base", "recipe", "add", "arg", "source", "fabric", "host"):
-        if getattr(arguments, option) and getattr(arguments, option) != "auto":
+    for option in ("base", "recipe", "add", "arg", "source", "fabric", "host", "exclude-newer"):
+        given = getattr(arguments, option.replace("-", "_"))
+        if given and given != "auto":
             raise BadInputError(
                 f"--{option} and --locked", hint="what is built is what the lock says; write it again first"
             )

@@ -66,7 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
     ground = replace(ground_of(arguments, request, catalogue), held=held.layers)
     lock = locked(decided(request, ground, quiet=arguments.quiet))
     sources = sources_of(arguments)
-    lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock)
+    lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock, until=request.until)
     old = entries(read_document(arguments.output), arguments.output) if before else None
     write_text(arguments.output, to_text(lock, request))
     found = None if old is None else changes(old, entries(read_document(arguments.output), arguments.output))
@@ -84,7 +84,8 @@ def _request_of(before: tuple[Lock, Request] | None, arguments: argparse.Namespa
         raise BadInputError(
             f"{(given or ['--fabric'])[0]} without --base or --recipe", hint="name the whole request to change it"
         )
-    return replace(before[1], mirrors=tuple(arguments.mirror), layers=tuple(arguments.layers))
+    until = arguments.exclude_newer or before[1].until
+    return replace(before[1], mirrors=tuple(arguments.mirror), layers=tuple(arguments.layers), until=until)
 
 
 def _before(arguments: argparse.Namespace, catalogue: Catalogue, *, must: bool) -> tuple[Lock, Request] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import datetime as dt
 import os
 import sys
 from dataclasses import replace
@@ -12,7 +14,6 @@ from lumiimg.cli.options import add_host, add_layers, add_repeated, add_site
 from lumiimg.errors import BadInputError, printable
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
@@ -37,6 +38,19 @@ def add_request(parser: argparse.ArgumentParser, title: str = "what") -> None:
     )
     what.add_argument("--recipe", metavar="NAME|FILE", help="a named stack; --base and --add change or extend it")
     add_layers_and_sources(what)
+    what.add_argument(
+        "--exclude-newer",
+        type=_date,
+        metavar="DATE",
+        help="last day of what is taken from a package index, like 2026-01-31; else that of the newest release",
+    )
+
+
+def _date(text: str) -> dt.date:
+    try:
+        return dt.date.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not a valid date: {text[:40]!r}") from error
 
 
 def add_layers_and_sources(what: Options) -> None:
@@ -137,6 +151,7 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
         host=arguments.host,
         mirrors=tuple(arguments.mirror),
         layers=tuple(arguments.layers),
+        until=vars(arguments).get("exclude_newer"),
         written=written,
     )
     refuse_secrets(request, known_secrets(os.environ))
@@ -185,6 +200,7 @@ def _as_written(arguments: argparse.Namespace) -> str:
         ("--fabric", (None if arguments.fabric == "auto" else arguments.fabric,)),
         ("--site", (arguments.site,)),
         ("--host", (arguments.host,)),
+        ("--exclude-newer", (vars(arguments).get("exclude_newer"),)),
     )
 
 
@@ -246,5 +262,6 @@ def sources_of(arguments: argparse.Namespace) -> Sources:
 
     options, mirrors = vars(arguments), mirrors_of(arguments)
     web = Web(offline=options.get("offline", False))
-    store = Store(read_settings(os.environ).cache / "sources", web, mirrors, options.get("jobs", 1))
-    return Sources(web, store, mirrors, tell)
+    cache = read_settings(os.environ).cache
+    store = Store(cache / "sources", web, mirrors, options.get("jobs", 1))
+    return Sources(web, store, mirrors, cache, tell)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import Layer, Release
     from lumiimg.resolve.bootstrap import LockedBootstrap
+    from lumiimg.resolve.python_target import PythonTarget
     from lumiimg.resolve.rules import RuleResult
-    from lumiimg.resolve.wheels import PythonTarget
 
 STAGED_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_@+=:,.-]{0,250}")
 """The name of a file in the build."""
@@ -95,6 +95,8 @@ class Lock:
     """None where the base's Python, or its C library, is not known."""
     rules: tuple[RuleResult, ...] = ()
     """What the compatibility rules said."""
+    resolved: bool = False
+    """Whether the wheels are all that the layers require: some of them may need none of their own."""
 
     @property
     def stack(self) -> tuple[LockedLayer, ...]:
@@ -115,9 +117,16 @@ class Lock:
         missing: list[str] = []
         for layer in self.stack:
             missing += [f"the digest of {source.location}" for source in layer.sources if source.sha256 is None]
-            if layer.release is not None and layer.release.wheels and not layer.wheels:
+            if not self.resolved and not layer.wheels and wants_python(layer):
                 missing.append(f"the wheels of {layer.layer.name}")
         return tuple(missing)
+
+
+def wants_python(layer: LockedLayer) -> bool:
+    """Whether a layer wants Python distributions of a package index."""
+    own = layer.layer
+    is_of_wheels = layer.release is not None and bool(layer.release.wheels)
+    return is_of_wheels or bool(own.packages) or any(source.requirements for source in own.sources)
 
 
 def file_sha256(path: Path) -> str:

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from lumiimg.errors import LumiimgError
 from lumiimg.host.codec import own_table
 from lumiimg.resolve.arguments import values_of
+from lumiimg.resolve.lock import wants_python
 from lumiimg.resolve.locking import lock_source
 from lumiimg.resolve.network.mirrors import general_index, public_index
 
@@ -57,14 +58,14 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
     with suppress(LumiimgError):
         hosts.add(_host(general_index(mirrors)))
     for layer in lock.stack:
-        release = layer.release
+        release, takes_any = layer.release, wants_python(layer)
         own = hosts | {_host(url) for url in (release.indexes if release else ())}
         own |= {files_of[host] for host in own & files_of.keys()}
         pins: dict[str, Requirement] = {
             canonicalize_name(pin.name): pin for pin in map(Requirement, release.wheels if release else ())
         }
         for wheel in layer.wheels:
-            if _host(wheel.location) not in own or not _is_named(wheel) or not _fits(wheel, pins):
+            if _host(wheel.location) not in own or not _is_named(wheel) or not (takes_any and _fits(wheel, pins)):
                 yield _shown("Python package", wheel, layer)
 
 
@@ -80,7 +81,7 @@ def _is_named(wheel: LockedSource) -> bool:
 
 def _fits(wheel: LockedSource, pins: Mapping[str, Requirement]) -> bool:
     pin = pins.get(canonicalize_name(wheel.name))
-    return bool(pins) and (pin is None or pin.specifier.contains(wheel.version, prereleases=True))
+    return pin is None or pin.specifier.contains(wheel.version, prereleases=True)
 
 
 def _host(url: str) -> str:

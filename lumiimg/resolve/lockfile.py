@@ -27,10 +27,10 @@ from lumiimg.resolve.lock import STAGED_FILE, Lock, LockedLayer, LockedSource, f
 from lumiimg.resolve.lock_agreement import refuse_disagreement, twice
 from lumiimg.resolve.network.mirrors import checked
 from lumiimg.resolve.network.registry import parse_reference
+from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import HEADERS
-from lumiimg.resolve.wheels import PythonTarget
 from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
@@ -167,6 +167,7 @@ def _body(lock: Lock, request: Request) -> dict[str, Any]:
             "sources": _request_sources(lock, request),
             "site": _anywhere(request.site or ""),
             "host": str(request.host.absolute()) if request.host else "",
+            **({"exclude-newer": request.until} if request.until else {}),
         },
         "base": {**_layer_data(lock.base), **base},
         "layer": [_layer_data(layer) for layer in lock.layers],
@@ -285,6 +286,7 @@ def _lock(
         sources=asked.table("sources").string_values(),
         site=asked.string("site", may_be_empty=True) or None,
         host=Path(host) if (host := asked.optional_string("host")) else None,
+        until=asked.optional_date("exclude-newer"),
     )
     site = table.string("site", may_be_empty=True)
     chosen = Fabric(table.choice("fabric", tuple(f.value for f in Fabric)) or "none")
@@ -307,7 +309,7 @@ def _lock(
             raise MissingHereError(
                 f"{base.layer.name} was locked to be had by {agent}, which this machine cannot ({bootstrap.because})"
             )
-    lock = Lock(bootstrap, base, tuple(layers), chosen, site or None, python, rules)
+    lock = Lock(bootstrap, base, tuple(layers), chosen, site or None, python, rules, resolved=True)
     if check_layers:
         refuse_disagreement(lock, request)
     return lock, request

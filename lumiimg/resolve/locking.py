@@ -16,8 +16,8 @@ from lumiimg.resolve.arguments import LONGEST, values_of
 from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.network.mirrors import checked
+from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.stack import HEADERS
-from lumiimg.resolve.wheels import PythonTarget
 from lumiimg.secret import hidden, is_secret_name
 
 if TYPE_CHECKING:

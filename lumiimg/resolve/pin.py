@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import struct
-import zipfile
-import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.metadata import Metadata
 from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.layers import expand
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import FailedError, one_line
-from lumiimg.resolve.lock import LockedSource, file_sha256
+from lumiimg.errors import FailedError
+from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants, resolve
+from lumiimg.resolve.lock import LockedSource, file_sha256, wants_python
 from lumiimg.resolve.network.daemon import SCHEME, saved
 from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.network.pull import save_image, save_sif
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
-from lumiimg.resolve.network.web import ReplacedError, place
-from lumiimg.resolve.python_requirements import RequiredWheels, complete
-from lumiimg.resolve.wheels import METADATA_LIMIT_BYTES, requirements_of
-from lumiimg.wording import size
+from lumiimg.resolve.network.web import ReplacedError
+from lumiimg.resolve.requirement_files import read_requirements
+from lumiimg.wording import count, size
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Iterator, Mapping
-
-    from packaging.requirements import Requirement
 
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.network.registry import ImageManifest
     from lumiimg.resolve.network.web import Web
-    from lumiimg.resolve.network.wheel_index import IndexFile
     from lumiimg.resolve.store import Store
-
-_PACKED = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-"""Of the others, LZMA takes as much memory as the file says."""
-# AttributeError: packaging before 24.1, of a body that calls itself multipart
-_NO_WHEEL = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, ValueError, RuntimeError, NotImplementedError),
-    *(AttributeError, struct.error),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +41,8 @@ class Sources:
     web: Web
     store: Store
     mirrors: Mirrors
+    cache: Path
+    """Where what is fetched is kept."""
     on_line: Callable[[str], None]
 
 
@@ -102,11 +90,13 @@ def settle(
     pin_base: bool,
     held: Mapping[str, str] | None = None,
     before: Lock | None = None,
+    until: dt.date | None = None,
 ) -> Lock:
     """Return the lock with nothing left open; the base stays a tag unless it is to be pinned.
 
     `held` are versions of Python distributions to keep where they still fit, by name; `before` is the lock whose base
     and sources keep their digests, once registry and files were held against them: whoever wrote it may be a stranger.
+    `until` is the day after which nothing is taken from a package index, in the place of that of the releases.
 
     Raises FailedError for what cannot be had or does not go together.
     """
@@ -128,14 +118,10 @@ def settle(
         sources.store.sources(kept, sources.on_line)
     known = {s.location: s.sha256 for s in kept if s.sha256}
     known |= sources.store.digests(sorted(unknown - known.keys()), sources.on_line)
-    layers: list[LockedLayer] = []
-    installed: dict[str, str] = {}
-    for layer in lock.stack:
-        layer = _with_known(layer, known)  # noqa: PLW2901
-        settled = _settled(layer, lock, sources, installed, held or {})
-        layers.append(settled)
-        installed |= _brought_by(settled)
-    return replace(lock, bootstrap=bootstrap, base=layers[0], layers=tuple(layers[1:]))
+    stack = [_with_known(layer, known) for layer in lock.stack]
+    if not lock.resolved and any(wants_python(layer) for layer in stack):
+        stack = _with_wheels(stack, lock, sources, held or {}, until)
+    return replace(lock, bootstrap=bootstrap, base=stack[0], layers=tuple(stack[1:]), resolved=True)
 
 
 @contextlib.contextmanager
@@ -165,63 +151,75 @@ def _with_known(layer: LockedLayer, known: Mapping[str, str]) -> LockedLayer:
     return replace(layer, sources=tuple(kept))
 
 
-def _brought_by(layer: LockedLayer) -> dict[str, str]:
-    """Return the versions of what is in the image with this layer, by the names of Python distributions."""
-    versions = {**layer.layer.has, **(layer.release.has if layer.release else {})}
-    told = {canonicalize_name(name): expand(version, layer.arguments) for name, version in versions.items()}
-    return told | {wheel.name: wheel.version for wheel in layer.wheels}
-
-
-def _settled(
-    layer: LockedLayer, lock: Lock, sources: Sources, installed: Mapping[str, str], held: Mapping[str, str]
-) -> LockedLayer:
-    release = layer.release
-    if release is None or not release.wheels or layer.wheels:
-        return layer
+def _with_wheels(
+    stack: list[LockedLayer], lock: Lock, sources: Sources, held: Mapping[str, str], until: dt.date | None
+) -> list[LockedLayer]:
+    """Return the layers with all Python distributions that the image gets."""
     if lock.python is None:
+        name = next(layer.name for layer in stack if wants_python(layer))
         raise FailedError(
-            f"no wheels can be chosen for {layer.layer.name}: the Python of {lock.base.layer.name} is not known",
+            f"no wheels can be chosen for {name}: the Python of {lock.base.layer.name} is not known",
             hint="read the base first: lumiimg adapt",
         )
-    sources.on_line(f"looking up the wheels of {layer.layer.name} for {lock.python}")
     general = general_index(sources.mirrors)
-    wheels = complete(
-        RequiredWheels(
-            release.wheels,
-            [sources.mirrors.rewrite(index) for index in release.indexes] or [general],
-            general,
-            lock.python,
-            sources.web,
-            installed=installed,
-            held=held,
-            fetch_metadata=lambda wheel: _required_by(_fetched(wheel, sources), wheel),
-        )
+    until = until or newest_date(stack)
+    dated = f", as of {until}" if until else ""
+    sources.on_line(f"looking up what {', '.join(_named(stack))} require of {lock.python}{dated}")
+    found = resolve(
+        [_wants(layer, sources) for layer in stack],
+        lock.python,
+        Indexes(general, sources.web, sources.cache / "uv"),
+        until=until,
+        held=held,
+        on_line=sources.on_line,
     )
-    made = sources.store.digests([wheel.url for wheel in wheels if wheel.sha256 is None], sources.on_line)
-    return replace(layer, wheels=tuple(_as_source(wheel, made, sources) for wheel in wheels))
+    sources.on_line(f"resolved: {count(sum(map(len, found.values())), 'Python distribution')}")
+    unknown = [wheel.url for wheels in found.values() for wheel in wheels if wheel.sha256 is None]
+    made = sources.store.digests(unknown, sources.on_line)
+    return [
+        replace(layer, wheels=tuple(_as_source(wheel, made, sources) for wheel in found[layer.name])) for layer in stack
+    ]
 
 
-def _as_source(wheel: IndexFile, made: Mapping[str, str], sources: Sources) -> LockedSource:
+def _named(stack: list[LockedLayer]) -> list[str]:
+    return [layer.name for layer in stack if wants_python(layer)]
+
+
+def newest_date(stack: list[LockedLayer]) -> dt.date | None:
+    """Return the day of the newest release that wants Python distributions: what was there then is what is taken."""
+    dates = [layer.release.date for layer in stack if layer.release and layer.release.date and wants_python(layer)]
+    return max(dates, default=None)
+
+
+def _wants(layer: LockedLayer, sources: Sources) -> LayerWants:
+    """Return what a layer wants of Python; for its requirement files its archives are fetched."""
+    release = layer.release
+    without = tuple(canonicalize_name(name) for name in (release.without if release else ()))
+    requires = [expand(text, layer.arguments) for text in layer.layer.packages] if not _is_of_wheels(layer) else []
+    for source in layer.sources:
+        known = next((one for one in layer.layer.sources if one.name == source.name), None)
+        if known is not None and known.requirements and not _is_of_wheels(layer):
+            archive = sources.store.sources([source], sources.on_line)[source]
+            requires += read_requirements(archive, known.requirements, without, source.location)
+    versions = {**layer.layer.has, **(release.has if release else {})}
+    return LayerWants(
+        name=layer.name,
+        version=release.version if release else "",
+        pins=release.wheels if release else (),
+        indexes=tuple(sources.mirrors.rewrite(index) for index in release.indexes) if release else (),
+        requires=tuple(requires),
+        without=without,
+        has={name: expand(version, layer.arguments) for name, version in versions.items()},
+    )
+
+
+def _is_of_wheels(layer: LockedLayer) -> bool:
+    """Whether the release comes as wheels, so that nothing of it is built."""
+    return bool(layer.release and layer.release.wheels)
+
+
+def _as_source(wheel: FoundWheel, made: Mapping[str, str], sources: Sources) -> LockedSource:
     sha256 = wheel.sha256 or made[wheel.url]
     url = sources.mirrors.restore(wheel.url)
     note = "" if wheel.sha256 else "its index gives no digest; it was made at the first download"
-    return LockedSource(wheel.name, "", wheel.filename, sha256, url, note, str(wheel.version))
-
-
-def _fetched(wheel: IndexFile, sources: Sources) -> Path:
-    sources.on_line(f"fetching {place(wheel.url)}, for its metadata")
-    return sources.store.get(wheel.url, wheel.sha256 or sources.store.add(wheel.url))
-
-
-def _required_by(file: Path, wheel: IndexFile) -> tuple[Requirement, ...]:
-    """Read METADATA out of a wheel. Source: PEP 427. Raises FailedError for what is no wheel."""
-    name = f"{'-'.join(wheel.filename.split('-')[:2])}.dist-info/METADATA"
-    try:
-        with zipfile.ZipFile(file) as archive:
-            if archive.getinfo(name).compress_type not in _PACKED:
-                raise zipfile.BadZipFile("packed as no wheel is")
-            with archive.open(name) as stream:
-                text = stream.read(METADATA_LIMIT_BYTES)
-        return requirements_of(Metadata.from_email(text, validate=False))
-    except _NO_WHEEL as error:
-        raise FailedError(f"is no wheel: {one_line(str(error))[:200]}", where=wheel.url) from error
+    return LockedSource(wheel.name, "", wheel.file, sha256, url, note, wheel.version)

@@ -12,6 +12,7 @@ from lumiimg.errors import BadInputError
 from lumiimg.secret import hidden, is_secret_name
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
@@ -46,6 +47,8 @@ class Request:
     """The site as it was named: a name, or the path of a file."""
     host: Path | None = None
     """The snapshot of one of its nodes."""
+    until: dt.date | None = None
+    """The last day of what is taken from a package index; None: the day of the newest release."""
     mirrors: tuple[str, ...] = ()
     """FROM=TO, those of the command line."""
     layers: tuple[Path, ...] = ()
@@ -139,6 +142,7 @@ def options_of(request: Request) -> str:
         ("--fabric", (request.fabric,)),
         ("--site", (request.site,)),
         ("--host", (request.host,)),
+        ("--exclude-newer", (request.until,)),
     )
 
 

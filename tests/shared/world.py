@@ -4,11 +4,13 @@ GitHub, which tests cannot reach; what is asked goes through the code that asks 
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.server
 import io
 import json
 import re
+import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -46,6 +48,14 @@ class World:
     earlier: tuple[bytes, ...] = ()
     """Images that the tag meant before, which a registry still has by their digests."""
     archives: bytes = b"archive of "
+    requirements: dict[str, str] = field(default_factory=dict)
+    """Of archives of vLLM: its requirement files, by path; none has a line elsewhere."""
+    uploaded: dict[str, str] = field(default_factory=dict)
+    """When a file came, by project and version: `egg 2.0`; where one is known, the index knows it of all."""
+    yanked: tuple[str, ...] = ()
+    """Files that were withdrawn, as `egg 2.0`."""
+    down: tuple[str, ...] = ()
+    """Projects at which the index of everybody is out of order."""
     asked: list[str] = field(default_factory=list)
     """Paths, in order."""
 
@@ -95,7 +105,21 @@ def wheels_of_layers() -> dict[str, dict[str, tuple[str, ...]]]:
             for pin in map(Requirement, release.wheels):
                 (version,) = (spec.version for spec in pin.specifier)
                 found.setdefault(re.sub(r"[-_.]+", "-", pin.name).lower(), {})[version] = ()
+        for wanted in map(Requirement, catalogue.entry(name).packages):
+            versions = [spec.version for spec in wanted.specifier if spec.operator in {"==", ">="}]
+            found.setdefault(wanted.name, {})[(versions or ["1.0"])[0]] = ()
     return found
+
+
+def archive_of(files: dict[str, str]) -> bytes:
+    """Return a `.tar.gz` as GitHub makes one, of text files by path; the same bytes each time."""
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        for path, text in files.items():
+            member = tarfile.TarInfo(f"project-1/{path}")
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return out.getvalue()
 
 
 @contextmanager
@@ -136,6 +160,8 @@ def answer(world: World, path: str) -> tuple[int, str, bytes]:
     """Return status, type and body."""
     if path.startswith("/v2/"):
         return _registry(world, path)
+    if path.startswith("/archives/vllm-project/"):
+        return 200, "application/gzip", archive_of({"requirements/rocm.txt": "", **world.requirements})
     if path.startswith("/archives/"):
         return 200, "application/gzip", world.archives + path.encode()
     if path.startswith("/whl") and (found := _on_disk(world, path)):
@@ -200,7 +226,7 @@ def _on_disk(world: World, path: str) -> tuple[int, str, bytes] | None:
 
 
 def _page(name: str, files: list[dict[str, object]]) -> tuple[int, str, bytes]:
-    return 200, JSON, json.dumps({"meta": {"api-version": "1.0"}, "name": name, "files": files}).encode()
+    return 200, JSON, json.dumps({"meta": {"api-version": "1.1"}, "name": name, "files": files}).encode()
 
 
 def _index(world: World, path: str, projects: dict[str, dict[str, tuple[str, ...]]]) -> tuple[int, str, bytes]:
@@ -211,6 +237,8 @@ def _index(world: World, path: str, projects: dict[str, dict[str, tuple[str, ...
     name = path.rstrip("/").rpartition("/")[2]
     if name not in projects:
         return 404, "text/plain", b"no such project"
+    if name in world.down:
+        return 500, "text/plain", b"out of order"
     root = path[: path.rindex(f"/{name}")]
     files: list[dict[str, object]] = []
     for version, requires in projects[name].items():
@@ -218,5 +246,9 @@ def _index(world: World, path: str, projects: dict[str, dict[str, tuple[str, ...
         data = wheel(name, version, requires)
         hashes = {"sha256": digest(data).removeprefix("sha256:")} if world.hashes else {}
         url = f"{root}/files/{name}/{version}/{filename}"
-        files.append({"filename": filename, "url": url, "hashes": hashes, "core-metadata": world.metadata})
+        offered: dict[str, object] = {"filename": filename, "url": url, "hashes": hashes}
+        if world.uploaded:
+            offered["upload-time"] = world.uploaded.get(f"{name} {version}", "2020-01-01T00:00:00Z")
+        yanked = "it was wrong" if f"{name} {version}" in world.yanked else False
+        files.append({**offered, "core-metadata": world.metadata, "yanked": yanked})
     return _page(name, files)

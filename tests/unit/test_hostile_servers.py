@@ -15,12 +15,14 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode, LumiimgError
+from lumiimg.resolve import uv
+from lumiimg.resolve.closure import Indexes, LayerWants, resolve
 from lumiimg.resolve.network import download, pull, web
 from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
 from lumiimg.resolve.network.pull import save_sif
 from lumiimg.resolve.network.registry import SIF_LAYER, ImageManifest, Repository, parse_reference, resolve_image
 from lumiimg.resolve.network.web import Web
-from lumiimg.resolve.network.wheel_index import read_index
+from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.store import Store
 from tests.shared.hostile_server import serving
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
@@ -111,8 +113,17 @@ def _token(url: str, _: Path) -> None:
             registry.shutdown()
 
 
-def _index(url: str, _: Path) -> None:
-    read_index("egg", f"{url}/simple", Web())
+def _index(url: str, folder: Path) -> None:
+    wants = LayerWants("a", "1", pins=("egg==1.0",))
+    indexes = Indexes(f"{url}/simple", Web(), folder / "uv")
+    resolve([wants], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=lambda _: None)
+
+
+def _general_index(url: str, folder: Path) -> None:
+    """The one that uv alone asks."""
+    wants = LayerWants("a", "1", requires=("egg",))
+    indexes = Indexes(f"{url}/simple", Web(), folder / "uv")
+    resolve([wants], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=lambda _: None)
 
 
 def _wheel(url: str, folder: Path) -> None:
@@ -133,7 +144,8 @@ KINDS: dict[str, Callable[[str, Path], None]] = {
     "the manifest of an image": _manifest,
     "the config of an image": _config,
     "a token": _token,
-    "the index of Python packages": _index,
+    "the index of a layer": _index,
+    "the index of Python packages": _general_index,
     "a wheel": _wheel,
     "a source whose digest nobody knows": _new_source,
     "an image as a SIF": _sif,
@@ -157,6 +169,8 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "TOTAL_S", LIMIT_S)
     monkeypatch.setattr(download, "_PAUSE_S", 0.01)
     monkeypatch.setattr(pull, "_LAYER_S", LIMIT_S)
+    monkeypatch.setattr(uv, "_LIMIT_S", LIMIT_S)
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setenv("NO_PROXY", "*")
 
 

@@ -595,7 +595,7 @@ def cut(data: bytes, *after: int) -> list[Reply]:
 def pull(server: Registry, cache: Path, base: str = "docker://registry.test/a/b:tag") -> Path:
     """Fetch the image in a new run."""
     web, mirrors = Web(), Mirrors({"registry.test": server.url})
-    return pulled(base, Sources(web, Store(cache / "sources", web, mirrors), mirrors, lambda _: None), cache)
+    return pulled(base, Sources(web, Store(cache / "sources", web, mirrors), mirrors, cache, lambda _: None), cache)
 
 
 def is_whole(image: Path) -> bool:

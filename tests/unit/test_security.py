@@ -42,8 +42,7 @@ from lumiimg.report.schema import strict_json
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.network import daemon
 from lumiimg.resolve.network.mirrors import Mirrors, general_index, refuse_password
-from lumiimg.resolve.network.web import Response, Web
-from lumiimg.resolve.network.wheel_index import read_index
+from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets, without_secrets
@@ -725,20 +724,6 @@ def test_a_token_in_a_log_is_not_passed_on(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.threat("S34")
 def test_no_control_character_ends_a_string_of_lua() -> None:
     assert lua('a"b\\c\n\r\x00\x1b\x7fé') == '"a\\"b\\\\c\\n\\013\\000\\027\\127é"'
-
-
-@pytest.mark.threat("S26")
-def test_a_link_with_a_key_in_it_gets_into_no_lock() -> None:
-    name = "torch-1.0-py3-none-any.whl"
-    page = f'<a href="https://h/{name}?X-Amz-Signature=abcd">x</a><a href="https://h/{name}?v=1">x</a>'.encode()
-    answer = Response("https://h/simple/torch/", 200, {"content-type": "text/html"}, page)
-
-    class Stub(Web):
-        def ask(self, url: str, **_: object) -> Response:
-            assert url
-            return answer
-
-    assert [file.url for file in read_index("torch", "https://h/simple", Stub())] == [f"https://h/{name}?v=1"]
 
 
 @pytest.mark.threat("S40")

@@ -17,12 +17,13 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode, FailedError, LumiimgError
+from lumiimg.resolve.closure import Indexes, LayerWants, resolve
 from lumiimg.resolve.network import download, web
 from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.session import login_for
 from lumiimg.resolve.network.web import Bounds, Web
-from lumiimg.resolve.network.wheel_index import read_index
+from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.store import Store
 from tests.shared.hostile_server import serving
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
@@ -254,7 +255,7 @@ def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch
         lambda: store.add("http://localhost@host.test/file"),
         lambda: store.add("https://github.com/file"),
         lambda: resolve_image(parse_reference("a/b:tag", mirrors), Web()),
-        lambda: read_index("egg", "http://host.test/simple", Web()),
+        lambda: _resolved("http://host.test/simple"),
     ):
         with pytest.raises(FailedError, match="without TLS, and nobody has said its digest"):
             refused()
@@ -268,6 +269,12 @@ def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch
     ):
         with pytest.raises(FailedError, match="was asked"):
             taken()
+
+
+def _resolved(index: str) -> None:
+    indexes = Indexes(index, Web(), Path("uv"))
+    wants = LayerWants("a", "1", requires=("egg",))
+    resolve([wants], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=lambda _: None)
 
 
 def test_an_exchange_in_another_takes_none_of_its_time(server: http.server.ThreadingHTTPServer) -> None:

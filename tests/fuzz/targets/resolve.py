@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import re
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 from unittest import mock
 
-from packaging.version import Version
-
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, UndecidedError
-from lumiimg.resolve import pin
+from lumiimg.resolve import closure, uv
+from lumiimg.resolve.closure import CudaError
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.download import download
 from lumiimg.resolve.network.mirrors import Mirrors, checked
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.resume import Partial
 from lumiimg.resolve.network.web import Response, Stream, Web
-from lumiimg.resolve.network.wheel_index import IndexFile, read_index
-from lumiimg.resolve.wheels import PythonTarget, offered_wheels, read_metadata
+from lumiimg.resolve.requirement_files import requirements_in
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, text_of, written
-from tests.shared.world import metadata_of, wheel
 
-_TARGET = PythonTarget((3, 12), (2, 39))
 _NO_MIRRORS = Mirrors({})
-_OF_TORCH = "torch-2.9.1-cp312-cp312-manylinux_2_28_x86_64.whl"
 
 
 class _Served(Web):
@@ -50,37 +43,17 @@ class _Served(Web):
         return Response(url, 404 if found is None else 200, self._answer.headers, found or b"")
 
 
-def _page(kind: str) -> Callable[[bytes], None]:
-    def read(data: bytes) -> None:
-        web = _Served(Response("", 200, {"content-type": kind}, data))
-        read_index("torch", "https://h.test/simple", web)
-        for every in (False, True):
-            list(offered_wheels("torch", ["https://h.test/simple"], _TARGET, web, every=every))
-
-    return read
+def _requirement_file(data: bytes) -> None:
+    texts = {"a/b.txt": text_of(data), "a/c.txt": "egg>=1"}
+    list(requirements_in("a/b.txt", texts, "archive"))
 
 
-def _file(*, has_metadata: bool) -> IndexFile:
-    return IndexFile(
-        name="torch",
-        version=Version("2.9.1"),
-        filename=_OF_TORCH,
-        url="https://h.test/x.whl",
-        sha256=None,
-        size_bytes=None,
-        requires_python=None,
-        yanked=None,
-        metadata_sha256=has_metadata or None,
-    )  # type: ignore[call-arg,arg-type,unused-ignore]
-
-
-def _metadata(data: bytes) -> None:
-    read_metadata(_file(has_metadata=True), _Served(Response("", 200, {}, data)))
-
-
-def _wheel(data: bytes) -> None:
-    """A wheel whose index offers no metadata beside it."""
-    pin._required_by(written(data, "x.whl"), _file(has_metadata=False))
+def _of_uv(data: bytes) -> str:
+    """What it says of a failure, which is shown, and what it notes of who requires what."""
+    text = text_of(data)
+    with suppress(CudaError):
+        closure.refuse_cuda(closure._parents(text))
+    return uv.in_one_line(text)
 
 
 def _registry(data: bytes) -> None:
@@ -178,41 +151,23 @@ def signed(data: bytes) -> bytes:
     return re.sub(rb'(?m)^digest = "[^"]*"$', line, head, count=1) + border + body
 
 
-def _page_seeds() -> Iterator[bytes]:
+def _requirement_seeds() -> Iterator[bytes]:
+    yield b"egg\n"
+    yield b"# Common\n-r c.txt\n\nnumba == 0.61.2; python_version > '3.9'\nray[cgraph]>=2.48.0 # why\n"
+    yield b"egg @ git+https://h.test/egg\n--extra-index-url https://h.test\nham >= 1, \\\n < 2\n--requirement=b.txt\n"
+
+
+def _uv_seeds() -> Iterator[bytes]:
     yield (
-        b'<!DOCTYPE html><html><head><meta name="pypi:repository-version" content="1.1"><base href="/x/"></head><body>'
-        b'<a href="' + _OF_TORCH.encode() + b"#sha256=" + b"0" * 64 + b'" data-requires-python="&gt;=3.9" '
-        b'data-core-metadata="sha256=' + b"1" * 64 + b'" data-yanked="bad">x</a>\n'
-        b'<a href="../torch-2.9.0-py3-none-any.whl" data-dist-info-metadata=true>y</a></body></html>'
+        b"error: No solution found when resolving dependencies\n  cause: Because only a==1 is available and a==1 depends"
+        b" on b<2, we can conclude that all versions of a depend on b<2.\n         And because c depends on b>=2, we can"
+        b" conclude that your requirements are unsatisfiable.\n"
     )
-
-
-def _json_seeds() -> Iterator[bytes]:
-    file = {
-        "filename": _OF_TORCH,
-        "url": "https://h.test/" + _OF_TORCH,
-        "hashes": {"sha256": "0" * 64},
-        "requires-python": ">=3.9",
-        "yanked": False,
-        "core-metadata": {"sha256": "1" * 64},
-        "size": 10,
-    }
-    other = {**file, "filename": "torch-2.0.tar.gz", "yanked": "bad", "dist-info-metadata": True}
-    yield json.dumps({"meta": {"api-version": "1.1"}, "name": "torch", "files": [file, other]}).encode()
-
-
-def _metadata_seeds() -> Iterator[bytes]:
-    requires = ("numpy>=1.20; python_version > '3.8'", "x[a,b] (==1.*)", "y ; extra == 'z'")
-    yield metadata_of("torch", "2.9.1", requires).encode() + b"Requires-Python: >=3.10\nProvides-Extra: z\n\nbody\n"
-    yield b"Metadata-Version: 2.1\nName: Torch\nVersion: 2.9.1\nContent-Type: multipart/mixed; boundary=x\n\n--x\n"
-
-
-def _wheel_seeds() -> Iterator[bytes]:
-    yield wheel("torch", "2.9.1", ("numpy>=1",))
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("torch-2.9.1.dist-info/METADATA", metadata_of("torch", "2.9.1", ("a", "b")) * 3)
-    yield packed.getvalue()
+    yield (
+        b"  \xc3\x97 Failed to resolve dependencies for package `a==1`\n  \xe2\x95\xb0\xe2\x94\x80\xe2\x96\xb6 Package `b` was"
+        b" included as a URL dependency. Consider adding `b @ https://h.test/b` to your dependencies.\n"
+    )
+    yield b"numpy==2.2.6              # via numba, lumiimg-layer-vllm\n./a_b-1.0-py3-none-any.whl  # via x (pyproject.toml)\n"
 
 
 def _registry_seeds() -> Iterator[bytes]:
@@ -254,19 +209,13 @@ def _lock_seeds() -> Iterator[bytes]:
 _FAILED = (FailedError, BadInputError)
 TARGETS = (
     Target(
-        "index-html", ("resolve.network.wheel_index.read_index",), _page("text/html"), _page_seeds, _FAILED, rounds=5
+        "requirement-file",
+        ("resolve.requirement_files.requirements_in",),
+        _requirement_file,
+        _requirement_seeds,
+        (FailedError,),
     ),
-    Target(
-        "index-json",
-        ("resolve.network.wheel_index.read_index",),
-        _page("application/vnd.pypi.simple.v1+json"),
-        _json_seeds,
-        _FAILED,
-        "json",
-        rounds=10,
-    ),
-    Target("wheel-metadata", ("resolve.wheels.read_metadata",), _metadata, _metadata_seeds, (FailedError,)),
-    Target("wheel-file", ("resolve.pin._required_by",), _wheel, _wheel_seeds, (FailedError,), "bytes"),
+    Target("uv-answer", ("resolve.uv.in_one_line", "resolve.closure._parents"), _of_uv, _uv_seeds, ()),
     Target(
         "registry",
         ("resolve.network.registry.resolve_image",),

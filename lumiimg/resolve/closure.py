@@ -1,0 +1,355 @@
+"""All Python distributions of an image, resolved at once and before anything is built, for the Python of the image.
+
+uv resolves. What it sees of an image is a project whose dependencies are its layers: each a wheel without content that
+requires what the layer wants, so that a conflict names the layer. What the image has otherwise (a torch of the base) is
+such a wheel, too: it is there, in that version, and no index is asked for it.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import tomli_w
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from lumiimg.catalog.layers import SHA256
+from lumiimg.engine.workspace import scratch_folder
+from lumiimg.errors import FailedError
+from lumiimg.resolve.lock import STAGED_FILE
+from lumiimg.resolve.network.mirrors import checked
+from lumiimg.resolve.network.web import place, refuse_unproved
+from lumiimg.resolve.uv import NoTimesError, compile_lock
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from pathlib import Path
+
+    from lumiimg.resolve.network.web import Web
+    from lumiimg.resolve.python_target import PythonTarget
+
+TRITON = "triton"
+ROCM_TRITONS = ("pytorch-triton-rocm", "triton-rocm")
+"""What PyTorch calls its triton for ROCm: up to 2.9, and from then on. Source: METADATA of torch at its own index."""
+_CUDA = re.compile(r"nvidia-.*|cuda-.*|cupy-cuda.*|.*-cu1[0-9]")
+"""Projects that hold CUDA's libraries, or want them: in an image for ROCm they mean that a wrong wheel came in."""
+_LAYER = "lumiimg-layer-"
+_IMAGE = "lumiimg-image"
+_PAGE_LIMIT_BYTES = 64 * 1024 * 1024
+_NEVER = "sys_platform == 'never'"
+# It answers 403 for a project that it does not have. Source: uv, IndexStatusCodeStrategy::from_index_url;
+# pytorch/pytorch#145983. Anywhere else 403 is "not for you", which must not send a request on to the next index.
+_FORBIDDEN_MEANS_ABSENT = ("pytorch.org",)
+
+
+class CudaError(FailedError):
+    """A distribution for CUDA is required by one that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWants:
+    """What one layer wants of Python."""
+
+    name: str
+    version: str
+    pins: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
+    """Where the pins are looked for, each in the first that has it; mirrors in their places."""
+    requires: tuple[str, ...] = ()
+    """Whatever else it requires: it comes from the general index."""
+    without: tuple[str, ...] = ()
+    """Projects that are left out, whoever requires them."""
+    has: Mapping[str, str] | None = None
+    """Versions of what it brings in another way than by wheels, or the base has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """Where wheels come from."""
+
+    general: str
+    web: Web
+    cache: Path
+    """What uv keeps of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWheel:
+    """A wheel that an index offers."""
+
+    name: str
+    version: str
+    file: str
+    url: str
+    sha256: str | None
+    """None where the index gives none."""
+
+
+def resolve(
+    layers: Sequence[LayerWants],
+    target: PythonTarget,
+    indexes: Indexes,
+    *,
+    until: dt.date | None,
+    held: Mapping[str, str],
+    on_line: Callable[[str], None],
+) -> dict[str, tuple[FoundWheel, ...]]:
+    """Return the wheels of each layer: its own, and those that it is the first to require, by name.
+
+    Nothing is taken that was uploaded after the end of the day `until`, but for what is pinned; `held` are versions to
+    keep where they still fit. Raises FailedError for what cannot be had or does not go together: it names both sides,
+    with their layers; CudaError where CUDA comes in.
+    """
+    refuse_unproved(indexes.general)
+    pins = _pins(layers)
+    there = _there(layers, pins)
+    of = {name: _index_of(name, layer.indexes or (indexes.general,), indexes.web) for name, (_, layer) in pins.items()}
+    project = _Project(layers, pins, there, of, indexes.general)
+    with scratch_folder(indexes.cache.parent) as folder:
+        project.write(folder, held)
+        try:
+            project.configure(folder, until)
+            try:
+                packages, noted = compile_lock(folder, target, indexes.cache)
+            except NoTimesError:
+                on_line(f"the index gives no times of upload, so that the date {until} bounds nothing")
+                project.configure(folder, None)
+                packages, noted = compile_lock(folder, target, indexes.cache)
+        except FailedError as error:
+            raise FailedError(_named(error.what, project), hint=_hint(until)) from error
+    parents = _parents(noted)
+    refuse_cuda(parents)
+    wheels = [_wheel(one, target) for one in packages if "archive" not in one]
+    if (plain := [one for one in wheels if one.url.startswith("http:")]) and not project.is_plain:
+        raise FailedError(f"its index, with TLS, links to a wheel without: {plain[0].url[:200]}, which is not followed")
+    return {layer.name: found for layer, found in zip(layers, _shared_out(layers, wheels, parents), strict=True)}
+
+
+def _hint(until: dt.date | None) -> str:
+    bounded = f"what was uploaded after {until} is not taken: --exclude-newer names another date, or " if until else ""
+    return f"{bounded}ask for another release"
+
+
+def _pins(layers: Sequence[LayerWants]) -> dict[str, tuple[str, LayerWants]]:
+    """Return each pin and the layer that has it, by project. Raises FailedError where two are of other versions."""
+    found: dict[str, tuple[str, LayerWants]] = {}
+    for layer in layers:
+        for pin in layer.pins:
+            name = canonicalize_name(Requirement(pin).name)
+            before, other = found.setdefault(name, (pin, layer))
+            if Requirement(before).specifier != Requirement(pin).specifier:
+                raise FailedError(
+                    f"these do not go together: {before} of the layer {other.name} and {pin} of the layer {layer.name}",
+                    hint="ask for another release of one of them",
+                )
+    return found
+
+
+def _there(layers: Sequence[LayerWants], pins: Mapping[str, object]) -> dict[str, str]:
+    """Return the versions of what needs no wheel, by project: it is in the image in another way.
+
+    The distribution `triton` is one: ROCm's has another name, and what requires `triton` means the module. The layers
+    write a distribution of that name beside it (python.sh), in a version that no index has.
+    """
+    there: dict[str, str] = {}
+    for layer in layers:
+        for name, version in (layer.has or {}).items():
+            if canonicalize_name(name) not in pins and _is_version(version):
+                there[canonicalize_name(name)] = version
+        for pin in layer.pins:
+            requirement = Requirement(pin)
+            if canonicalize_name(requirement.name) in ROCM_TRITONS:
+                (version,) = (one.version for one in requirement.specifier)
+                there[TRITON] = stand_in_version(version)
+    for name in ROCM_TRITONS:
+        if name in there:
+            there.setdefault(TRITON, stand_in_version(there[name]))
+    return {name: version for name, version in there.items() if name not in pins}
+
+
+def stand_in_version(triton: str) -> str:
+    """Return the version of the distribution `triton` that stands beside ROCm's: that of ROCm's, as a local version."""
+    return f"{Version(triton).public}+rocm"
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _index_of(name: str, indexes: Sequence[str], web: Web) -> str:
+    """Return the first index that has the project. One that cannot answer is an error, never a reason to go on.
+
+    So versions of two indexes are never mixed: a torch for CUDA of the general index cannot win over one for ROCm.
+    """
+    for index in indexes:
+        refuse_unproved(index)
+        url = f"{checked(index, 'the package index').rstrip('/')}/{name}/"
+        absent = _absent_statuses(url)
+        headers = {"Accept": "application/vnd.pypi.simple.v1+json, text/html;q=0.1"}
+        if web.ask(url, limit_bytes=_PAGE_LIMIT_BYTES, headers=headers, allow=absent).status not in absent:
+            return index
+    raise FailedError(f"no package index has {name}: {', '.join(map(place, indexes))[:400]}")
+
+
+def _absent_statuses(url: str) -> frozenset[int]:
+    """Return the HTTP statuses by which the server of this address says that it does not have something."""
+    host = urlsplit(url).hostname or ""
+    forbidden = any(host == known or host.endswith(f".{known}") for known in _FORBIDDEN_MEANS_ABSENT)
+    return frozenset({404, 403}) if forbidden else frozenset({404})
+
+
+@dataclass(frozen=True, slots=True)
+class _Project:
+    """What uv is asked."""
+
+    layers: Sequence[LayerWants]
+    pins: Mapping[str, tuple[str, LayerWants]]
+    there: Mapping[str, str]
+    index_of: Mapping[str, str]
+    general: str
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an index is without TLS, as one of this machine may be."""
+        return any(url.startswith("http:") for url in (self.general, *self.index_of.values()))
+
+    def write(self, folder: Path, held: Mapping[str, str]) -> None:
+        """Write the project, its wheels without content, and what is to be kept."""
+        sources: dict[str, dict[str, str]] = {}
+        for layer in self.layers:
+            name, version = f"{_LAYER}{canonicalize_name(layer.name)}", _version_of(layer)
+            sources[name] = {"path": _write_wheel(folder, name, version, (*layer.pins, *layer.requires))}
+        for name, version in self.there.items():
+            sources[name] = {"path": _write_wheel(folder, name, version, ())}
+        named = list(dict.fromkeys(self.index_of.values()))
+        wanted = [*sources, *(pin for pin, _ in self.pins.values())]
+        sources |= {name: {"index": f"i{named.index(url)}"} for name, url in self.index_of.items()}
+        project = {"name": _IMAGE, "version": "0", "requires-python": ">=3.8", "dependencies": wanted}
+        indexes = [{"name": f"i{at}", "url": url, "explicit": True} for at, url in enumerate(named)]
+        document = {"project": project, "tool": {"uv": {"sources": sources, "index": indexes}}}
+        (folder / "pyproject.toml").write_text(tomli_w.dumps(document), encoding="utf-8")
+        kept = "".join(f"{name}=={version}\n" for name, version in held.items() if name not in sources)
+        (folder / "held.txt").write_text(kept, encoding="utf-8")
+
+    def configure(self, folder: Path, until: dt.date | None) -> None:
+        """Write the settings."""
+        left_out = {str(canonicalize_name(name)) for layer in self.layers for name in layer.without}
+        if "torch" in {*self.pins, *self.there} and TRITON not in {*self.pins, *self.there}:
+            left_out.add(TRITON)  # whichever the image has: PyPI's is CUDA's, and would lie over its files
+        settings: dict[str, Any] = {
+            "no-build": True,
+            "index": [{"name": "general", "url": self.general, "default": True}],
+            "override-dependencies": [f"{name} ; {_NEVER}" for name in sorted(left_out)],
+        }
+        if until is not None:
+            settings["exclude-newer"] = f"{until.isoformat()}T23:59:59Z"
+            settings["exclude-newer-package"] = dict.fromkeys(self.pins, False)
+        (folder / "uv.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
+
+
+def _version_of(layer: LayerWants) -> str:
+    return layer.version if _is_version(layer.version) else "0"
+
+
+def _write_wheel(folder: Path, name: str, version: str, requires: Sequence[str]) -> str:
+    """Write a wheel that holds nothing but what it says of itself; return its file name."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Requires-Dist: {requirement}" for requirement in requires]
+    about = "Wheel-Version: 1.0\nGenerator: lumiimg\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{stem}.dist-info/METADATA", "\n".join([*lines, ""]))
+        archive.writestr(f"{stem}.dist-info/WHEEL", about)
+        archive.writestr(f"{stem}.dist-info/RECORD", "")
+    return f"{stem}-py3-none-any.whl"
+
+
+def _named(text: str, project: _Project) -> str:
+    """Return what uv says of a conflict with the layers by their names, and what the image has as that."""
+    for layer in project.layers:
+        name = re.escape(f"{_LAYER}{canonicalize_name(layer.name)}")
+        text = re.sub(rf"only {name}\S* is available(?:; )?", "", text)
+        text = re.sub(rf"{_IMAGE} depends on {name}(?:==\S+)?(?: and |(?:; |$))", f"{_IMAGE} depends on ", text)
+        text = re.sub(rf"{name}(?:=={re.escape(_version_of(layer))})?(?![\w-])", f"the layer {layer.name}", text)
+    for name, (pin, layer) in project.pins.items():
+        text = re.sub(rf"{_IMAGE} depends on {re.escape(name)}\S*", f"the layer {layer.name} pins {pin}", text)
+    for name, version in project.there.items():
+        text = re.sub(rf"only {re.escape(name)}[<>=!]\S* is available", f"the image has {name} {version}", text)
+    return text.replace(f"{_IMAGE} depends on ", "").strip(" ;")
+
+
+def _parents(noted: str) -> dict[str, frozenset[str]]:
+    """Return by whom each project is required, from what uv annotated: `numpy==2.2.6  # via numba, scipy`."""
+    found: dict[str, frozenset[str]] = {}
+    for line in noted.splitlines():
+        what, _, via = line.partition("# via ")
+        what = what.strip().rpartition("/")[2]
+        name = what.split("-")[0] if what.endswith(".whl") else re.split(r"[=\[ ;]", what)[0]
+        if name:
+            by = (canonicalize_name(one.split()[0]) for one in via.split(", ") if one)
+            found[canonicalize_name(name)] = frozenset(by)
+    return found
+
+
+def refuse_cuda(parents: Mapping[str, frozenset[str]]) -> None:
+    """Raise CudaError if a project of CUDA's is among those that are required."""
+    for name in sorted(parents):
+        if _CUDA.fullmatch(name):
+            by = ", ".join(sorted(one.removeprefix(_LAYER) for one in parents[name]))
+            raise CudaError(
+                f"{name}, of CUDA, is required by {by[:200]}: a wheel that is not for ROCm came in",
+                hint="take the layer's releases as they are, or report the layer",
+            )
+
+
+def _wheel(package: Mapping[str, Any], target: PythonTarget) -> FoundWheel:
+    """Return the best wheel of a release, as pip would choose it. Raises FailedError for what no lock can hold."""
+    ranks = {tag: rank for rank, tag in enumerate(target.tags())}
+    name, version = canonicalize_name(str(package["name"])), str(package["version"])
+    best: tuple[int, Any, FoundWheel] | None = None
+    for wheel in package.get("wheels", ()):
+        url = str(wheel["url"])
+        file = str(wheel.get("name") or unquote(urlsplit(url).path).rpartition("/")[2])
+        try:
+            own, of_version, build, _ = parse_wheel_filename(file)
+            rank = target.rank(file, ranks)
+        except ValueError:
+            continue
+        if rank is None or own != name or of_version != Version(version) or not STAGED_FILE.fullmatch(file):
+            continue
+        sha256 = str(wheel.get("hashes", {}).get("sha256", "")).lower()
+        found = FoundWheel(name, version, file, checked(url, f"the wheel of {name}"), None)
+        found = replace(found, sha256=sha256 if SHA256.fullmatch(sha256) else None)
+        if best is None or (-rank, build) > best[:2]:
+            best = (-rank, build, found)
+    if best is None:
+        raise FailedError(f"no wheel of {name} {version} for {target}")
+    return best[2]
+
+
+def _shared_out(
+    layers: Sequence[LayerWants], wheels: Sequence[FoundWheel], parents: Mapping[str, frozenset[str]]
+) -> Iterator[tuple[FoundWheel, ...]]:
+    """Yield the wheels of each layer: those that it requires, in however many steps, and no layer below it."""
+    children: dict[str, set[str]] = {}
+    for name, above in parents.items():
+        for one in above:
+            children.setdefault(one, set()).add(name)
+    left = {wheel.name: wheel for wheel in wheels}
+    for layer in layers:
+        reached, waiting = set[str](), [f"{_LAYER}{canonicalize_name(layer.name)}"]
+        while waiting:
+            for child in children.get(waiting.pop(), set()) - reached:
+                reached.add(child)
+                waiting.append(child)
+        yield tuple(left.pop(name) for name in sorted(reached & left.keys()))

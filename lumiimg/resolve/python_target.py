@@ -1,0 +1,121 @@
+"""The Python of the image, for which wheels are chosen; it is not the Python that runs this."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import parse_wheel_filename
+
+from lumiimg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MACHINE = re.compile(r"[a-z0-9_]+")
+_TAGS_LIMIT = 256
+
+# PEP 600; before it PEP 513, 571 and 599 gave these glibc versions names of their own.
+_OLDEST_GLIBC_MINOR = {"x86_64": 5, "i686": 5}
+_OLDEST_GLIBC_MINOR_ELSEWHERE = 17
+_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+
+# Only major.minor is known of the image's Python. Its patch release is a late one more often than the first:
+# `>=3.9.1` is meant to let 3.9 in, and `<=3.11` does keep 3.11.7 out.
+_PATCH = 99
+
+# The glibc versions that uv has a platform for. Source: uv, TargetTriple in crates/uv-configuration.
+_UV_GLIBC_MINORS = (17, 28, *range(31, 41))
+
+
+@dataclass(frozen=True, slots=True)
+class PythonTarget:
+    """The image's Python: CPython 3 with the GIL, on glibc 2.
+
+    Raises BadInputError for any other.
+    """
+
+    version: tuple[int, int]
+    glibc: tuple[int, int]
+    machine: str = "x86_64"
+
+    def __post_init__(self) -> None:
+        if self.version[0] != 3 or self.glibc[0] != 2 or not _MACHINE.fullmatch(self.machine):
+            raise BadInputError(f"wheels are chosen for CPython 3 and glibc 2 only, not for {self}")
+
+    def __str__(self) -> str:
+        """Return it for messages: `Python 3.12 with glibc 2.39`."""
+        machine = "" if self.machine == "x86_64" else f" on {self.machine}"
+        return f"Python {_dotted(self.version)} with glibc {_dotted(self.glibc)}{machine}"
+
+    @property
+    def full_version(self) -> str:
+        """With a patch release: see `_PATCH`."""
+        return f"{_dotted(self.version)}.{_PATCH}"
+
+    @property
+    def platform(self) -> str:
+        """What uv calls it: the newest glibc that uv knows and the image has.
+
+        Raises BadInputError where the image's is older than any that uv knows.
+        """
+        minor = max((known for known in _UV_GLIBC_MINORS if known <= self.glibc[1]), default=None)
+        if minor is None:
+            raise BadInputError(f"wheels are chosen for glibc 2.{_UV_GLIBC_MINORS[0]} or newer, not for {self}")
+        return f"{self.machine}-manylinux_2_{minor}"
+
+    def tags(self) -> tuple[Tag, ...]:
+        """Return the tags of wheels that it can install, the most specific first.
+
+        As `packaging.tags.sys_tags()` in the image would, with one difference: `linux_x86_64` comes after the manylinux
+        tags, not before them, as it promises nothing of the glibc that it needs. Source: PEP 425, 600.
+        """
+        interpreter = f"cp{self.version[0]}{self.version[1]}"
+        # `m`: built with pymalloc, which is no longer told apart from 3.8 on (bpo-36707)
+        abi = f"{interpreter}m" if self.version < (3, 8) else interpreter
+        platforms = tuple(self._platforms())
+        return (
+            *cpython_tags(self.version, [abi], platforms),
+            *compatible_tags(self.version, interpreter, platforms),
+        )
+
+    def rank(self, filename: str, ranks: dict[Tag, int]) -> int | None:
+        """Return how far down its tags a wheel's best one is; None for one that it cannot install.
+
+        `ranks` are the places of `tags()`. Raises ValueError for what is no name of a wheel.
+        """
+        # Reading a compressed tag set multiplies it out (PEP 425): 255 characters can hold 40,000 tags.
+        if math.prod(part.count(".") + 1 for part in filename.split("-")[-3:]) > _TAGS_LIMIT:
+            raise ValueError(f"{filename[:200]} has more than {_TAGS_LIMIT} tags")
+        return min((ranks[tag] for tag in parse_wheel_filename(filename)[3] if tag in ranks), default=None)
+
+    def environment(self) -> dict[str, str]:
+        """Return what markers are evaluated in (PEP 508): each variable, so that none is taken from this machine."""
+        return {
+            "implementation_name": "cpython",
+            "implementation_version": self.full_version,
+            "os_name": "posix",
+            "platform_machine": self.machine,
+            "platform_python_implementation": "CPython",
+            "platform_release": "",
+            "platform_system": "Linux",
+            "platform_version": "",
+            "python_full_version": self.full_version,
+            "python_version": _dotted(self.version),
+            "sys_platform": "linux",
+        }
+
+    def _platforms(self) -> Iterator[str]:
+        oldest = _OLDEST_GLIBC_MINOR.get(self.machine, _OLDEST_GLIBC_MINOR_ELSEWHERE)
+        for minor in range(self.glibc[1], oldest - 1, -1):
+            yield f"manylinux_2_{minor}_{self.machine}"
+            if minor in _LEGACY:
+                yield f"{_LEGACY[minor]}_{self.machine}"
+        yield f"linux_{self.machine}"
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
