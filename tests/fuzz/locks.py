@@ -30,7 +30,7 @@ def settled(lock: Lock) -> Lock:
     if lock.bootstrap.is_open and image is not None:
         digest = f"sha256:{_made_up(lock.bootstrap.origin)}"
         lock = replace(lock, bootstrap=replace(lock.bootstrap, image=replace(image, digest=digest)))
-    return replace(lock, base=_settled(lock.base), layers=tuple(map(_settled, lock.layers)))
+    return replace(lock, base=_settled(lock.base), layers=tuple(map(_settled, lock.layers)), resolved=True)
 
 
 def settled_texts() -> Iterator[str]:

@@ -362,6 +362,28 @@ def test_requirements_that_do_not_go_together_are_named(
     assert "yolk" in error
 
 
+def test_the_date_of_the_newest_release_bounds_what_is_taken_and_another_is_kept_in_the_lock(
+    world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.uploaded = {"egg 2.0": "2026-03-02T00:00:00Z", "snake 2.0+rocm6.4": "2026-06-01T00:00:00Z"}
+    toml = SNAKE.replace('version = "2.0"', 'version = "2.0"\ndate = 2026-03-01', 1)
+    (folder / "snake" / "layer.toml").write_text(toml)
+    request = ("--base", "box", "--add", "snake")
+    lock(world, folder, *request)
+    assert locked(tmp_path) == {"snake": "2.0+rocm6.4", "egg": "1.5", "yolk": "2.5"}
+    assert "as of 2026-03-01" in capsys.readouterr().err
+    lock(world, folder, *request, "--exclude-newer", "2026-03-02", "--upgrade", "egg")
+    assert locked(tmp_path)["egg"] == "2.0"
+    lock(world, folder, "--upgrade", "egg")
+    assert locked(tmp_path)["egg"] == "2.0"
+    assert (
+        tomllib.loads((tmp_path / "lumiimg.lock").read_text())["request"]["exclude-newer"].isoformat() == "2026-03-02"
+    )
+    with pytest.raises(SystemExit, match="2"):
+        lock(world, folder, *request, "--exclude-newer", "soon")
+    assert "not a valid date: 'soon'" in capsys.readouterr().err
+
+
 def test_a_base_that_changed_its_digest_is_not_built(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

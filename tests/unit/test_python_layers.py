@@ -1,0 +1,110 @@
+"""What python.sh, which the Python layers share, leaves in an environment: run by bash, with a real pip, without an index."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lumiimg.catalog.folders import shipped_layers
+from tests.shared.world import wheel
+
+ROCM_TORCH = {"torch": ("2.7.1+rocm6.2.4", ("pytorch-triton-rocm==3.3.1",)), "pytorch-triton-rocm": ("3.3.1", ())}
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with pip, to be copied."""
+    venv = tmp_path_factory.mktemp("python") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    return venv
+
+
+def run(venv: Path, tmp_path: Path, script: str, **wheels: dict[str, tuple[str, tuple[str, ...]]]) -> tuple[int, str]:
+    """Run a script behind python.sh; each keyword is a folder of wheels."""
+    for folder, projects in wheels.items():
+        (tmp_path / folder).mkdir()
+        for name, (version, requires) in projects.items():
+            file = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+            (tmp_path / folder / file).write_bytes(wheel(name, version, requires))
+    head = f"layer=test\nvenv={venv}\nconstraints={tmp_path}/constraints.txt\npython={venv}/bin/python\n"
+    library = shipped_layers() / "pytorch" / "python.sh"
+    text = f'set -euo pipefail\nadd_packages() {{ echo "apt: $*"; }}\n. {library}\n{head}{script}'
+    environment = {"PATH": os.environ["PATH"], "LAYER_FILES": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["bash", "-c", text],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode()
+
+
+@pytest.fixture
+def venv(empty: Path, tmp_path: Path) -> Path:
+    """An environment of the test's own."""
+    subprocess.run(["cp", "-a", empty, tmp_path / "venv"], check=True)
+    return tmp_path / "venv"
+
+
+def test_what_requires_triton_has_rocms_and_no_other_takes_its_place(venv: Path, tmp_path: Path) -> None:
+    script = """
+    WHEELS=$PWD/torch install_wheels
+    write_constraints
+    WHEELS=$PWD/user install_wheels
+    "$python" -m pip check
+    cat "$constraints"
+    "$python" -m pip show -f triton
+    run_pip install --no-index --find-links "$PWD/pypi" --upgrade triton
+    run_pip install --no-index --find-links "$PWD/pypi" --force-reinstall triton || echo "and no other"
+    refuse_cuda
+    """
+    code, said = run(
+        venv,
+        tmp_path,
+        script,
+        torch=ROCM_TORCH,
+        user={"xgrammar": ("0.1", ("triton>=3.2",))},
+        pypi={"triton": ("3.9.0", ())},
+    )
+    assert code == 0, said
+    assert "No broken requirements found" in said
+    assert "triton==3.3.1+rocm\n" in said
+    assert "Requires: pytorch-triton-rocm" in said
+    assert "and no other" in said
+    assert "triton<0" not in said
+
+
+def test_a_wheel_that_requires_more_than_its_index_said_ends_the_layer(venv: Path, tmp_path: Path) -> None:
+    code, said = run(venv, tmp_path, "WHEELS=$PWD/user install_wheels", user={"egg": ("1.0", ("yolk>=2",))})
+    assert code == 1
+    assert said.splitlines()[-1].startswith("test: the lock leaves this unmet; the index says something else")
+    assert "yolk>=2" in said.splitlines()[-1]
+
+
+def test_what_was_unmet_before_a_layer_is_not_held_against_it(venv: Path, tmp_path: Path) -> None:
+    script = 'run_pip install --no-index --no-deps "$PWD"/base/*.whl\nWHEELS=$PWD/user install_wheels'
+    code, said = run(venv, tmp_path, script, base={"old": ("1.0", ("gone",))}, user={"egg": ("1.0", ())})
+    assert code == 0, said
+
+
+def test_a_compiler_and_pythons_headers_stay_for_triton(venv: Path, tmp_path: Path) -> None:
+    """With stand-ins for apt and for a machine without either."""
+    (tmp_path / "bin").mkdir()
+    for name in ("apt-get", "bash"):
+        (tmp_path / "bin" / name).symlink_to("/bin/true" if name == "apt-get" else "/bin/bash")
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\necho /nowhere\n")
+    fake.chmod(0o755)
+    script = f'keep_packages() {{ echo "kept: $*"; }}\npython={fake}\nPATH={tmp_path}/bin\nkeep_compiler\n'
+    code, said = run(venv, tmp_path, script)
+    assert (code, said) == (0, "kept: python3-dev gcc libc6-dev\n")
+    (tmp_path / "bin" / "apt-get").unlink()
+    code, said = run(venv, tmp_path, script)
+    assert code == 0
+    assert "triton compiles at run time, and this image lacks (Debian's names): python3-dev gcc libc6-dev" in said
