@@ -25,6 +25,7 @@ from PySquashfsImage import SquashFsImage
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader
+from lumiimg.engine.engine import PACKED
 from lumiimg.image import open_image
 from lumiimg.nccl.vocabulary import vocabulary
 from tests.shared import joblog
@@ -162,9 +163,7 @@ def make_image(scratch: Path) -> Path:
     (root / "etc").mkdir(exist_ok=True)
     subprocess.run(["/sbin/ldconfig", "-r", root], check=True, stderr=subprocess.DEVNULL)
     image = scratch / "image.sqfs"
-    subprocess.run(
-        ["mksquashfs", root, image, "-quiet", "-no-progress", "-comp", "zstd", "-Xcompression-level", "3"], check=True
-    )
+    subprocess.run(["mksquashfs", root, image, "-quiet", "-no-progress", *PACKED], check=True)
     return image
 
 

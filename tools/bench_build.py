@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lumiimg.engine.engine import Engine, find_engine
+from lumiimg.engine.engine import PACKED, Engine, find_engine
 
 LAYER = """\
 kind = "layer"
@@ -153,7 +153,7 @@ def squashes(bench: Bench) -> tuple[int, float, float, float, tuple[int, int]]:
     subprocess.run([*unpack, str(bench.folder / "image.sif")], check=True, stdout=subprocess.DEVNULL)
     root_bytes = sum(path.lstat().st_blocks * 512 for path in root.rglob("*"))
     found = []
-    for number, options in enumerate((["-comp", "zstd", "-Xcompression-level", "3"], [])):
+    for number, options in enumerate((PACKED, ())):
         target = bench.folder / f"{number}.sqfs"
         argv = ["mksquashfs", str(root), str(target), "-noappend", "-no-progress", "-quiet", "-all-root", *options]
         found.append((cost(argv, bench.folder, bench.env), target.stat().st_size))
@@ -163,7 +163,7 @@ def squashes(bench: Bench) -> tuple[int, float, float, float, tuple[int, int]]:
     return root_bytes, ours.seconds, ours.cpu_s, default.cpu_s, (our_size, default_size)
 
 
-_OFFSET = "import sys; from pathlib import Path; from lumiimg.build.overlay import offset_of; print(offset_of(Path(sys.argv[1])))"
+_OFFSET = "import sys; from pathlib import Path; from lumiimg.build.strategy import offset_of; print(offset_of(Path(sys.argv[1])))"
 
 
 def torch_layer(bench: Bench, then: str = "") -> list[str]:

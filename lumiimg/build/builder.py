@@ -24,7 +24,7 @@ from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, StageClock
 from lumiimg.build.provenance import FOLDER, SBOM, write_folder
-from lumiimg.build.sandbox import EngineBuild, Sandbox
+from lumiimg.build.sandbox import EngineBuild, Sandbox, packed_again
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.catalog.settings import open_to_others
@@ -98,7 +98,6 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     machine: BuildMachine,
     way: str,
     form: str,
-    compression: str,
     documents: Mapping[str, bytes],
     environment: Mapping[str, str],
     cache: Path,
@@ -114,10 +113,10 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     """Build the chain and put the image at `output`, by rename; unless `again`, nothing is written where it is already.
 
     Layers whose result is in the cache are not built again. The engine's output goes to `log_path`. `documents` are
-    JSON by name, which the image carries; `compression` (squash.COMPRESSIONS) is that of a flat image; `replaces`: what
-    is at `output` and is another image may go; `keep_going`: after a layer that fails, those that do not need it are
-    tried all the same; `keeps_compiled`: what scripts compile is taken from the cache and put there; `fresh`: the base
-    is not, and what is above it only where it came to the same.
+    JSON by name, which the image carries; `replaces`: what is at `output` and is another image may go; `keep_going`:
+    after a layer that fails, those that do not need it are tried all the same; `keeps_compiled`: what scripts compile
+    is taken from the cache and put there; `fresh`: the base is not, and what is above it only where it came to the
+    same.
 
     Raises FailedError if a step fails: with the layer, the line that tells, and the log; nothing is left at `output`.
     MissingHereError if the engine would lose what layers set, or cannot build what the cache does not have.
@@ -127,7 +126,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
         progress.notice(f"the cache {cache} {others}: who fills it decides what is built")
     kept = LayerCache(cache)
     keys = layer_keys(chain, machine.engine, way, maps_ids=machine.maps_ids, mksquashfs=machine.mksquashfs_version)
-    number = image_key(keys[-1], form if compression == "zstd" else f"{form}, {compression}", documents)
+    number = image_key(keys[-1], form, documents)
     there = is_there(output, number)
 
     def built(reused_steps: int, stages: Sequence[BuildStage], *, is_new: bool) -> BuiltImage:
@@ -170,17 +169,16 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
         progress.step_started(IMAGE)
         with written_by_rename(output) as partial:
             stacked = strategy.stack(layers)
+            if not can_weave(stacked[:1]):
+                stacked[0] = packed_again(work.step(chain[0], "base"), stacked[0])
             documents = {**documents, SBOM: work.bill(chain, stacked, number)}
             stacked.append(work.provenance(chain, stacked, documents))
             front = sif_writer.Front(chain[-1].text, {**documents, INSPECTED: work.inspected(stacked, chain[-1].text)})
             if form == "layered":
                 partitions = _stacked(stacked, partial, front)
-            elif compression == "zstd" and can_weave(stacked):
+            else:
                 weave(stacked, partial, front.size_bytes)
                 partitions = [sif_writer.behind(partial, front)]
-            else:
-                step = replace(work.step(chain[-1], "flat"), compression=compression)
-                partitions = [strategy.flatten(step, stacked, partial, front)]
             sif_writer.write_front(partial, front, partitions, identity=number)
             open_image(partial).close()
             partial.chmod(0o755 & ~mask)
@@ -191,11 +189,13 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
 
 def _require_room(chain: Sequence[Definition], keys: Sequence[CacheKey], cache: LayerCache, way: str) -> None:
     """Raise FailedError where there is less room than for what is known: the layers that are there, or their base."""
-    known = sum(entry.size_bytes for entry in lowest(keys, cache.find, content_below(chain[0], way)))
-    if chain[0].origin is not None and chain[0].origin.is_file():
-        known += chain[0].origin.stat().st_size
-    unpacked = 1 if way == "overlay" else _UNPACKED
-    require(room_at(scratch_parent(cache.root)), LEAST_BYTES + unpacked * known, "the build")
+    content, base = content_below(chain[0], way), chain[0].origin
+    known = sum(entry.size_bytes for entry in lowest(keys, cache.find, content))
+    unpacks = way != "overlay"
+    if base is not None and base.is_file():
+        known += base.stat().st_size
+        unpacks = unpacks or (content != "" and not can_weave([base]))
+    require(room_at(scratch_parent(cache.root)), LEAST_BYTES + (_UNPACKED if unpacks else 1) * known, "the build")
 
 
 def is_there(output: Path, number: str) -> bool:

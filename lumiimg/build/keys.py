@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.definition.definition import Definition, Sections
     from lumiimg.engine.engine import Engine
 
-_LAYER_FORMAT = "lumiimg-layer-6"
+_LAYER_FORMAT = "lumiimg-layer-8"
 _KEPT_FORMAT = "lumiimg-kept-2"
 
 

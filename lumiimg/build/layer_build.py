@@ -48,8 +48,6 @@ class LayerBuild:
     """Its own; the definition and its files are in it. What it holds is removed when the layer is done."""
     log: IO[bytes]
     tell: Callable[[str], None]
-    compression: str = "zstd"
-    """Of the image; layers in the cache have zstd."""
     disk_was_full: bool = False
 
     @property

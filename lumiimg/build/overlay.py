@@ -14,7 +14,7 @@ from lumiimg.build.layer_root import OWN, LayerRoot
 from lumiimg.build.squash import squash
 from lumiimg.build.strategy import Strategy, offset_of
 from lumiimg.definition.engine_reader import read_definition
-from lumiimg.image import open_stack, sif_writer
+from lumiimg.image import open_stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,24 +47,9 @@ class Overlay(Strategy):
             merged, within = _mounted(step, [*below, target], lost)
             step.run(merged, [f"{OWN}/test"], writable=True, within=within)
 
-    def flatten(
-        self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
-    ) -> sif_writer.Partition:
-        """Mount a stack of layers, and write it as one squashfs."""
-        merged, within = _mounted(step, layers)
-        squash(
-            step.machine,
-            merged,
-            target,
-            offset=front.size_bytes,
-            compression=step.compression,
-            within=lambda argv: step.command(within(argv)),
-        )
-        return sif_writer.behind(target, front)
-
 
 def _mounted(
-    step: LayerBuild, layers: Sequence[Path], upper: Path | None = None
+    step: LayerBuild, layers: Sequence[Path], upper: Path
 ) -> tuple[Path, Callable[[list[str | Path]], list[str | Path]]]:
     """Return a folder, and what makes a command one that finds `layers` mounted there; what it writes is in `upper`."""
     mounts = step.folder / "mounts"
@@ -75,12 +60,7 @@ def _mounted(
     for number, layer in enumerate(layers):
         script.append(f'squashfuse_ll -o offset={offset_of(layer)} "${{{number + 1}}}" {number}')
     lower = "lowerdir=" + ":".join(f"{number}" for number in reversed(range(len(layers))))
-    if upper is not None:
-        script.append(f"mount -t overlay overlay -o userxattr,{lower},upperdir={upper},workdir={work} merged")
-    elif len(layers) > 1:
-        script.append(f"mount -t overlay overlay -o ro,{lower} merged")
-    else:
-        merged = mounts / "0"
+    script.append(f"mount -t overlay overlay -o userxattr,{lower},upperdir={upper},workdir={work} merged")
     # squashfuse may have died meanwhile, of a layer or for want of memory: programs then find no files, and go on
     script += [
         f'cd /; shift {len(layers)}; code=0; "$@" || code=$?',

@@ -196,13 +196,6 @@ def plan_of(image: Path) -> bytes:
     return json.dumps(read_document(image, PLAN), indent=1, sort_keys=True).encode()
 
 
-def site_of(image: Path) -> str | None:
-    """Return the site that an image was built for, as far as it says."""
-    plan = read_document(image, PLAN)
-    site = plan.get("site") if isinstance(plan, dict) else None
-    return site if isinstance(site, str) else None
-
-
 def _json(data: bytes) -> Any:  # noqa: ANN401 - JSON is anything
     """Return what a document says. Raises ValueError for one that no JSON of ours would be read as."""
     import msgspec

@@ -16,10 +16,10 @@ from lumiimg.build.engine_metadata import begin_layer, kept, write_facts
 from lumiimg.build.layer_root import OWN, LayerRoot
 from lumiimg.build.safe_fs import folder, set_mode
 from lumiimg.build.squash import squash
-from lumiimg.build.strategy import Strategy, offset_of
+from lumiimg.build.strategy import Strategy, offset_of, write_sif
 from lumiimg.definition.engine_reader import read_definition
 from lumiimg.errors import FailedError, MissingHereError, one_line
-from lumiimg.image import FileKind, open_image, sif_writer
+from lumiimg.image import FileKind, open_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,40 +60,15 @@ class Sandbox(Strategy):
             step.run(root, [f"{OWN}/test"])
         self._held += 1
 
-    def flatten(
-        self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
-    ) -> sif_writer.Partition:
-        """Unpack a stack of layers, and write it as one squashfs."""
-        self._hold(step, layers)
-        squash(
-            step.machine, self._root, target, offset=front.size_bytes, compression=step.compression, within=step.as_root
-        )
-        return sif_writer.behind(target, front)
-
     def _hold(self, step: LayerBuild, layers: Sequence[Path]) -> None:
         """Have the folder hold these layers."""
         for layer in layers[self._held :]:
             if self._held:
                 step.inside("clear", self._root, layer)
-            self._unpack(step, layer)
+            _unpack(step, layer, self._root)
             if self._held:
                 step.inside("clear", self._root, layer)
             self._held += 1
-
-    def _unpack(self, step: LayerBuild, layer: Path) -> None:
-        if step.machine.unsquashfs is None:
-            raise MissingHereError(
-                "unsquashfs is not on PATH", hint="install squashfs-tools, or load the site's module of it"
-            )
-        argv: list[str | Path] = [step.machine.unsquashfs, "-force", "-no-progress", "-quiet", "-dest", self._root]
-        # who is not root cannot make the devices that some images have in /dev, and engines mount their own over it
-        argv += [] if step.machine.maps_ids else ["-no-exit-code", "-no-xattrs"]
-        completed = step.as_root([*argv, "-offset", str(offset_of(layer)), layer])
-        if not completed.ok:
-            raise FailedError(f"unsquashfs: {one_line(completed.last_line)[:300]}", where=str(layer))
-        if not step.machine.maps_ids:
-            _set_bits(self._root, layer)
-            _open_to_owner(self._root)
 
     def _run(self, step: LayerBuild, argv: list[str]) -> None:
         wants_root = any(word in step.definition.sections.post for word in _OF_ROOT)
@@ -140,6 +115,33 @@ class EngineBuild(Sandbox):
     def stack(self, layers: Sequence[Path]) -> list[Path]:
         """Return the last, which has all."""
         return [layers[-1]]
+
+
+def packed_again(step: LayerBuild, base: Path) -> Path:
+    """Return somebody else's base as a SIF that is packed as layers are. Raises FailedError, MissingHereError."""
+    root, target = step.folder / "root", step.folder / "base.sif"
+    if step.machine.maps_ids:
+        step.inside("unpack", root, base)  # but devices, at which unsquashfs fails: root of a namespace makes none
+    else:
+        _unpack(step, base, root)
+    write_sif(step, root, target)
+    return target
+
+
+def _unpack(step: LayerBuild, layer: Path, root: Path) -> None:
+    if step.machine.unsquashfs is None:
+        raise MissingHereError(
+            "unsquashfs is not on PATH", hint="install squashfs-tools, or load the site's module of it"
+        )
+    argv: list[str | Path] = [step.machine.unsquashfs, "-force", "-no-progress", "-quiet", "-dest", root]
+    # who is not root cannot make the devices that some images have in /dev, and engines mount their own over it
+    argv += [] if step.machine.maps_ids else ["-no-exit-code", "-no-xattrs"]
+    completed = step.as_root([*argv, "-offset", str(offset_of(layer)), layer])
+    if not completed.ok:
+        raise FailedError(f"unsquashfs: {one_line(completed.last_line)[:300]}", where=str(layer))
+    if not step.machine.maps_ids:
+        _set_bits(root, layer)
+        _open_to_owner(root)
 
 
 def _set_bits(root: Path, layer: Path) -> None:

@@ -30,15 +30,14 @@ class Strategy(ABC):
 
     def base(self, step: LayerBuild, target: Path, store: Store) -> None:
         """Build the base, by a container engine where there is one, as a SIF with this project's file system."""
-        root, front = step.folder / "root", sif_writer.Front(step.definition.text, {})
+        root = step.folder / "root"
         if step.machine.engine.kind is EngineKind.NAMESPACES:
             make_base(step, root, store)
         else:
             step.build(root, sandbox=True)
             date_labels(root)
         step.inside("tidy", root)
-        squash(step.machine, root, target, offset=front.size_bytes, within=step.as_root)
-        sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity=step.definition.name)
+        write_sif(step, root, target)
 
     @abstractmethod
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
@@ -48,11 +47,12 @@ class Strategy(ABC):
         """Return which of the results lie one over the other in the image."""
         return list(layers)
 
-    @abstractmethod
-    def flatten(
-        self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
-    ) -> sif_writer.Partition:
-        """Write a stack of layers as one squashfs into `target`, behind the room for `front`."""
+
+def write_sif(step: LayerBuild, root: Path, target: Path) -> None:
+    """Write the files of a base as a SIF. Raises FailedError."""
+    front = sif_writer.Front(step.definition.text, {})
+    squash(step.machine, root, target, offset=front.size_bytes, within=step.as_root)
+    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity=step.definition.name)
 
 
 def offset_of(layer: Path) -> int:

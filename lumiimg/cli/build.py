@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,11 +93,6 @@ def add_result(how: Options) -> None:
         "what changed is written",
     )
     how.add_argument(
-        "--compression",
-        choices=("zstd", "gzip"),
-        help="of a flat image (default: gzip for sites with SingularityCE, which takes no other, else zstd)",
-    )
-    how.add_argument(
         "--strategy",
         choices=("overlay", "sandbox", "definition"),
         help="how layers are built: on overlays, in one folder, or by the engine alone (default: the first that works)",
@@ -122,10 +116,6 @@ def check_result(arguments: argparse.Namespace) -> None:
     refuse_places({"--html": arguments.html}, (getattr(arguments, "lock", None), arguments.output))
     if arguments.format == "layered" and arguments.strategy == "definition":
         raise BadInputError("--format layered --strategy definition", hint="an engine's own build makes flat images")
-    if arguments.format == "layered" and arguments.compression == "gzip":
-        raise BadInputError(
-            f"--format layered --compression {arguments.compression}", hint="layers are put together as they were built"
-        )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -242,7 +232,6 @@ def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Req
     from lumiimg.report import build as report
 
     cache, output = read_settings(os.environ).cache, _output_of(arguments)
-    compression = compression_of(arguments, lock.site)
     machine = machine_for_builds(os.environ, cache)
     engine = machine.engine
     way, because = choose_way(machine, arguments.strategy)
@@ -257,7 +246,6 @@ def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Req
             machine=machine,
             way=way,
             form=arguments.format,
-            compression=compression,
             documents={PLAN: plan_document(lock, request)},
             environment=clean_environment(os.environ),
             cache=cache,
@@ -274,23 +262,6 @@ def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Req
     write_page(arguments, built, lock, engine)
     report.print_built(built, lock, engine, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD
-
-
-def compression_of(arguments: argparse.Namespace, site: str | None) -> str:
-    """Return how an image is compressed. Raises BadInputError for layers that the engine of its site cannot read."""
-    from lumiimg.build.squash import compression_for
-    from lumiimg.catalog.sites import find_site
-
-    engine = None
-    with suppress(BadInputError):  # an image that is built again may be for a site of somebody else's
-        engine = find_site(site, os.environ).engine if site else None
-    wanted = compression_for(engine)
-    if arguments.format == "layered" and wanted != "zstd":
-        raise BadInputError(
-            f"--format layered: layers are compressed by zstd, which {engine}, the engine of {site}, does not take",
-            hint="--format flat",
-        )
-    return str(arguments.compression or wanted)
 
 
 def write_page(arguments: argparse.Namespace, built: BuiltImage, lock: Lock | None, engine: Engine) -> None:

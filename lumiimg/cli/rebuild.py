@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.build import add_result, check_output, check_result, compression_of, log_of, progress_of, write_page
+from lumiimg.cli.build import add_result, check_output, check_result, log_of, progress_of, write_page
 from lumiimg.cli.options import OFFLINE, add_image, add_output
 from lumiimg.cli.request import add_mirror, sources_of
 from lumiimg.errors import BadInputError, ExitCode
@@ -47,7 +47,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.build.builder import build_image
     from lumiimg.build.choice import choose_way, machine_for_builds
     from lumiimg.build.local_base import check_mirror, give_base
-    from lumiimg.build.provenance import PLAN, plan_of, read_chain, site_of
+    from lumiimg.build.provenance import PLAN, plan_of, read_chain
     from lumiimg.catalog.settings import read_settings
     from lumiimg.engine.engine import clean_environment
     from lumiimg.engine.workspace import scratch_folder
@@ -76,7 +76,6 @@ def execute(arguments: argparse.Namespace) -> int:
                 machine=machine,
                 way=way,
                 form=arguments.format,
-                compression=compression_of(arguments, site_of(arguments.image)),
                 documents={PLAN: plan_of(arguments.image)},
                 environment=clean_environment(os.environ),
                 cache=scratch / "cache" if arguments.fresh else cache,

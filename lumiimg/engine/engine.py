@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 NAMES = ("apptainer", "singularity")
 PROBE_TIMEOUT_S = 20.0
+PACKED = ("-comp", "gzip", "-Xcompression-level", "4")
+"""How mksquashfs packs all that goes into an image, for every engine (docs/decisions/0026-images-are-gzip.md)."""
 _FAKEROOT, _NO_OCI = "--fakeroot", "--no-oci"
 _HINT = (
     "install Apptainer (apptainer.org/docs), load your site's module, or name the program "
@@ -227,9 +229,7 @@ def build(
     if sandbox:
         argv.append("--sandbox")
     elif "--mksquashfs-args" in engine.build_flags:
-        # gzip -9, the default, costs 35 times the processor time of zstd -3 and saves 2.5 % (measured on 400 MB of
-        # libraries); without the level zstd takes 15 and is as slow.
-        argv.append("--mksquashfs-args=-comp zstd -Xcompression-level 3")
+        argv.append(f"--mksquashfs-args={' '.join(PACKED)}")
     words, env = [*argv, target, definition.name], _unpacking_in(scratch, engine, environment)
     if not runs and engine.kind is EngineKind.SINGULARITY:
         env["PATH"] = f"{_some_proot(scratch)}:{env.get('PATH', '')}"

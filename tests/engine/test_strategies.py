@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from lumiimg.image import open_image
+from lumiimg.image import open_image, open_stack, stacked
+from lumiimg.image.squashfs.superblock import Compressor
 from tests.engine.conftest import PACKED_AS_OURS, inside, lumiimg
 from tests.shared.build_traces import SINGULARITY, leftovers, shown, strays
 from tests.shared.layer_builder import LAYER
@@ -142,6 +143,41 @@ def test_the_kernel_makes_the_same_bytes_as_the_engine(stack: Stack, built_by: d
     layered = stack.folder / "kernel-layered.sif"
     build(stack, layered, "--format", "layered", cache=stack.folder / "cache-kernel-overlay", env=KERNEL)
     assert layered.read_bytes() == built_by["layered"].read_bytes()
+
+
+def packing(image: Path) -> list[tuple[int, int]]:
+    """How each file system of an image is compressed, and the size of its blocks."""
+    with open_stack([image]) as opened:
+        found = [layer.superblock for layer in stacked(opened).layers]
+    return [(superblock.compression, superblock.block_bytes) for superblock in found]
+
+
+def test_every_way_writes_what_every_engine_starts(stack: Stack, built_by: dict[str, Path]) -> None:
+    """SingularityCE 4.1 takes gzip alone: `unknown compression algorithm value 6` is what it says of zstd."""
+    gzip = (Compressor.GZIP, 128 << 10)
+    for way, image in built_by.items():
+        assert packing(image) == [gzip] * (len(SCRIPTS) + 3 if way == "layered" else 1), way
+    data = {path: packing(path) for path in stack.folder.glob("cache-*/layers/*/data*")}
+    assert {one for found in data.values() for one in found} == {gzip}
+
+
+@pytest.mark.parametrize(("way", "form"), [("overlay", "layered"), ("overlay", "flat"), ("sandbox", "flat")])
+def test_on_somebody_elses_base_of_zstd_an_image_is_gzip_and_has_the_same_files(
+    way: str, form: str, stack: Stack, built_by: dict[str, Path], engine: Engine, tmp_path: Path
+) -> None:
+    base = tmp_path / "theirs.sif"
+    (tmp_path / "x.def").write_text(f"Bootstrap: localimage\nFrom: {stack.base}\n")
+    packed = "--mksquashfs-args=-comp zstd -b 1M"
+    subprocess.run([engine.path, "build", "--fakeroot", packed, base, "x.def"], cwd=tmp_path, check=True)
+    assert packing(base) == [(Compressor.ZSTD, 1 << 20)]
+    words = ["--strategy", way, "--format", form]
+    build(stack._replace(base=base), tmp_path / "x.sif", *words, cache=tmp_path / "cache")
+    assert {*packing(tmp_path / "x.sif")} == {(Compressor.GZIP, 128 << 10)}
+    ours, reference = shown(tmp_path / "x.sif"), shown(built_by[way])
+    of_engines = ("/.singularity.d", "/.lumiimg")  # what their build noted of itself
+    others = {path for path in ours.keys() | reference.keys() if ours.get(path) != reference.get(path)}
+    assert {path for path in others if not path.startswith(of_engines)} == set()
+    assert inside(engine, tmp_path / "x.sif", "sh", "-c", "echo $V_ONE $FROM_SCRIPT") == "1 1\n"
 
 
 def test_an_engine_shows_the_same_of_all(built_by: dict[str, Path], engine: Engine) -> None:

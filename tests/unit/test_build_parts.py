@@ -48,6 +48,7 @@ from lumiimg.files import EPOCH
 from lumiimg.image import FileKind, FileStat, ImageError, RootFileSystem, open_image, open_stack, sif_writer
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import read_sif
+from lumiimg.image.squashfs.weave import can_weave
 from lumiimg.image.tree import DirectoryEntry
 from lumiimg.report.progress import LineProgress
 from lumiimg.resolve.lock import LockedSource
@@ -759,6 +760,7 @@ def test_an_old_mksquashfs_is_given_no_option_that_it_does_not_know(tmp_path: Pa
                 within=lambda argv: process.run(argv, env=dict(os.environ)),
             )
         assert (tmp_path / version).is_file() is works
+    assert can_weave([tmp_path / "4.5.1"]), "it is gzip, in blocks of 128 KiB"
 
 
 def test_what_needs_root_is_run_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1017,11 +1019,6 @@ class Stand(Strategy):
             self.cache.prune(0)
         self.base(step, target)
         target.write_text("".join(path.read_text() for path in below[-1:]) + target.read_text())
-
-    def flatten(
-        self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
-    ) -> sif_writer.Partition:
-        raise NotImplementedError
 
 
 def on(parent: str) -> Sections:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -14,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.cli.build import compression_of
 from lumiimg.cli.commands import COMMANDS, GROUPS
 from lumiimg.cli.main import FAULT, main
-from lumiimg.errors import BadInputError, ExitCode, LumiimgError, one_line
+from lumiimg.errors import ExitCode, LumiimgError, one_line
 from lumiimg.wording import engine_word
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import HEAVY, loaded_after_each
@@ -304,18 +302,6 @@ def test_definitions_are_written_with_all_that_they_need(
     assert plain == ["01-base.def", "flat.def"]
     assert main([*argv, "--force", "--mirror", "docker.io=http://registry.example"]) == ExitCode.NO
     assert "would come without TLS" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("clean_home")
-def test_an_image_is_compressed_so_that_the_engine_of_its_site_takes_it() -> None:
-    def chosen(site: str | None, form: str = "flat", compression: str | None = None) -> str:
-        return compression_of(argparse.Namespace(format=form, compression=compression), site)
-
-    assert [chosen(site) for site in ("lumi", "frontier", None, "of-somebody")] == ["gzip", "zstd", "zstd", "zstd"]
-    assert (chosen("lumi", compression="zstd"), chosen(None, compression="gzip")) == ("zstd", "gzip")
-    assert chosen("frontier", "layered") == "zstd"
-    with pytest.raises(BadInputError, match="SingularityCE 4, the engine of lumi, does not take"):
-        chosen("lumi", "layered")
 
 
 @pytest.mark.usefixtures("clean_home", "no_namespaces")

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lumiimg.build.layer_build import LayerBuild
-    from lumiimg.image import sif_writer
 
 DATA = bytes(range(256)) * 1200
 CUT = 100_000
@@ -694,11 +693,6 @@ class Stand(Strategy):
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         del below
         self.base(step, target)
-
-    def flatten(
-        self, step: LayerBuild, layers: Sequence[Path], target: Path, front: sif_writer.Front
-    ) -> sif_writer.Partition:
-        raise NotImplementedError
 
 
 def build(chain: list[Definition], server: Server, tmp_path: Path, progress: Recording) -> list[tuple[str, int]]:

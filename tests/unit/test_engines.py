@@ -173,7 +173,7 @@ def test_a_script_of_either_engine_is_told_where_to_add_variables() -> None:
 HELD = {
     "version-line": test_each_is_known_by_what_it_says_of_itself,
     "mksquashfs-args": test_builds_pass_only_options_that_the_engine_has,
-    "zstd": "test_builder.py",
+    "zstd": "test_build_parts.py",
     "oci-mode": test_builds_pass_only_options_that_the_engine_has,
     "fakeroot-without-ids": "test_machine.py",
     "definition-wants-root": test_singularityce_finds_a_proot_for_a_definition_that_runs_nothing,

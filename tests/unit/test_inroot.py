@@ -15,12 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.build import safe_fs
+from lumiimg.build import safe_fs, sandbox
 from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.engine_metadata import begin_base, begin_layer, date_labels, kept, write_facts
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.layer_root import LayerRoot
-from lumiimg.build.sandbox import Sandbox
 from lumiimg.build.userns_helper import clear, tidy
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.definition.engine_reader import read_definition
@@ -351,9 +350,8 @@ def test_permissions_of_this_machines_files_stay(step: LayerBuild, trap: Trap, t
     (trap.root / "file").symlink_to(trap.file)
     (trap.root / "folder").symlink_to(trap.folder)
     step.machine = replace(step.machine, maps_ids=False, unsquashfs=unsquashfs_that_does_nothing(tmp_path))
-    sandbox = Sandbox(tmp_path)
     with pytest.raises(FailedError, match="is a link in the image"), step.named():
-        sandbox._unpack(step, image)
+        sandbox._unpack(step, image, trap.root)
     assert trap.is_whole()
 
 
@@ -367,7 +365,7 @@ def test_a_file_that_nobody_may_read_is_opened_to_its_owner(step: LayerBuild, tr
     trap.file.chmod(0o000)
     (trap.root / "link").symlink_to(trap.file)
     step.machine = replace(step.machine, maps_ids=False, unsquashfs=unsquashfs_that_does_nothing(tmp_path))
-    Sandbox(tmp_path)._unpack(step, tmp_path / "e.sqfs")
+    sandbox._unpack(step, tmp_path / "e.sqfs", trap.root)
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (trap.root / "closed", trap.root / "folder", trap.file)]
     assert modes == [0o400, 0o700, 0]
 

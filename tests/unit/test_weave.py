@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.engine.engine import PACKED
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.compare import compare
 from lumiimg.image.squashfs.weave import can_weave, weave
@@ -19,7 +20,7 @@ WHITEOUT = (0o020000, os.makedev(0, 0))
 
 
 def packed(folder: Path, *options: str) -> Path:
-    return squashed(folder, folder.with_suffix(".sqfs"), *(options or ("-comp", "zstd")))
+    return squashed(folder, folder.with_suffix(".sqfs"), *(options or PACKED))
 
 
 @pytest.fixture(scope="module")
@@ -157,14 +158,27 @@ def test_what_nobody_sees_is_not_copied(tmp_path: Path) -> None:
     assert image.stat().st_size < 4.2 * (1 << 20)
 
 
-@pytest.mark.parametrize("options", [("-comp", "gzip"), ("-comp", "zstd", "-b", "1M")])
+@pytest.mark.parametrize("options", [("-comp", "zstd"), ("-comp", "gzip", "-b", "1M")])
 def test_layers_that_are_compressed_otherwise_are_not_woven(options: tuple[str, ...], tmp_path: Path) -> None:
     for name in ("base", "upper"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
-    below, above = packed(tmp_path / "base"), packed(tmp_path / "upper")
-    assert can_weave([below, above])
-    assert not can_weave([packed(tmp_path / "base", *options), above])
+    above, otherwise = packed(tmp_path / "upper"), packed(tmp_path / "base", *options)
+    assert not can_weave([otherwise, above])
+    with pytest.raises(ImageError, match="compressed in different ways"):
+        weave([otherwise, above], tmp_path / "woven", 0)
+    assert not (tmp_path / "woven").exists()
+
+
+def test_levels_of_gzip_are_woven_together_and_all_of_it_is_gzip(base: Path, upper: Path, tmp_path: Path) -> None:
+    engines_own = squashed(base, tmp_path / "base", "-comp", "gzip")  # level 9, as SingularityCE packs
+    image = woven([engines_own, packed(upper)], tmp_path / "woven")
+    printed = subprocess.run(["unsquashfs", "-stat", image], capture_output=True, text=True, check=True).stdout
+    assert "Compression gzip" in printed
+    assert "Block size 131072" in printed
+    with open_stack([engines_own, packed(upper)]) as stack, open_image(image) as read:
+        others = list(compare(stack.root, read.root))
+    assert [other.path for other in others if not other.path.startswith("/dev")] == []
 
 
 def test_a_damaged_layer_is_told(layers: list[Path], tmp_path: Path) -> None:

@@ -6,29 +6,19 @@ export, ids, extended attributes (`fs/squashfs/super.c`, squashfs_fill_super).
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 
 from lumiimg.image.squashfs import metadata, xattrs
 
 _PREFIXES = {prefix: number for number, prefix in xattrs.PREFIXES.items()}
-_LEVEL = 3
-
-
-def compressor() -> Callable[[bytes], bytes]:
-    """Return what compresses one metadata block, with zstd."""
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-    else:
-        from backports import zstd
-    return lambda data: zstd.compress(data, level=_LEVEL)
+_LEVEL = 4
 
 
 class MetadataWriter:
     """A run of metadata blocks, which grows at its end."""
 
-    def __init__(self, compress: Callable[[bytes], bytes]) -> None:
-        self._compress = compress
+    def __init__(self) -> None:
         self._blocks: list[bytes] = []
         self._open = bytearray()
         self.block = 0
@@ -58,7 +48,7 @@ class MetadataWriter:
         return b"".join(self._blocks)
 
     def _close(self, content: bytes) -> None:
-        packed = self._compress(content)
+        packed = zlib.compress(content, _LEVEL)
         stored = metadata.HEADER.pack(len(packed)) + packed
         if len(packed) >= len(content):
             stored = metadata.HEADER.pack(len(content) | metadata.STORED) + content
@@ -66,9 +56,9 @@ class MetadataWriter:
         self.block += len(stored)
 
 
-def lookup_table(records: Iterable[bytes], start: int, compress: Callable[[bytes], bytes]) -> tuple[bytes, int]:
+def lookup_table(records: Iterable[bytes], start: int) -> tuple[bytes, int]:
     """Return a table of equal records that is found by number, to be written at `start`, and where its index is."""
-    body = MetadataWriter(compress)
+    body = MetadataWriter()
     places: list[int] = []
     for record in records:
         if body.offset == 0:
@@ -81,9 +71,8 @@ def lookup_table(records: Iterable[bytes], start: int, compress: Callable[[bytes
 class XattrWriter:
     """Sets of extended attributes: inodes with the same ones share a set."""
 
-    def __init__(self, compress: Callable[[bytes], bytes]) -> None:
-        self._compress = compress
-        self._body = MetadataWriter(compress)
+    def __init__(self) -> None:
+        self._body = MetadataWriter()
         self._sets: list[bytes] = []
         self._known: dict[tuple[tuple[bytes, bytes], ...], int] = {}
 
@@ -107,7 +96,7 @@ class XattrWriter:
         if not self._sets:
             return b"", None
         body = self._body.finish()
-        table, index = lookup_table(self._sets, start + len(body), self._compress)
+        table, index = lookup_table(self._sets, start + len(body))
         blocks = index - start - len(body)
         header = xattrs.TABLE.pack(start, len(self._sets), 0)
         return body + table[:blocks] + header + table[blocks:], index

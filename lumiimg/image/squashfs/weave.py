@@ -19,7 +19,7 @@ from lumiimg.image import FileKind, ImageError, open_stack, stacked
 from lumiimg.image.squashfs import inodes
 from lumiimg.image.squashfs.inodes import NO_FRAGMENT, NO_XATTRS, Inode
 from lumiimg.image.squashfs.superblock import MAGIC, NO_TABLE, SUPERBLOCK, VERSION, Compressor, Superblock
-from lumiimg.image.squashfs.table_writer import MetadataWriter, XattrWriter, compressor, lookup_table
+from lumiimg.image.squashfs.table_writer import MetadataWriter, XattrWriter, lookup_table
 from lumiimg.image.squashfs.tree import FRAGMENT, STORED
 from lumiimg.image.squashfs.xattrs import POINTER
 
@@ -32,6 +32,8 @@ _WORD = struct.Struct("<I")
 _FLAGS = 0x40 | 0x80
 """Equal files are one; there is an export table."""
 _NO_XATTRS_FLAG = 0x200
+_BLOCK_BYTES = 128 << 10
+"""Of data, as mksquashfs has it where nobody asks for another size."""
 _PAD_BYTES = 4096
 _CHUNK_BYTES = 8 << 20
 _MAX_NAMES = 20_000_000
@@ -41,20 +43,22 @@ _NOT_KEPT = "dev"
 
 
 def can_weave(layers: Sequence[Path]) -> bool:
-    """Whether all layers are compressed alike, with zstd and in blocks of one size. Raises ImageError."""
+    """Whether layers are compressed as lumiimg compresses, by gzip in blocks of one size. Raises ImageError."""
     with open_stack(layers) as image:
-        superblocks = [layer.superblock for layer in stacked(image).layers]
-        kinds = {(superblock.compression, superblock.block_bytes) for superblock in superblocks}
-        return len(kinds) == 1 and next(iter(kinds))[0] == Compressor.ZSTD
+        return _are_alike(stacked(image))
 
 
 def weave(layers: Sequence[Path], target: Path, offset: int) -> None:
     """Write the stack of layers as one squashfs into `target`, `offset` bytes behind its beginning.
 
-    Raises ImageError for a layer that is damaged, OSError if it cannot be written.
+    Raises ImageError for a layer that is damaged or `can_weave` says no of, OSError if it cannot be written.
     """
-    with open_stack(layers) as image, target.open("wb") as file:
-        _Weaver(stacked(image), file, offset).write()
+    with open_stack(layers) as image:
+        tree = stacked(image)
+        if not _are_alike(tree):
+            raise ImageError("layers that are compressed in different ways cannot be woven")
+        with target.open("wb") as file:
+            _Weaver(tree, file, offset).write()
 
 
 @dataclass(slots=True)
@@ -87,10 +91,9 @@ class _Weaver:
         self._trees = tree.layers
         self._file = file
         self._offset = offset
-        self._compress = compressor()
-        self._inodes = MetadataWriter(self._compress)
-        self._directories = MetadataWriter(self._compress)
-        self._xattrs = XattrWriter(self._compress)
+        self._inodes = MetadataWriter()
+        self._directories = MetadataWriter()
+        self._xattrs = XattrWriter()
         self._ids: dict[int, int] = {}
         self._owners: dict[tuple[int, int, int], tuple[int, int]] = {}
         self._files: dict[tuple[int, int], _File] = {}
@@ -102,7 +105,6 @@ class _Weaver:
         self._dev: StackedNode | None = None
 
     def write(self) -> None:
-        block_bytes = self._trees[0].superblock.block_bytes
         names = self._names_and_data()
         at = self._copy_data()
         root = self._write_tree(names)
@@ -110,12 +112,12 @@ class _Weaver:
         inode_table = at
         directory_table = inode_table + len(inode_blocks)
         at = directory_table + len(directories)
-        fragments, fragment_table = lookup_table(self._fragment_records, at, self._compress)
+        fragments, fragment_table = lookup_table(self._fragment_records, at)
         at += len(fragments)
         exported = (POINTER.pack(self._references[number]) for number in range(1, self._count + 1))
-        export, export_table = lookup_table(exported, at, self._compress)
+        export, export_table = lookup_table(exported, at)
         at += len(export)
-        ids, id_table = lookup_table(map(_WORD.pack, self._ids), at, self._compress)
+        ids, id_table = lookup_table(map(_WORD.pack, self._ids), at)
         at += len(ids)
         xattrs, xattr_table = self._xattrs.finish(at)
         at += len(xattrs)
@@ -128,10 +130,10 @@ class _Weaver:
             magic=MAGIC,
             inode_count=self._count,
             mtime_s=EPOCH,
-            block_bytes=block_bytes,
+            block_bytes=_BLOCK_BYTES,
             fragment_count=len(self._fragment_records),
-            compression=Compressor.ZSTD,
-            block_log=block_bytes.bit_length() - 1,
+            compression=Compressor.GZIP,
+            block_log=_BLOCK_BYTES.bit_length() - 1,
             flags=_FLAGS | (_NO_XATTRS_FLAG if xattr_table is None else 0),
             id_count=len(self._ids),
             major=VERSION[0],
@@ -282,13 +284,12 @@ class _Weaver:
         layout = inode.file
         assert layout is not None  # noqa: S101 - the caller looked
         words = file.words
-        block_bytes = self._trees[layer].superblock.block_bytes
         stored = any(words)
         start = self._starts[layer, layout.start] if stored else 0
         fragment, at = NO_FRAGMENT, 0
         if layout.fragment != NO_FRAGMENT:
             fragment, at = self._fragments[layer, layout.fragment], layout.fragment_offset
-        holes = sum(min(block_bytes, layout.size_bytes - n * block_bytes) for n, word in enumerate(words) if not word)
+        holes = sum(min(_BLOCK_BYTES, layout.size_bytes - n * _BLOCK_BYTES) for n, word in enumerate(words) if not word)
         sizes = struct.pack(f"<{len(words)}I", *words)
         if file.links == 1 and xattrs == NO_XATTRS and not holes and max(start, layout.size_bytes) < 1 << 32:
             return _TYPES[FileKind.FILE], inodes.FILE.pack(start, fragment, at, layout.size_bytes) + sizes
@@ -352,6 +353,11 @@ class _Weaver:
     def _xattrs_of(self, layer: int, inode: Inode) -> int:
         attributes = self._trees[layer].xattrs(inode)
         return self._xattrs.add(attributes) if attributes else NO_XATTRS
+
+
+def _are_alike(tree: StackedTree) -> bool:
+    found = {(layer.superblock.compression, layer.superblock.block_bytes) for layer in tree.layers}
+    return found == {(Compressor.GZIP, _BLOCK_BYTES)}
 
 
 def _source(node: StackedNode) -> tuple[int, Inode]:
