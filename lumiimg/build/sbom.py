@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from lumiimg import __version__
 from lumiimg.image import FileKind, ImageError
+from lumiimg.image.dpkg import installed
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import LockedSource
 
 INCOMPLETE = "lumiimg:incomplete"
-_STATUS = "/var/lib/dpkg/status"
-_STATUS_LIMIT_BYTES = 64 << 20
 _NOT_READ = {
     "rpm": ("/usr/lib/sysimage/rpm", "/var/lib/rpm", "/usr/share/rpm"),
     "apk": ("/lib/apk/db", "/usr/lib/apk/db"),
@@ -100,19 +99,13 @@ def _system(root: RootFileSystem) -> tuple[str, str]:
 
 
 def _debian(root: RootFileSystem) -> tuple[list[Component], list[str]]:
-    """Return installed packages, and what is missing. Source: dpkg's status file, deb-control(5)."""
+    """Return installed packages, and what is missing."""
     try:
-        text = root.read_bytes(_STATUS, _STATUS_LIMIT_BYTES).decode("utf-8", "replace")
+        return [Component("deb", *package) for package in installed(root)], []
     except OSError:
         return [], []
     except ImageError:  # larger than any, or damaged
         return [], ["packages of dpkg are not listed: its status file cannot be read"]
-    packages = []
-    for paragraph in text.split("\n\n"):
-        fields = dict(re.findall(r"^(Package|Version|Status): (.*)$", paragraph, re.MULTILINE))
-        if fields.get("Status", "").endswith(" installed") and {"Package", "Version"} <= fields.keys():
-            packages.append(Component("deb", fields["Package"], fields["Version"]))
-    return packages, []
 
 
 def _not_read(root: RootFileSystem) -> list[str]:

@@ -35,6 +35,8 @@ _SCAN_LIMIT_BYTES = 96 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _OVERLAP_BYTES = 512
 _VERSION = re.compile(rb"[RN]CCL version[ :]+(2\.\d{1,2}\.\d{1,2})[+ \-\x00\n]")
+# From 2.21 on it prints the build of ROCm (src/init.cc, showVersion); before, HIP's version is a part of its own.
+_ROCM = re.compile(rb"ROCm version *: (\d{1,2}\.\d{1,2}\.\d{1,2})|RCCL version 2\.[\d.]+\+hip(\d{1,2}\.\d{1,2})")
 # Without look-behind, which costs three times as much; the byte in front is looked at afterwards.
 _PLUGIN_FILE = re.compile(b"(?:%b)(?=\x00)" % "|".join(map(re.escape, PLUGIN_FILES)).encode())
 _STEM = re.compile(rb"lib[nr]ccl-net(?=\x00|-%s\.so\x00)")
@@ -68,6 +70,8 @@ class Rccl:
     """What it puts in front of a suffix, sorted: RCCL 2.27.7 looks for libnccl-net.so, and for librccl-net-X.so."""
     net_api: tuple[int, ...] = ()
     """Versions of the net API that it looks for, highest first."""
+    rocm: str | None = None
+    """The ROCm that it was built with: `7.2.4`; of older ones the version of HIP, which is ROCm's: `6.2`."""
 
     @property
     def generation(self) -> Generation | None:
@@ -144,6 +148,7 @@ def read_rccl(reader: RangeReader) -> Rccl:
     files: set[str] = set()
     stems: set[str] = set()
     symbols: set[int] = set()
+    rocm: list[bytes] = []
     enough = False
     tail = b""
     for offset in range(0, min(reader.size, _SCAN_LIMIT_BYTES), _CHUNK_BYTES):
@@ -152,6 +157,7 @@ def read_rccl(reader: RangeReader) -> Rccl:
         files.update(match[0].decode() for match in _whole(_PLUGIN_FILE, data))
         stems.update(match[0].decode() for match in _whole(_STEM, data))
         symbols.update(int(match[1]) for match in _whole(_SYMBOL, data))
+        rocm += [match[1] or match[2] for match in _ROCM.finditer(data)]
         if enough:
             break  # one more chunk was read: the strings lie side by side
         enough = bool(versions and symbols)
@@ -161,6 +167,7 @@ def read_rccl(reader: RangeReader) -> Rccl:
         plugin_files=tuple(sorted(files)),
         plugin_stems=tuple(sorted(stems)),
         net_api=tuple(sorted(symbols, reverse=True)),
+        rocm=rocm[0].decode() if rocm else None,
     )
 
 

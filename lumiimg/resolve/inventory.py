@@ -27,6 +27,7 @@ from lumiimg.fabric.names import (
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_conf, read_rccl
 from lumiimg.image.tree import ImageError
+from lumiimg.resolve.rocm_of_image import LIBRARY, rocm_of
 from lumiimg.resolve.stack import OfferedComponent, Stack
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _WANTED = re.compile(
     "|".join(
         (
             RCCL_OR_PLUGIN.pattern,
+            LIBRARY.pattern,
             re.escape(LIBFABRIC),
             re.escape(LIBCXI),
             r"libmpi\.so\.(?:12|40)|METADATA|hipcc|python3",
@@ -54,7 +56,6 @@ _NOT_PYTHON = frozenset(("os", "glibc", "python", "rocm", "rccl", "hip", "torch-
 """Components that are no Python distribution, whatever one is called."""
 _STEMS = tuple(file.removesuffix(".so") for file in PLUGIN_FILES)
 _SMALL_BYTES = 64 * 1024
-_ROCM = re.compile(r"\d{1,2}\.\d{1,2}(\.\d{1,2})?")
 _LOCAL_ROCM = re.compile(r"rocm(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)")
 
 
@@ -95,9 +96,11 @@ def read_contents(image: Image) -> Inventory:
     if python is not None:
         provides.add("python3")
         has["python"] = python
-    if version := _ROCM.match(_text(root, "/opt/rocm/.info/version")):
-        has["rocm"] = version[0]
-        provides.add("hip")
+    has_rocm, version = rocm_of(root, [path for path in found if LIBRARY.fullmatch(path.rpartition("/")[2])])
+    if has_rocm:
+        provides |= {"rocm", "hip"}
+    if version is not None:
+        has["rocm"] = version
     if any(path.endswith("/hipcc") for path in found):
         provides.add("rocm-devel")
     if "torch" in has and (local := _LOCAL_ROCM.search(has["torch"])):

@@ -165,7 +165,7 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
         fits = driver.rocm.holds_for(version)
         doubtful = driver.doubtful is not None and bool(driver.doubtful.holds_for(version))
         if fits is None:
-            outcome, because = RuleOutcome.UNKNOWN, f"which ROCm is {whose} is not known"
+            outcome, because = RuleOutcome.UNKNOWN, f"the version of the ROCm {whose} is not known"
         elif not fits:
             outcome = RuleOutcome.REFUSED
             because = f"{driver.name} does not serve it: crashes, and errors as subtle as wrong results"

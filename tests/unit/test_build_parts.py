@@ -830,7 +830,7 @@ def test_a_bill_that_is_cut_short_says_so(base: Path, monkeypatch: pytest.Monkey
             with monkeypatch.context() as patch:
                 patch.setattr(f"lumiimg.build.sbom.{limit}", value)
                 assert left_out(opened.root) == ["too many folders: not all were looked into"]
-        monkeypatch.setattr("lumiimg.build.sbom._STATUS_LIMIT_BYTES", 10)
+        monkeypatch.setattr("lumiimg.image.dpkg._STATUS_LIMIT_BYTES", 10)
         assert left_out(opened.root) == ["packages of dpkg are not listed: its status file cannot be read"]
 
 

@@ -73,6 +73,121 @@ def test_what_an_image_has_is_read_from_its_files(image: Path) -> None:
     assert {"ubuntu", "python3", "hip"} <= set(contents.provides)
 
 
+DPKG = "Package: {}\nStatus: {}\nArchitecture: amd64\nVersion: {}\n\n"
+INSTALLED = "install ok installed"
+RPM_HEADER = b"\x01\0C\0{name}\0{version}\0001\0stand-in of"
+"""As `rpm -i` of rpm 4.20 writes it, into the databases of sqlite and of ndb alike."""
+
+
+def note(text: str, folder: str = "opt/rocm") -> Callable[[Path], None]:
+    def put(root: Path) -> None:
+        (root / folder / ".info").mkdir(parents=True)
+        (root / folder / ".info/version").write_text(text)
+
+    return put
+
+
+def dpkg(*packages: tuple[str, str, str]) -> Callable[[Path], None]:
+    def put(root: Path) -> None:
+        (root / "var/lib/dpkg").mkdir(parents=True)
+        (root / "var/lib/dpkg/status").write_text("".join(DPKG.format(*package) for package in packages))
+
+    return put
+
+
+def rpm(file: str, *packages: tuple[str, str]) -> Callable[[Path], None]:
+    def put(root: Path) -> None:
+        (root / file).parent.mkdir(parents=True)
+        headers = (
+            RPM_HEADER.replace(b"{name}", name.encode()).replace(b"{version}", of.encode()) for name, of in packages
+        )
+        # over the edge of what is read at once
+        (root / file).write_bytes(b"\0".join([b"x" * ((1 << 20) - 12), *headers]))
+
+    return put
+
+
+def libraries(*names: str, folder: str = "usr/lib64", said: str = "") -> Callable[[Path], None]:
+    def put(root: Path) -> None:
+        (root / folder).mkdir(parents=True)
+        for name in names:
+            (root / folder / name).write_bytes(b"\x7fELF\0" + said.encode() + b"\0ncclNetPlugin_v8\0")
+
+    return put
+
+
+WHEEL = "usr/lib/python3/dist-packages/torch/lib"
+ROCM: dict[str, tuple[tuple[Callable[[Path], None], ...], str | None]] = {
+    "AMD's note": ((note("6.4.4-129\n"), libraries("librccl.so.1.0.60403")), "6.4.4"),
+    "AMD's note in the folder of the libraries": (
+        (note("6.4.1\n", "opt/rocm-6.4.1"), libraries("librccl.so.1", folder="opt/rocm-6.4.1/lib")),
+        "6.4.1",
+    ),
+    "AMD's package": ((dpkg(("rocm-core", INSTALLED, "6.2.4.60204-139~22.04")),), "6.2.4"),
+    "AMD's package of one release": ((dpkg(("rocm-core6.3.1", INSTALLED, "6.3.1.60301-48~24.04")),), "6.3.1"),
+    "a package that was removed": (
+        (dpkg(("rocm-core", "deinstall ok config-files", "6.2.4"), ("librocm-core1", INSTALLED, "7.2.4-1~exp1")),),
+        "7.2.4",
+    ),
+    "Debian's HIP": ((dpkg(("libamdhip64-5", INSTALLED, "5.7.1-6")), libraries("libamdhip64.so.5")), "5.7.1"),
+    "a record of rpm": ((rpm("usr/lib/sysimage/rpm/rpmdb.sqlite", ("rocm-core", "6.4.1.60401")),), "6.4.1"),
+    "a record of rpm beside another": (
+        (rpm("var/lib/rpm/Packages.db", ("rocm-core-asan", "1.2.3"), ("rocm-runtime", "6.3.1")),),
+        "6.3.1",
+    ),
+    "a record that an update left behind": (
+        (rpm("var/lib/rpm/rpmdb.sqlite", ("rocm-core", "6.4.1"), ("rocm-core", "6.10.0"), ("rocm-core", "6.3.1")),),
+        "6.10.0",
+    ),
+    "the number in a name": ((libraries("librocm-core.so.1.0.70204", "libamdhip64.so.7.2.53211"),), "7.2.4"),
+    "RCCL's own words": ((libraries("librccl.so.1", said="RCCL version 2.27.7 \0ROCm version : 7.2.4.0-9"),), "7.2.4"),
+    "RCCL's own words, older": ((libraries("librccl.so.1", said="RCCL version 2.20.5+hip6.2 "),), "6.2"),
+    "RCCL's version": ((libraries("librccl.so.1", said="RCCL version 2.22.3-"),), "6.4"),
+    "RCCL's version, of several releases": ((libraries("librccl.so.1", said="RCCL version 2.16.5-"),), None),
+    "HIP's version": ((libraries("libamdhip64.so.6.3.42134"),), "6.3"),
+    "a soname alone": ((libraries("libamdhip64.so.6"),), None),
+    "a build of HIP that is no release": ((libraries("libhsa-runtime64.so.1.14.0"),), None),
+}
+
+
+@pytest.mark.parametrize("case", ROCM)
+def test_the_rocm_of_an_image_is_read_from_what_there_is(case: str, tmp_path: Path) -> None:
+    put, version = ROCM[case]
+    for each in put:
+        each(tmp_path / "image")
+    libraries("librccl.so.1.0.50700", "libamdhip64.so.5.7.50700", folder=WHEEL)(tmp_path / "image")  # not the image's
+    with open_image(tmp_path / "image") as opened:
+        contents = read_contents(opened)
+    assert contents.has.get("rocm") == version
+    assert "hip" in contents.provides
+    assert ("rocm" in contents.provides) is (version is None)
+
+
+def test_a_rocm_in_a_wheel_is_not_the_images(tmp_path: Path) -> None:
+    libraries("librccl.so.1.0.50700", folder=WHEEL)(tmp_path / "image")
+    with open_image(tmp_path / "image") as opened:
+        assert "rocm" not in read_contents(opened).stack.offers
+
+
+@pytest.mark.usefixtures("clean_home")
+@pytest.mark.parametrize(
+    ("put", "code", "line"),
+    [
+        (libraries("librocm-core.so.1.0.50701"), ExitCode.NO, "needs rocm>=6.0,<8, has ROCm 5.7.1 of the image"),
+        (libraries("librocm-core.so.1.0.60204"), ExitCode.GOOD, "ROCm 6.2.4 of the image"),
+        (libraries("libamdhip64.so.6"), ExitCode.GOOD, "? not known: needs rocm>=6.0,<8, has ROCm ? of the image"),
+    ],
+)
+def test_the_driver_window_counts_for_an_image_without_amds_note(
+    put: Callable[[Path], None], code: ExitCode, line: str, site: str, tmp_path: Path, capsys: Capture
+) -> None:
+    fabric_builder.c_library(tmp_path / "theirs", 39)
+    put(tmp_path / "theirs")
+    libraries("librccl.so.1", folder="opt/theirs", said="RCCL version 2.27.7-")(tmp_path / "theirs")  # of 7.1 or 7.2
+    assert main(["explain", "--base", str(tmp_path / "theirs"), "--site", site]) == code
+    assert line in unwrapped(capsys.readouterr().out)
+
+
 def test_an_image_without_anything_is_a_base_too(tmp_path: Path) -> None:
     (tmp_path / "empty" / "etc").mkdir(parents=True)
     base = read_foreign(str(tmp_path / "empty"), unexpected)

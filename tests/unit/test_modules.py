@@ -555,7 +555,7 @@ def test_a_python_that_is_not_on_the_images_path_is_found_with_its_torch(
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Name: torch\n")
     data = made(capsys, image, tmp_path / "mods", "--name", "a/1")
-    assert data["title"] == "their image.sif: torch 2.7.1+rocm6.2.4, Python 3.12"
+    assert data["title"] == "their image.sif: torch 2.7.1+rocm6.2.4, ROCm 6.2, Python 3.12"
     assert data["wrappers"]["python3"] == "/opt/conda/envs/pytorch/bin/python3"
     assert data["wrappers"]["vllm"] == "/usr/bin/vllm"
     _, variables = run(Path(data["files"]["wrappers"]) / "torchrun", path=engine)

@@ -63,6 +63,7 @@ from lumiimg.report.host import print_snapshot
 from lumiimg.report.nodes import print_nodes
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.network.mirrors import apt_mirror, parse_mirrors
+from lumiimg.resolve.rocm_of_image import rocm_of
 from tests.fuzz.target import Target
 from tests.fuzz.targets.elf import small_elf
 from tests.fuzz.targets.image import make_sif, sums
@@ -129,8 +130,10 @@ def _contents(data: bytes) -> None:
 
 def _bill(data: bytes) -> None:
     status, release = parts(data, 2)
-    root = root_of("dpkg", {"/var/lib/dpkg/status": status, "/etc/os-release": release})
+    files = {"/var/lib/dpkg/status": status, "/etc/os-release": release, "/var/lib/rpm/rpmdb.sqlite": release}
+    root = root_of("dpkg", files)
     bill(root, (), "x")
+    rocm_of(root, ())
 
 
 def _labels(data: bytes) -> None:
@@ -413,7 +416,13 @@ TARGETS = (
         (ImageError,),
         rounds=10,
     ),
-    Target("dpkg-status", ("build.sbom.bill",), _bill, _bill_seeds, ()),
+    Target(
+        "dpkg-status",
+        ("build.sbom.bill", "image.dpkg.installed", "resolve.rocm_of_image.rocm_of"),
+        _bill,
+        _bill_seeds,
+        (),
+    ),
     Target(
         "engine-labels",
         ("build.engine_metadata.date_labels",),
