@@ -25,7 +25,7 @@ from PySquashfsImage import SquashFsImage
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader
-from lumiimg.engine.engine import PACKED
+from lumiimg.engine.engine import PACKED, exec_words, of_kernel
 from lumiimg.image import open_image
 from lumiimg.nccl.vocabulary import vocabulary
 from tests.shared import joblog
@@ -137,6 +137,10 @@ def bench_image(scratch: Path) -> None:
             container_s,
             f"a container for each file ({SAMPLE} timed, scaled)",
         )
+        for place, kind in ((image, "squashfs"), (scratch / "root", "a folder")):
+            start = [str(word) for word in exec_words(of_kernel(), place, ["/bin/true"])]
+            theirs = wall_of(engine, "exec", str(place), "/bin/true")
+            row(f"start of a container, {kind}, by the kernel", wall_of(*start), theirs, "Apptainer (wall)")
     else:
         print("no engine that works here: `make bench` as an ordinary user compares with containers")
     print(f"memory of ldd --all: {peak} MiB")

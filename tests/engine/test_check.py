@@ -11,7 +11,7 @@ import pytest
 
 from lumiimg.engine.workspace import remove_tree
 from lumiimg.errors import ExitCode
-from tests.engine.conftest import check, findings, inside, lumiimg
+from tests.engine.conftest import Result, check, findings, inside, lumiimg
 from tests.shared.elf_builder import library
 from tests.shared.programs import unwrapped
 
@@ -28,9 +28,8 @@ LIBFABRIC = "/usr/lib/x86_64-linux-gnu/libfabric.so.1"
 
 
 def test_an_rccl_without_a_plugin_is_a_no_and_its_own_line_proves_it(demo: Path) -> None:
-    result = check(demo)
+    result = by_both(demo)
     assert result.code == ExitCode.NO
-    assert result.data["level"] == "probe"
     assert result.data["path"]["rccl_version"] == "2.13.4"
     found = findings(result)
     assert found["rccl.no-plugin"]["severity"] == "problem"
@@ -41,7 +40,7 @@ def test_an_rccl_without_a_plugin_is_a_no_and_its_own_line_proves_it(demo: Path)
 
 
 def test_the_plugin_layer_turns_the_loading_path_green(with_plugin: Path) -> None:
-    result = check(with_plugin)
+    result = by_both(with_plugin)
     found = findings(result)
     assert found["rccl.opens-plugin"]["severity"] == "ok"
     assert found["plugin.loads"]["severity"] == "ok"
@@ -65,6 +64,22 @@ def test_every_generation_finds_the_plugin_under_its_name(engine: Engine, with_p
 def test_the_layers_own_tests_run_again_in_the_finished_image(engine: Engine, with_plugin: Path) -> None:
     done = subprocess.run([engine.path, "test", with_plugin], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def by_both(image: Path, env: dict[str, str] | None = None) -> Result:
+    """Check by the container engine and by the kernel's own, and hold one against the other; return the first."""
+    results = [check(image, env={**(env or {}), **named}) for named in ({}, {"LUMIIMG_ENGINE": "namespaces"})]
+    told = []
+    for result in results:
+        seen = [(one["id"], one["severity"], one["level"], one["summary"]) for one in result.data["findings"]]
+        assert result.data["level"] == "probe"
+        told.append((result.code, result.data["path"], [one for one in seen if one[0] != "probe.engine"]))
+    assert told[0] == told[1]
+    engines = [findings(result)["probe.engine"]["summary"] for result in results]
+    assert engines[0].startswith(("probed with Apptainer ", "probed with SingularityCE "))
+    assert engines[1].startswith("probed with namespaces of Linux ")
+    assert "the engine of a cluster may bind more" in engines[1]
+    return results[0]
 
 
 def empty(path: Path) -> None:
@@ -117,7 +132,7 @@ def test_each_break_of_the_plugin_turns_red_with_the_loaders_words(
     """The broken file is bound over the good one, as a site's bind would: only a run can see it."""
     file = tmp_path / "broken.so"
     make(file)
-    result = check(with_plugin, env={"APPTAINER_BIND": f"{file}:{PLUGIN}"})
+    result = by_both(with_plugin, {"APPTAINER_BIND": f"{file}:{PLUGIN}"})
     assert result.code == ExitCode.NO
     problem = next(
         entry for entry in result.data["findings"] if entry["severity"] == "problem" and entry["id"] == identity
@@ -133,11 +148,25 @@ def test_a_libfabric_that_is_too_old_is_named_with_the_version_it_lacks(with_plu
     old = library(
         tmp_path / "libfabric.so.1", f"-Wl,--version-script={versions}", source="int fi_getinfo(void) { return 0; }"
     )
-    result = check(with_plugin, env={"APPTAINER_BIND": f"{old}:{LIBFABRIC}"})
+    result = by_both(with_plugin, {"APPTAINER_BIND": f"{old}:{LIBFABRIC}"})
     assert result.code == ExitCode.NO
     problem = findings(result)["plugin.loads"]
     assert problem["severity"] == "problem"
     assert any("version `FABRIC_" in line and "not found" in line for line in problem["evidence"])
+
+
+VARIABLES: dict[str, dict[str, str]] = {
+    "a provider that is not there": {"FI_PROVIDER": "cxi"},
+    "a provider that is TCP": {"FI_PROVIDER": "tcp"},
+    "a plugin by its path": {"NCCL_NET_PLUGIN": PLUGIN},
+    "a plugin by a word that names none": {"NCCL_NET_PLUGIN": "none"},
+    "no folder of the plugin": {"APPTAINERENV_LD_LIBRARY_PATH": "/nowhere"},
+}
+
+
+@pytest.mark.parametrize("variables", VARIABLES.values(), ids=VARIABLES.keys())
+def test_what_variables_do_to_the_plugin_is_found_by_both_engines(with_plugin: Path, variables: dict[str, str]) -> None:
+    by_both(with_plugin, variables)
 
 
 def test_traps_in_the_environment_do_not_silence_the_probe(demo: Path, tmp_path: Path) -> None:
@@ -148,7 +177,7 @@ def test_traps_in_the_environment_do_not_silence_the_probe(demo: Path, tmp_path:
         "NCCL_DEBUG_SUBSYS": "COLL",
         "NCCL_COMM_ID": "127.0.0.1:1",
     }
-    result = check(demo, env=traps)
+    result = by_both(demo, traps)
     assert findings(result)["rccl.no-plugin"]["severity"] == "problem"
 
 
@@ -202,7 +231,7 @@ def test_the_log_command_reads_what_the_probes_print(engine: Engine, demo: Path,
 
 
 def test_an_old_plugin_is_taken_by_an_old_rccl_and_by_no_new_one(engine: Engine, with_old_plugin: Path) -> None:
-    result = check(with_old_plugin)
+    result = by_both(with_old_plugin)
     assert findings(result)["plugin.api"]["severity"] == "ok"
     assert findings(result)["rccl.opens-plugin"]["severity"] == "ok"
     assert result.data["path"]["plugin_api"] == 6

@@ -115,6 +115,7 @@ def _exec(container: ContainerStart) -> int:
         raise RootError(f"{container.image} is a file, and nothing can be written into it")
     program = squashfuse(os.environ.get("PATH")) if layers else None
     folders = [container.image] if not layers else [] if program else unpacked(layers, os.environ)
+    # No network of its own: a job has none either, and plugins find other NICs there (docs/security.md).
     own = Namespace.MOUNT | (Namespace.PID if container.own_processes else Namespace(0))
 
     def inside() -> int:
