@@ -310,6 +310,8 @@ def execute(
     `environment` goes to the engine as it is: a bindings module's SINGULARITY_BIND is part of what is tested.
     """
     words = exec_words(engine, image, argv, binds=binds, writable=writable)
+    if engine.kind is EngineKind.NAMESPACES:  # others leave it to the user whether a program outlives its command
+        words.insert(words.index("exec") + 1, "--pid")
     return run(words, env=environment, timeout_s=timeout_s)
 
 

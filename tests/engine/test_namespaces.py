@@ -271,18 +271,10 @@ def test_without_fuse_an_image_is_unpacked_once(
     )
 
 
-@pytest.mark.parametrize("is_root", [True, False])
-def test_where_the_kernel_makes_no_namespaces_of_users_root_needs_none_and_others_hear_of_it(
-    folder: Path, is_root: bool
-) -> None:
+def test_where_the_kernel_makes_no_namespaces_of_users_root_needs_none(folder: Path) -> None:
     script = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
-    other = [] if is_root else ["setpriv", "--reuid=1", "--regid=1", "--clear-groups"]
-    words: list[str | Path] = [*PROGRAM, "root", "--mounts", "sh", "-c", script, "sh", *other]
+    words: list[str | Path] = [*PROGRAM, "root", "--mounts", "sh", "-c", script, "sh"]
     done = subprocess.run(
         [*words, *PROGRAM, "exec", folder, "echo", "works"], capture_output=True, text=True, check=False
     )
-    if is_root:
-        assert done.stdout == "works\n"
-    else:
-        assert done.returncode == 255
-        assert "max_user_namespaces is 0" in done.stderr
+    assert done.stdout == "works\n", done.stderr

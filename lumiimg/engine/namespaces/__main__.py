@@ -23,10 +23,12 @@ from lumiimg.engine.namespaces.layers import Served, layers_of, squashfuse, unpa
 from lumiimg.engine.namespaces.options import PREFIXES, ContainerStart, read_words
 from lumiimg.engine.namespaces.root import MountStage, RootError, ShownPath, shown_path
 from lumiimg.engine.namespaces.syscalls import (
+    CAP_SYS_ADMIN,
     MountFlag,
     Namespace,
     die_with_parent,
     gain_no_privileges,
+    has_capability,
     mount,
     mount_proc,
     unshare,
@@ -41,6 +43,16 @@ _NEVER_SHOWN = frozenset(
     ("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/mnt", "/opt", "/proc", "/sbin", "/sys", "/usr", "/var")
 )
 """Homes and current folders that would hide what is the image's."""
+_FIRST = """\
+import os, sys
+os.close(int(sys.argv[2]))
+while True:
+    ended, status = os.wait()
+    if ended == int(sys.argv[1]):
+        code = os.waitstatus_to_exitcode(status)
+        os._exit(code if code >= 0 else 128 - code)
+"""
+"""What the first process of a container does."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _LIMITS = {
     "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces is 0"),
@@ -64,7 +76,7 @@ def why_not() -> str:
     """Return which setting of this machine keeps users from namespaces, as the end of a sentence; or nothing."""
     for path, (value, means) in _LIMITS.items():
         with suppress(OSError):
-            if Path(path).read_text(encoding="ascii").strip() == value:
+            if Path(path).read_text(encoding="utf-8").strip() == value:
                 return f" ({means})"
     return ""
 
@@ -84,44 +96,57 @@ def _guarded(act: Callable[[], int]) -> int:
     except (LumiimgError, IdsError, RootError) as error:
         said = str(error)
     except OSError as error:
-        said = f"{error.filename or 'the kernel'}: {error.strerror or error}{why_not()}"
+        said = f"{os.fsdecode(error.filename or 'the kernel')}: {error.strerror or error}{why_not()}"
+    except Exception as error:  # noqa: BLE001 - a process that was forked would end without a word
+        said = f"{type(error).__name__}: {error}"
     sys.stderr.write(f"FATAL:   {one_line(said)}\n")  # as engines begin the line that says why
     return _FAILED
 
 
 def _root(words: Sequence[str]) -> int:
     """Run a program of this machine as root of a user namespace with all ids, perhaps with mounts of its own."""
-    if words[0] != "--mounts":
+    if words[:1] != ["--mounts"]:
         return _namespaces(map_range, lambda: _run(words, os.environ)) if os.geteuid() else _run(words, os.environ)
 
     def inside() -> int:
+        # No network of its own: a job has none either, and plugins find other NICs there (docs/security.md).
         unshare(Namespace.MOUNT | Namespace.PID)
         mount("", "/", flags=MountFlag.SLAVE | MountFlag.RECURSIVE)
 
-        def first() -> None:
+        def started() -> int:
             mount_proc("/proc")
+            return _run(words[1:], os.environ)
 
-        return _first_process(first, lambda: _run(words[1:], os.environ))
+        return _first_process(started)
 
-    return _namespaces(map_range if os.geteuid() else None, inside)
+    return _namespaces(None if _mounts_alone() else map_range, inside)
 
 
 def _exec(container: ContainerStart) -> int:
     """Run a program in an image."""
-    uid, gid, cwd = os.geteuid(), os.getegid(), str(Path.cwd())
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        cwd = str(Path.cwd())
+    except FileNotFoundError:  # it was removed
+        cwd = _home(uid)
     people = None if container.as_root else _people(uid, gid)
     layers = layers_of(container.image)
     if container.writable and layers:
         raise RootError(f"{container.image} is a file, and nothing can be written into it")
     program = squashfuse(os.environ.get("PATH")) if layers else None
     folders = [container.image] if not layers else [] if program else unpacked(layers, os.environ)
-    # No network of its own: a job has none either, and plugins find other NICs there (docs/security.md).
-    own = Namespace.MOUNT | (Namespace.PID if container.own_processes else Namespace(0))
+    served = [Served(program, layer) for layer in layers] if program else []
 
     def inside() -> int:
-        served = [Served(program, layer) for layer in layers] if program else []
-        unshare(own)
+        # No network of its own: a job has none either, and plugins find other NICs there (docs/security.md).
+        unshare(Namespace.MOUNT | (Namespace.PID if container.own_processes else Namespace(0)))
+        return _first_process(started) if container.own_processes else started()
+
+    def started() -> int:
         stage = MountStage()
+        for folder in folders:
+            if not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
+                raise RootError(f"{folder} cannot be read: its owner or its permissions keep this user out")
         sources = list(_sources(container, cwd))
         images = [shown_path(f"{folder}", f"{number}", is_required=True) for number, folder in enumerate(folders)]
         stage.cover()
@@ -129,6 +154,8 @@ def _exec(container: ContainerStart) -> int:
             stage.write_into(images[0])
         else:
             lowers = [each.mount(stage.folder(f"{number}")) for number, each in enumerate(served)]
+            for each, lower in zip(served, lowers, strict=True):
+                each.require(lower)
             stage.lay(lowers or [stage.put(each) for each in images], sources)
         stage.show(sources, people or {}, read_only=not container.writable)
         environment = variables.kept(container.environment) | {
@@ -136,28 +163,22 @@ def _exec(container: ContainerStart) -> int:
             **{f"{prefix}_NAME": container.image.name for prefix in PREFIXES},
             **{f"{prefix}_CONTAINER": f"{container.image}" for prefix in PREFIXES},
         }
-
-        def program_in_it() -> int:
-            stage.enter()
-            if not container.as_root:
-                gain_no_privileges()
-            for folder in (container.cwd or cwd, environment["HOME"], "/"):
-                with suppress(OSError):
-                    os.chdir(folder)
-                    break
-            environment["PWD"] = str(Path.cwd())
-            return _start_in_image(container, environment)
-
-        if container.own_processes:
-            return _first_process(lambda: stage.show_processes(own=True), program_in_it)
-        stage.show_processes(own=False)
-        return program_in_it()
+        stage.show_processes(own=container.own_processes)
+        sys.meta_path.clear()  # a module that is imported from here on would be the image's
+        stage.enter()
+        gain_no_privileges(bounded=not container.as_root)
+        for start in (container.cwd or cwd, environment["HOME"], "/"):
+            with suppress(OSError):
+                os.chdir(start)
+                break
+        environment["PWD"] = str(Path.cwd())
+        return _start_in_image(container, environment)
 
     maker: Callable[[int], None] | None = map_range
     if uid and not container.as_root:
         maker = lambda process: map_own(process, uid, gid)  # noqa: E731
-    elif uid == 0 and (container.as_root or not _makes_users()):
-        maker = None  # the real root has what it takes, and a namespace of users would keep it from making devices
+    elif _mounts_alone() and (container.as_root or not _makes_users()):
+        maker = None  # a namespace of users would keep it from making devices
     return _namespaces(maker, inside)
 
 
@@ -181,10 +202,12 @@ def _sources(container: ContainerStart, cwd: str) -> Iterator[ShownPath]:
 
 
 def _home(uid: int) -> str:
-    """Return the user's home: the variable's, as engines take it, else the table's."""
-    with suppress(KeyError):
-        return os.environ.get("HOME") or pwd.getpwuid(uid).pw_dir
-    return "/"
+    """Return the user's home: the table's, whatever the variable says, as Apptainer 1.4.5 takes it."""
+    try:
+        path = pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        path = os.environ.get("HOME", "")
+    return os.path.normpath(f"/{path.lstrip('/')}")
 
 
 def _people(uid: int, gid: int) -> dict[str, str]:
@@ -199,6 +222,11 @@ def _people(uid: int, gid: int) -> dict[str, str]:
         with suppress(KeyError):
             groups.append(f"{grp.getgrgid(each).gr_name}:x:{each}:{name}\n")
     return {"/etc/passwd": f"{name}:x:{uid}:{gid}:{about}:{_home(uid)}:{shell}\n", "/etc/group": "".join(groups)}
+
+
+def _mounts_alone() -> bool:
+    """Whether this is a root who needs no namespace of users for one of mounts; those of many containers do."""
+    return os.geteuid() == 0 and has_capability(CAP_SYS_ADMIN)
 
 
 def _makes_users() -> bool:
@@ -240,16 +268,26 @@ def _namespaces(maker: Callable[[int], None] | None, inside: Callable[[], int]) 
     return status
 
 
-def _first_process(prepare: Callable[[], None], act: Callable[[], int]) -> int:
-    """Run `act` under a first process of the new namespace of processes, with which all that is left of it ends."""
+def _first_process(act: Callable[[], int]) -> int:
+    """Run `act` under a first process of the new namespace of processes, with which all that is left of it ends.
+
+    That is a program of its own, as root in the container can look into it: it has no files and no variables of this
+    machine, and its folder is the root. It has begun before `act` covers folders of this machine.
+    """
 
     def first() -> int:
-        prepare()
-        child = _fork(act)
-        while True:
-            ended, status = os.wait()
-            if ended == child:
-                return _code(status)
+        begun, begins = os.pipe()
+
+        def second() -> int:
+            os.close(begins)
+            os.read(begun, 1)
+            return act()
+
+        child = _fork(second)
+        os.chdir("/")
+        os.set_inheritable(begins, True)
+        words = [sys.executable, "-I", "-S", "-c", _FIRST, f"{child}", f"{begins}"]
+        os.execve(sys.executable, words, {})  # noqa: S606 - a shell has no part in it
 
     return _child(first)
 
@@ -303,8 +341,11 @@ def _start_in_image(container: ContainerStart, kept: dict[str, str]) -> int:
     shell = next((path for path in ("/bin/bash", "/bin/sh") if os.access(path, os.X_OK)), None)
     if shell is None:
         return _run(container.argv, {**container.environment, **container.injected, **kept})
+    script = variables.script(container.environment, container.injected)
+    if not os.path.isdir("/proc/self/fd"):  # noqa: PTH112 - a folder that is written into, and has no /proc
+        return _run([shell, "-c", script, shell, *container.argv], kept)
     text = os.memfd_create("environment", 0)
-    os.write(text, variables.script(container.environment, container.injected))
+    os.write(text, script)
     os.lseek(text, 0, os.SEEK_SET)
     if text != variables.DESCRIPTOR:
         os.dup2(text, variables.DESCRIPTOR)
@@ -312,7 +353,7 @@ def _start_in_image(container: ContainerStart, kept: dict[str, str]) -> int:
     return _run([shell, f"/proc/self/fd/{variables.DESCRIPTOR}", *container.argv], kept)
 
 
-def _run(argv: Sequence[str], environment: dict[str, str] | os._Environ[str]) -> int:
+def _run(argv: Sequence[str | bytes], environment: dict[str, str] | os._Environ[str]) -> int:
     """Become a program, with the signals that it would have anywhere."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ, *_HEARD):
         signal.signal(number, signal.SIG_DFL)

@@ -31,6 +31,16 @@ lumiimg_runtime() {
     export PATH
 }
 
+# Ends as engines do where there is no such program.
+lumiimg_require() {
+    case $1 in
+    */*) if [ -f "$1" ] && [ -x "$1" ]; then return; fi ;;
+    *) if command -v -- "$1" >/dev/null; then return; fi ;;
+    esac
+    printf 'FATAL:   "%s" is not a program of the image\n' "$1" >&2
+    exit 255
+}
+
 lumiimg_source() {
     if [ ! -d /.singularity.d/env ]; then # images from before Singularity 2.3
         if [ -f /environment ]; then

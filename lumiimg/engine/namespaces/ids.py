@@ -77,8 +77,12 @@ def _user() -> str:
 
 
 def _write(process: int, name: str, text: str) -> None:
-    descriptor = os.open(f"/proc/{process}/{name}", os.O_WRONLY | os.O_CLOEXEC)
     try:
-        os.write(descriptor, text.encode("ascii"))  # in one piece, as the kernel takes it
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(f"/proc/{process}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, text.encode("utf-8"))  # in one piece, as the kernel takes it
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        lacks = " (this root lacks CAP_SETUID or CAP_SETGID)" if os.geteuid() == 0 else ""
+        raise IdsError(f"the kernel gives a namespace of users no ids: {error.strerror}{lacks}") from error

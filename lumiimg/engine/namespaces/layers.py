@@ -6,11 +6,13 @@ import contextlib
 import hashlib
 import os
 import signal
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lumiimg.catalog.settings import read_settings
+from lumiimg.engine.failures import explain
 from lumiimg.engine.namespaces.syscalls import MountFlag, mount
 from lumiimg.engine.process import run, which
 from lumiimg.engine.workspace import scratch_folder
@@ -51,38 +53,40 @@ def squashfuse(path: str | None) -> str | None:
 class Served:
     """A squashfs that a process of squashfuse_ll serves, from its mount to the end of that.
 
-    The process is started before there is a namespace of mounts, as it would otherwise hold the one that holds it. It
-    is in a session of its own, so that what ends the program in the container does not take its files away before.
+    The process is started before there are namespaces: in that of mounts it would hold itself, and in that of users a
+    program of the image could look into it (ptrace(2)), and through it at this machine's files. It is in a session of
+    its own, so that what ends the program in the container does not take its files away before.
     """
 
     def __init__(self, program: str, layer: SquashedLayer) -> None:
         """Start it. Raises OSError."""
-        # the kernel wants who mounts to be in the namespace of users in which it was opened
-        self._device = os.open(_FUSE, os.O_RDWR)
-        waits, self._go = os.pipe()
-        if os.fork() == 0:
-            try:
-                self._serve(program, layer, waits)
-            finally:
-                os._exit(1)
-        os.close(waits)
+        self._file = layer.file
+        self._server, waits = socket.socketpair()
+        with waits:
+            if os.fork() == 0:
+                try:
+                    self._serve(program, layer, waits)
+                finally:
+                    os._exit(1)
 
-    def _serve(self, program: str, layer: SquashedLayer, waits: int) -> None:
-        os.close(self._go)
+    def _serve(self, program: str, layer: SquashedLayer, waits: socket.socket) -> None:
+        self._server.close()
         os.setsid()
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         quiet = os.open(*_QUIET)
         for descriptor in range(3):
             os.dup2(quiet, descriptor)
-        if os.read(waits, 1):  # nothing where the other end died
-            os.set_inheritable(self._device, True)
+        for device in socket.recv_fds(waits, 1, 1)[1]:  # none where the other end died
+            os.set_inheritable(device, True)
             # libfuse 3 takes such a name for a file system that is mounted already (fuse(8), /dev/fd/N)
-            words = [program, "-f", "-o", f"offset={layer.offset}", str(layer.file), f"/dev/fd/{self._device}"]
+            words = [program, "-f", "-o", f"offset={layer.offset}", str(layer.file), f"/dev/fd/{device}"]
             os.execv(program, words)  # noqa: S606 - a shell has no part in it
 
     def mount(self, target: str) -> str:
         """Mount it on a folder, and return that. Raises OSError."""
-        data = f"fd={self._device},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()}"
+        # the kernel wants who mounts to be in the namespace of users in which it was opened
+        device = os.open(_FUSE, os.O_RDWR)
+        data = f"fd={device},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()}"
         data += ",allow_other,default_permissions"
         mount(
             "squashfuse",
@@ -91,10 +95,17 @@ class Served:
             MountFlag.READ_ONLY | MountFlag.NO_SUID | MountFlag.NO_DEVICES,
             data,
         )
-        os.close(self._device)
-        os.write(self._go, b"1")
-        os.close(self._go)
+        socket.send_fds(self._server, [b"1"], [device])
+        os.close(device)
+        self._server.close()
         return target
+
+    def require(self, target: str) -> None:
+        """Raise FailedError where what is mounted there is not served."""
+        try:
+            os.stat(target)  # noqa: PTH116
+        except OSError as error:
+            raise FailedError("squashfuse_ll cannot read it: is it whole?", where=str(self._file)) from error
 
 
 def unpacked(layers: tuple[SquashedLayer, ...], environment: Mapping[str, str]) -> list[Path]:
@@ -124,7 +135,9 @@ def _unpacked(program: str, layer: SquashedLayer, parent: Path, environment: Map
         words = [program, "-no-progress", "-quiet", "-no-xattrs", "-dest", str(root), "-offset", str(layer.offset)]
         done = run([*words, str(layer.file)], env=environment)
         if not done.ok:
-            raise FailedError(f"unsquashfs: {one_line(done.last_line)[:300]}", where=str(layer.file))
+            known = explain(done.output)
+            said = known.meaning if known else one_line(done.last_line)[:300]
+            raise FailedError(f"unsquashfs: {said}", where=str(layer.file), hint=known.remedy if known else None)
         try:
             root.rename(target)
         except OSError:

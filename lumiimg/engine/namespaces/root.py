@@ -141,6 +141,8 @@ class MountStage:
             target = open_in_root(at, _PROC, os.O_PATH)
         except OSError:  # a folder that is written into, and has none
             return
+        if not stat.S_ISDIR(os.fstat(target).st_mode):
+            raise RootError("/proc of the image is not a folder, and nothing runs without one")
         with suppress(PermissionError):
             if own:
                 mount_proc(f"/proc/self/fd/{target}")
@@ -238,5 +240,7 @@ def _read(at: int, path: str) -> bytes | None:
         descriptor = open_in_root(at, path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return None
-    with open(descriptor, "rb") as file:  # noqa: PTH123
-        return file.read(_TABLE_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    try:
+        return os.read(descriptor, _TABLE_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    finally:
+        os.close(descriptor)

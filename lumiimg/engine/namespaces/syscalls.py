@@ -7,6 +7,7 @@ import os
 import platform
 import struct
 from enum import IntFlag
+from pathlib import Path
 from typing import Final
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -19,8 +20,11 @@ _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC, _AT_RECURSIVE, _AT_FDCWD = 0x1, os.O_CLOEX
 _MOVE_EMPTY_PATHS: Final = 0x4 | 0x40
 _RESOLVE_IN_ROOT: Final = 0x10
 _PR_SET_PDEATHSIG: Final = 1
+_PR_CAPBSET_DROP: Final = 24
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _MNT_DETACH: Final = 2
+CAP_SYS_ADMIN: Final = 21
+"""Of capabilities(7)."""
 
 
 class Namespace(IntFlag):
@@ -58,7 +62,7 @@ def _checked(result: int, what: str) -> int:
 
 def unshare(namespaces: Namespace) -> None:
     """Leave namespaces for new ones."""
-    _checked(_libc.unshare(int(namespaces)), "namespace")
+    _checked(_libc.unshare(int(namespaces)), "the kernel makes no namespace")
 
 
 def mount(source: str, target: str, kind: str = "", flags: MountFlag = MountFlag.NONE, data: str = "") -> None:
@@ -98,7 +102,7 @@ def pivot_root(new: str) -> None:
     if number is None:
         raise OSError(f"pivot_root is not known for {platform.machine()}")
     _checked(_libc.syscall(ctypes.c_long(number), b".", b"."), new)
-    _checked(_libc.umount2(b".", _MNT_DETACH), "the old root")
+    _checked(_libc.umount2(b".", _MNT_DETACH), "the root folder of this machine")
     os.chdir("/")
 
 
@@ -119,6 +123,15 @@ def die_with_parent(signal: int) -> None:
     _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal, 0, 0, 0), "prctl")
 
 
-def gain_no_privileges() -> None:
-    """Have set-user-id bits and file capabilities mean nothing from here on."""
+def gain_no_privileges(*, bounded: bool) -> None:
+    """Have set-user-id bits and file capabilities mean nothing from here on; `bounded`: no program has capabilities."""
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+    number = 0
+    while bounded and _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
+        number += 1  # up to the last that this kernel knows
+
+
+def has_capability(number: int) -> bool:
+    """Whether this process has a capability. Source: proc_pid_status(5), CapEff."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return any(int(line.split()[1], 16) >> number & 1 for line in lines if line.startswith("CapEff:"))

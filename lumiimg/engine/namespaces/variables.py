@@ -37,7 +37,10 @@ def script(environment: Mapping[str, str], injected: Mapping[str, str], folder: 
 
     `folder` has the image's environment scripts.
     """
-    scripts = sorted(os.fsencode(path) for path in folder.glob("*.sh")) if folder.is_dir() else []
+    try:
+        scripts = sorted(os.fsencode(folder / name) for name in os.listdir(folder) if name.endswith(".sh"))  # noqa: PTH208
+    except OSError:  # as engines take it
+        scripts = []
     told = "".join(f'    export {name}="{_escaped(value)}"\n' for name, value in injected.items() if _NAME.match(name))
     if injected.get(_LIBRARIES):
         told += f'    {_LIBRARIES}="${_LIBRARIES}:/.singularity.d/libs"\n'
@@ -55,7 +58,9 @@ def script(environment: Mapping[str, str], injected: Mapping[str, str], folder: 
         f"lumiimg_restored() {{\n    :\n{kept}}}\n"
         "lumiimg_source\n"
         "lumiimg_restored\n"
-        "unset -f lumiimg_path lumiimg_runtime lumiimg_source lumiimg_sorted lumiimg_injected lumiimg_restored\n"
+        'lumiimg_require "$@"\n'
+        "unset -f lumiimg_path lumiimg_runtime lumiimg_source lumiimg_sorted lumiimg_injected lumiimg_restored "
+        "lumiimg_require\n"
         f'export PS1="${{PS1:-{_PROMPT}}}"\n'
         'export APPTAINER_ENVIRONMENT="${APPTAINER_ENVIRONMENT:-/.singularity.d/env/91-environment.sh}"\n'
         'export SINGULARITY_ENVIRONMENT="$APPTAINER_ENVIRONMENT"\n'

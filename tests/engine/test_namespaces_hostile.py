@@ -1,0 +1,310 @@
+"""What is put against the engine of the kernel's own: hostile images, programs that stay, machines that refuse."""
+
+from __future__ import annotations
+
+import encodings
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.engine.engine import execute, of_kernel
+from lumiimg.engine.namespaces import PROGRAM
+from tests.shared.programs import needs, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.engine
+ROOT = Path(__file__).parents[2]
+_PROGRAMS = ("bash", "dash", "cat", "env", "find", "grep", "head", "id", "ls", "mkdir", "readlink", "rm", "setsid", "sleep", "touch", "tr")  # fmt: skip
+_FOLDERS = ("dev", "etc", "home", "opt", "proc", "root", "sys", "tmp", "usr", "var/tmp", ".singularity.d/env")
+_BUILD = ("--fakeroot", "--writable", "--no-home", "--cleanenv", "--pid", "--pwd", "/")
+_TEST = ("--fakeroot", "--no-home", "--cleanenv", "--pid", "--pwd", "/")
+_PROBE = ("--pid",)
+"""The options with which lumiimg starts each."""
+_WAYS = {"build": _BUILD, "test": _TEST, "probe": _PROBE, "exec": ()}
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with programs of this machine and their libraries, as an image."""
+    root = tmp_path_factory.mktemp("programs") / "root"
+    for name in _FOLDERS:
+        (root / name).mkdir(parents=True)
+    (root / "bin").mkdir()
+    for name in _PROGRAMS:
+        program = Path(os.path.realpath(shutil.which(name) or pytest.fail(name)))
+        shutil.copy(program, root / "bin" / name)
+        needed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout.split()
+        for library in (word for word in needed if word.startswith("/")):
+            (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
+            if not (root / library[1:]).exists():
+                shutil.copy(library, root / library[1:])
+    (root / "bin/sh").symlink_to("dash")
+    (root / "usr/bin").symlink_to("../bin")
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    (root / "etc/group").write_text("root:x:0:\n")
+    return root
+
+
+@pytest.fixture
+def image(programs: Path, tmp_path: Path) -> Path:
+    """A copy of it for one test."""
+    return Path(shutil.copytree(programs, tmp_path / "image", symlinks=True, copy_function=os.link))
+
+
+def _squashed(folder: Path) -> Path:
+    needs("mksquashfs")
+    file = folder.with_suffix(".squashfs")
+    subprocess.run(["mksquashfs", folder, file, "-quiet", "-no-progress", "-all-root"], check=True, capture_output=True)
+    return file
+
+
+def _start(
+    image: Path, *argv: str, way: str = "exec", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, "exec", *_WAYS[way], image, *argv],
+        env=os.environ | (env or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+_OUTSIDE = r"""
+for process in /proc/[0-9]*; do
+    [ $process = /proc/$$ ] && continue
+    for way in root cwd; do
+        for up in . .. ../.. ../../.. ../../../.. ../../../../.. ../../../../../..; do
+            [ -e $process/$way/$up/etc/ld.so.cache ] && echo "this machine is at $process/$way/$up"
+        done
+    done
+    for file in $process/fd/*; do
+        case $(readlink $file) in pipe:* | /dev/null | "") ;; *) echo "open in $process: $(readlink $file)" ;; esac
+    done
+    tr '\0' '\n' <$process/environ | grep LUMIIMG_HERE
+done 2>/dev/null
+for file in $(ls -l /proc/self/fd | grep -o '[3-9] -> .*' | grep -v '/proc/[0-9]*/fd$'); do echo "open in the program: $file"; done
+tr '\0' ' ' 2>/dev/null </proc/[0-9]*/cmdline | grep "$1"
+echo looked
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"), [("build", "folder"), ("test", "folder"), ("test", "file"), ("probe", "file"), ("exec", "file")]
+)
+def test_no_process_or_open_file_leads_a_program_out_of_its_container(image: Path, way: str, kind: str) -> None:
+    assert Path("/etc/ld.so.cache").exists(), "of this machine alone"
+    image = _squashed(image) if kind == "file" else image
+    mark = f"{400 + os.getpid() / 1e6}"
+    with subprocess.Popen(["sleep", mark]) as other:
+        done = _start(image, "bash", "-c", _OUTSIDE, "bash", mark, way=way, env={"LUMIIMG_HERE": "1"})
+        other.kill()
+    said = done.stdout.splitlines()
+    # an engine shows all processes to who does not ask for other ones
+    assert [line for line in said if way != "exec" or mark not in line] == ["looked"], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_a_program_gains_no_privileges(image: Path, way: str) -> None:
+    done = _start(image, "bash", "-c", "grep -E 'NoNewPrivs|Cap(Prm|Eff|Bnd|Amb)' /proc/self/status; id -u", way=way)
+    found = dict(line.partition(":\t")[::2] for line in done.stdout.splitlines())
+    assert found.pop("NoNewPrivs") == "1"
+    if "--fakeroot" in _WAYS[way]:
+        assert found.pop("0") == ""
+        assert int(found["CapAmb"], 16) == 0
+    else:
+        assert found.pop(f"{os.getuid()}") == ""
+        assert {name: int(value, 16) for name, value in found.items()} == dict.fromkeys(
+            ("CapPrm", "CapEff", "CapBnd", "CapAmb"), 0
+        )
+
+
+@pytest.mark.parametrize("argv", [["no-such-program"], ["/bin/sh", "-c", "exit 7"], ["/etc/passwd"]])
+def test_nothing_of_an_image_runs_in_the_engine_itself(image: Path, argv: list[str]) -> None:
+    """Python would look for a module that it has not read yet in the image, by the path that it has on this machine."""
+    places = {Path(encodings.__file__).parent, Path(os.__file__).parent, ROOT / "lumiimg"}
+    trap = "import os\nos.write(2, b'code of the image runs')\n"
+    for place in places:
+        for file in place.rglob("*.py"):
+            if "test" not in file.parts and "site-packages" not in file.parts:
+                there = image / str(file)[1:]
+                there.parent.mkdir(parents=True, exist_ok=True)
+                there.write_text(trap)
+    for has_shell in (True, False):
+        if not has_shell:
+            for name in ("bash", "sh", "dash"):
+                (image / "bin" / name).unlink()
+        for folder_is_closed in (False, True):
+            (image / ".singularity.d/env").chmod(0 if folder_is_closed else 0o755)
+            for way in _WAYS:
+                done = _start(image, *argv, way=way)
+                assert "code of the image" not in done.stderr
+                assert done.returncode in {7, 255}
+                assert done.returncode == 7 or done.stderr.startswith("FATAL:"), done.stderr
+    (image / ".singularity.d/env").chmod(0o755)
+
+
+_OF_THIS_MACHINE = Path("/etc/ld.so.conf")
+"""A file that is not in the image, and is not shown in a container."""
+
+
+def _put(place: Path, what: str, outside: Path) -> None:
+    """Put something in the place of what an image has."""
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    target = _OF_THIS_MACHINE if place.parent.name == "etc" else outside
+    match what:
+        case "absolute link":
+            place.symlink_to(target)
+        case "relative link":
+            place.symlink_to(os.path.relpath(target, place.parent))
+        case "link upwards":
+            place.symlink_to(f"{'../' * 40}{target}")
+        case "link to processes":
+            place.symlink_to(f"/proc/self/root{target}")
+        case "link to itself":
+            place.symlink_to(place.name)
+        case "pipe":
+            os.mkfifo(place)
+        case "file":
+            place.write_text("a file\n")
+        case "folder":
+            place.mkdir()
+
+
+_KINDS = (
+    "absolute link",
+    "relative link",
+    "link upwards",
+    "link to processes",
+    "link to itself",
+    "pipe",
+    "file",
+    "folder",
+)
+_AT_ONCE = ("dev", "etc/group", "etc/hosts", "etc/localtime", "etc/resolv.conf", "home", "opt/new", "root", "sys", "tmp",
+    "var/tmp", ".singularity.d/env/10.sh", ".singularity.d/env/99-base.sh")  # fmt: skip
+_ALONE = ("etc", "etc/passwd", "opt", "proc", "var", ".singularity.d", ".singularity.d/env")
+
+
+@pytest.mark.parametrize("what", _KINDS)
+@pytest.mark.parametrize("places", [_AT_ONCE, *((place,) for place in _ALONE)], ids=lambda places: places[0])
+def test_whatever_an_image_has_at_a_mount_point_nothing_outside_is_touched_or_read(
+    image: Path, tmp_path: Path, what: str, places: tuple[str, ...]
+) -> None:
+    if (what, *places) == ("pipe", "etc/passwd"):
+        return  # the image's own shell waits for it, where it reads it
+    outside, source = tmp_path / "outside", tmp_path / "source"
+    (outside / "env").mkdir(parents=True)
+    (outside / "file").write_text("of this machine\n")
+    source.write_text("bound\n")
+    before = _state(outside)
+    for place in places:
+        _put(image / place, what, outside)
+    script = "for f in /etc/passwd /etc/group /opt/new/bound; do [ -f $f ] && cat $f; done; echo x >/opt/x; exit 0"
+    for way in ("build", "probe"):
+        words = [*PROGRAM, "exec", *_WAYS[way], "--mount", f"type=bind,source={source},destination=/opt/new/bound"]
+        done = subprocess.run(
+            [*words, image, "/bin/sh", "-c", script],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
+        assert _state(outside) == before, way
+        assert _OF_THIS_MACHINE.read_text() not in done.stdout, way
+        if done.returncode == 255:  # it says what is in the way, and nothing of its own inner life
+            assert re.fullmatch(r"FATAL:   /\S+ .+\n", done.stderr), f"{way}: {done.stderr}"
+            assert "/proc/self/fd" not in done.stderr
+
+
+def _state(folder: Path) -> list[tuple[str, int, int, int]]:
+    paths = [folder, *sorted(folder.rglob("*"))]
+    return [(str(path), (seen := path.lstat()).st_mtime_ns, seen.st_size, seen.st_mode) for path in paths]
+
+
+_LIMITED = """\
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from lumiimg.engine.namespaces.syscalls import Namespace, unshare
+uid, gid = os.geteuid(), os.getegid()
+unshare(Namespace.USER)
+own = {"self/setgroups": "deny", "self/uid_map": f"{uid} {uid} 1", "self/gid_map": f"{gid} {gid} 1"}
+for name, text in (own | {"sys/user/max_user_namespaces": "0"}).items():
+    with open(f"/proc/{name}", "w") as file:
+        file.write(text)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Become a program of a user to whom the kernel gives no namespaces."""
+_AS_ROOT = (*PROGRAM, "root", "--mounts", "/bin/sh", "-c")
+
+
+@pytest.mark.parametrize(
+    ("within", "way", "said"),
+    [
+        ((sys.executable, "-c", _LIMITED, str(ROOT)), "probe", "makes no namespace: .*max_user_namespaces is 0"),
+        ((sys.executable, "-c", _LIMITED, str(ROOT)), "build", "makes no namespace: .*max_user_namespaces is 0"),
+        ((*_AS_ROOT, 'exec setpriv --inh-caps=-all --bounding-set=-all "$@"', "sh"), "build", "lacks CAP_SETUID"),
+        ((*_AS_ROOT, 'exec setpriv --inh-caps=-sys_admin --bounding-set=-sys_admin "$@"', "sh"), "build", None),
+        ((*_AS_ROOT, 'exec setpriv --inh-caps=-sys_admin --bounding-set=-sys_admin "$@"', "sh"), "probe", None),
+        ((*_AS_ROOT, 'cd /; mkdir "$0/../gone"; cd "$0/../gone"; rmdir ../gone; exec "$@"', "IMAGE"), "probe", None),
+    ],
+)
+def test_a_machine_that_refuses_something_is_named_in_one_line_or_done_without(
+    image: Path, within: tuple[str, ...], way: str, said: str | None
+) -> None:
+    words = [str(image) if word == "IMAGE" else word for word in within]
+    done = subprocess.run(
+        [*words, *PROGRAM, "exec", *_WAYS[way], image, "sh", "-c", "echo works"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    if said is None:
+        assert done.stdout == "works\n", done.stderr
+    else:
+        assert done.returncode == 255
+        assert re.fullmatch(rf"FATAL:   .*{said}.*\n", done.stderr), done.stderr
+
+
+def test_a_squashfs_that_cannot_be_read_is_named(image: Path) -> None:
+    whole = _squashed(image)
+    with whole.open("r+b") as file:
+        file.truncate(100_000)
+    done = _start(whole, "true", way="probe")
+    assert (done.returncode, done.stderr) == (
+        255,
+        f"FATAL:   {whole}: squashfuse_ll cannot read it: is it whole?\n",
+    )
+
+
+def test_nothing_outlives_a_probe(image: Path) -> None:
+    mark = f"{500 + os.getpid() / 1e6}"
+    left = f"(setsid bash -c 'trap \"\" TERM HUP INT; exec sleep {mark}' >/dev/null 2>&1 &)"
+    is_up = f"until grep -qs {mark} /proc/[0-9]*/cmdline; do :; done"
+    done = execute(
+        of_kernel(), image, ["bash", "-c", f"{left}; ({left}); {is_up}"], environment=os.environ, timeout_s=60
+    )
+    assert done.ok, done.output
+    wait_until(lambda: mark not in "".join(_commands()))
+
+
+def _commands() -> Iterator[str]:
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            yield place.read_text(errors="replace")
