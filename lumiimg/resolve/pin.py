@@ -164,7 +164,7 @@ def _with_wheels(
     general = general_index(sources.mirrors)
     until = until or newest_date(stack)
     dated = f", as of {until}" if until else ""
-    sources.on_line(f"looking up what {', '.join(_named(stack))} require of {lock.python}{dated}")
+    sources.on_line(f"resolving the requirements of {', '.join(_named(stack))} for {lock.python}{dated}")
     found = resolve(
         [_wants(layer, sources) for layer in stack],
         lock.python,
