@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from lumiimg.build.provenance import FOLDER, SBOM, write_folder
 from lumiimg.build.sandbox import EngineBuild, Sandbox, packed_again
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
+from lumiimg.build.stacked_image import stack_layers
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, LumiimgError
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 _UNPACKED = 3
 """Bytes of a root file system to one of its squashfs (measured: 2.2 to 3.2)."""
-_MARK = ".wh."
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     if others := open_to_others(cache):
         progress.notice(f"the cache {cache} {others}: who fills it decides what is built")
     kept = LayerCache(cache)
-    keys = layer_keys(chain, machine.engine, way, maps_ids=machine.maps_ids, mksquashfs=machine.mksquashfs_version)
+    keys = layer_keys(chain, machine, way)
     number = image_key(keys[-1], form, documents)
     there = is_there(output, number)
 
@@ -147,6 +147,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
         return built(len(chain), (), is_new=False)
     if output.exists() and not (there or replaces):
         raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
+    last_s = kept.seconds()
     if fresh:
         kept.remove(keys[0].digest)
     _require_room(chain, keys, kept, way)
@@ -162,7 +163,8 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
     with log, _open_umask() as mask, scratch_folder(scratch_parent(cache)) as scratch:
         kept.sweep()
-        work = _Work(kept, machine, environment, downloads, log, progress, scratch, way, keep_going, keeps_compiled)
+        how = (scratch, way, keep_going, keeps_compiled, last_s)
+        work = _Work(kept, machine, environment, downloads, log, progress, *how)
         strategy = new_strategy(way, scratch)
         layers, stages = work.layers(chain, keys, strategy)
         clock = StageClock()
@@ -171,11 +173,9 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
             stacked = strategy.stack(layers)
             if not can_weave(stacked[:1]):
                 stacked[0] = packed_again(work.step(chain[0], "base"), stacked[0])
-            documents = {**documents, SBOM: work.bill(chain, stacked, number)}
-            stacked.append(work.provenance(chain, stacked, documents))
-            front = sif_writer.Front(chain[-1].text, {**documents, INSPECTED: work.inspected(stacked, chain[-1].text)})
+            stacked, front = work.described(chain, stacked, documents, number)
             if form == "layered":
-                partitions = _stacked(stacked, partial, front)
+                partitions = stack_layers(stacked, partial, front)
             else:
                 weave(stacked, partial, front.size_bytes)
                 partitions = [sif_writer.behind(partial, front)]
@@ -207,29 +207,6 @@ def is_there(output: Path, number: str) -> bool:
     return found.identifier == sif_writer.number_of(number)
 
 
-def _refuse_marks(layers: Sequence[Path]) -> None:
-    """Raise FailedError for names that engines take for marks of deleted files where they show layers."""
-    with open_stack(layers) as image:
-        for path, _ in image.root.walk():
-            if path.rpartition("/")[2].startswith(_MARK):
-                raise FailedError(
-                    f"fuse-overlayfs, by which engines show layers, hides names that begin with {_MARK}",
-                    where=path,
-                    hint="--format flat",
-                )
-
-
-def _stacked(layers: Sequence[Path], target: Path, front: sif_writer.Front) -> list[sif_writer.Partition]:
-    """Put base and layers into one file, one behind the other. Raises FailedError for names that would not be shown."""
-    _refuse_marks(layers)
-    root = read_sif_file(layers[0]).root_partition(str(layers[0]))
-    base = sif_writer.Partition(root.offset, root.size_bytes)
-    return [
-        sif_writer.place(target, layers[0], base, front.size_bytes),
-        *(sif_writer.append(target, layer) for layer in layers[1:]),
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class _Work:
     cache: LayerCache
@@ -242,11 +219,23 @@ class _Work:
     way: str
     keep_going: bool
     keeps_compiled: bool = True
+    last_s: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    """What layers took the last time."""
 
     def step(self, definition: Definition, name: str) -> LayerBuild:
         folder = self.scratch / name
         folder.mkdir()
         return LayerBuild(self.machine, self.environment, definition, folder, self.log, self.progress.line)
+
+    def described(
+        self, chain: Sequence[Definition], layers: list[Path], documents: Mapping[str, bytes], identity: str
+    ) -> tuple[list[Path], sif_writer.Front]:
+        """Return layers with one more that says what is in the image, and its front, which says that, too."""
+        documents = {**documents, SBOM: self.bill(chain, layers, identity)}
+        layers = [*layers, self.provenance(chain, layers, documents)]
+        return layers, sif_writer.Front(
+            chain[-1].text, {**documents, INSPECTED: self.inspected(layers, chain[-1].text)}
+        )
 
     def bill(self, chain: Sequence[Definition], layers: Sequence[Path], identity: str) -> bytes:
         """Return what is in the image."""
@@ -288,10 +277,10 @@ class _Work:
         if missing:
             stages.append(self.fetch(wanted, missing))
         for number, (definition, key) in enumerate(zip(chain, keys, strict=True)):
-            self.progress.step_started(definition.name)
             clock = StageClock()
             entry = taken.find(key, content)
             hit = entry is not None
+            self.progress.step_started(definition.name, None if hit else self.last_s.get(definition.layers))
             if entry is None:
                 kept = kept_key(chain, number, base)
                 try:

@@ -31,6 +31,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from lumiimg.engine.namespaces.unpacked import FOLDER as UNPACKED
+from lumiimg.engine.namespaces.unpacked import remove_unpacked, unpacked_images
 from lumiimg.engine.owner import Owner, lives, this_process
 from lumiimg.engine.workspace import remove_stale, scratch_folder
 from lumiimg.errors import BadInputError, FailedError, LumiimgError
@@ -166,6 +168,13 @@ class LayerCache:
             entry = self.read(folder.name)
             if entry is not None:
                 yield entry
+
+    def seconds(self) -> dict[tuple[str, ...], float]:
+        """Return what each layer took when it was built the last time."""
+        found = {}
+        for entry in sorted(self.entries(), key=lambda entry: entry.mark[1:]):
+            found[entry.layers] = entry.seconds
+        return found
 
     def key_of(self, entry: CacheEntry) -> dict[str, Any]:
         """Return what an entry was made of; nothing where that is damaged."""
@@ -347,37 +356,51 @@ class LayerCache:
             elif CacheKey(self.key_of(entry)).digest != folder.name:
                 yield folder.name, "is not what its name says"
 
-    def prune(self, keep_bytes: int | None) -> tuple[list[str], int]:
-        """Remove what is damaged, then the longest unused until `keep_bytes` are left; return the keys, and the bytes.
+    def prune(self, keep_bytes: int | None) -> tuple[list[str], list[str], int]:
+        """Remove what is damaged, then the longest unused until `keep_bytes` are left.
 
-        What a newer lumiimg has kept stays. Raises FailedError if an entry cannot be removed.
+        Return the keys of the layers that went, and of the unpacked images, and how many bytes that were.
+
+        Images that were unpacked count too, but for those that a container has now. What a newer lumiimg has kept
+        stays. Raises FailedError if an entry cannot be removed.
         """
         whole = {entry.key: entry for entry in self.entries()}
+        images = {image.key: image for image in unpacked_images(self.root)}
         spared = {*self.newer()}
         removed = [folder.name for folder in sorted(self._layers.glob("*")) if folder.name not in whole.keys() | spared]
-        left = sum(entry.size_bytes for entry in whole.values())
-        freed = 0
-        for entry in sorted(whole.values(), key=lambda entry: entry.data.with_name("entry.json").stat().st_mtime_ns):
-            if keep_bytes is None or left <= keep_bytes:
-                break
-            removed.append(entry.key)
-            left -= entry.size_bytes
-            freed += entry.size_bytes
         for key in removed:
             self.remove(key)
+        used = [(entry.data.with_name("entry.json").stat().st_mtime_ns, key) for key, entry in whole.items()]
+        sizes = {key: one.size_bytes for key, one in (whole | images).items()}
+        left, freed = sum(sizes.values()), 0
+        unpacked: list[str] = []
+        for _, key in sorted([*used, *((image.used_ns, key) for key, image in images.items())]):
+            is_damaged = key in images and not images[key].image
+            if not is_damaged and (keep_bytes is None or left <= keep_bytes):
+                continue
+            if key in whole:
+                self.remove(key)
+                removed.append(key)
+            elif remove_unpacked(self.root, images[key]):
+                unpacked.append(key)
+            else:
+                continue
+            left -= sizes[key]
+            freed += sizes[key]
         kept = (whole.keys() | spared) - set(removed)
         for note in self._contents.glob("*"):
             if note.read_text(encoding="ascii", errors="replace").strip() not in kept:
                 note.unlink(missing_ok=True)
         self.sweep()
-        return removed, freed
+        return removed, unpacked, freed
 
     def sweep(self) -> None:
         """Remove what builds that were killed left: half removed entries, folders they worked in, and their locks."""
         for gone in self.root.glob(".*"):
             if _GONE.fullmatch(gone.name):
                 shutil.rmtree(gone, ignore_errors=True)
-        remove_stale(self.root / "work")
+        for folder in ("work", UNPACKED):
+            remove_stale(self.root / folder)
         for lock in self._locks.glob("*"):
             holder = _holder_of(lock)
             if holder is not None and _is_gone(holder):

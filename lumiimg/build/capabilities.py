@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.definition.definition import DEBOOTSTRAP
 from lumiimg.engine import namespaces
+from lumiimg.engine.engine import EngineKind
 from lumiimg.engine.process import which
 from lumiimg.errors import MissingHereError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from lumiimg.definition.definition import Header
     from lumiimg.engine.engine import Engine
 
+_OWN_AGENTS = ("docker", "oras", "localimage")
 LOSES_ENVIRONMENT = "SingularityCE 4.1.5 to 4.2.1 does so, and Apptainer before 1.3.5"
 PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "proot")
 OWN_MOUNTS = "--mounts"
@@ -72,6 +74,8 @@ class BuildMachine:
     """False where it was seen to start none that has a /proc of its own."""
     debootstraps: bool = True
     """False where debootstrap was seen to make no base."""
+    bootstrapper: str = ""
+    """The program by which lumiimg itself makes bases of Debian's archive; nothing where it was not seen to begin."""
     fakeroot: bool = True
     """False where the engine was seen to start containers only without `--fakeroot`; `engine` then does without it."""
 
@@ -79,6 +83,12 @@ class BuildMachine:
     def mksquashfs_version(self) -> str:
         """As it says itself; nothing where there is none."""
         return next((trial.said for trial in self.trials if trial.name == "mksquashfs" and trial.works), "")
+
+    def makes_base(self, agent: str) -> bool:
+        """Whether lumiimg itself makes bases by such an agent here; else the engine does."""
+        if self.engine.kind is EngineKind.NAMESPACES:
+            return True
+        return bool(self.bootstrapper) if agent == DEBOOTSTRAP else self.maps_ids and agent in _OWN_AGENTS
 
     def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
         """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""

@@ -16,7 +16,7 @@ import socket
 import stat
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -25,11 +25,12 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import which
 from lumiimg.errors import LumiimgError
 from lumiimg.files import write_text
+from lumiimg.resolve.bootstrap import BOOTSTRAPPERS, bootstrapper_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FORMAT = 5
+_FORMAT = 6
 _LIMIT_BYTES = 64 * 1024
 _FLAGS = (
     *("maps_ids", "mounts", "fuse", "loses_environment", "proot_is_slow"),
@@ -64,6 +65,7 @@ def look_again(engine: Engine, environment: Mapping[str, str], cache: Path) -> B
                 "format": _FORMAT,
                 "depends_on": _depends_on(engine, environment),
                 "proot": machine.proot is not None,
+                "bootstrapper": machine.bootstrapper,
                 **{name: getattr(machine, name) for name in _FLAGS},
                 "trials": [asdict(trial) for trial in machine.trials],
             }
@@ -94,6 +96,7 @@ def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Buil
         if document["format"] != _FORMAT or document["depends_on"] != _depends_on(engine, environment):
             return None
         flags: dict[str, Any] = msgspec.convert({name: document[name] for name in (*_FLAGS, "proot")}, dict[str, bool])
+        bootstrapper = msgspec.convert(document["bootstrapper"], Literal["", *BOOTSTRAPPERS])
         trials = msgspec.convert(document["trials"], tuple[CapabilityTrial, ...])
     except (OSError, ValueError, KeyError, RecursionError):
         return None
@@ -102,7 +105,7 @@ def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Buil
     if not flags.pop("proot"):
         programs["proot"] = None
     engine = engine if flags["fakeroot"] else engine.without_fakeroot
-    return BuildMachine(engine=engine, trials=trials, **flags, **programs)
+    return BuildMachine(engine=engine, trials=trials, bootstrapper=bootstrapper, **flags, **programs)
 
 
 def _read(path: Path) -> str:
@@ -121,7 +124,7 @@ def _path(cache: Path, kind: EngineKind) -> Path:
 
 def _depends_on(engine: Engine, environment: Mapping[str, str]) -> dict[str, Any]:
     path = environment.get("PATH")
-    programs = {"debootstrap": which("debootstrap", f"{path or ''}:/usr/sbin:/sbin")}
+    programs = {name: bootstrapper_at(name, path) for name in BOOTSTRAPPERS}
     programs |= {name: which(name, path) for name in (*PROGRAMS, "newuidmap", "newgidmap", "fakeroot")}
     return {
         "kernel": [os.uname().release, *map(_text, _KERNEL)],

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.build.bootstrap import IN_CONTAINER, debootstrap
+from lumiimg.build.bootstrap import archive_command, variables_of
 from lumiimg.build.capabilities import (
     BASES_BY_DEBOOTSTRAP,
     CONTAINER,
@@ -30,9 +30,10 @@ from lumiimg.engine import engine as engines
 from lumiimg.engine import namespaces
 from lumiimg.engine.engine import EngineKind
 from lumiimg.engine.failures import explain, telling_line
-from lumiimg.engine.process import Completed, run, which
+from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import FailedError, one_line
+from lumiimg.errors import FailedError, MissingHereError, one_line
+from lumiimg.resolve.bootstrap import BOOTSTRAPPERS, bootstrapper_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
 _TRIAL_S = 20.0
 _PASSING = frozenset({"no-space"})
-_NO_MIRROR = "file:///lumiimg-no-such-mirror"
+_OF_ARCHIVE = Header(DEBOOTSTRAP, "stable", "file:///lumiimg-no-such-mirror")
+_ASKED = "lumiimg-no-such-mirror/dists/stable/Release"
 _LAYER = "Bootstrap: localimage\nFrom: below.sif\n\n%environment\n    export LUMIIMG_HERE=1\n"
 _SCRIPT, _BELOW = ".singularity.d/env/90-environment.sh", "export LUMIIMG_BELOW=1"
 _BEHIND = "/lumiimg-trial"
@@ -73,7 +75,7 @@ def look(engine: Engine, environment: Mapping[str, str]) -> BuildMachine:
     starts, fakeroot, own_processes, container = _try_container(engine, environment)
     engine = engine if fakeroot else engine.without_fakeroot
     keeps = _try_environment(engine, environment)
-    debootstraps, base = _try_debootstrap(engine, environment, starts=starts)
+    debootstraps, bootstrapper, base = _try_bootstrap(engine, environment, maps_ids=ids.ok, starts=starts)
     trials = [
         keeps,
         container,
@@ -102,6 +104,7 @@ def look(engine: Engine, environment: Mapping[str, str]) -> BuildMachine:
         starts=starts,
         own_processes=own_processes,
         debootstraps=debootstraps,
+        bootstrapper=bootstrapper,
         fakeroot=fakeroot,
         **{name.replace("-", "_"): program for name, program in found.items()},
     )
@@ -231,32 +234,53 @@ def _program(machine: int, code: bytes) -> bytes:
     )
 
 
-def _try_debootstrap(engine: Engine, environment: Mapping[str, str], *, starts: bool) -> tuple[bool, CapabilityTrial]:
-    """Return whether the engine can have debootstrap make a base, as far as that is known, and what is to be said.
+def _try_bootstrap(
+    engine: Engine, environment: Mapping[str, str], *, maps_ids: bool, starts: bool
+) -> tuple[bool, str, CapabilityTrial]:
+    """Return whether bases of Debian's archive can be made here, as far as that is known, by which program, the trial.
 
-    Where it comes as far as to ask for the release, at an address that does not exist, it has made what it needs.
+    A program that comes as far as to ask for the release, at an address that does not exist, has made what it needs.
+    The first that does so for lumiimg itself is taken; else the engine has debootstrap do it, and none is returned.
     """
-    if which("debootstrap", f"{environment.get('PATH', '')}:/usr/sbin:/sbin") is None:
-        return True, CapabilityTrial(BASES_BY_DEBOOTSTRAP, works=False, said="debootstrap is not on PATH")
+
+    def trial(said: str, *, works: bool = False, is_sure: bool = True) -> CapabilityTrial:
+        return CapabilityTrial(BASES_BY_DEBOOTSTRAP, works, said, is_sure)
+
+    here = [name for name in BOOTSTRAPPERS if bootstrapper_at(name, environment.get("PATH"))]
+    if not here:
+        return True, "", trial("debootstrap is not on PATH")
     if not starts:
-        return True, CapabilityTrial(BASES_BY_DEBOOTSTRAP, works=False, said="there is no container to try it in")
+        return True, "", trial("there is no container to try it in")
+    is_kernels = engine.kind is EngineKind.NAMESPACES
+    done: list[Completed] = []
+    lacking = f"{here[0]} needs a user namespace with the user's ids"
     try:
-        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-            done = _begin_debootstrap(engine, {**environment, "LC_ALL": "C"}, scratch)
+        for name in here if maps_ids or is_kernels else ():
+            try:
+                done.append(_begin_bootstrap(name, environment))
+            except MissingHereError as error:  # its keys
+                lacking = str(error)
+                continue
+            if _ASKED in done[-1].output:
+                return True, name, trial(f"{name} begins", works=True)
+        if not is_kernels and here[0] == DEBOOTSTRAP:
+            with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+                done.insert(0, _built(engine, _OF_ARCHIVE.text, {**environment, "LC_ALL": "C"}, scratch))
+            if _ASKED in done[0].output:
+                return True, "", trial(f"debootstrap begins, by {engine.family}", works=True)
     except FailedError as error:
-        return True, CapabilityTrial(BASES_BY_DEBOOTSTRAP, works=False, said=str(error), is_sure=False)
-    if f"release file {_NO_MIRROR}" in done.output:
-        return True, CapabilityTrial(BASES_BY_DEBOOTSTRAP, works=True, said="debootstrap begins")
-    return _of_failure(BASES_BY_DEBOOTSTRAP, done)
+        return True, "", trial(str(error), is_sure=False)
+    if not done:
+        return False, "", trial(lacking)
+    debootstraps, failed = _of_failure(BASES_BY_DEBOOTSTRAP, done[0])
+    return debootstraps, "", failed
 
 
-def _begin_debootstrap(engine: Engine, environment: Mapping[str, str], scratch: Path) -> Completed:
-    header = Header(DEBOOTSTRAP, "stable", _NO_MIRROR)
-    if engine.kind is EngineKind.NAMESPACES:
-        words: list[str | Path] = [*namespaces.PROGRAM, "root", OWN_MOUNTS]
-        words += debootstrap(header, scratch / "base", environment.get("PATH"))
-        return run(words, env={**environment, **IN_CONTAINER}, timeout_s=_TRIAL_S)
-    return _built(engine, header.text, environment, scratch)
+def _begin_bootstrap(program: str, environment: Mapping[str, str]) -> Completed:
+    with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+        words = archive_command(program, _OF_ARCHIVE, scratch / "base", environment.get("PATH"))
+        variables = {**environment, **variables_of(program), "LC_ALL": "C", "TMPDIR": f"{scratch}"}
+        return run([*namespaces.PROGRAM, "root", OWN_MOUNTS, *words], env=variables, timeout_s=_TRIAL_S)
 
 
 def _built(engine: Engine, text: str, environment: Mapping[str, str], scratch: Path, *, runs: bool = True) -> Completed:

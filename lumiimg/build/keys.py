@@ -8,32 +8,31 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.build.cache import CacheKey
-from lumiimg.definition.definition import VERSION_LABEL, export
+from lumiimg.definition.definition import DEBOOTSTRAP, VERSION_LABEL, export
 from lumiimg.engine.engine import EngineKind
 from lumiimg.errors import BadInputError
+from lumiimg.resolve.bootstrap import MMDEBSTRAP
 from lumiimg.resolve.lock import LockedSource, file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from lumiimg.build.capabilities import BuildMachine
     from lumiimg.definition.definition import Definition, Sections
-    from lumiimg.engine.engine import Engine
 
-_LAYER_FORMAT = "lumiimg-layer-8"
+_LAYER_FORMAT = "lumiimg-layer-9"
 _KEPT_FORMAT = "lumiimg-kept-2"
 
 
-def layer_keys(
-    chain: Sequence[Definition], engine: Engine, way: str, *, maps_ids: bool, mksquashfs: str
-) -> tuple[CacheKey, ...]:
+def layer_keys(chain: Sequence[Definition], machine: BuildMachine, way: str) -> tuple[CacheKey, ...]:
     """Return the key of each layer: everything that its result depends on, from the definition down to the files.
 
-    `maps_ids`: whether files keep their owners and modes where it is built (capabilities.py); `mksquashfs`: its
-    version, as another packs the same files into other bytes. The day is no part of it: a base from a moving archive
-    stays as it was until its result is removed from the cache, or `build --fresh`.
+    The day is no part of it: a base from a moving archive stays as it was until its result is removed from the cache,
+    or `build --fresh`.
     """
     keys: list[CacheKey] = []
+    kind = machine.engine.kind
     for definition in chain:
         keys.append(
             CacheKey(
@@ -42,9 +41,12 @@ def layer_keys(
                     "parent": keys[-1].digest if keys else "",
                     # a whole image each, or what a layer changes; which of the two ways found that does not matter
                     "result": "image" if way == "definition" else "layer",
-                    "engine": _engine(engine, definition),
-                    "owners": "kept" if maps_ids else "lost",
-                    "mksquashfs": mksquashfs,
+                    # what Apptainer writes, lumiimg writes to the byte
+                    "engine": (EngineKind.APPTAINER if kind is EngineKind.NAMESPACES else kind).value,
+                    **({} if definition.parent or way == "definition" else _maker(machine, definition)),
+                    "owners": "kept" if machine.maps_ids else "lost",
+                    # another packs the same files into other bytes
+                    "mksquashfs": machine.mksquashfs_version,
                     "definition": _without_version(definition.sections),
                     "files": _digests(definition),
                     **({"origin": stamp(definition.origin)} if definition.origin else {}),
@@ -56,14 +58,17 @@ def layer_keys(
     return tuple(keys)
 
 
-def _engine(engine: Engine, definition: Definition) -> str:
-    """Return whose work a result is: what Apptainer writes, lumiimg writes to the byte, but for images of registries.
+def _maker(machine: BuildMachine, definition: Definition) -> dict[str, str]:
+    """Return who makes a base, where that is to be seen in its files.
 
-    Apptainer gives their files to root.
+    Apptainer, where it does, gives the files of a registry's image to root.
     """
-    if engine.kind is EngineKind.NAMESPACES and definition.sections.header.agent != "docker":
-        return EngineKind.APPTAINER.value
-    return engine.kind.value
+    agent = definition.sections.header.agent
+    if not machine.makes_base(agent):
+        kind = machine.engine.kind
+        return {} if kind is EngineKind.APPTAINER and agent != "docker" else {"base": kind.value}
+    is_other = agent == DEBOOTSTRAP and machine.bootstrapper == MMDEBSTRAP
+    return {"base": MMDEBSTRAP} if is_other else {}
 
 
 def kept_key(chain: Sequence[Definition], at: int, base: str) -> CacheKey:

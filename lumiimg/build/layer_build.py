@@ -70,6 +70,11 @@ class LayerBuild:
         self.disk_was_full = self.disk_was_full or shutil.disk_usage(self.folder).free < _FULL_BYTES
         self.tell(hidden(text))
 
+    def say(self, text: str) -> None:
+        """Pass on what lumiimg itself does, and write it into the log."""
+        self.log.write(f"{text}\n".encode())
+        self.tell(text)
+
     def build(self, target: Path, *, sandbox: bool = False) -> None:
         """Have the engine build the definition itself. Raises FailedError if a script fails."""
         self.check(

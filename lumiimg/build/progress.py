@@ -55,8 +55,8 @@ class Progress:
     def begin(self, names: Sequence[str]) -> None:
         """Hear of all steps that will come, in order."""
 
-    def step_started(self, name: str) -> None:
-        """Hear that a step begins."""
+    def step_started(self, name: str, last_s: float | None = None) -> None:
+        """Hear that a step begins, and what it took the last time, where that is known."""
 
     def line(self, text: str) -> None:
         """Hear a line that the engine, or a script in it, printed."""

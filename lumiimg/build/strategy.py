@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from lumiimg.build.bootstrap import make_base
 from lumiimg.build.engine_metadata import date_labels
 from lumiimg.build.squash import squash
-from lumiimg.engine.engine import EngineKind
 from lumiimg.image import sif_writer
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
@@ -29,13 +28,14 @@ class Strategy(ABC):
     """Of the result of a layer."""
 
     def base(self, step: LayerBuild, target: Path, store: Store) -> None:
-        """Build the base, by a container engine where there is one, as a SIF with this project's file system."""
+        """Build the base, by the engine where this machine lets nobody else, as a SIF with our own file system."""
         root = step.folder / "root"
-        if step.machine.engine.kind is EngineKind.NAMESPACES:
+        if step.machine.makes_base(step.definition.sections.header.agent):
             make_base(step, root, store)
         else:
             step.build(root, sandbox=True)
             date_labels(root)
+        step.say("packing the files")
         step.inside("tidy", root)
         write_sif(step, root, target)
 

@@ -1,5 +1,6 @@
-"""Look after the layers that were built before. The cache may be deleted at any
-time; LUMIIMG_CACHE, or `cache` in config.toml, says where it is.
+"""Look after the layers that were built before, and after images that were
+unpacked where there is no FUSE. The cache may be deleted at any time;
+LUMIIMG_CACHE, or `cache` in config.toml, says where it is.
 
 examples:
   lumiimg cache ls
@@ -46,6 +47,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.build.cache import LayerCache
     from lumiimg.catalog.settings import read_settings
+    from lumiimg.engine.namespaces.unpacked import unpacked_images
     from lumiimg.report import cache as report
     from lumiimg.wording import count
 
@@ -56,7 +58,8 @@ def execute(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     if arguments.action == "ls":
-        report.print_entries(list(cache.entries()), cache.root, as_json=arguments.json, quiet=arguments.quiet)
+        images = unpacked_images(cache.root)
+        report.print_entries(list(cache.entries()), cache.root, images, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
     if arguments.action == "verify":
         checked = len(list(cache.entries()))
@@ -64,8 +67,8 @@ def execute(arguments: argparse.Namespace) -> int:
         report.print_faults(faults, checked, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.NO if faults else ExitCode.GOOD
     if arguments.action == "prune":
-        removed, freed = cache.prune(None if arguments.keep is None else _bytes(arguments.keep))
-        report.print_removed(removed, freed, as_json=arguments.json, quiet=arguments.quiet)
+        removed, unpacked, freed = cache.prune(None if arguments.keep is None else _bytes(arguments.keep))
+        report.print_removed(removed, freed, unpacked, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
     from lumiimg.build.cache_archive import chosen, read_archive, write_archive
 

@@ -52,7 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
     cache = LayerCache(read_settings(os.environ).cache)
     machine = machine_for_builds(os.environ, cache.root)
     way = arguments.strategy or choose_way(machine, None)[0]
-    keys = layer_keys(chain, machine.engine, way, maps_ids=machine.maps_ids, mksquashfs=machine.mksquashfs_version)
+    keys = layer_keys(chain, machine, way)
     at = names.index(arguments.layer)
     answer = why(cache, keys[: at + 1], chain[at].layers, content_below(chain[0], way))
     print_why(answer, names[at - 1] if at else None, as_json=arguments.json, quiet=arguments.quiet)

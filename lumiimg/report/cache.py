@@ -16,22 +16,35 @@ if TYPE_CHECKING:
 
     from lumiimg.build.cache import CacheEntry
     from lumiimg.build.cache_miss import CacheLookup
+    from lumiimg.engine.namespaces.unpacked import UnpackedImage
 
 _SHORT = 12
 _LINES = 40
 
 
-def print_entries(entries: Sequence[CacheEntry], root: Path, *, as_json: bool, quiet: bool = False) -> None:
+def print_entries(
+    entries: Sequence[CacheEntry],
+    root: Path,
+    unpacked: Sequence[UnpackedImage] = (),
+    *,
+    as_json: bool,
+    quiet: bool = False,
+) -> None:
     """Print what is in the cache."""
-    total = sum(entry.size_bytes for entry in entries)
+    total = sum(entry.size_bytes for entry in entries) + sum(image.size_bytes for image in unpacked)
     if as_json:
-        print_json("cache", cache=root, size_bytes=total, entries=entries)
+        print_json("cache", cache=root, size_bytes=total, entries=entries, unpacked=unpacked)
         return
     out = console(quiet=quiet)
-    headline(out, f"{count(len(entries), 'layer')}, {size(total)}, in {root}")
+    images = f" and {count(len(unpacked), 'unpacked image')}" if unpacked else ""
+    headline(out, f"{count(len(entries), 'layer')}{images}, {size(total)}, in {root}")
     for entry in sorted(entries, key=lambda entry: entry.layers):
         first = f"{entry.key[:_SHORT]}  {size(entry.size_bytes):>9}  {duration(entry.seconds):>12}  "
         say(out, ", ".join(entry.layers), first=first, rest=" " * len(first))
+
+    for image in unpacked:
+        first = f"{image.key[:_SHORT]}  {size(image.size_bytes):>9}  {'unpacked':>12}  "
+        say(out, image.image or "(cannot be read)", first=first, rest=" " * len(first))
 
 
 def print_why(answer: CacheLookup, below: str | None, *, as_json: bool, quiet: bool = False) -> None:
@@ -89,9 +102,12 @@ def print_faults(faults: Sequence[tuple[str, str]], checked: int, *, as_json: bo
         proposal(out, "lumiimg cache prune")
 
 
-def print_removed(removed: Sequence[str], freed_bytes: int, *, as_json: bool, quiet: bool = False) -> None:
+def print_removed(
+    removed: Sequence[str], freed_bytes: int, unpacked: Sequence[str] = (), *, as_json: bool, quiet: bool = False
+) -> None:
     """Print what was removed."""
     if as_json:
-        print_json("cache-removed", removed=removed, freed_bytes=freed_bytes)
+        print_json("cache-removed", removed=removed, unpacked=unpacked, freed_bytes=freed_bytes)
         return
-    headline(console(quiet=quiet), f"removed {count(len(removed), 'layer')}, {size(freed_bytes)}")
+    images = f" and {count(len(unpacked), 'unpacked image')}" if unpacked else ""
+    headline(console(quiet=quiet), f"removed {count(len(removed), 'layer')}{images}, {size(freed_bytes)}")

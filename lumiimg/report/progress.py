@@ -42,11 +42,12 @@ class LineProgress(Progress):
         self._names = names
         threading.Thread(target=self._watch, daemon=True).start()
 
-    def step_started(self, name: str) -> None:
-        """Say which step begins."""
+    def step_started(self, name: str, last_s: float | None = None) -> None:
+        """Say which step begins, and what it took the last time."""
         self._step_started_at, self._last = time.monotonic(), ""
         self._name = name
-        self._say(f"[{self._names.index(name) + 1}/{len(self._names)}] {name}")
+        before = "" if last_s is None else f" ({duration(last_s)} the last time)"
+        self._say(f"[{self._names.index(name) + 1}/{len(self._names)}] {name}{before}")
 
     def line(self, text: str) -> None:
         """Note the line for the next sign of life."""
@@ -96,12 +97,13 @@ class TerminalProgress(Progress):
 
     def begin(self, names: Sequence[str]) -> None:
         """Show the list."""
-        self._tasks = {name: self._progress.add_task(name, start=False, total=1, told="") for name in names}
+        self._tasks = {name: self._progress.add_task(name, start=False, total=1, told="", before="") for name in names}
         self._progress.start()
 
-    def step_started(self, name: str) -> None:
-        """Start the clock of a step."""
+    def step_started(self, name: str, last_s: float | None = None) -> None:
+        """Start the clock of a step, beside what it took the last time."""
         self._running = self._tasks[name]
+        self._progress.update(self._running, before="" if last_s is None else f" of {duration(last_s)} the last time")
         self._progress.start_task(self._running)
 
     def line(self, text: str) -> None:
@@ -151,7 +153,8 @@ def _clock_column() -> ProgressColumn:
     class Clock(ProgressColumn):
         def render(self, task: Task) -> Text:
             elapsed = task.finished_time if task.finished else task.elapsed
-            return Text("" if elapsed is None else duration(elapsed), justify="right")
+            before = "" if task.finished else task.fields["before"]
+            return Text("" if elapsed is None else f"{duration(elapsed)}{before}", justify="right")
 
     return Clock()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Bootstrap, Layer
     from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.network.registry import ImageReference
+
+
+MMDEBSTRAP = "mmdebstrap"
+BOOTSTRAPPERS = ("debootstrap", MMDEBSTRAP)
+"""Programs that make a base of Debian's archive; the first that works is taken."""
+_SBIN = ":/usr/sbin:/sbin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +56,14 @@ def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedB
         match bootstrap.agent:
             case "debootstrap":
                 mirror = _debootstrap_mirror(bootstrap, mirrors)
-                if which("debootstrap", _with_sbin(path)) is None:
+                program = next((name for name in BOOTSTRAPPERS if bootstrapper_at(name, path)), None)
+                if program is None:
                     lacking.append("debootstrap: the program is not on PATH")
                 elif mirror is None:
                     lacking.append(f"debootstrap: no mirror is known (--mirror {bootstrap.mirror}=URL)")
                 else:
                     url, where = mirror
-                    because = f"debootstrap is here, the mirror is {where}"
+                    because = f"{program} is here, the mirror is {where}"
                     return LockedBootstrap("debootstrap", bootstrap.origin, url, base.include, because)
             case "docker":
                 image = parse_reference(bootstrap.origin, mirrors)
@@ -82,6 +90,6 @@ def _debootstrap_mirror(bootstrap: Bootstrap, mirrors: Mirrors) -> tuple[str, st
     return None if found is None else (found, "from this machine's apt sources")
 
 
-def _with_sbin(path: str | None) -> str:
-    # debootstrap lies in /usr/sbin, which an ordinary user's PATH leaves out; the engine calls it from there.
-    return f"{path or ''}:/usr/sbin:/sbin"
+def bootstrapper_at(name: str, path: str | None) -> str | None:
+    """Return one of `BOOTSTRAPPERS`, on PATH or in /usr/sbin, which an ordinary user's PATH leaves out."""
+    return which(name, f"{os.defpath if path is None else path}{_SBIN}")

@@ -15,6 +15,7 @@ import pytest
 
 from lumiimg.engine.engine import Engine, clean_environment, exec_words, of_kernel, run_script
 from lumiimg.engine.namespaces import PROGRAM
+from tests.engine.conftest import lumiimg
 from tests.shared.programs import wait_until
 
 if TYPE_CHECKING:
@@ -266,9 +267,19 @@ def test_without_fuse_an_image_is_unpacked_once(
     wanted = _start(engine, with_plugin, argv)
     for _ in range(2):
         assert _start(kernel, with_plugin, argv, env) == wanted
-    assert len(list((tmp_path / "cache" / "unpacked").iterdir())) == len(
-        [x for x in _listed(with_plugin) if "Squashfs" in x]
-    )
+    count = len([x for x in _listed(with_plugin) if "Squashfs" in x])
+    assert len(list((tmp_path / "cache" / "unpacked").iterdir())) == count
+    listed = lumiimg("cache", "ls", "--json", env=env)
+    assert [image["image"] for image in listed.data["unpacked"]] == [str(with_plugin)] * count
+    sleeps = [*exec_words(kernel, with_plugin, ["sh", "-c", "echo up; exec sleep 3000"])]
+    with subprocess.Popen(sleeps, env=env, stdout=subprocess.PIPE, text=True) as container:
+        assert container.stdout is not None
+        assert container.stdout.readline() == "up\n"
+        pruned = lumiimg("cache", "prune", "--keep", "0", "--json", env=env)
+        assert pruned.data["unpacked"] == [], "a container has it"
+        container.kill()
+    folder = tmp_path / "cache" / "unpacked"
+    wait_until(lambda: lumiimg("cache", "prune", "--keep", "0", env=env).code == 0 and not list(folder.iterdir()))
 
 
 def test_where_the_kernel_makes_no_namespaces_of_users_root_needs_none(folder: Path) -> None:

@@ -8,14 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.build.bootstrap import archive_command, variables_of
+from lumiimg.build.capabilities import OWN_MOUNTS
 from lumiimg.catalog.folders import shipped_layers
+from lumiimg.definition.definition import Header
 from lumiimg.engine.engine import Engine, build
+from lumiimg.engine.namespaces import PROGRAM
+from lumiimg.engine.process import run
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import built, lumiimg, only_from_registry
 from tests.shared.build_traces import shown
+from tests.shared.programs import needs
 from tests.shared.registries import layer_of, push
 
+KERNEL = {"LUMIIMG_ENGINE": "namespaces"}
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
 
@@ -61,8 +68,8 @@ def test_a_base_from_a_registry_is_the_same_by_the_engine_and_by_the_kernel(
     )
     (layer / "post.sh").write_text('echo "${A-unset}" >/opt/seen\n')
     found = {}
-    kernel = {"LUMIIMG_ENGINE": "namespaces"}
-    for name, env in (("engine", dict[str, str]()), ("kernel", kernel)):
+    alone: tuple[str | Path, ...] = ("--strategy", "definition")
+    for name, more, env in (("engine", alone, {}), ("ours", (), {}), ("kernel", (), KERNEL)):
         image = tmp_path / f"{name}.sif"
         words: list[str | Path] = [
             "--layers",
@@ -73,13 +80,55 @@ def test_a_base_from_a_registry_is_the_same_by_the_engine_and_by_the_kernel(
             image,
             "--mirror",
             f"docker.io=http://{registry}",
+            *more,
         ]
         result = lumiimg("build", *words, env={**env, "LUMIIMG_CACHE": str(tmp_path / name)})
         assert result.code == 0, result.err
-        # the engine gives all files of a registry's image to root; the kernel's keeps their owners
+        # the engine gives all files of a registry's image to root; lumiimg keeps their owners
         found[name] = {path: (seen[:2], seen[4:]) for path, seen in shown(image).items()}
-    paths = found["engine"].keys() | found["kernel"].keys()
-    assert {path for path in paths if found["engine"].get(path) != found["kernel"].get(path)} == set()
+    paths = found["engine"].keys() | found["ours"].keys()
+    assert {path for path in paths if found["engine"].get(path) != found["ours"].get(path)} == set()
+    assert (tmp_path / "ours.sif").read_bytes() == (tmp_path / "kernel.sif").read_bytes()
+
+
+def test_a_base_by_debootstrap_has_the_files_that_it_has_by_the_engine(
+    images: Path, mirror: str, slim: bytes, tmp_path: Path
+) -> None:
+    del slim  # the engine has made it
+    layer = tmp_path / "layers" / "base"
+    layer.mkdir(parents=True)
+    (layer / "layer.toml").write_text(
+        'kind = "base"\nsummary = "x"\nstatus = "unproved"\nsource = "x"\ndate = 2026-11-21\n'
+        '[[bootstrap]]\nagent = "debootstrap"\nfrom = "trixie"\nmirror = "debian"\n'
+    )
+    (layer / "post.sh").write_text("true\n")
+    image = tmp_path / "x.sif"
+    words: list[str | Path] = ["--layers", layer.parent, "--base", "base", "--mirror", f"debian={mirror}", "-o", image]
+    result = lumiimg("build", *words, "--verbose", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
+    assert result.code == 0, result.err
+    # what is being done is told line by line, where an engine has one line for all of it
+    for told in (result.err, (tmp_path / "x.sif.log").read_text()):
+        assert "I: Extracting dpkg..." in told
+        assert "I: Base system installed successfully." in told
+    found, wanted = shown(image), shown(images / "slim.sif")
+    dated = ("/dev/", "/var/log/", "/var/cache/ldconfig/aux-cache", "/.singularity.d/", "/.lumiimg", "/opt/lumiimg")
+    paths = {path for path in found.keys() | wanted.keys() if not path.startswith(dated)}
+    assert len(paths) > 5000
+    assert {path: (found.get(path), wanted.get(path)) for path in paths if found.get(path) != wanted.get(path)} == {}
+
+
+def test_a_base_by_mmdebstrap_is_debian_of_all_its_owners(mirror: str, tmp_path: Path) -> None:
+    needs("mmdebstrap")
+    words = archive_command(
+        "mmdebstrap", Header("debootstrap", "trixie", mirror), tmp_path / "root", os.environ["PATH"]
+    )
+    env = {**os.environ, **variables_of("mmdebstrap")}
+    done = run([*PROGRAM, "root", OWN_MOUNTS, *words], env=env)
+    assert done.ok, done.output[-2000:]
+    assert "trixie" in (tmp_path / "root/etc/os-release").read_text()
+    look: list[str | Path] = ["stat", "-c", "%U %G %a", tmp_path / "root/etc/shadow"]
+    assert run([*PROGRAM, "root", *look], env=dict(os.environ)).output == "root shadow 640\n"
+    run([*PROGRAM, "root", "rm", "-rf", tmp_path / "root"], env=dict(os.environ))
 
 
 def test_a_registry_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
@@ -92,6 +141,6 @@ def test_a_registry_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> Non
     (layer / "post.sh").write_text("true\n")
     argv: list[str | Path] = ["build", "--layers", tmp_path / "layers", "--base", "base", "-o", tmp_path / "x.sif"]
     result = lumiimg(*argv, "--mirror", "docker.io=http://127.0.0.1:9")
-    assert result.code == ExitCode.NO
-    assert "the registry did not give the image" in result.err.strip().splitlines()[-1]
+    assert result.code == ExitCode.MISSING_HERE
+    assert "could not be reached" in result.err.strip().splitlines()[-1]
     assert not (tmp_path / "x.sif").exists()

@@ -253,6 +253,8 @@ def test_what_changed_is_built_and_why_tells_it(stack: Stack, built_by: dict[str
     assert lumiimg("why", "two", *request, env=env).code == 0
     built = lumiimg("build", *request, "-o", tmp_path / "x.sif", "--json", env=env)
     assert json.loads(built.out)["reused_steps"] == 3
+    steps = [line for line in built.err.splitlines() if line.startswith("[")]
+    assert [line.split(" ")[1] for line in steps if line.endswith(" s the last time)")] == ["04-three"]
     assert lumiimg("why", "three", *request, env=env).code == 0
     listed = lumiimg("cache", "ls", "--json", env=env)
     assert sum(entry["layers"] == ["three"] for entry in json.loads(listed.out)["entries"]) == 2

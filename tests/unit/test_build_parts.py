@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from lumiimg.build import builder
 from lumiimg.build import cache as caches
@@ -50,11 +51,12 @@ from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import read_sif
 from lumiimg.image.squashfs.weave import can_weave
 from lumiimg.image.tree import DirectoryEntry
-from lumiimg.report.progress import LineProgress
+from lumiimg.report.progress import LineProgress, TerminalProgress
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
+from tests.shared.build_machine import build_machine
 from tests.shared.programs import needs, squashed
 
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
@@ -384,12 +386,11 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
         by: str = "4.6",
     ) -> str:
         chain = [definition(tmp_path, sections=sections)]
-        return layer_keys(chain, engine, way, maps_ids=maps_ids, mksquashfs=by)[0].digest
+        machine = build_machine(engine, maps_ids=maps_ids, mksquashfs=by)
+        return layer_keys(chain, machine, way)[0].digest
 
     assert key() == key(replace(ENGINE, path=Path("/y"), version="1.4.6")) == key(way="sandbox")
-    of_kernel, debian = replace(ENGINE, kind=EngineKind.NAMESPACES), Header("debootstrap", "trixie", "http://h.test")
-    assert key(sections=replace(BASE, header=debian)) == key(of_kernel, sections=replace(BASE, header=debian))
-    assert key() != key(of_kernel), "files of a registry's image keep their groups"
+    assert key() == key(replace(ENGINE, kind=EngineKind.NAMESPACES)), "either has lumiimg make the base"
     others = {
         key(sections=replace(BASE, post="#\n")),
         key(sections=replace(BASE, post="    lumiimg.version 1; touch /x\n")),
@@ -400,15 +401,8 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
     others.add(key(maps_ids=False))  # owners and modes are lost
     others.add(key(by="4.7"))  # the same files are other bytes
     first = definition(tmp_path)
-    others.add(
-        layer_keys(
-            [replace(first, sections=Sections(Header("docker", "y"))), first],
-            ENGINE,
-            "overlay",
-            maps_ids=True,
-            mksquashfs="4.6",
-        )[1].digest
-    )
+    other = replace(first, sections=Sections(Header("docker", "y")))
+    others.add(layer_keys([other, first], build_machine(ENGINE), "overlay")[1].digest)
     same = key()
     (tmp_path / "tool.c").write_text("int y;")
     others.add(key())
@@ -416,6 +410,22 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
     last = CacheKey({"a": 1})
     numbers = {image_key(last, form, documents) for form in ("flat", "layered") for documents in ({}, {"a": b"1"})}
     assert len(numbers) == 4
+
+
+def test_the_key_of_a_base_says_who_made_it_where_its_files_show_that(tmp_path: Path) -> None:
+    def key(kind: EngineKind, agent: str, **seen: Any) -> str:
+        chain = [definition(tmp_path, sections=Sections(Header(agent, "x", "http://h.test")))]
+        return layer_keys(chain, build_machine(replace(ENGINE, kind=kind), **seen), "sandbox")[0].digest
+
+    ours, theirs, real = {"bootstrapper": "debootstrap"}, {"bootstrapper": ""}, EngineKind.APPTAINER
+    archive = key(real, "debootstrap", **ours)
+    assert archive == key(EngineKind.NAMESPACES, "debootstrap", **ours) == key(real, "debootstrap", **theirs)
+    assert archive != key(real, "debootstrap", bootstrapper="mmdebstrap"), "it brings other packages along"
+    other = EngineKind.SINGULARITY
+    assert key(other, "debootstrap", **ours) != key(other, "debootstrap", **theirs), "it writes other labels"
+    lost = {"maps_ids": False}
+    assert key(real, "docker", **lost) != key(EngineKind.NAMESPACES, "docker", **lost), "it gives all files to root"
+    assert key(real, "oras", **lost) == key(EngineKind.NAMESPACES, "oras", **lost)
 
 
 def keep(
@@ -727,9 +737,9 @@ def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_pat
     for origin, touched in ((image, image), (folder, folder / "etc/x")):
 
         def key(origin: Path = origin) -> str:
-            return layer_keys(
-                [replace(definition(tmp_path), origin=origin)], ENGINE, "overlay", maps_ids=True, mksquashfs="4.6"
-            )[0].digest
+            return layer_keys([replace(definition(tmp_path), origin=origin)], build_machine(ENGINE), "overlay")[
+                0
+            ].digest
 
         before = key()
         assert key() == before
@@ -912,7 +922,7 @@ def test_a_folder_that_is_in_itself_is_looked_into_once() -> None:
 def test_a_silent_step_shows_that_it_lives(capsys: pytest.CaptureFixture[str]) -> None:
     progress = LineProgress(alive_every_s=0.05)
     progress.begin(["01-a", "image"])
-    progress.step_started("01-a")
+    progress.step_started("01-a", 59.0)
     progress.line("compiling x\x1b[2J")
     deadline = time.monotonic() + 10
     told = ""
@@ -922,12 +932,35 @@ def test_a_silent_step_shows_that_it_lives(capsys: pytest.CaptureFixture[str]) -
     progress.step_done(BuildStage("01-a", 61.0, 120.0, 5 << 20, reused=False))
     progress.stop()
     told += capsys.readouterr().err
-    assert "[1/2] 01-a" in told
+    assert "[1/2] 01-a (59.0 s the last time)" in told
     assert r"      > compiling x\x1b[2J" in told
     assert "cpu 2 min" in told
     progress.step_started("image")
     time.sleep(0.2)
     assert "so far" not in capsys.readouterr().err, "it was stopped"
+
+
+def test_a_terminal_shows_what_a_step_took_the_last_time_and_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=120)
+    monkeypatch.setattr("lumiimg.report.progress.console", lambda **_: terminal)
+    progress = TerminalProgress()
+    progress.begin(["01-a", "image"])
+    progress.step_started("01-a", 59.0)
+    progress.line("I: Extracting dpkg...")
+    progress.stop()
+    assert "s of 59.0 s the last time" in screen.getvalue()
+    assert "I: Extracting dpkg..." in screen.getvalue()
+
+
+def test_what_a_layer_took_the_last_time_is_that_of_its_newest_result(tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path / "cache")
+    for number, (layers, seconds) in enumerate(((("a",), 9.0), (("a",), 2.0), (("a", "b"), 5.0))):
+        data = tmp_path / f"{number}.sqfs"
+        data.write_bytes(b"x")
+        os.utime(data, (100 + number, 100 + number))
+        cache.keep(CacheKey({"number": number}), data, layers=layers, seconds=seconds)
+    assert cache.seconds() == {("a",): 2.0, ("a", "b"): 5.0}
 
 
 def test_a_layer_keeps_what_it_compiled_whatever_lies_between(tmp_path: Path) -> None:
@@ -1036,7 +1069,7 @@ def run(root: Path, *, prunes: bool = False) -> tuple[list[str], str, str]:
     lower = replace(base, name="02-lower", layers=("lower",), parent="01-base", sections=on("01-base"))
     upper = replace(lower, name="03-upper", layers=("upper",), parent="02-lower", sections=on("02-lower"))
     chain = [base, lower, upper]
-    keys = layer_keys(chain, ENGINE, "overlay", maps_ids=True, mksquashfs="4.6")
+    keys = layer_keys(chain, build_machine(ENGINE), "overlay")
     downloads = Store(root / "store", Web(), Mirrors({}))
     with (root / "log").open("wb") as log, scratch_folder(root / "cache/work") as scratch:
         work = builder._Work(stand.cache, None, {}, downloads, log, progress, scratch, "overlay", False)  # type: ignore[arg-type]
@@ -1177,9 +1210,7 @@ def test_another_lumiimg_that_writes_the_same_builds_nothing_again(tmp_path: Pat
         for version in ("0.1.0", "0.2.0")
     ]
     keys = {
-        layer_keys([definition(tmp_path, sections=sections)], ENGINE, "overlay", maps_ids=True, mksquashfs="4.6")[
-            0
-        ].digest
+        layer_keys([definition(tmp_path, sections=sections)], build_machine(ENGINE), "overlay")[0].digest
         for sections in written
     }
     assert len(keys) == 1
@@ -1247,11 +1278,13 @@ def test_whatever_layers_lack_one_run_tells_of_all(
     }
     seen: list[str] = []
     heard: list[str] = []
-    progress: Any = SimpleNamespace(begin=len, line=len, step_started=len, step_done=type, notice=heard.append)
+    progress: Any = SimpleNamespace(
+        begin=len, line=len, step_started=lambda *_: None, step_done=type, notice=heard.append
+    )
     monkeypatch.setattr(builder, "new_strategy", lambda _, folder: Tries(folder, faults, seen))
     scratch = tmp_path / "tries/scratch"
     scratch.mkdir(parents=True)
-    keys = layer_keys(chain, ENGINE, way, maps_ids=True, mksquashfs="4.6")
+    keys = layer_keys(chain, build_machine(ENGINE), way)
     none: Any = None
     with (tmp_path / "log").open("wb") as log:
         store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
@@ -1297,7 +1330,7 @@ def test_what_was_compiled_without_a_failed_layers_variables_is_not_taken_for_wh
     sets = replace(base, name="02-sets", parent="01-base", sections=replace(script, environment=variables))
     needs = replace(sets, name="03-needs", sections=replace(BASE, post="cmake\n"), needs=("02-sets",))
     free = replace(sets, name="04-free", sections=replace(BASE, post="make\n"))
-    progress: Any = SimpleNamespace(begin=len, line=len, step_started=len, step_done=type, notice=len)
+    progress: Any = SimpleNamespace(begin=len, line=len, step_started=lambda *_: None, step_done=type, notice=len)
     store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
     none: Any = None
 
@@ -1306,7 +1339,7 @@ def test_what_was_compiled_without_a_failed_layers_variables_is_not_taken_for_wh
         compiled: list[str] = []
         way: Any = Compiles(broken, compiled)
         monkeypatch.setattr(builder, "new_strategy", lambda *_: way)
-        keys = layer_keys(chain, ENGINE, "overlay", maps_ids=True, mksquashfs="4.6")
+        keys = layer_keys(chain, build_machine(ENGINE), "overlay")
         cache = LayerCache(tmp_path / "cache")
         with (tmp_path / "log").open("wb") as log, scratch_folder(tmp_path / "cache/work") as scratch:
             work = builder._Work(cache, none, {}, store, log, progress, scratch, "overlay", True)

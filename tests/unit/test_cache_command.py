@@ -20,8 +20,11 @@ from lumiimg.build.cache_miss import why
 from lumiimg.build.disk_space import FreeSpace, require, room_at
 from lumiimg.build.fetch import content_with
 from lumiimg.cli.main import main
+from lumiimg.engine.namespaces.layers import SquashedLayer
+from lumiimg.engine.namespaces.unpacked import unpacked
 from lumiimg.errors import ExitCode, FailedError
 from lumiimg.report.cache import print_why
+from tests.shared.programs import needs, squashed
 
 Capture = pytest.CaptureFixture[str]
 
@@ -202,6 +205,47 @@ def test_layers_are_removed_by_name_or_key(cache: LayerCache, capsys: Capture) -
     assert main(["cache", "rm", "vllm", other.key[:6]]) == ExitCode.GOOD
     assert "removed 2 layers" in capsys.readouterr().out
     assert list(cache.entries()) == []
+
+
+def test_images_that_were_unpacked_are_listed_and_the_longest_unused_goes_unless_a_container_has_it(
+    cache: LayerCache, tmp_path: Path, capsys: Capture
+) -> None:
+    needs("mksquashfs", "unsquashfs")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/file").write_bytes(b"x" * 5000)
+    image = SquashedLayer(squashed(tmp_path / "root", tmp_path / "image.sqfs", "-no-xattrs"), 0)
+    layer = keep(cache, "torch", b"1")
+    with unpacked([image], os.environ) as (folder,):
+        assert (folder / "file").stat().st_size == 5000
+        assert main(["cache", "prune", "--keep", "0"]) == ExitCode.GOOD
+        assert "removed 1 layer, 1 B" in capsys.readouterr().out
+        assert (folder / "file").exists(), "somebody has it"
+    with unpacked([image], os.environ) as (again,):
+        assert again == folder, "it is unpacked once"
+    layer = keep(cache, "torch", b"1")
+    assert main(["cache", "ls"]) == ExitCode.GOOD
+    out = " ".join(capsys.readouterr().out.split())
+    assert "1 layer and 1 unpacked image, 8 KiB" in out
+    assert f"unpacked {image.file}" in out
+    os.utime(folder.with_name("entry.json"), (1, 1))
+    assert main(["cache", "prune", "--keep", "1"]) == ExitCode.GOOD
+    assert "removed 0 layers and 1 unpacked image, 8 KiB" in capsys.readouterr().out
+    assert not folder.exists()
+    assert [entry.key for entry in cache.entries()] == [layer.key]
+
+
+@pytest.mark.parametrize("entry", [None, "[" * 100_000, "{}", '{"image": 1, "size_bytes": "x"}'])
+def test_an_unpacked_image_whose_entry_is_damaged_goes_with_the_next_prune(
+    cache: LayerCache, capsys: Capture, entry: str | None
+) -> None:
+    folder = cache.root / "unpacked" / ("0" * 64)
+    (folder / "root").mkdir(parents=True)
+    if entry is not None:
+        (folder / "entry.json").write_text(entry)
+    assert main(["cache", "ls"]) == ExitCode.GOOD
+    assert "(cannot be read)" in capsys.readouterr().out
+    assert main(["cache", "prune"]) == ExitCode.GOOD
+    assert not folder.exists()
 
 
 def test_an_entry_whose_documents_are_gone_is_no_crash(cache: LayerCache, capsys: Capture) -> None:

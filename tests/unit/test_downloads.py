@@ -37,6 +37,7 @@ from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.resume import OLD_S, TOTAL_S, taken
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
+from tests.shared.build_machine import build_machine
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import wait_until
 from tests.shared.tls import certified
@@ -674,7 +675,8 @@ class Recording(Progress):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def step_started(self, name: str) -> None:
+    def step_started(self, name: str, last_s: float | None = None) -> None:
+        del last_s
         self.heard.append(name)
 
 
@@ -703,7 +705,7 @@ def build(chain: list[Definition], server: Server, tmp_path: Path, progress: Rec
     downloads = store(tmp_path / "store", 2)
     with (tmp_path / "log").open("wb") as log:
         work = builder._Work(cache, None, {}, downloads, log, progress, scratch, "overlay", False)  # type: ignore[arg-type]
-        _, stages = work.layers(chain, layer_keys(chain, ENGINE, "overlay", maps_ids=True, mksquashfs="4.6"), stand)
+        _, stages = work.layers(chain, layer_keys(chain, build_machine(ENGINE), "overlay"), stand)
     fetched = ["downloads"] if "downloads" in progress.heard else []
     assert [stage.name for stage in stages] == [*fetched, *(one.name for one in chain)]
     return stand.built
@@ -752,9 +754,9 @@ def test_a_layer_that_may_be_kept_by_the_content_below_it_is_not_fetched_for(ser
     cache = LayerCache(tmp_path / "cache")
     other = replace(first[0], sections=Sections(Header("docker", "another")))
     new = replace(first[1], sections=Sections(Header("docker", "new")))
-    keys = layer_keys([other, first[1]], ENGINE, "overlay", maps_ids=True, mksquashfs="4.6")
+    keys = layer_keys([other, first[1]], build_machine(ENGINE), "overlay")
     assert list(needed([other, first[1]], keys, cache, "")) == []
-    keys = layer_keys([other, new], ENGINE, "overlay", maps_ids=True, mksquashfs="4.6")
+    keys = layer_keys([other, new], build_machine(ENGINE), "overlay")
     assert list(needed([other, new], keys, cache, "")) == [one]
     server.asked.clear()
     (tmp_path / "store" / SHA).unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.server
+import io
 import re
 import threading
 import time
@@ -13,8 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.build.layer_build import LayerBuild
+from lumiimg.build.overlay import Overlay
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode, LumiimgError
+from lumiimg.definition.definition import Definition, Header, Sections
+from lumiimg.engine.engine import Engine, EngineKind
+from lumiimg.errors import ExitCode, FailedError, LumiimgError
 from lumiimg.resolve import uv
 from lumiimg.resolve.closure import Indexes, LayerWants, resolve
 from lumiimg.resolve.network import download, pull, web
@@ -24,6 +29,7 @@ from lumiimg.resolve.network.registry import SIF_LAYER, ImageManifest, Repositor
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.store import Store
+from tests.shared.build_machine import build_machine
 from tests.shared.hostile_server import serving
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import EVERYTHING
@@ -194,6 +200,23 @@ def test_no_download_is_held_or_filled_by_any_server(server: str, tmp_path: Path
                 whole = [path.read_bytes() for path in folder.iterdir() if re.fullmatch("[0-9a-f]{64}", path.name)]
                 assert whole == [HARMLESS[server]], kind
             assert time.monotonic() - start < LIMIT_S + SLACK_S, kind
+
+
+@pytest.mark.threat("S22")
+@pytest.mark.parametrize("agent", ["docker", "oras"])
+@pytest.mark.parametrize("server", ["a dripped body", "nothing at all", "redirects in a circle"])
+def test_a_base_is_pulled_within_limits_though_there_is_an_engine(server: str, agent: str, tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "no-apptainer", EngineKind.APPTAINER, "1.4.5", frozenset())
+    with serving(*SERVERS[server]) as url:
+        header = Header(agent, f"{url.partition('://')[2]}/a/b@sha256:{'0' * 64}")
+        base = Definition("01-box", ("box",), None, Sections(header), (), plain_http=True)
+        (tmp_path / "step").mkdir()
+        step = LayerBuild(build_machine(engine), {}, base, tmp_path / "step", io.BytesIO(), print)
+        start = time.monotonic()
+        with pytest.raises(FailedError, match=r"http://127\.0\.0\.1:"):
+            Overlay().base(step, tmp_path / "x.sif", Store(tmp_path / "store", Web(), Mirrors({})))
+        assert time.monotonic() - start < LIMIT_S * 4 + SLACK_S
+    assert not (tmp_path / "x.sif").exists()
 
 
 @pytest.mark.threat("S22")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,8 +24,6 @@ from tests.shared.programs import needs
 from tests.shared.validation import validated
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lumiimg.build.capabilities import CapabilityTrial
     from tests.shared.layer_builder import MakeLayer
 
@@ -74,8 +73,6 @@ class Place:
         self.calls = folder / "calls"
         self.bin = folder / "bin"
         self.bin.mkdir()
-        (self.bin / "debootstrap").write_text(f"#!/bin/sh\n{BEGINS}\n")
-        (self.bin / "debootstrap").chmod(0o755)
         (self.bin / "singularity").symlink_to("apptainer")
         for name in PROGRAMS:  # no others: each costs a trial of its own
             (self.bin / name).symlink_to(str(shutil.which(name)))
@@ -85,7 +82,9 @@ class Place:
         self.has(STARTS, BEGINS)
 
     def has(self, starts: str, debootstrap: str) -> None:
-        """Have an engine that does this to start a container, and this to make a base."""
+        """Have an engine that does this to start a container, and this to make a base, as debootstrap alone does."""
+        (self.bin / "debootstrap").write_text(f"#!/bin/sh\n{debootstrap}\n")
+        (self.bin / "debootstrap").chmod(0o755)
         script = ENGINE.format(calls=shlex.quote(str(self.calls)), exec=starts, debootstrap=debootstrap)
         (self.bin / "apptainer").write_text(script)
         (self.bin / "apptainer").chmod(0o755)
@@ -324,11 +323,44 @@ def test_debootstrap_that_fails_for_another_reason_is_left_open(place: Place) ->
 
 
 def test_without_debootstrap_there_is_nothing_to_try(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(name: str, _path: str | None) -> str | None:
-        return None if name == "debootstrap" else shutil.which(name)
-
-    monkeypatch.setattr("lumiimg.build.capability_trials.which", gone)
+    monkeypatch.setattr("lumiimg.build.capability_trials.bootstrapper_at", lambda *_: None)
     assert place.trials()[BASES_BY_DEBOOTSTRAP].said == "debootstrap is not on PATH"
+
+
+BEGINS_OURS = """\
+#!/bin/sh
+echo "$0 $*" >>{calls}
+echo 'E: Failed getting release file file:///lumiimg-no-such-mirror/dists/stable/Release'
+exit 1
+"""
+
+
+@pytest.mark.parametrize("works", ["debootstrap", "mmdebstrap"])
+def test_the_first_program_that_begins_a_base_in_a_namespace_makes_it(place: Place, works: str) -> None:
+    keys = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+    if works == "mmdebstrap" and not keys.is_file():
+        pytest.skip(f"no {keys}, by which mmdebstrap knows the archive")
+    for name in ("debootstrap", "mmdebstrap"):
+        script = BEGINS_OURS.format(calls=place.folder / "began") if name == works else "#!/bin/sh\nexit 1\n"
+        (place.bin / name).write_text(script)
+        (place.bin / name).chmod(0o755)
+    for _ in ("tried", "recalled"):
+        machine = look_or_recall(find_engine(os.environ), dict(os.environ), place.folder / "cache")
+        assert (machine.bootstrapper, machine.makes_base("debootstrap")) == (works, True)
+    assert place.trials()[BASES_BY_DEBOOTSTRAP].said == f"{works} begins"
+    (words,) = (place.folder / "began").read_text().splitlines()
+    checks = "--force-check-gpg" if works == "debootstrap" else f"--keyring={keys}"
+    assert checks in words.split()
+    assert not any("image.def" in line for line in place.tries() if "--notest" not in line), "the engine is not asked"
+
+
+@pytest.mark.usefixtures("no_namespaces")
+def test_without_namespaces_the_engine_makes_bases(place: Place) -> None:
+    machine = look_or_recall(find_engine(os.environ), dict(os.environ), place.folder / "cache")
+    assert machine.bootstrapper == ""
+    assert not machine.makes_base("debootstrap")
+    said = place.trials()[BASES_BY_DEBOOTSTRAP].said
+    assert said == "debootstrap begins, by Apptainer"
 
 
 REFUSES = "case \"$*\" in *--fakeroot*) echo 'FATAL:   {why}'; exit 255;; esac; "

@@ -40,6 +40,7 @@ from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.store import Store
+from tests.shared.build_machine import build_machine
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import examples, needs, squashed, unwrapped
 from tests.shared.sif_builder import made_sif
@@ -253,7 +254,7 @@ def test_debootstrap_takes_packages_from_where_a_person_says(
 @pytest.mark.threat("S62")
 def test_a_base_that_came_without_tls_is_no_other_builds_base(chain: tuple[Definition, ...]) -> None:
     found = [
-        keys.layer_keys([replace(chain[0], plain_http=plain)], ENGINE, "overlay", maps_ids=True, mksquashfs="4.6")[0]
+        keys.layer_keys([replace(chain[0], plain_http=plain)], build_machine(ENGINE), "overlay")[0]
         for plain in (True, False)
     ]
     assert found[0].digest != found[1].digest

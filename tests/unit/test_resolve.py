@@ -157,7 +157,7 @@ def test_debootstrap_is_taken_where_it_is_and_a_mirror_is_known(
     catalogue = Catalogue((layers,), ())
     programs = tmp_path / "bin"
     programs.mkdir()
-    monkeypatch.setattr("lumiimg.resolve.bootstrap._with_sbin", lambda path: path or "")
+    monkeypatch.setattr("lumiimg.resolve.bootstrap._SBIN", "")
     monkeypatch.setattr("lumiimg.resolve.bootstrap.apt_mirror", lambda _: None)
 
     def bootstrap(mirrors: dict[str, str]) -> tuple[str, str, str | None]:
@@ -166,9 +166,10 @@ def test_debootstrap_is_taken_where_it_is_and_a_mirror_is_known(
 
     named = {"debian": "http://m/debian"}
     assert bootstrap(named)[:2] == ("docker", "debian:trixie-slim")
-    (programs / "debootstrap").write_text("#!/bin/sh\n")
-    (programs / "debootstrap").chmod(0o755)
-    assert bootstrap(named) == ("debootstrap", "trixie", "http://m/debian")
+    for name in ("mmdebstrap", "debootstrap"):  # either makes the same kind of base
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+        assert bootstrap(named) == ("debootstrap", "trixie", "http://m/debian")
     assert bootstrap({})[0] == "docker"
     monkeypatch.setattr("lumiimg.resolve.bootstrap.apt_mirror", lambda _: "http://own/debian")
     assert bootstrap({}) == ("debootstrap", "trixie", "http://own/debian")
@@ -178,7 +179,7 @@ def test_a_base_that_cannot_be_had_says_what_each_way_lacks(
     layers: Path, make_layer: MakeLayer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_layer("base", DEBOOTSTRAP)
-    monkeypatch.setattr("lumiimg.resolve.bootstrap._with_sbin", lambda path: path or "")
+    monkeypatch.setattr("lumiimg.resolve.bootstrap._SBIN", "")
     with pytest.raises(MissingHereError, match="debootstrap: the program is not on PATH"):
         locked(decide(Request("base"), Ground(Catalogue((layers,), ()), Mirrors({}), "")))
 

@@ -13,13 +13,13 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NoReturn
 
 from lumiimg.engine.namespaces import variables
 from lumiimg.engine.namespaces.ids import IdsError, map_own, map_range
-from lumiimg.engine.namespaces.layers import Served, layers_of, squashfuse, unpacked
+from lumiimg.engine.namespaces.layers import Served, layers_of, squashfuse
 from lumiimg.engine.namespaces.options import PREFIXES, ContainerStart, read_words
 from lumiimg.engine.namespaces.root import MountStage, RootError, ShownPath, shown_path
 from lumiimg.engine.namespaces.syscalls import (
@@ -33,6 +33,7 @@ from lumiimg.engine.namespaces.syscalls import (
     mount_proc,
     unshare,
 )
+from lumiimg.engine.namespaces.unpacked import unpacked
 from lumiimg.errors import LumiimgError, one_line
 
 _FAILED = 255
@@ -134,7 +135,7 @@ def _exec(container: ContainerStart) -> int:
     if container.writable and layers:
         raise RootError(f"{container.image} is a file, and nothing can be written into it")
     program = squashfuse(os.environ.get("PATH")) if layers else None
-    folders = [container.image] if not layers else [] if program else unpacked(layers, os.environ)
+    held = unpacked(layers, os.environ) if layers and not program else nullcontext([] if layers else [container.image])
     served = [Served(program, layer) for layer in layers] if program else []
 
     def inside() -> int:
@@ -179,7 +180,8 @@ def _exec(container: ContainerStart) -> int:
         maker = lambda process: map_own(process, uid, gid)  # noqa: E731
     elif _mounts_alone() and (container.as_root or not _makes_users()):
         maker = None  # a namespace of users would keep it from making devices
-    return _namespaces(maker, inside)
+    with held as folders:
+        return _namespaces(maker, inside)
 
 
 def _sources(container: ContainerStart, cwd: str) -> Iterator[ShownPath]:

@@ -1,27 +1,20 @@
-"""The file systems of an image: mounted by squashfuse_ll where there is FUSE, else unpacked once into the cache."""
+"""The file systems of an image, mounted by squashfuse_ll where there is FUSE; else unpacked.py has their files."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import signal
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lumiimg.catalog.settings import read_settings
-from lumiimg.engine.failures import explain
 from lumiimg.engine.namespaces.syscalls import MountFlag, mount
-from lumiimg.engine.process import run, which
-from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import FailedError, MissingHereError, one_line
+from lumiimg.engine.process import which
+from lumiimg.errors import FailedError
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
 
-FOLDER = "unpacked"
-"""Of the cache."""
 _FUSE = "/dev/fuse"
 _QUIET = ("/dev/null", os.O_RDWR)
 
@@ -106,41 +99,3 @@ class Served:
             os.stat(target)  # noqa: PTH116
         except OSError as error:
             raise FailedError("squashfuse_ll cannot read it: is it whole?", where=str(self._file)) from error
-
-
-def unpacked(layers: tuple[SquashedLayer, ...], environment: Mapping[str, str]) -> list[Path]:
-    """Return folders with the files of each layer, as this user's, unpacked once.
-
-    Raises FailedError, MissingHereError.
-    """
-    program = which("unsquashfs", environment.get("PATH"))
-    if program is None:
-        raise MissingHereError(
-            "an image is mounted by squashfuse_ll and /dev/fuse, or unpacked by unsquashfs: neither is here",
-            hint="install squashfuse and fuse3, or squashfs-tools",
-        )
-    parent = read_settings(environment).cache / FOLDER
-    parent.mkdir(0o700, exist_ok=True)
-    return [_unpacked(program, layer, parent, environment) for layer in layers]
-
-
-def _unpacked(program: str, layer: SquashedLayer, parent: Path, environment: Mapping[str, str]) -> Path:
-    seen = layer.file.stat()
-    said = f"{seen.st_dev} {seen.st_ino} {seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns} {layer.offset}"
-    target = parent / hashlib.sha256(said.encode()).hexdigest()
-    if target.is_dir():
-        return target
-    with scratch_folder(parent) as scratch:
-        root = scratch / "root"
-        words = [program, "-no-progress", "-quiet", "-no-xattrs", "-dest", str(root), "-offset", str(layer.offset)]
-        done = run([*words, str(layer.file)], env=environment)
-        if not done.ok:
-            known = explain(done.output)
-            said = known.meaning if known else one_line(done.last_line)[:300]
-            raise FailedError(f"unsquashfs: {said}", where=str(layer.file), hint=known.remedy if known else None)
-        try:
-            root.rename(target)
-        except OSError:
-            if not target.is_dir():  # else another was quicker
-                raise
-    return target

@@ -27,6 +27,17 @@ class CacheEntry(Shape):
     """That it took to build."""
 
 
+class UnpackedImage(Shape):
+    """One file system of an image, unpacked where there is no FUSE to mount it."""
+
+    key: str
+    """A digest of which file it was, and when that was written."""
+    image: str
+    """Path of that file."""
+    size_bytes: int
+    """Of its files."""
+
+
 class Cache(Output):
     """What is in the cache, or in an archive of it."""
 
@@ -35,9 +46,11 @@ class Cache(Output):
     cache: Path
     """The folder, or the archive."""
     size_bytes: int
-    """Of all entries."""
+    """Of all entries, and of all that is unpacked."""
     entries: tuple[CacheEntry, ...]
     """Layers that are kept."""
+    unpacked: tuple[UnpackedImage, ...]
+    """Images that were unpacked once; none of an archive."""
 
 
 class CacheRemoved(Output):
@@ -46,7 +59,9 @@ class CacheRemoved(Output):
     printed_by = "lumiimg cache prune --json, lumiimg cache rm --json"
 
     removed: tuple[str, ...]
-    """Keys."""
+    """Keys of layers."""
+    unpacked: tuple[str, ...]
+    """Keys of images that were unpacked."""
     freed_bytes: int
     """That they took."""
 

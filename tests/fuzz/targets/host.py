@@ -47,8 +47,9 @@ from lumiimg.cluster.nodes.node_task import TASK, NodeTask, read_task
 from lumiimg.definition.engine_reader import read_definition
 from lumiimg.elf.loader import Process
 from lumiimg.engine.engine import PACKED
+from lumiimg.engine.namespaces.unpacked import unpacked_images
 from lumiimg.engine.process import Completed
-from lumiimg.errors import BadInputError, FailedError, UndecidedError
+from lumiimg.errors import BadInputError, FailedError, UndecidedError, printable
 from lumiimg.files import EPOCH
 from lumiimg.host import devel_archive
 from lumiimg.host import node_facts as host_node
@@ -64,6 +65,7 @@ from lumiimg.report.nodes import print_nodes
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.network.mirrors import apt_mirror, parse_mirrors
 from lumiimg.resolve.rocm_of_image import rocm_of
+from lumiimg.wording import size
 from tests.fuzz.target import Target
 from tests.fuzz.targets.elf import small_elf
 from tests.fuzz.targets.image import make_sif, sums
@@ -196,6 +198,12 @@ def _recalled(data: bytes) -> None:
     with mock.patch.object(capability_cache, "_depends_on", return_value={}):
         capability_cache._recall(ENGINE, {"PATH": "/bin"}, scratch() / "own")
         capability_cache.recall(ENGINE.path, {"PATH": "/bin"}, scratch() / "own")
+
+
+def _unpacked(data: bytes) -> str:
+    written(data, f"cache/unpacked/{'0' * 64}/entry.json")
+    (found,) = unpacked_images(scratch() / "cache")
+    return f"{printable(found.image)} {size(found.size_bytes)}"
 
 
 def _kept(data: bytes) -> None:
@@ -348,7 +356,14 @@ def _archive_seeds() -> Iterator[bytes]:
 
 
 def _recalled_seeds() -> Iterator[bytes]:
-    document = {"format": 1, "depends_on": {}, "proot": False, "trials": [{"name": "a", "works": True, "said": "b"}]}
+    trials = [{"name": "a", "works": True, "said": "b"}]
+    document = {
+        "format": capability_cache._FORMAT,
+        "depends_on": {},
+        "proot": False,
+        "bootstrapper": "",
+        "trials": trials,
+    }
     yield json.dumps({**document, **dict.fromkeys(capability_cache._FLAGS, True)}).encode()
 
 
@@ -471,6 +486,15 @@ TARGETS = (
         rounds=10,
     ),
     Target("machine", ("build.capability_cache._recall",), _recalled, _recalled_seeds, (), "json", rounds=15),
+    Target(
+        "unpacked-image",
+        ("engine.namespaces.unpacked.unpacked_images",),
+        _unpacked,
+        lambda: [b'{"image": "/a.sif", "size_bytes": 4096}', b'{"image": 1, "size_bytes": Infinity}'],
+        (),
+        "json",
+        rounds=15,
+    ),
     Target("kept-files", ("build.compile_cache.unpack_kept",), _kept, _tar_seeds, (), "bytes", repair=sums, rounds=15),
     Target(
         "compiled-python",

@@ -1,0 +1,155 @@
+"""File systems of images that were unpacked once, where there is no FUSE to mount them.
+
+<cache>/unpacked/<digest>/root         its files, as this user's
+entry.json   of which image, and how large; its time is that of the last use
+.use….       one for each container that has them now, named for its process
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.catalog.settings import read_settings
+from lumiimg.engine.failures import explain
+from lumiimg.engine.process import run, which
+from lumiimg.engine.workspace import owner_mark, remove_stale, remove_tree, scratch_folder
+from lumiimg.errors import FailedError, MissingHereError, one_line
+
+if TYPE_CHECKING:
+    from lumiimg.engine.namespaces.layers import SquashedLayer
+
+FOLDER = "unpacked"
+"""Of the cache."""
+_LAYOUT = 2
+_ENTRY = "entry.json"
+_LIMIT_BYTES = 64 * 1024
+_MOST_BYTES = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedImage:
+    """One file system of an image."""
+
+    key: str
+    """The name of its folder: a digest of which file it was, and when that was written."""
+    image: str
+    """Path of the file; it may be gone, or another by now."""
+    size_bytes: int
+    used_ns: int
+    """When it was used the last time, in nanoseconds since 1970."""
+
+
+@contextmanager
+def unpacked(layers: Sequence[SquashedLayer], environment: Mapping[str, str]) -> Iterator[list[Path]]:
+    """Yield folders with the files of each layer, which nobody removes meanwhile.
+
+    Raises FailedError, MissingHereError.
+    """
+    program = which("unsquashfs", environment.get("PATH"))
+    if program is None:
+        raise MissingHereError(
+            "an image is mounted by squashfuse_ll and /dev/fuse, or unpacked by unsquashfs: neither is here",
+            hint="install squashfuse and fuse3, or squashfs-tools",
+        )
+    parent = read_settings(environment).cache / FOLDER
+    parent.mkdir(0o700, exist_ok=True)
+    with ExitStack() as held:
+        yield [held.enter_context(_in_use(program, layer, parent, environment)) for layer in layers]
+
+
+@contextmanager
+def _in_use(program: str, layer: SquashedLayer, parent: Path, environment: Mapping[str, str]) -> Iterator[Path]:
+    seen = layer.file.stat()
+    said = f"{_LAYOUT} {seen.st_dev} {seen.st_ino} {seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns} {layer.offset}"
+    folder = parent / hashlib.sha256(said.encode()).hexdigest()
+    mark = folder / f".use-{secrets.token_hex(4)}{owner_mark()}"
+    while True:
+        try:
+            mark.touch()
+            break
+        except FileNotFoundError:  # or somebody removes it at this moment
+            _unpack(program, layer, folder, environment)
+        except OSError:  # in a cache that only others may write to
+            break
+    with contextlib.suppress(OSError):
+        os.utime(folder / _ENTRY)
+    try:
+        yield folder / "root"
+    finally:
+        with contextlib.suppress(OSError):
+            mark.unlink()
+
+
+def _unpack(program: str, layer: SquashedLayer, folder: Path, environment: Mapping[str, str]) -> None:
+    with scratch_folder(folder.parent) as scratch:
+        root = scratch / "image" / "root"
+        root.parent.mkdir()
+        words = [program, "-no-progress", "-quiet", "-no-xattrs", "-dest", str(root), "-offset", str(layer.offset)]
+        done = run([*words, str(layer.file)], env=environment)
+        if not done.ok:
+            known = explain(done.output)
+            why = known.meaning if known else one_line(done.last_line)[:300]
+            raise FailedError(f"unsquashfs: {why}", where=str(layer.file), hint=known.remedy if known else None)
+        entry = {"image": os.fspath(layer.file), "size_bytes": _size_of(root)}
+        (root.parent / _ENTRY).write_text(json.dumps(entry), encoding="utf-8")
+        try:
+            root.parent.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another was quicker
+                raise
+
+
+def _size_of(root: Path) -> int:
+    size = 0
+    for folder, _, files in os.walk(root):
+        size += sum(os.lstat(f"{folder}/{name}").st_blocks * 512 for name in files)
+    return size
+
+
+def unpacked_images(cache: Path) -> list[UnpackedImage]:
+    """Return what is unpacked in a cache; what cannot be read is as large as nothing, and was never used."""
+    found = []
+    for folder in sorted((cache / FOLDER).glob("[0-9a-f]*")):
+        image, size_bytes, used_ns = "", 0, 0
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            with (folder / _ENTRY).open(encoding="utf-8") as file:
+                entry: Any = json.loads(file.read(_LIMIT_BYTES))
+                used_ns = os.fstat(file.fileno()).st_mtime_ns
+            seen = entry["size_bytes"]
+            if isinstance(entry["image"], str) and type(seen) is int and 0 <= seen < _MOST_BYTES:
+                image, size_bytes = entry["image"], seen
+        found.append(UnpackedImage(folder.name, image, size_bytes, used_ns))
+    return found
+
+
+def remove_unpacked(cache: Path, image: UnpackedImage) -> bool:
+    """Remove what was unpacked, unless a container has it now; return whether it is gone.
+
+    A container on another machine cannot be seen from here: it is believed for a week.
+    """
+    folder = cache / FOLDER / image.key
+    remove_stale(folder)
+    if any(folder.glob(".use-*")):
+        return False
+    gone = folder.with_name(f"work-{image.key[:12]}{owner_mark()}")
+    try:
+        folder.rename(gone)
+    except FileNotFoundError:
+        return False  # another was quicker
+    except OSError as error:
+        raise FailedError(f"cannot be removed: {error.strerror}", where=str(folder)) from error
+    if any(gone.glob(".use-*")):  # it was taken at this moment
+        with contextlib.suppress(OSError):
+            gone.rename(folder)
+            return False
+    remove_tree(gone)
+    return True
