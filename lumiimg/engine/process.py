@@ -37,6 +37,9 @@ OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
 LOG_LIMIT_BYTES = 256 * 1024 * 1024
 """Output of one child that goes to its log: more than a build prints, and one that never ends fills no file system."""
 LINE_LIMIT_BYTES = 64 * 1024
+LINES_LIMIT = 500_000
+"""Lines of one child that are handed on each, as are those within `LOG_LIMIT_BYTES`; of more, the last of each second:
+what looks at them takes longer than a child that prints without end takes to print them."""
 GRACE_S = 10.0
 """Between the polite signal and SIGKILL."""
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -45,6 +48,7 @@ _READ_BYTES = 64 * 1024
 _POLL_S = 0.1
 _REAP_S = 0.005
 _DRAIN_S = 1.0
+_SILENT_S = 1.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Reads the number of a group, and then until the other end is closed, which the kernel does when lumiimg is gone; then
 # ends the group.
@@ -235,6 +239,10 @@ class _Collector:
     def __init__(self, log: IO[bytes] | None, on_line: Callable[[str], None] | None) -> None:
         self._log = log
         self._log_room = LOG_LIMIT_BYTES
+        self._bytes_room = LOG_LIMIT_BYTES
+        self._lines_room = LINES_LIMIT
+        self._silent_until = 0.0
+        self._unsaid = b""
         self._on_line = on_line
         self._kept: deque[bytes] = deque()
         self._kept_bytes = 0
@@ -254,18 +262,33 @@ class _Collector:
             self._kept_bytes -= len(self._kept.popleft())
             self.truncated = True
         if self._on_line is not None:
+            self._hand_on(chunk)
+
+    def _hand_on(self, chunk: bytes) -> None:
+        self._bytes_room -= len(chunk)
+        if self._lines_room > 0 and self._bytes_room > 0:
             *lines, self._line = (self._line + chunk).split(b"\n")
-            for line in lines:
-                self._emit(line)
-            if len(self._line) > LINE_LIMIT_BYTES:
-                self._emit(self._line)
-                self._line = b""
+            self._lines_room -= len(lines)
+        else:
+            whole, newline, self._line = (self._line + chunk).rpartition(b"\n")
+            self._unsaid = whole.rpartition(b"\n")[2] if newline else self._unsaid
+            if time.monotonic() < self._silent_until:
+                self._line = self._line[-LINE_LIMIT_BYTES:]
+                return
+            self._silent_until = time.monotonic() + _SILENT_S
+            lines, self._unsaid = [self._unsaid] if self._unsaid else [], b""
+        for line in lines:
+            self._emit(line)
+        if len(self._line) > LINE_LIMIT_BYTES:
+            self._emit(self._line)
+            self._line = b""
 
     def close(self) -> None:
         if self._log is not None:
             self._log.flush()
-        if self._line:
-            self._emit(self._line)
+        for line in (self._unsaid, self._line):
+            if line:
+                self._emit(line)
 
     def _emit(self, line: bytes) -> None:
         if self._on_line is not None:

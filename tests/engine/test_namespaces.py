@@ -7,13 +7,12 @@ import random
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.engine.engine import Engine, clean_environment, exec_words, of_kernel, run_script
+from lumiimg.engine.engine import Engine, exec_words, of_kernel
 from lumiimg.engine.namespaces import PROGRAM
 from tests.engine.conftest import lumiimg
 from tests.shared.programs import wait_until
@@ -217,31 +216,6 @@ def test_links_of_an_image_lead_to_no_file_of_this_machine(folder: Path, tmp_pat
         )
         assert sorted(f"{path} {path.lstat().st_mtime_ns}" for path in outside.rglob("*")) == before, options
     Path("/tmp/lumiimg-no").unlink(missing_ok=True)
-
-
-def test_what_a_script_leaves_behind_ends_with_it(kernel: Engine, folder: Path, tmp_path: Path) -> None:
-    mark = f"lumiimg-{os.getpid()}-{time.monotonic_ns()}"
-    left = f"bash -c 'exec -a {mark} sleep 297' >/dev/null 2>&1"
-    is_up = f"for i in $(seq 500); do grep -qs '^{mark}' /proc/[0-9]*/cmdline && exit 0; done; exit 9"
-    script = f"(setsid {left} &); ({left} &); {is_up}"
-    done = run_script(
-        kernel, folder, ["/bin/bash", "-c", script], environment=clean_environment(os.environ), scratch=tmp_path
-    )
-    assert done.ok
-    assert mark not in subprocess.run(["ps", "axww"], capture_output=True, text=True, check=True).stdout
-
-
-def test_a_killed_start_leaves_nothing(kernel: Engine, with_plugin: Path) -> None:
-    mark = f"{300 + os.getpid() / 1e6}"
-    child = subprocess.Popen([*kernel.words, "exec", "--pid", with_plugin, "sleep", mark])
-
-    def seen() -> str:
-        return subprocess.run(["ps", "axww", "-o", "stat,args"], capture_output=True, text=True, check=True).stdout
-
-    wait_until(lambda: f"sleep {mark}" in seen())
-    child.kill()
-    child.wait()
-    wait_until(lambda: mark not in seen() and f"squashfuse_ll -f -o offset=4096 {with_plugin}" not in seen())
 
 
 def test_a_signal_ends_a_program_that_listens(kernel: Engine, demo: Path) -> None:

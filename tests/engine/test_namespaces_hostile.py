@@ -10,16 +10,12 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.engine.engine import execute, of_kernel
+from lumiimg.engine.engine import execute, of_kernel, run_script
 from lumiimg.engine.namespaces import PROGRAM
 from tests.shared.programs import needs, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).parents[2]
@@ -100,6 +96,7 @@ echo looked
 """
 
 
+@pytest.mark.threat("S65")
 @pytest.mark.parametrize(
     ("way", "kind"), [("build", "folder"), ("test", "folder"), ("test", "file"), ("probe", "file"), ("exec", "file")]
 )
@@ -115,6 +112,7 @@ def test_no_process_or_open_file_leads_a_program_out_of_its_container(image: Pat
     assert [line for line in said if way != "exec" or mark not in line] == ["looked"], done.stdout + done.stderr
 
 
+@pytest.mark.threat("S66")
 @pytest.mark.parametrize("way", _WAYS)
 def test_a_program_gains_no_privileges(image: Path, way: str) -> None:
     done = _start(image, "bash", "-c", "grep -E 'NoNewPrivs|Cap(Prm|Eff|Bnd|Amb)' /proc/self/status; id -u", way=way)
@@ -130,6 +128,7 @@ def test_a_program_gains_no_privileges(image: Path, way: str) -> None:
         )
 
 
+@pytest.mark.threat("S67")
 @pytest.mark.parametrize("argv", [["no-such-program"], ["/bin/sh", "-c", "exit 7"], ["/etc/passwd"]])
 def test_nothing_of_an_image_runs_in_the_engine_itself(image: Path, argv: list[str]) -> None:
     """Python would look for a module that it has not read yet in the image, by the path that it has on this machine."""
@@ -293,18 +292,38 @@ def test_a_squashfs_that_cannot_be_read_is_named(image: Path) -> None:
     )
 
 
-def test_nothing_outlives_a_probe(image: Path) -> None:
+@pytest.mark.threat("S68")
+@pytest.mark.parametrize("way", ["build", "test", "probe"])
+def test_what_a_program_leaves_running_ends_with_it(image: Path, tmp_path: Path, way: str) -> None:
     mark = f"{500 + os.getpid() / 1e6}"
-    left = f"(setsid bash -c 'trap \"\" TERM HUP INT; exec sleep {mark}' >/dev/null 2>&1 &)"
-    is_up = f"until grep -qs {mark} /proc/[0-9]*/cmdline; do :; done"
-    done = execute(
-        of_kernel(), image, ["bash", "-c", f"{left}; ({left}); {is_up}"], environment=os.environ, timeout_s=60
-    )
+    left = f"setsid bash -c 'trap \"\" TERM HUP INT; exec sleep {mark}' >/dev/null 2>&1"
+    is_up = "until ls -l /proc/[0-9]*/exe 2>/dev/null | grep -q bin/sleep; do :; done"
+    argv = ["bash", "-c", f"({left} &); {is_up}"]
+    if way == "probe":
+        done = execute(of_kernel(), image, argv, environment=os.environ, timeout_s=60)
+    else:
+        done = run_script(
+            of_kernel(), image, argv, environment=os.environ, scratch=tmp_path, writable=way == "build", timeout_s=60
+        )
     assert done.ok, done.output
-    wait_until(lambda: mark not in "".join(_commands()))
+    assert f"sleep {mark}" not in _commands()
 
 
-def _commands() -> Iterator[str]:
+@pytest.mark.threat("S68")
+@pytest.mark.parametrize("way", ["test", "probe", "exec"])
+def test_a_start_that_is_killed_leaves_nothing(image: Path, way: str) -> None:
+    squashed, mark = _squashed(image), f"{600 + os.getpid() / 1e6}"
+    child = subprocess.Popen([*PROGRAM, "exec", *_WAYS[way], squashed, "sleep", mark])
+    wait_until(lambda: f"sleep {mark}" in _commands())
+    child.kill()
+    child.wait()
+    wait_until(lambda: not any(mark in words or str(squashed) in words for words in _commands()), limit_s=20)
+
+
+def _commands() -> list[str]:
+    """Return the words of each process of this machine."""
+    found = []
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has ended
-            yield place.read_text(errors="replace")
+            found.append(place.read_text(errors="replace").replace("\0", " ").strip())
+    return found

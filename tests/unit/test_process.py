@@ -60,6 +60,15 @@ def test_a_child_that_prints_without_end_does_not_fill_the_file_system(monkeypat
 
 
 @pytest.mark.threat("S44")
+def test_lines_without_end_take_little_time_and_the_last_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "LINES_LIMIT", 1000)
+    lines: list[str] = []
+    assert run(["/bin/sh", "-c", "yes | head -c 20000000; echo; echo last"], env=ENV, on_line=lines.append).ok
+    assert 1000 < len(lines) < 100_000
+    assert lines[-1] == "last"
+
+
+@pytest.mark.threat("S44")
 def test_a_line_without_end_is_handed_on_in_pieces() -> None:
     lines: list[str] = []
     run(["/bin/sh", "-c", f"head -c {LINE_LIMIT_BYTES * 3} /dev/zero | tr '\\0' x"], env=ENV, on_line=lines.append)
