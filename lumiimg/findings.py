@@ -91,6 +91,7 @@ class Code(StrEnum):
     PROVIDER_CXI_BUILT_IN = "provider.cxi-built-in"
     PROVIDER_EXCLUDED = "provider.excluded"
     PROVIDER_NO_CXI = "provider.no-cxi"
+    PROVIDER_NO_GPU_MEMORY = "provider.no-gpu-memory"
     PROVIDER_NO_LIBFABRIC = "provider.no-libfabric"
     PROVIDER_OTHER = "provider.other"
     PROVIDER_UNNAMED = "provider.unnamed"

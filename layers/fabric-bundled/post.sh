@@ -54,23 +54,32 @@ unpack "$SOURCE_LIBCXI" libcxi
 )
 search_in "$LIBCXI_PREFIX/lib"
 
-rocr_flags=()
-[ ! -e "$ROCM/include/hsa/hsa.h" ] || rocr_flags=(--with-rocr="$ROCM" --enable-rocr-dlopen)
+# Without ROCr libfabric does not know memory of GPUs, and configure leaves it out where it misses the headers. It is linked,
+# as in LUMI's own images: --enable-rocr-dlopen opens libhsa-runtime64.so, a name that only development packages bring.
+if [ "$ROCM" = /usr ]; then
+    need /usr/include/hsa/hsa.h=libhsa-runtime-dev
+elif [ ! -e "$ROCM/include/hsa/hsa.h" ]; then
+    fail "$ROCM/include/hsa/hsa.h is missing: without it libfabric would not know GPU memory. The base needs AMD's hsa-rocr-dev"
+fi
 unpack "$SOURCE_LIBFABRIC" libfabric
 (
     cd libfabric || exit
     # libfabric up to 1.22 asks for a flag that libcxi no longer has; a release of 2.1 or newer has no such line.
     sed -i 's/| CXI_MAP_IOVA_ALLOC//g' prov/cxi/include/cxip.h
     [ -e configure ] || sh ./autogen.sh
+    # The providers of LUMI's own images: no tcp and udp, so that nothing falls back to them in silence. xpmem is left out: it
+    # is for ranks of one node, has to fit the module in the host's kernel, and RCCL does not use it.
     # With the static library, which goes again below: the provider's own tests are linked with it, asked for or not.
     sh ./configure --prefix="$LIBFABRIC_PREFIX" --libdir="$LIBFABRIC_PREFIX/lib" --enable-only \
-        --enable-tcp --enable-udp --enable-rxm --enable-rxd --enable-shm --enable-hook_hmem --enable-dmabuf_peer_mem \
-        --enable-cxi="$LIBCXI_PREFIX" "${rocr_flags[@]}" CPPFLAGS="-I$LIBCXI_PREFIX/include"
+        --enable-rxm --enable-rxd --enable-shm --enable-lnx --enable-hook_hmem --enable-dmabuf_peer_mem \
+        --enable-cxi="$LIBCXI_PREFIX" --with-rocr="$ROCM" CPPFLAGS="-I$LIBCXI_PREFIX/include"
     forget_runpath
     make
     make install
 )
-printf '%s\n' "$LIBCXI_PREFIX/lib" "$LIBFABRIC_PREFIX/lib" >/etc/ld.so.conf.d/lumiimg-fabric-bundled.conf
+folders=("$LIBCXI_PREFIX/lib" "$LIBFABRIC_PREFIX/lib")
+ldconfig -p | grep -q 'libhsa-runtime64\.so\.1 ' || folders+=("$ROCM/lib") # AMD's images leave that to LD_LIBRARY_PATH
+printf '%s\n' "${folders[@]}" >/etc/ld.so.conf.d/lumiimg-fabric-bundled.conf
 ldconfig
 rm -f "$LIBCXI_PREFIX"/lib/*.la "$LIBFABRIC_PREFIX"/lib/*.la "$LIBFABRIC_PREFIX"/lib/*.a
 for name in libcxi:"$LIBCXI_PREFIX" libfabric:"$LIBFABRIC_PREFIX"; do
@@ -81,6 +90,8 @@ done
 
 # Asked for by name, configure leaves the provider out where it misses something, and only says so.
 grep -aq 'cxip_' "$LIBFABRIC_PREFIX/lib/libfabric.so.1" || fail "libfabric was built without its cxi provider"
+readelf -d "$LIBFABRIC_PREFIX/lib/libfabric.so.1" | grep -q 'NEEDED.*libhsa-runtime64\.so\.1' ||
+    fail "libfabric was built without ROCr: it would not know GPU memory"
 built=("$LIBFABRIC_PREFIX/lib/libfabric.so.1" "$LIBCXI_PREFIX/lib/libcxi.so.1" "$LIBFABRIC_PREFIX/bin/fi_info")
 mapfile -t -O ${#built[@]} built < <(find "$LIBCXI_PREFIX/bin" -type f)
 remove_packages "${built[@]}"

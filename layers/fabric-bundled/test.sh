@@ -1,4 +1,5 @@
-# The loader finds both libraries and all that they need, as this image's own; libfabric has the cxi provider in it.
+# The loader finds both libraries and all that they need, as this image's own; libfabric has the cxi provider in it, knows GPU
+# memory, and has nothing to fall back to.
 # Whether the provider meets a NIC is for a node.
 for library in "$LIBFABRIC_PREFIX/lib/libfabric.so.1" "$LIBCXI_PREFIX/lib/libcxi.so.1"; do
     if ldd "$library" | grep 'not found'; then exit 1; fi
@@ -9,6 +10,15 @@ if ! ldd "$LIBFABRIC_PREFIX/lib/libfabric.so.1" | grep -q 'libcxi\.so\.1 => '; t
 fi
 if ! grep -aq 'cxip_' "$LIBFABRIC_PREFIX/lib/libfabric.so.1"; then
     echo "libfabric has no cxi provider"
+    exit 1
+fi
+if ! ldd "$LIBFABRIC_PREFIX/lib/libfabric.so.1" | grep -q 'libhsa-runtime64\.so\.1 => '; then
+    echo "libfabric does not load ROCr, and would not know GPU memory"
+    exit 1
+fi
+providers=$("$LIBFABRIC_PREFIX/bin/fi_info" --list)
+if grep -Ex '(tcp|udp|sockets):' <<<"$providers"; then
+    echo "libfabric could fall back to TCP in silence"
     exit 1
 fi
 version=$("$LIBFABRIC_PREFIX/bin/fi_info" --version | sed -n 's/^libfabric: //p')

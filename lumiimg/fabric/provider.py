@@ -31,6 +31,10 @@ _DEFAULT = b"(default: "
 _MAX_NAMES = 256
 _OF_FILES = b"full path to a provider library"
 _RESTRICTED = b"restricted_dl: "
+HSA = "libhsa-runtime64.so"
+"""ROCr, by the name that `--enable-rocr-dlopen` opens: a link that development packages bring (src/hmem_rocr.c)."""
+_OF_ROCR = b"\0hsa_amd_pointer_info\0"
+"""A function of ROCr by which libfabric knows GPU memory: linked or opened, its name is there (src/hmem_rocr.c)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +103,34 @@ def _names(own: _Own, path: ProviderPath) -> Iterator[str]:
             yield f"{folder.rstrip('/')}/{PROVIDER_FILE}"
 
 
+def lack_of_rocr(process: Process, root: RootFileSystem) -> str | None:
+    """Return why the libfabric of a process does not know memory of AMD's GPUs; None where it does, or it is not seen.
+
+    A ROCr that it opens itself is opened here, too.
+    """
+    libfabric = process.find(LIBFABRIC)
+    data = None if libfabric is None else _read(process, root, libfabric)
+    if libfabric is None or data is None or any(need.startswith(HSA) for need in libfabric.facts.needed):
+        return None
+    if _OF_ROCR not in data:
+        return "it was built without ROCr"
+    return None if process.dlopen(HSA, libfabric).ok else f"it opens {HSA}, by that name, and does not find it"
+
+
+def _read(process: Process, root: RootFileSystem, libfabric: LoadedObject) -> bytes | None:
+    """Return what of a libfabric has its strings; None of one that is gone, or of which only the facts are recorded."""
+    try:
+        with contextlib.closing(root.open(process.settings.absolute(libfabric.path))) as file:
+            return file.read_at(0, min(file.size, _SCAN_LIMIT_BYTES))
+    except (OSError, BadInputError):
+        return None
+
+
 def _own(process: Process, root: RootFileSystem, libfabric: LoadedObject) -> _Own:
     """Read what a libfabric says of itself; of one that says nothing, the folder beside it, where most have theirs."""
     beside = _Own((f"{libfabric.path.rpartition('/')[0]}/libfabric",))
-    try:
-        with contextlib.closing(root.open(process.settings.absolute(libfabric.path))) as file:
-            data = file.read_at(0, min(file.size, _SCAN_LIMIT_BYTES))
-    except (OSError, BadInputError):
-        return beside  # gone, or of another machine: then only its facts are recorded
+    if (data := _read(process, root, libfabric)) is None:
+        return beside
     start = data.find(_HELP)
     text = data[start + 1 : start + _HELP_LIMIT_BYTES].partition(b"\0")[0]
     folders = text.rpartition(_DEFAULT)[2].removesuffix(b")")

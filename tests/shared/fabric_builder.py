@@ -20,6 +20,8 @@ RCCL = 'const char banner[] = "RCCL version 2.20.5+hip6.2"; const char file[] = 
     f'const char v{n}[] = "ncclNetPlugin_v{n}";' for n in (8, 7, 6, 5)
 )
 PLUGIN = "int ncclNetPlugin_v8;"
+ROCR = 'const char rocr[] = "\\0hsa_amd_pointer_info";'
+"""What a libfabric has in it that knows GPU memory, and opens ROCr for that."""
 
 
 _LINKED: dict[tuple[object, ...], bytes] = {}
@@ -49,6 +51,8 @@ def versioned(
         path.write_bytes(_LINKED[made_of])
         path.chmod(0o755)
         return path
+    if path.name.startswith("libfabric.so"):
+        source += ROCR
     for version in defines:
         source += f"int {symbol(version)}(void) {{ return 0; }}\n"
     for number, version in enumerate(v for versions in needs.values() for v in versions):
@@ -111,6 +115,7 @@ def image(root: Path, *, glibc: int = 41, fabric: str = "FABRIC_1.3", plugin: bo
     (environment / "90-environment.sh").write_text("export LD_LIBRARY_PATH=/opt/rocm/lib\n")
     (root / "etc").mkdir()
     versioned(root / "opt/rocm/lib/librccl.so.1", needs={libc: ()}, source=RCCL)
+    versioned(root / "opt/rocm/lib/libhsa-runtime64.so", source="int hsa_init;")
     if plugin:
         stub = versioned(root.with_name(f"{root.name}.stub") / "libfabric.so.1", defines=(fabric,))
         versioned(root / "usr/lib64/librccl-net.so", needs={stub: (fabric,), libc: ("GLIBC_2.14",)}, source=PLUGIN)

@@ -19,6 +19,7 @@ from lumiimg.fabric.rccl import read_rccl
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.image import ImageError, open_image
 from tests.shared.elf_builder import library, runpath, shared_object
+from tests.shared.fabric_builder import ROCR
 from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def root(tmp_path: Path) -> Path:
     (root / "lib").mkdir(exist_ok=True)
     (root / "lib/x86_64-linux-gnu").symlink_to(f"/{LIB}")
     rccl(root / LIB / "librccl.so.1", RCCL_2_13)
+    library(root / LIB / "libhsa-runtime64.so", source="int hsa_init;")
     return root
 
 
@@ -327,12 +329,35 @@ def test_a_library_of_the_fabric_may_come_from_the_host_any_other_may_not(root: 
     assert "libhwloc.so.15: cannot open shared object file" in finding(result, "plugin.loads").evidence[0]
 
 
+def test_a_libfabric_with_cxi_that_does_not_know_gpu_memory_is_a_question(root: Path) -> None:
+    libcxi = library(root / LIB / "libcxi.so.1")
+    for source, runtime, remedy in (
+        ("int x;", "libhsa-runtime64.so", "build libfabric with --with-rocr=/opt/rocm: the layer fabric-bundled does"),
+        (ROCR, None, "build libfabric with --with-rocr=/opt/rocm: the layer fabric-bundled does"),
+    ):
+        libfabric = library(root / LIB / "libfabric.so.1", libcxi, source=source)
+        plugin(root / LIB / "librccl-net.so", libfabric)
+        if runtime is None:
+            (root / LIB / "libhsa-runtime64.so").unlink()
+        found = finding(check(root), "provider.no-gpu-memory")
+        assert (found.severity, found.remedy) == (Severity.UNKNOWN, (remedy,))
+        assert check_image(root, {}, Level.STATIC).answer is Answer.UNDECIDED
+    # RCCL brings the runtime along, under the name that programs have
+    runtime_library = library(root / LIB / "libhsa-runtime64.so.1", source="int hsa_init;")
+    plugin(root / LIB / "librccl-net.so", libfabric, runtime_library)
+    (link,) = finding(check(root), "provider.no-gpu-memory").remedy
+    target, name = link.split()[2:4]
+    assert name == "/lib/x86_64-linux-gnu/libhsa-runtime64.so"
+    (root / LIB / "libhsa-runtime64.so").symlink_to(target)
+    assert check_image(root, {}, Level.STATIC).answer is Answer.NO_OBSTACLE
+
+
 def test_libfabric_without_cxi_would_use_tcp_alone(root: Path) -> None:
     libfabric = library(root / LIB / "libfabric.so.1")
     plugin(root / LIB / "librccl-net.so", libfabric)
     assert severities(check(root))["provider.no-cxi"] is Severity.UNKNOWN
     libcxi = library(root / LIB / "libcxi.so.1")
-    library(root / LIB / "libfabric.so.1", libcxi)
+    library(root / LIB / "libfabric.so.1", libcxi, source=ROCR)
     result = check(root)
     assert severities(result)["provider.cxi-built-in"] is Severity.INFO
     assert result.path.libcxi is not None
@@ -393,7 +418,7 @@ def test_the_command_answers_by_its_exit_code(root: Path, capsys: pytest.Capture
     assert f"do:  lumiimg adapt {root} --site lumi -o with-plugin.sif" in text
     assert "will work" not in text
     libcxi = library(root / LIB / "libcxi.so.1")
-    libfabric = library(root / LIB / "libfabric.so.1", libcxi)
+    libfabric = library(root / LIB / "libfabric.so.1", libcxi, source=ROCR)
     plugin(root / LIB / "librccl-net.so", libfabric)
     assert main(["check", "--level", "static", str(root)]) == ExitCode.GOOD
     assert "no obstacle found at level static" in unwrapped(capsys.readouterr().out)
@@ -435,7 +460,7 @@ def test_a_failure_counts_only_where_there_is_a_nic_and_a_job_step(tmp_path: Pat
 def whole_path(root: Path, *strings: str, accepts: int = 5) -> None:
     """A plugin with these strings, libfabric with cxi, libcxi: nothing missing."""
     libcxi = library(root / LIB / "libcxi.so.1")
-    libfabric = library(root / LIB / "libfabric.so.1", libcxi)
+    libfabric = library(root / LIB / "libfabric.so.1", libcxi, source=ROCR)
     said = "".join(f'"{text}\\0" ' for text in strings)
     source = f'int ncclNetPlugin_v{accepts}; const char said[] = "\\0" {said};'
     library(root / LIB / "librccl-net.so", libfabric, source=source)

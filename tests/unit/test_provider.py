@@ -11,10 +11,10 @@ import pytest
 from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.fabric.names import PROVIDER_FILE
-from lumiimg.fabric.provider import cxi_provider
+from lumiimg.fabric.provider import cxi_provider, lack_of_rocr
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library
-from tests.shared.fabric_builder import c_library
+from tests.shared.fabric_builder import ROCR, c_library
 
 MEASURED = tomllib.loads((Path(__file__).parent.parent / "fixtures/provider-path.toml").read_text("utf-8"))
 LOOK = "Search for providers in specific path"
@@ -101,3 +101,27 @@ def test_a_path_of_a_megabyte_is_no_trouble(tmp_path: Path) -> None:
     assert (
         finds(tmp_path, ":".join(f"/p{'/.' * n}" for n in range(1400)) + ":/opt/given") is None
     )  # not known, not green
+
+
+@pytest.mark.parametrize(
+    ("source", "need", "runtime", "lacks"),
+    [
+        ("", None, "libhsa-runtime64.so", "it was built without ROCr"),
+        ("", "libhsa-runtime64.so.1", None, None),
+        (ROCR, None, "libhsa-runtime64.so", None),
+        (ROCR, None, "libhsa-runtime64.so.1", "it opens libhsa-runtime64.so, by that name, and does not find it"),
+    ],
+)
+def test_a_libfabric_without_rocr_does_not_know_gpu_memory(
+    source: str, need: str | None, runtime: str | None, lacks: str | None, tmp_path: Path
+) -> None:
+    """As libfabric 2.5.1 built with --with-rocr, with --enable-rocr-dlopen, and without HSA's headers."""
+    c_library(tmp_path, 36)
+    for name in filter(None, (need, runtime)):
+        library(tmp_path / "opt/loader" / name, f"-Wl,-soname,{name}", source="int hsa_init;")
+    needs = [tmp_path / "opt/loader" / need] if need else []
+    library(tmp_path / "opt/lf/libfabric.so.1", "-Wl,--no-as-needed", *needs, source=source)
+    with open_image(tmp_path) as image:
+        process = Process(image.root, LoaderSettings(library_path=PLACES["loader"]))
+        assert not process.start("/opt/lf/libfabric.so.1").errors
+        assert lack_of_rocr(process, image.root) == lacks

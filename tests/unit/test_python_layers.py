@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.catalog.folders import shipped_layers
+from tests.shared.elf_builder import library
 from tests.shared.world import wheel
 
 ROCM_TORCH = {"torch": ("2.7.1+rocm6.2.4", ("pytorch-triton-rocm==3.3.1",)), "pytorch-triton-rocm": ("3.3.1", ())}
@@ -108,3 +109,28 @@ def test_a_compiler_and_pythons_headers_stay_for_triton(venv: Path, tmp_path: Pa
     code, said = run(venv, tmp_path, script)
     assert code == 0
     assert "triton compiles at run time, and this image lacks (Debian's names): python3-dev gcc libc6-dev" in said
+
+
+@pytest.mark.skipif(Path("/opt/venv/bin/python").exists(), reason="an environment of the machine is in the way")
+def test_a_plugin_of_jax_whose_libraries_are_missing_fails_its_layer(venv: Path, tmp_path: Path) -> None:
+    """A stand-in for JAX that computes, as the real one does beside a plugin that does not load."""
+    (site,) = venv.glob("lib/python*/site-packages")
+    (site / "jax").mkdir()
+    (site / "jax/__init__.py").write_text(
+        "class numpy:\n    def arange(n):\n        class A:\n            def sum(self): return 6\n        return A()\n"
+        "__version__ = '0'\n"
+    )
+    for part in ("plugin", "pjrt"):
+        info = site / f"jax_rocm7_{part}-0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: jax-rocm7-{part}\nVersion: 0\n")
+        (info / "RECORD").write_text(f"jax_{part}.so,,\n")
+    missing = library(tmp_path / "librocm_smi64.so.7", source="int x;")
+    environment = {"PATH": f"{venv}/bin:{os.environ['PATH']}", "PLUGIN": "rocm7", "HOME": str(tmp_path)}
+    words = ["bash", "-euo", "pipefail", str(shipped_layers() / "jax/test.sh")]
+    for needed, code in (([], 0), ([missing], 1)):
+        for part in ("plugin", "pjrt"):
+            library(site / f"jax_{part}.so", *needed, source="int y;")
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+    assert "librocm_smi64.so.7 => not found" in done.stdout

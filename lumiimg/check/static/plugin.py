@@ -13,7 +13,7 @@ from lumiimg.elf.facts import exported_symbols, undefined_symbols
 from lumiimg.elf.files import RecordedElf
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PROVIDER_FILE, net_api
-from lumiimg.fabric.provider import PROVIDER_PATH, cxi_provider
+from lumiimg.fabric.provider import HSA, PROVIDER_PATH, cxi_provider, lack_of_rocr
 from lumiimg.fabric.rccl import remedy_for_old_api
 from lumiimg.findings import Code, Severity
 from lumiimg.host.codec import own_table
@@ -226,6 +226,23 @@ def _judge_api(root: RootFileSystem, plugin: LoadedObject, path: FabricPath, fou
     return taken
 
 
+def _judge_gpu_memory(root: RootFileSystem, process: Process, libfabric: LoadedObject, found: Findings) -> None:
+    if (why := lack_of_rocr(process, root)) is None:
+        return
+    remedy = "build libfabric with --with-rocr=/opt/rocm: the layer fabric-bundled does"
+    if HSA in why and (runtime := process.find(f"{HSA}.1")) is not None:
+        remedy = f"ln -s {HSA}.1 {runtime.path.rpartition('/')[0]}/{HSA}   (in the image's %post)"
+    found.add(
+        Code.PROVIDER_NO_GPU_MEMORY,
+        Severity.UNKNOWN,
+        f"{libfabric.path} does not know GPU memory: {why}",
+        where=libfabric.path,
+        cause="what RCCL sends goes through the memory of the host first, if the plugin takes this libfabric at all",
+        remedy=(remedy,),
+        source="libfabric configure.ac, src/hmem_rocr.c",
+    )
+
+
 def _judge_provider(
     root: RootFileSystem,
     process: Process,
@@ -240,6 +257,7 @@ def _judge_provider(
         if provider != libfabric.path:
             what += f" in a file of its own, {provider}, which loads"
         found.add(Code.PROVIDER_CXI_BUILT_IN, Severity.INFO, what, where=provider)
+        _judge_gpu_memory(root, process, libfabric, found)
     elif LIBCXI not in libfabric.facts.needed:  # else it has the provider, and the plugin's own finding says what lacks
         found.add(
             Code.PROVIDER_NO_CXI,
