@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import sys
 import tomllib
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.engine.process import Completed, run, which
+from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError, one_line
+from lumiimg.host.codec import own_table
 from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.python_target import PythonTarget
 
 _LIMIT_S = 900.0
+_PIP_S = 300.0
 # A page of an index that goes on for ever ends here, and not with the machine's memory; 4 s of resolving take 0.4 GiB.
 _MEMORY_KIB = 4 << 20
 _SHOWN = 900
@@ -44,8 +49,8 @@ class NoTimesError(FailedError):
     """An index says of no file when it was uploaded, so that no date can bound what is taken from it."""
 
 
-def find_uv(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the program. Raises MissingHereError."""
+def find_uv(cache: Path, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the program: that beside lumiimg, that on PATH, or one that pip fetches. Raises MissingHereError."""
     try:
         for file in distribution("uv").files or ():
             path = Path(str(file.locate()))
@@ -53,13 +58,35 @@ def find_uv(environ: Mapping[str, str] = os.environ) -> str:
                 return str(path.resolve())
     except PackageNotFoundError:
         pass
-    found = which("uv", environ.get("PATH"))
+    found = which("uv", environ.get("PATH")) or _fetched(cache, environ)
     if found is None:
         raise MissingHereError(
-            "uv, which resolves what Python packages require, is not here",
+            "uv, which resolves what Python packages require, is not here, and pip does not fetch it",
             hint="pip install uv, or put the program on PATH; `build --locked` needs none",
         )
     return found
+
+
+def _fetched(cache: Path, environ: Mapping[str, str]) -> str | None:
+    """Return the release of uv.toml, kept in a folder; pip fetches it once, by its digest, where it is set to."""
+    known = own_table("lumiimg.resolve", "uv.toml")
+    kept = cache / f"uv-{known['version']}"
+    digests = known["sha256"].get(platform.machine(), [])
+    if not digests or (kept / "bin/uv").is_file():
+        return str(kept / "bin/uv") if digests else None
+    cache.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(cache) as folder:
+        wanted = " ".join([f"uv=={known['version']}", *(f"--hash=sha256:{digest}" for digest in digests)])
+        (folder / "uv.txt").write_text(f"{wanted}\n", encoding="utf-8")
+        for python in filter(None, dict.fromkeys((sys.executable, which("python3", environ.get("PATH"))))):
+            argv = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
+            argv += ["--require-hashes", "--target", str(folder / "uv"), "--requirement", str(folder / "uv.txt")]
+            done = run(argv, env=dict(environ), cwd=Path("/"), timeout_s=_PIP_S)
+            if done.ok and (folder / "uv/bin/uv").is_file():
+                with suppress(OSError):  # another process was as quick
+                    (folder / "uv").rename(kept)
+                return str(kept / "bin/uv")
+    return None
 
 
 def compile_lock(
@@ -70,7 +97,10 @@ def compile_lock(
     Returns the packages as PEP 751 has them, and `held.txt` as uv then writes it: who requires what. Raises FailedError
     for what does not go together or cannot be had, NoTimesError where a date is to bound what has none.
     """
-    uv, words = find_uv(environ), ["--python-version", target.full_version, "--python-platform", target.platform]
+    uv, words = (
+        find_uv(cache.parent / "tools", environ),
+        ["--python-version", target.full_version, "--python-platform", target.platform],
+    )
     # Any Python will do, as nothing is built; to look for that of the image would take seconds.
     words += ["--python", sys.executable, "--config-file", "uv.toml", "--cache-dir", str(cache), "--no-header"]
     noted = _run(uv, [*words, "--annotation-style", "line", "--output-file", "held.txt"], folder, environ)

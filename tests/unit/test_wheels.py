@@ -414,14 +414,34 @@ def test_an_index_that_goes_on_for_ever_ends_with_its_time_or_its_memory(
     assert refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg",)})
 
 
-def test_without_uv_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_uv_pip_fetches_the_release_that_is_named_or_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With a stand-in for a Python with pip."""
     monkeypatch.setattr(uv, "distribution", lambda _: type("Nothing", (), {"files": ()}))
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    cache = tmp_path / "cache"
     with pytest.raises(MissingHereError, match="pip install uv"):
-        uv.find_uv({"PATH": str(tmp_path)})
-    own = tmp_path / "uv"
-    own.write_text("#!/bin/sh\n")
-    own.chmod(0o755)
-    assert uv.find_uv({"PATH": str(tmp_path)}) == str(own)
+        uv.find_uv(cache, {"PATH": "/nowhere"})
+    pip = tmp_path / "python3"
+    pip.write_text(
+        '#!/bin/sh\n[ "$3" = install ] || exit 1\nfor word; do\n  case $before in --target) to=$word ;; --requirement) '
+        'cat "$word" >>"$0.asked" ;; esac\n  before=$word\ndone\n/bin/mkdir -p "$to/bin"\n/bin/cp /bin/true "$to/bin/uv"\n'
+    )
+    pip.chmod(0o755)
+    for _ in range(2):
+        assert Path(uv.find_uv(cache, {"PATH": f"{tmp_path}:/usr/bin:/bin"})).parent.parent.parent == cache
+    asked = (tmp_path / "python3.asked").read_text().splitlines()
+    assert len(asked) == 1, "once"
+    assert asked[0].startswith("uv==0.13.9 --hash=sha256:d7f459fe")
+    digests = (Path(__file__).parents[2] / ".ci" / "requirements.txt").read_text()
+    assert all(word.removeprefix("--hash=") in digests for word in asked[0].split()[1:])
+    (tmp_path / "uv").symlink_to("/bin/true")
+    assert uv.find_uv(cache, {"PATH": str(tmp_path)}) == str(tmp_path / "uv"), "that on PATH comes first"
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(MissingHereError, match="pip does not fetch it"):
+        uv.find_uv(cache, {"PATH": "/nowhere"})
 
 
 # --- requirement files
