@@ -200,6 +200,8 @@ def read_layer(folder: Path) -> Layer:
     for file in files:
         if not _FILE.fullmatch(file):
             table.fault("files", f"holds {file!r}: a plain file name of letters, digits, dots, dashes is needed")
+        elif (folder / file).is_symlink() and not (folder / file).exists():
+            table.fault("files", f"names {file!r}, which is a link to nowhere: copy a layer with `cp -rL`")
         elif not (folder / file).is_file():
             table.fault("files", f"names {file!r}, which is not in {folder}")
         elif not _is_inside(folder / file, folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import tempfile
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.folders import layer_folders, names_at_a_glance
 from lumiimg.check.answer import CheckReport, LevelsTaken, decide, sentence, settle
 from lumiimg.check.opening import opened
 from lumiimg.check.probe import simulation
@@ -160,11 +162,15 @@ def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:
 
 
 def _with_command(findings: tuple[Finding, ...], image: str, labels: Mapping[str, str]) -> tuple[Finding, ...]:
-    """Add the command that gives a plugin: to the same stack, where the image says what it was built from, or to it."""
+    """Add the command that gives a plugin: to the same stack, where the catalogue has all of it, or to the image.
+
+    A base that was an image, and layers that `--layers` named, are not found by what the labels call them.
+    """
     lacking = next((finding for finding in findings if finding.id is Code.PLUGIN_ABSENT), None)
     if lacking is None:
         return findings
-    if built_from := layers_of(labels):
+    built_from = layers_of(labels)
+    if built_from and names_at_a_glance(layer_folders(os.environ)).keys() >= {*built_from}:
         base, *layers = built_from
         words = ["build", "--base", base, *(word for layer in (*layers, _PLUGIN_LAYER) for word in ("--add", layer))]
         note = ""

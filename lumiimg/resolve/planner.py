@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.plan import Ground
     from lumiimg.resolve.request import Request
 
+_OLD_PLUGIN = "aws-ofi-rccl"
 _OF_FABRIC = {Fabric.HOST: "fabric-host", Fabric.BUNDLED: "fabric-bundled"}
 _FABRIC_TOLD = {
     Fabric.HOST: "the machine's own libfabric and libcxi, bound when the image runs",
@@ -163,6 +164,9 @@ class Planner:
         )
         if fabric is not Fabric.NONE and not has_plugin:
             added.append(WantedLayer(PLUGIN, because="RCCL reaches libfabric through a net plugin"))
+        elif fabric is Fabric.HOST and HEADERS in asked.sources and not {PLUGIN, _OLD_PLUGIN} & named:
+            because = f"--source {HEADERS}: a plugin compiled against the host's libfabric goes before the image's own"
+            added.append(WantedLayer(PLUGIN, because=because))
         return [wish for wish in added if wish.layer not in named] + wishes
 
     def working(self, request: Request) -> tuple[list[Plan], list[Plan]]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.check.answer import Answer, decide, settle
-from lumiimg.check.pipeline import check_image
+from lumiimg.check.pipeline import check_image, conclude
 from lumiimg.check.probe.task import excuse
 from lumiimg.check.static.files import check_static
 from lumiimg.cli.main import main
+from lumiimg.definition.definition import LAYER_LABEL
 from lumiimg.elf.reader import BytesReader
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.rccl import read_rccl
@@ -23,6 +24,8 @@ from tests.shared.fabric_builder import ROCR
 from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lumiimg.check.static.evidence import StaticResult
 
 LIB = "usr/lib/x86_64-linux-gnu"
@@ -409,6 +412,22 @@ def test_musl_is_not_guessed_about(root: Path) -> None:
     (root / "lib/ld-musl-x86_64.so.1").write_bytes(b"\x7fELF")
     result = check(root)
     assert severities(result) == {"image.musl": Severity.UNKNOWN}
+
+
+@pytest.mark.usefixtures("clean_home")
+@pytest.mark.parametrize(
+    ("names", "command"),
+    [
+        (("debian-13", "netprobe"), "build --base debian-13 --add netprobe --add aws-ofi-nccl"),
+        (("debian-13", "a-layer-of-their-own"), "adapt theirs --site lumi"),  # --layers named its folder
+        (("an-image", "netprobe"), "adapt theirs --site lumi"),
+    ],
+)
+def test_the_command_that_gives_a_plugin_can_be_carried_out_as_it_stands(names: Sequence[str], command: str) -> None:
+    lacking = Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "no net plugin")
+    labels = {f"{LAYER_LABEL}{number}": name for number, name in enumerate(names)}
+    (found,) = conclude("theirs", labels, (lacking,), ())
+    assert found.remedy[0].startswith(f"lumiimg {command} -o with-plugin.sif")
 
 
 def test_the_command_answers_by_its_exit_code(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

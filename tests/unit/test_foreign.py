@@ -209,6 +209,26 @@ def test_adapt_adds_what_the_site_needs_and_keeps_what_is_there(image: Path, sit
     assert "pytorch" not in out
 
 
+@pytest.mark.usefixtures("clean_home")
+def test_a_plugin_for_the_hosts_libfabric_is_put_before_the_images_own(
+    site: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """What `bind` proposes where the image's plugin asks for a newer libfabric than the host's is taken by `adapt`."""
+    theirs = fabric_builder.image(tmp_path / "theirs", glibc=39, fabric="FABRIC_1.8")
+    node = fabric_builder.host(tmp_path / "node")
+    snapshot = fabric_builder.snapshot(node)
+    assert main(["adapt", str(theirs), "--site", site, "--dry-run"]) == ExitCode.GOOD
+    assert "aws-ofi-nccl" not in capsys.readouterr().out
+    assert main(["bind", str(theirs), "--host", str(snapshot)]) == ExitCode.NO
+    told = unwrapped(capsys.readouterr().err)
+    words = "lumiimg adapt IMAGE --site NAME --source host-libfabric=host-libfabric.tar"
+    assert words in told
+    (tmp_path / "host-libfabric.tar").write_bytes(b"")
+    source = f"host-libfabric={tmp_path}/host-libfabric.tar"
+    assert main(["adapt", str(theirs), "--site", site, "--source", source, "--dry-run"]) == ExitCode.GOOD
+    assert "would build theirs + fabric-host + aws-ofi-nccl" in capsys.readouterr().out
+
+
 def environment(setting: str) -> Callable[[Path], None]:
     def change(root: Path) -> None:
         (root / ".singularity.d/env/91-more.sh").write_text(f"export {setting}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -18,7 +19,7 @@ from lumiimg.catalog.layers import Layer, expand, read_layer
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.definition.text import checked_body
-from lumiimg.errors import ExitCode
+from lumiimg.errors import BadInputError, ExitCode
 from tests.shared.layer_builder import BASE, MakeLayer
 
 CATALOGUE = open_catalogue({"HOME": "/nonexistent"})
@@ -288,3 +289,12 @@ def test_a_wheel_without_its_extensions_is_not_kept(tmp_path: Path) -> None:
     run = subprocess.run(["bash", "-eu", script], env=environment, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (1, "Apex was built without its extensions\n"), run.stderr
     assert [path.name for path in kept.iterdir()] == ["other"]
+
+
+def test_a_layer_copied_with_its_links_says_how_to_copy_it(tmp_path: Path) -> None:
+    copy = tmp_path / "osu"
+    shutil.copytree(shipped_layers() / "osu", copy, symlinks=True)
+    with pytest.raises(
+        BadInputError, match=r"names 'build\.sh', which is a link to nowhere: copy a layer with `cp -rL`"
+    ):
+        read_layer(copy)

@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import hashlib
 import http.server
+import os
 import threading
 import time
 import tracemalloc
@@ -187,6 +188,17 @@ def tls(server: http.server.ThreadingHTTPServer, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     server.socket = context.wrap_socket(server.socket, server_side=True)
     return f"https://127.0.0.1:{server.server_port}"
+
+
+def test_a_certificate_counts_under_openssls_own_name_for_it(tls: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", os.environ["REQUESTS_CA_BUNDLE"])
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE")
+    monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
+    with pytest.raises(FailedError, match=r"redirects to http://"):  # the server was spoken to
+        Web().ask(f"{tls}/down", limit_bytes=10)
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(FailedError, match=r"certificate"):
+        Web().ask(f"{tls}/down", limit_bytes=10)
 
 
 @pytest.mark.threat("S20")

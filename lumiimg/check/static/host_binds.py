@@ -90,6 +90,7 @@ def remedies(refusals: Sequence[Refusal]) -> Iterator[str]:
         yield f"start from a base with glibc 2.{max(minors)} or newer: {', '.join(enough) or 'none is known here'}"
     if any(refusal.need.startswith("FABRIC_") for refusal in refusals):
         yield (
-            "build the plugin against the headers of the host's libfabric: with newer headers it needs "
-            "a newer libfabric"
+            "build the plugin against the headers of the host's libfabric, as newer headers make it need a newer one: "
+            "on the node `lumiimg host scan --libfabric host-libfabric.tar`, then `lumiimg adapt IMAGE --site NAME "
+            "--source host-libfabric=host-libfabric.tar -o adapted.sif`"
         )

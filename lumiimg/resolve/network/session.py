@@ -104,6 +104,13 @@ class Session(requests.Session):
         for scheme in ("https://", "http://"):
             self.mount(scheme, _Adapter())
 
+    def merge_environment_settings(self, *args: Any, **settings: Any) -> Any:  # noqa: ANN401 - as in requests
+        """Return what requests takes of the environment; SSL_CERT_FILE, OpenSSL's name, counts after its own two."""
+        merged: Any = super().merge_environment_settings(*args, **settings)
+        if merged["verify"] is True and (file := os.environ.get("SSL_CERT_FILE")):
+            merged["verify"] = file
+        return merged
+
     def get_redirect_target(self, resp: requests.Response) -> None:
         """Return nothing: requests reads, and unpacks, all that comes with a redirect, also of one not followed."""
 
