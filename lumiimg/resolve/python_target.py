@@ -92,22 +92,6 @@ class PythonTarget:
             raise ValueError(f"{filename[:200]} has more than {_TAGS_LIMIT} tags")
         return min((ranks[tag] for tag in parse_wheel_filename(filename)[3] if tag in ranks), default=None)
 
-    def environment(self) -> dict[str, str]:
-        """Return what markers are evaluated in (PEP 508): each variable, so that none is taken from this machine."""
-        return {
-            "implementation_name": "cpython",
-            "implementation_version": self.full_version,
-            "os_name": "posix",
-            "platform_machine": self.machine,
-            "platform_python_implementation": "CPython",
-            "platform_release": "",
-            "platform_system": "Linux",
-            "platform_version": "",
-            "python_full_version": self.full_version,
-            "python_version": _dotted(self.version),
-            "sys_platform": "linux",
-        }
-
     def _platforms(self) -> Iterator[str]:
         oldest = _OLDEST_GLIBC_MINOR.get(self.machine, _OLDEST_GLIBC_MINOR_ELSEWHERE)
         for minor in range(self.glibc[1], oldest - 1, -1):

@@ -371,6 +371,8 @@ def test_a_link_with_a_login_or_a_key_gets_into_no_lock(url: str) -> None:
     "file",
     [
         "../egg-1.0-py3-none-any.whl",
+        "egg-1.0-1$(id)-py3-none-any.whl",
+        "egg-1.0-1/../x-py3-none-any.whl",
         "yolk-1.0-py3-none-any.whl",
         "egg-2.0-py3-none-any.whl",
         f"egg-1.0-{'.'.join(['py3'] * 30)}-{'.'.join(['none'] * 30)}-any.whl",
