@@ -642,15 +642,16 @@ def test_the_next_run_fetches_only_what_is_missing_of_an_image(
     server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     filled(server)
-    if ends == "broken":
-        monkeypatch.setattr("lumiimg.resolve.network.download._ATTEMPTS", 1)
-        error: type[BaseException] = FailedError
-    else:
-        error = KeyboardInterrupt
-        monkeypatch.setattr(Web, "pause", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     server.replies[blob_path(BLOBS[1])] = cut(BLOBS[1], 1000)
-    with pytest.raises(error):
-        pull(server, tmp_path)
+    error: type[BaseException] = FailedError
+    with monkeypatch.context() as ending:
+        if ends == "broken":
+            ending.setattr("lumiimg.resolve.network.download._ATTEMPTS", 1)
+        else:
+            error = KeyboardInterrupt
+            ending.setattr(Web, "pause", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(error):
+            pull(server, tmp_path)
     assert not list((tmp_path / "oci").glob("*/oci-layout"))
     server.asked.clear()
     assert is_whole(pull(server, tmp_path))
