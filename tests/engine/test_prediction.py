@@ -226,6 +226,8 @@ def host_libcxi_without_its_json(it: Situation) -> None:
 
 def host_libfabric_with_all(it: Situation) -> None:
     host_libcxi_without_its_json(it)
+    # Debian's libfabric knows no GPU memory, which would be a question
+    subprocess.run(["patchelf", "--add-needed", "libhsa-runtime64.so.1", it.outside / "libfabric.so.1"], check=True)
     it.binds.append((it.outside / "libjson-c.so.5", f"{LIB}/libjson-c.so.5"))
 
 
@@ -657,10 +659,6 @@ def test_of_several_dangling_links_the_one_is_named_that_rccl_opens(engine: Engi
 def test_an_image_that_a_bind_spoils_is_not_said_to_be_good(engine: Engine, situation: Situation) -> None:
     """A bindings module sets the variable, and the engine reads it: with --level static nobody else does."""
     host_libfabric_with_all(situation)
-    # Debian's knows no GPU memory, which would be a question
-    subprocess.run(
-        ["patchelf", "--add-needed", "libhsa-runtime64.so.1", situation.outside / "libfabric.so.1"], check=True
-    )
     situation.place()
     assert situation.check(engine).code == ExitCode.GOOD
     file = situation.outside / "broken.so"
