@@ -11,4 +11,4 @@ library=/usr/lib/x86_64-linux-gnu/libroctracer64.so.4
 gcc -std=c11 -O2 -Wall -Wextra -Werror -shared -fPIC -Wl,-soname,libroctracer64.so.4 \
     -Wl,--version-script="$LAYER_FILES/roctracer_standin.map" -o "$library" "$LAYER_FILES/roctracer_standin.c"
 ldconfig
-remove_packages
+remove_packages "$library"
